@@ -1,0 +1,16 @@
+//! glidefs: object storage as fast local block devices.
+//!
+//! The folders below form layers; each imports only those after it in this list. `tests/tidy.rs` keeps it so.
+//! ARCHITECTURE.md is the map.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::float_cmp,
+        clippy::large_stack_arrays,
+        reason = "tests work with small known values"
+    )
+)]
+
+pub mod units;

@@ -1,0 +1,82 @@
+//! Newtypes for what the data path counts: sectors, export ids, sequence numbers. Conversions are named and checked.
+//!
+//! Owns the few sizes that several layers must agree on. Does not own configuration.
+
+use std::fmt;
+
+/// Bytes in a sector, the unit of every block-layer address.
+pub const SECTOR_BYTES: u64 = 512;
+/// Bytes in a frame, the unit in which the cache stores and checksums data.
+pub const FRAME_BYTES: usize = 4096;
+/// Sectors in a frame.
+pub const FRAME_SECTORS: u64 = FRAME_BYTES as u64 / SECTOR_BYTES;
+/// Largest READ or WRITE a device may send, and the largest slot of a buffer pool, in bytes.
+pub const REQUEST_BYTES_MAX: usize = 128 * 1024;
+
+/// Identity of an export, unique for the life of a cache directory and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExportId(pub u32);
+
+impl fmt::Display for ExportId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Position of a write in its export's history: 1 for the first, one more for each later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+/// A run of sectors `[start, start + count)`; the end never exceeds `u64::MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SectorRange {
+    start: u64,
+    count: u64,
+}
+
+impl SectorRange {
+    /// A range of `count` sectors from `start`, or `None` when its end would overflow.
+    pub const fn new(start: u64, count: u64) -> Option<Self> {
+        match start.checked_add(count) {
+            Some(_) => Some(Self { start, count }),
+            None => None,
+        }
+    }
+
+    /// First sector.
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// Number of sectors.
+    pub const fn count(self) -> u64 {
+        self.count
+    }
+
+    /// One past the last sector.
+    pub const fn end(self) -> u64 {
+        // Cannot overflow: `new` checked it.
+        self.start + self.count
+    }
+
+    /// Whether the range holds no sector.
+    pub const fn is_empty(self) -> bool {
+        self.count == 0
+    }
+
+    /// Length in bytes, or `None` when it exceeds `u64::MAX`.
+    pub const fn bytes(self) -> Option<u64> {
+        self.count.checked_mul(SECTOR_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_would_end_beyond_the_address_space_is_refused() {
+        assert!(SectorRange::new(u64::MAX, 1).is_none());
+        assert_eq!(SectorRange::new(u64::MAX, 0).map(SectorRange::end), Some(u64::MAX));
+    }
+}
