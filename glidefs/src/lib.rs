@@ -13,4 +13,6 @@
     )
 )]
 
+pub mod observe;
+
 pub mod units;

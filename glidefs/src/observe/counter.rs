@@ -1,0 +1,149 @@
+//! Single-writer counters and histograms for the I/O path.
+//!
+//! Owns the in-memory cells only; names, help texts and encoding live in the metrics table. Invariant: each cell is
+//! written by one thread at a time; any thread may read.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A counter with one writer. An update is a load, an add and a store: no locked instruction.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Call only from the thread that owns this cell.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Takes `n` away, for gauges. Call only from the thread that owns this cell.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
+    }
+
+    /// Raises the value to `n` if it is lower. Call only from the thread that owns this cell.
+    #[inline]
+    pub fn raise(&self, n: u64) {
+        if n > self.0.load(Relaxed) {
+            self.0.store(n, Relaxed);
+        }
+    }
+
+    /// The value as last stored.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A histogram over `N` fixed upper bounds (inclusive, ascending) and +Inf, with one writer.
+#[derive(Debug)]
+pub struct Histogram<const N: usize> {
+    bounds: &'static [u64; N],
+    buckets: [Counter; N],
+    above: Counter,
+    sum: Counter,
+}
+
+impl<const N: usize> Histogram<N> {
+    /// An empty histogram whose buckets are `bounds`, ascending.
+    pub fn new(bounds: &'static [u64; N]) -> Self {
+        Self {
+            bounds,
+            buckets: std::array::from_fn(|_| Counter::default()),
+            above: Counter::default(),
+            sum: Counter::default(),
+        }
+    }
+
+    /// Counts `value` in the first bucket whose bound is at least `value`. Call only from the owning thread.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        self.sum.add(value);
+        let bucket = self.bounds.partition_point(|&bound| bound < value);
+        self.buckets.get(bucket).unwrap_or(&self.above).add(1);
+    }
+
+    /// Per-bucket counts (not cumulative), the count above the last bound, and the sum of all values.
+    pub fn snapshot(&self) -> HistogramSnapshot<N> {
+        HistogramSnapshot {
+            buckets: std::array::from_fn(|i| self.buckets[i].get()),
+            above: self.above.get(),
+            sum: self.sum.get(),
+        }
+    }
+
+    /// The upper bounds.
+    pub fn bounds(&self) -> &'static [u64; N] {
+        self.bounds
+    }
+}
+
+/// What a [`Histogram`] held at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistogramSnapshot<const N: usize> {
+    /// Count in each bucket, not cumulative.
+    pub buckets: [u64; N],
+    /// Count above the last bound.
+    pub above: u64,
+    /// Sum of all recorded values.
+    pub sum: u64,
+}
+
+impl<const N: usize> Default for HistogramSnapshot<N> {
+    fn default() -> Self {
+        Self { buckets: [0; N], above: 0, sum: 0 }
+    }
+}
+
+impl<const N: usize> HistogramSnapshot<N> {
+    /// Adds another snapshot to this one, bucket by bucket. Wraps as the cells themselves do.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
+            *mine = mine.wrapping_add(theirs);
+        }
+        self.above = self.above.wrapping_add(other.above);
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+
+    /// Number of recorded values.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(self.above, |count, bucket| count.wrapping_add(*bucket))
+    }
+}
+
+/// Upper bounds of the I/O size histograms, bytes.
+pub const IO_SIZE_BOUNDS_BYTES: [u64; 6] = [4096, 8192, 16_384, 32_768, 65_536, 131_072];
+
+/// Upper bounds of the latency histograms, nanoseconds.
+pub const LATENCY_BOUNDS_NANOS: [u64; 12] = [
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    10_000_000,
+    50_000_000,
+    250_000_000,
+    1_000_000_000,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_equal_to_a_bound_counts_in_that_bucket() {
+        let histogram = Histogram::new(&IO_SIZE_BOUNDS_BYTES);
+        for bytes in [512, 4096, 4097, 131_072, 131_073] {
+            histogram.record(bytes);
+        }
+        let snapshot = histogram.snapshot();
+        assert_eq!(snapshot.buckets, [2, 1, 0, 0, 0, 1]);
+        assert_eq!(snapshot.above, 1);
+        assert_eq!(snapshot.sum, 512 + 4096 + 4097 + 131_072 + 131_073);
+    }
+}

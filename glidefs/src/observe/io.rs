@@ -1,0 +1,87 @@
+//! What the I/O path counts: per queue of an export, per buffer pool, per worker.
+//!
+//! Each struct has one writer thread (the worker that owns it) and is shared by `Arc` with whoever encodes `/metrics`.
+
+use super::counter::{Counter, Histogram, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
+
+/// Counters of one queue of one export.
+#[derive(Debug)]
+pub struct QueueStats {
+    /// Sizes of completed READs, bytes.
+    pub read_size: Histogram<6>,
+    /// Sizes of completed WRITEs, bytes.
+    pub write_size: Histogram<6>,
+    /// Time from fetch to commit of READs, nanoseconds.
+    pub read_latency: Histogram<12>,
+    /// Time from fetch to commit of WRITEs, nanoseconds.
+    pub write_latency: Histogram<12>,
+    /// Time from fetch to commit of each FLUSH, nanoseconds.
+    pub flush_latency: Histogram<12>,
+    /// Each FLUSH that completed.
+    pub flushes: Counter,
+    /// Each DISCARD and `WRITE_ZEROES` that completed.
+    pub zeroes: Counter,
+    /// Bytes discarded or zeroed.
+    pub zero_bytes: Counter,
+    /// READs that failed.
+    pub read_errors: Counter,
+    /// Each WRITE, DISCARD and `WRITE_ZEROES` that failed.
+    pub write_errors: Counter,
+    /// Each FLUSH that failed.
+    pub flush_errors: Counter,
+    /// Requests fetched and not yet committed (a gauge).
+    pub in_flight: Counter,
+}
+
+impl Default for QueueStats {
+    fn default() -> Self {
+        let size = || Histogram::new(&IO_SIZE_BOUNDS_BYTES);
+        let latency = || Histogram::new(&LATENCY_BOUNDS_NANOS);
+        Self {
+            read_size: size(),
+            write_size: size(),
+            read_latency: latency(),
+            write_latency: latency(),
+            flush_latency: latency(),
+            flushes: Counter::default(),
+            zeroes: Counter::default(),
+            zero_bytes: Counter::default(),
+            read_errors: Counter::default(),
+            write_errors: Counter::default(),
+            flush_errors: Counter::default(),
+            in_flight: Counter::default(),
+        }
+    }
+}
+
+/// Counters of one worker's buffer pool.
+#[derive(Debug, Default)]
+pub struct PoolStats {
+    /// Slots handed out.
+    pub acquires: Counter,
+    /// Acquires that had to wait.
+    pub waits: Counter,
+    /// Total time waited, nanoseconds.
+    pub wait_nanos: Counter,
+    /// Bytes in slots that are out (a gauge).
+    pub live_bytes: Counter,
+    /// Highest value `live_bytes` ever had.
+    pub live_bytes_max: Counter,
+    /// Size of the arena, bytes; 0 until the worker has made and touched it.
+    pub arena_bytes: Counter,
+}
+
+/// Counters of one worker.
+#[derive(Debug, Default)]
+pub struct WorkerStats {
+    /// CPU the worker is pinned to.
+    pub cpu: Counter,
+    /// Queues hosted (a gauge).
+    pub queues: Counter,
+    /// Turns of the loop.
+    pub turns: Counter,
+    /// Requests fetched from devices.
+    pub requests: Counter,
+    /// The worker's buffer pool.
+    pub pool: PoolStats,
+}

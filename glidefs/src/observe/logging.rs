@@ -1,0 +1,126 @@
+//! The log: where it goes, what it holds, and the text of errors in it.
+//!
+//! Owns setting up `tracing`, once, at start. Does not own what is logged. Rules for those who log: a constant message, fields
+//! for what varies (`export`, `device_id`, `queue_id`, `offset_bytes`, `error`), nothing above `debug` for a single request.
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Journald when run by systemd, text otherwise.
+    Auto,
+    /// Text on standard error.
+    Text,
+    /// Fields to journald.
+    Journald,
+}
+
+/// Why the log could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter is not one.
+    #[error(
+        "the log filter {filter:?} is not valid: use a level, or directives such as \"info,glidefs::router=debug\""
+    )]
+    Filter {
+        /// What was given.
+        filter: String,
+        /// What is wrong with it.
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Journald does not answer.
+    #[error("cannot reach journald: set `[log] format` to \"text\"")]
+    Journald(#[source] std::io::Error),
+    /// A log was set up before.
+    #[error("the log was set up twice")]
+    Twice(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Sends what `filter` lets pass to where `format` says. `RUST_LOG` takes precedence over `filter`.
+pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
+    let from_environment = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let registry = tracing_subscriber::registry().with(parse(from_environment.as_deref().unwrap_or(filter))?);
+    let by_systemd = || is_journal(std::env::var_os("JOURNAL_STREAM").as_deref(), std_error_identity());
+    if format == Format::Journald || (format == Format::Auto && by_systemd()) {
+        match tracing_journald::layer() {
+            Ok(layer) => {
+                let layer =
+                    layer.with_field_prefix(Some("GLIDEFS".into())).with_syslog_identifier("glidefs".into());
+                return registry.with(layer).try_init().map_err(LogError::Twice);
+            }
+            Err(error) if format == Format::Journald => return Err(LogError::Journald(error)),
+            // Standard error ends up in the journal as well, without its fields.
+            Err(_) => {}
+        }
+    }
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    registry.with(layer).try_init().map_err(LogError::Twice)
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::try_new(filter).map_err(|source| LogError::Filter { filter: filter.into(), source })
+}
+
+/// Device and inode of standard error.
+fn std_error_identity() -> Option<(u64, u64)> {
+    let status = nix::sys::stat::fstat(std::io::stderr()).ok()?;
+    Some((status.st_dev, status.st_ino))
+}
+
+/// Whether `journal_stream`, `device:inode` as systemd gives it, is that of standard error.
+fn is_journal(journal_stream: Option<&OsStr>, std_error: Option<(u64, u64)>) -> bool {
+    let stream = journal_stream.and_then(OsStr::to_str).and_then(|text| text.split_once(':'));
+    let stream = stream.and_then(|(device, inode)| Some((device.parse().ok()?, inode.parse().ok()?)));
+    stream.is_some() && stream == std_error
+}
+
+/// An error and its sources in one line: `what: why: because`.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Writing to a string does not fail.
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journald_is_used_only_when_standard_error_is_its_stream() {
+        let stream = |text: &str| is_journal(Some(OsStr::new(text)), Some((8, 1234)));
+        assert!(stream("8:1234"));
+        for text in ["8:1235", "9:1234", "", "8", "8:x"] {
+            assert!(!stream(text), "{text}");
+        }
+        assert!(!is_journal(None, Some((8, 1234))) && !is_journal(None, None));
+    }
+
+    #[test]
+    fn a_filter_that_is_none_is_refused_with_an_example() {
+        assert!(parse("info,glidefs::router=debug").is_ok());
+        assert!(parse("glidefs=loud").unwrap_err().to_string().contains("glidefs::router=debug"));
+    }
+
+    #[test]
+    fn a_chain_names_every_cause_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot open")]
+        struct Outer(#[source] std::io::Error);
+        assert_eq!(chain(&Outer(std::io::Error::other("disk on fire"))), "cannot open: disk on fire");
+    }
+}

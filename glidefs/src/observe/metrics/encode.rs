@@ -1,0 +1,97 @@
+//! From samples to the text format of Prometheus.
+//!
+//! Owns the translation of cells to what scrapers expect: cumulative buckets, seconds instead of nanoseconds. The text
+//! itself, with its escaping, is written by the `prometheus` crate. One metric is in the crate's model at a time,
+//! because that model is many times larger than the samples. Invariant: HELP and TYPE stand directly above the samples
+//! of their metric, and a metric without samples is not mentioned.
+
+use prometheus::TextEncoder;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::MetricsError;
+use super::samples::{Family, Sample, Samples};
+use super::table::{Definition, Kind, Unit};
+
+/// Appends all of `samples` to `text`.
+pub(super) fn encode(samples: Samples, text: &mut String) -> Result<(), MetricsError> {
+    let encoder = TextEncoder::new();
+    for family in samples.into_families()? {
+        let name = family.definition().name;
+        encoder
+            .encode_utf8(&[model(&family)], text)
+            .map_err(|source| MetricsError::Encode { name, source })?;
+    }
+    Ok(())
+}
+
+/// A metric with all its samples as the crate wants them.
+fn model(family: &Family) -> MetricFamily {
+    let definition = family.definition();
+    let mut model = MetricFamily::default();
+    model.set_name(definition.name.to_owned());
+    model.set_help(definition.help.to_owned());
+    model.set_field_type(match definition.kind {
+        Kind::Counter => MetricType::COUNTER,
+        Kind::Gauge => MetricType::GAUGE,
+        Kind::SizeHistogram | Kind::LatencyHistogram => MetricType::HISTOGRAM,
+    });
+    model.set_metric(family.samples().map(|sample| metric(definition, sample)).collect());
+    model
+}
+
+fn metric(definition: &Definition, sample: Sample<'_>) -> Metric {
+    let Sample { labels, cells } = sample;
+    let mut metric = Metric::from_label(
+        definition.labels.iter().zip(labels).map(|(name, value)| label_pair(name, value)).collect(),
+    );
+    match (definition.kind, cells) {
+        (Kind::Counter, [value]) => {
+            let mut counter = Counter::default();
+            counter.set_value(shown(definition.unit, *value));
+            metric.set_counter(counter);
+        }
+        (Kind::Gauge, [value]) => {
+            let mut gauge = Gauge::default();
+            gauge.set_value(shown(definition.unit, *value));
+            metric.set_gauge(gauge);
+        }
+        (_, [counts @ .., sum]) => metric.set_histogram(histogram(definition, counts, *sum)),
+        (_, []) => {}
+    }
+    metric
+}
+
+/// `counts` are those of the buckets, not cumulative, and the count above the last bound.
+fn histogram(definition: &Definition, counts: &[u64], sum: u64) -> Histogram {
+    let mut buckets = Vec::with_capacity(definition.kind.bounds().len());
+    let mut cumulative = 0_u64;
+    for (bound, count) in definition.kind.bounds().iter().zip(counts) {
+        cumulative = cumulative.wrapping_add(*count);
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(shown(definition.unit, *bound));
+        bucket.set_cumulative_count(cumulative);
+        buckets.push(bucket);
+    }
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets);
+    // The crate adds the bucket +Inf with this count.
+    histogram.set_sample_count(counts.iter().fold(0, |total, count| total.wrapping_add(*count)));
+    histogram.set_sample_sum(shown(definition.unit, sum));
+    histogram
+}
+
+fn label_pair(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
+}
+
+/// A cell as it is shown. Prometheus knows floating-point numbers only: exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "the text format has no integers")]
+fn shown(unit: Unit, cell: u64) -> f64 {
+    match unit {
+        Unit::Seconds => cell as f64 / 1e9,
+        Unit::Bytes | Unit::Number | Unit::Info => cell as f64,
+    }
+}

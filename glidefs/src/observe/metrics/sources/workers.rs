@@ -1,0 +1,37 @@
+//! Figures of workers and of their buffer pools.
+//!
+//! Does not own which workers exist; they are fixed when the daemon starts.
+
+use std::sync::Arc;
+
+use crate::observe::io::WorkerStats;
+use crate::observe::metrics::{Metric, Samples, Source};
+
+/// Shows `workers`, labelled by their place in the list.
+pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn Source> {
+    Arc::new(move |out: &mut Samples| {
+        for (index, stats) in workers.iter().enumerate() {
+            collect(&index.to_string(), stats, out);
+        }
+        let initialized = workers.iter().filter(|stats| stats.pool.arena_bytes.get() > 0).count();
+        out.value(Metric::PoolWorkersInitialized, &[], initialized as u64);
+    })
+}
+
+fn collect(worker: &str, stats: &WorkerStats, out: &mut Samples) {
+    out.value(Metric::WorkerInfo, &[worker, &stats.cpu.get().to_string()], 1);
+    out.values(
+        &[worker],
+        [
+            (Metric::WorkerQueues, stats.queues.get()),
+            (Metric::WorkerTurns, stats.turns.get()),
+            (Metric::WorkerRequests, stats.requests.get()),
+            (Metric::PoolAcquires, stats.pool.acquires.get()),
+            (Metric::PoolWaits, stats.pool.waits.get()),
+            (Metric::PoolWaitTime, stats.pool.wait_nanos.get()),
+            (Metric::PoolLive, stats.pool.live_bytes.get()),
+            (Metric::PoolLiveMax, stats.pool.live_bytes_max.get()),
+            (Metric::PoolArena, stats.pool.arena_bytes.get()),
+        ],
+    );
+}

@@ -1,0 +1,327 @@
+//! What a scrape looks like, from counters to text, and what Prometheus itself says about it.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::observe::counter::{Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
+use crate::observe::io::{QueueStats, WorkerStats};
+
+/// Names that no export may have, but that the text must survive.
+const AWKWARD_NAMES: [&str; 6] =
+    ["plain", "quote\"d", "back\\slash\\", "two\nlines", "{le=\"4096\"} 1 # HELP", "naïve 磁盘\u{1f4bf}"];
+
+fn registry(sources: impl IntoIterator<Item = Arc<dyn Source>>) -> Registry {
+    let registry = Registry::new();
+    for source in sources {
+        registry.register(source);
+    }
+    registry
+}
+
+fn used_queue() -> Arc<QueueStats> {
+    let stats = QueueStats::default();
+    for bytes in [512, 4096, 4097, 131_072] {
+        stats.read_size.record(bytes);
+        stats.read_latency.record(10_000);
+    }
+    stats.write_size.record(8192);
+    stats.write_latency.record(2_000_000_000);
+    stats.flushes.add(3);
+    stats.zeroes.add(2);
+    stats.zero_bytes.add(1 << 20);
+    stats.write_errors.add(5);
+    stats.in_flight.add(7);
+    Arc::new(stats)
+}
+
+fn figures(name: &str, queues: usize) -> ExportFigures {
+    ExportFigures {
+        name: name.into(),
+        size_bytes: 10 << 30,
+        dirty_bytes: Some(4096),
+        queues: (0..queues).map(|_| used_queue()).collect(),
+    }
+}
+
+/// A sample of every metric of the table, with labels that are hard to write.
+fn everything() -> Registry {
+    registry([Arc::new(|out: &mut Samples| {
+        for Definition { metric, kind, labels, .. } in all() {
+            for name in AWKWARD_NAMES.into_iter().take(if labels.is_empty() { 1 } else { usize::MAX }) {
+                let labels = vec![name; labels.len()];
+                match kind {
+                    Kind::Counter | Kind::Gauge => out.value(*metric, &labels, u64::MAX),
+                    Kind::SizeHistogram => {
+                        out.histogram(*metric, &labels, &size_histogram(&[1, 9000, 1 << 40]));
+                    }
+                    Kind::LatencyHistogram => {
+                        let latency = Histogram::new(&LATENCY_BOUNDS_NANOS);
+                        latency.record(123);
+                        out.histogram(*metric, &labels, &latency.snapshot());
+                    }
+                }
+            }
+        }
+    }) as Arc<dyn Source>])
+}
+
+fn size_histogram(values: &[u64]) -> HistogramSnapshot<6> {
+    let histogram = Histogram::new(&IO_SIZE_BOUNDS_BYTES);
+    for value in values {
+        histogram.record(*value);
+    }
+    histogram.snapshot()
+}
+
+/// The lines of one metric, its HELP and TYPE included.
+fn lines<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    let family = move |line: &&str| {
+        let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
+        let word = line.split(['{', ' ']).next().unwrap_or_default();
+        word.strip_prefix(name).is_some_and(|rest| ["", "_bucket", "_sum", "_count"].contains(&rest))
+    };
+    text.lines().filter(family).collect()
+}
+
+#[test]
+fn a_size_histogram_has_inclusive_cumulative_buckets_that_end_at_infinity() {
+    let text = registry([exports(|| vec![figures("vm-1", 1)])]).encode().unwrap();
+    let expected = "\
+# HELP glidefs_read_io_size_bytes Sizes of completed READs.
+# TYPE glidefs_read_io_size_bytes histogram
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"4096\"} 2
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"8192\"} 3
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"16384\"} 3
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"32768\"} 3
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"65536\"} 3
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"131072\"} 4
+glidefs_read_io_size_bytes_bucket{export=\"vm-1\",le=\"+Inf\"} 4
+glidefs_read_io_size_bytes_sum{export=\"vm-1\"} 139777
+glidefs_read_io_size_bytes_count{export=\"vm-1\"} 4";
+    assert_eq!(lines(&text, "glidefs_read_io_size_bytes").join("\n"), expected);
+}
+
+#[test]
+fn latency_is_shown_in_seconds() {
+    let text = registry([exports(|| vec![figures("e", 1)])]).encode().unwrap();
+    for line in [
+        "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"read\",le=\"0.00001\"} 4",
+        "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"write\",le=\"1\"} 0",
+        "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"write\",le=\"+Inf\"} 1",
+        "glidefs_export_latency_seconds_sum{export=\"e\",operation=\"read\"} 0.00004",
+        "glidefs_export_latency_seconds_sum{export=\"e\",operation=\"write\"} 2",
+        "glidefs_export_latency_seconds_count{export=\"e\",operation=\"flush\"} 0",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_queues_of_an_export_are_summed() {
+    let text = registry([exports(|| vec![figures("e", 3)])]).encode().unwrap();
+    for line in [
+        "glidefs_read_io_size_bytes_count{export=\"e\"} 12",
+        "glidefs_read_io_size_bytes_bucket{export=\"e\",le=\"4096\"} 6",
+        "glidefs_export_operations_total{export=\"e\",operation=\"read\"} 12",
+        "glidefs_export_operations_total{export=\"e\",operation=\"write\"} 3",
+        "glidefs_export_operations_total{export=\"e\",operation=\"flush\"} 9",
+        "glidefs_export_operations_total{export=\"e\",operation=\"zero\"} 6",
+        "glidefs_export_bytes_total{export=\"e\",operation=\"read\"} 419331",
+        "glidefs_export_bytes_total{export=\"e\",operation=\"zero\"} 3145728",
+        "glidefs_export_errors_total{export=\"e\",operation=\"read\"} 0",
+        "glidefs_export_errors_total{export=\"e\",operation=\"write\"} 15",
+        "glidefs_export_in_flight_requests{export=\"e\"} 21",
+        "glidefs_export_size_bytes{export=\"e\"} 10737418240",
+        "glidefs_export_dirty_bytes{export=\"e\"} 4096",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn an_export_without_io_has_its_histograms_and_what_is_unknown_is_left_out() {
+    let idle = || vec![ExportFigures { dirty_bytes: None, queues: Vec::new(), ..figures("idle", 0) }];
+    let text = registry([exports(idle)]).encode().unwrap();
+    assert!(text.contains("glidefs_write_io_size_bytes_bucket{export=\"idle\",le=\"+Inf\"} 0\n"), "{text}");
+    assert_eq!(lines(&text, "glidefs_export_dirty_bytes"), [""; 0]);
+}
+
+#[test]
+fn workers_are_told_apart_and_those_with_an_arena_counted() {
+    let first = WorkerStats::default();
+    first.cpu.add(5);
+    first.pool.acquires.add(9);
+    first.pool.waits.add(2);
+    first.pool.wait_nanos.add(1_500_000_000);
+    first.pool.live_bytes_max.raise(8192);
+    first.pool.arena_bytes.add(32 << 20);
+    let text = registry([workers(vec![Arc::new(first), Arc::default()])]).encode().unwrap();
+    for line in [
+        "glidefs_ublk_buffer_pool_acquires_total{worker=\"0\"} 9",
+        "glidefs_ublk_buffer_pool_acquires_total{worker=\"1\"} 0",
+        "glidefs_ublk_buffer_pool_backpressure_waits_total{worker=\"0\"} 2",
+        "glidefs_ublk_buffer_pool_wait_seconds_total{worker=\"0\"} 1.5",
+        "glidefs_ublk_buffer_pool_live_bytes{worker=\"0\"} 0",
+        "glidefs_ublk_buffer_pool_live_bytes_max{worker=\"0\"} 8192",
+        "glidefs_ublk_buffer_pool_arena_bytes{worker=\"0\"} 33554432",
+        "glidefs_ublk_buffer_pool_workers_initialized 1",
+        "glidefs_worker_info{worker=\"0\",cpu=\"5\"} 1",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn every_state_is_shown_even_when_no_export_is_in_it() {
+    let text = registry([states(&["serving", "failed"], || vec!["serving", "serving"])]).encode().unwrap();
+    assert!(text.contains("glidefs_router_exports{state=\"serving\"} 2\n"), "{text}");
+    assert!(text.contains("glidefs_router_exports{state=\"failed\"} 0\n"), "{text}");
+}
+
+#[test]
+fn the_process_tells_its_version_memory_and_files() {
+    let text = registry([process()]).encode().unwrap();
+    assert!(text.contains(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n")), "{text}");
+    let value = |name: &str| -> f64 {
+        let line = *lines(&text, name).last().unwrap();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    assert!(value("glidefs_process_resident_memory_bytes") > 100_000.0);
+    assert!(value("glidefs_process_open_fds") >= 3.0);
+    assert!(value("glidefs_process_start_time_seconds") > 1.7e9);
+}
+
+#[test]
+fn help_and_type_stand_once_and_directly_above_the_samples_of_their_metric() {
+    let registry = registry([
+        exports(|| vec![figures("a", 1)]),
+        workers(vec![Arc::default()]),
+        exports(|| vec![figures("b", 1)]),
+    ]);
+    let text = registry.encode().unwrap();
+    let mut rest = text.as_str();
+    let mut seen = 0;
+    for Definition { name, help, kind, .. } in all() {
+        let family = lines(&text, name);
+        if family.is_empty() {
+            continue;
+        }
+        assert_eq!(family[0], format!("# HELP {name} {help}"));
+        assert_eq!(family[1], format!("# TYPE {name} {}", kind.type_name()));
+        assert!(family.len() > 2 && !family[2..].iter().any(|line| line.starts_with('#')), "{family:?}");
+        rest =
+            rest.strip_prefix(&(family.join("\n") + "\n")).expect("the lines of a metric follow each other");
+        seen += 1;
+    }
+    assert_eq!(rest, "");
+    assert!(seen > 15);
+}
+
+#[test]
+fn without_sources_there_is_no_text() {
+    assert_eq!(Registry::new().encode().unwrap(), "");
+}
+
+#[test]
+fn a_sample_that_does_not_fit_the_table_fails_the_scrape_with_its_name() {
+    let failure = |source: fn(&mut Samples)| {
+        let error = registry([Arc::new(source) as Arc<dyn Source>]).encode().unwrap_err();
+        error.to_string()
+    };
+    let few = failure(|out| out.value(Metric::ExportErrors, &["e"], 1));
+    assert!(few.contains("glidefs_export_errors_total") && few.contains("operation"), "{few}");
+    let number = failure(|out| out.value(Metric::ReadIoSize, &["e"], 1));
+    assert!(number.contains("glidefs_read_io_size_bytes"), "{number}");
+    let histogram = failure(|out| out.histogram(Metric::ExportSize, &["e"], &size_histogram(&[])));
+    assert!(histogram.contains("glidefs_export_size_bytes"), "{histogram}");
+    let other_bounds =
+        failure(|out| out.histogram(Metric::ExportLatency, &["e", "read"], &size_histogram(&[])));
+    assert!(other_bounds.contains("glidefs_export_latency_seconds"), "{other_bounds}");
+}
+
+#[test]
+fn promtool_accepts_every_metric_with_awkward_labels() {
+    const INSTALL: &str =
+        "promtool is missing: apt-get install -y prometheus && systemctl disable --now prometheus";
+    let text = everything().encode().unwrap();
+    for definition in all() {
+        assert!(!lines(&text, definition.name).is_empty(), "{} has no sample", definition.name);
+    }
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect(INSTALL);
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.is_empty(), "{}: {said}\n{text}", output.status);
+}
+
+/// The labels and the value of a line, read as the specification of the text format says.
+fn parse(line: &str) -> (BTreeMap<String, String>, f64) {
+    let (labels, value) = line[line.find('{').unwrap() + 1..].rsplit_once("} ").unwrap();
+    let mut rest = labels;
+    let mut parsed = BTreeMap::new();
+    while let Some((name, after)) = rest.split_once("=\"") {
+        let mut text = String::new();
+        let mut chars = after.char_indices();
+        let end = loop {
+            match chars.next().unwrap() {
+                (at, '"') => break at,
+                (_, '\\') => text.push(match chars.next().unwrap().1 {
+                    'n' => '\n',
+                    other => other,
+                }),
+                (_, other) => text.push(other),
+            }
+        };
+        parsed.insert(name.trim_start_matches(',').to_owned(), text);
+        rest = &after[end + 1..];
+    }
+    (parsed, value.parse().unwrap())
+}
+
+proptest! {
+    #[test]
+    fn a_scrape_tells_what_was_recorded_under_the_name_it_was_recorded_for(
+        recorded in prop::collection::btree_map(
+            any::<String>(),
+            prop::collection::vec(prop_oneof![0..300_000_u64, Just(4096), Just(131_072)], 0..40),
+            1..6,
+        )
+    ) {
+        let source = recorded.clone();
+        let registry = registry([Arc::new(move |out: &mut Samples| {
+            for (name, values) in &source {
+                out.histogram(Metric::WriteIoSize, &[name], &size_histogram(values));
+            }
+        }) as Arc<dyn Source>]);
+        let text = registry.encode().unwrap();
+        let mut shown = BTreeMap::<String, Vec<f64>>::new();
+        for line in text.split('\n').filter(|line| line.starts_with("glidefs_")) {
+            let (labels, value) = parse(line);
+            if let Some(bound) = labels.get("le") {
+                let values = &recorded[&labels["export"]];
+                let bound: f64 = bound.parse().unwrap();
+                let expected = values.iter().filter(|&&value| value as f64 <= bound).count();
+                prop_assert_eq!(value, expected as f64, "{}", line);
+            }
+            shown.entry(labels["export"].clone()).or_default().push(value);
+        }
+        prop_assert_eq!(shown.len(), recorded.len());
+        for (name, values) in &recorded {
+            let lines = &shown[name];
+            prop_assert_eq!(lines.len(), IO_SIZE_BOUNDS_BYTES.len() + 3);
+            prop_assert_eq!(lines[lines.len() - 2], values.iter().sum::<u64>() as f64);
+            prop_assert_eq!(lines[lines.len() - 1], values.len() as f64);
+        }
+    }
+}
