@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod buffer;
+
 pub mod observe;
 
 pub mod units;

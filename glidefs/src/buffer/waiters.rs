@@ -1,0 +1,121 @@
+//! The queue of those who wait for a slot, oldest first.
+//!
+//! Owns who waits, since when, and whom to wake. Does not own memory and runs no waker: wakers are handed out, so that
+//! the caller can run and drop them when it holds no borrow. Invariants: grants are made in order of arrival only; a
+//! waiter leaves by fetching its grant or by cancelling, and what it was granted comes back from either, so that neither
+//! memory nor a turn is lost.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use slab::Slab;
+
+use super::buddy::{Chunk, SizeClass};
+
+/// A place in the queue, good until its grant was fetched or it was cancelled.
+#[derive(Debug)]
+pub(super) struct Ticket(usize);
+
+/// What somebody who left the queue leaves behind.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// Memory that had been granted and was not fetched.
+    pub(super) granted: Option<Chunk>,
+    /// When it arrived.
+    pub(super) since: Instant,
+    /// To be woken or dropped outside every borrow.
+    pub(super) waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    class: SizeClass,
+    since: Instant,
+    waker: Option<Waker>,
+    /// Memory that waits to be fetched. With it the waiter is out of the list.
+    granted: Option<Chunk>,
+    older: Option<usize>,
+    newer: Option<usize>,
+}
+
+/// All waiters of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    slab: Slab<Waiter>,
+    oldest: Option<usize>,
+    newest: Option<usize>,
+}
+
+impl Waiters {
+    /// Whether nobody waits. Those who have been granted memory and did not fetch it yet do not wait.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.oldest.is_none()
+    }
+
+    /// Joins the queue at its end.
+    pub(super) fn join(&mut self, class: SizeClass, since: Instant) -> Ticket {
+        let older = self.newest;
+        let key = self.slab.insert(Waiter { class, since, waker: None, granted: None, older, newer: None });
+        self.link(older, Some(key));
+        self.link(Some(key), None);
+        Ticket(key)
+    }
+
+    /// What the oldest waiter waits for.
+    pub(super) fn oldest_class(&self) -> Option<SizeClass> {
+        self.slab.get(self.oldest?).map(|waiter| waiter.class)
+    }
+
+    /// Grants `chunk` to the oldest waiter, which is to be woken then. With nobody there the chunk comes back.
+    pub(super) fn grant(&mut self, chunk: Chunk) -> Result<Left, Chunk> {
+        let Some(waiter) = self.oldest.and_then(|key| self.slab.get_mut(key)) else { return Err(chunk) };
+        waiter.granted = Some(chunk);
+        let left = Left { granted: None, since: waiter.since, waker: waiter.waker.take() };
+        let (older, newer) = (waiter.older, waiter.newer);
+        self.link(older, newer);
+        Ok(left)
+    }
+
+    /// Whether `waker` has to be set, because the waiter is not granted yet and would wake somebody else or nobody.
+    pub(super) fn needs_waker(&self, ticket: &Ticket, waker: &Waker) -> bool {
+        self.slab.get(ticket.0).is_some_and(|waiter| {
+            waiter.granted.is_none() && !waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker))
+        })
+    }
+
+    /// Sets whom to wake. The waker that is no longer needed comes back, to be dropped outside every borrow.
+    pub(super) fn set_waker(&mut self, ticket: &Ticket, waker: Waker) -> Option<Waker> {
+        match self.slab.get_mut(ticket.0) {
+            Some(waiter) => waiter.waker.replace(waker),
+            None => Some(waker),
+        }
+    }
+
+    /// Fetches what was granted, if anything was, and with it the waker that is no longer needed. The ticket is void then.
+    pub(super) fn fetch(&mut self, ticket: &Ticket) -> Option<(Chunk, Option<Waker>)> {
+        let chunk = self.slab.get_mut(ticket.0)?.granted.take()?;
+        Some((chunk, self.slab.remove(ticket.0).waker))
+    }
+
+    /// Gives up a place.
+    pub(super) fn cancel(&mut self, ticket: &Ticket) -> Option<Left> {
+        let Waiter { since, waker, granted, older, newer, .. } = self.slab.try_remove(ticket.0)?;
+        if granted.is_none() {
+            self.link(older, newer);
+        }
+        Some(Left { granted, since, waker })
+    }
+
+    /// Makes two waiters neighbours; nobody stands for an end of the queue.
+    fn link(&mut self, older: Option<usize>, newer: Option<usize>) {
+        match older.and_then(|key| self.slab.get_mut(key)) {
+            Some(waiter) => waiter.newer = newer,
+            None => self.oldest = newer,
+        }
+        match newer.and_then(|key| self.slab.get_mut(key)) {
+            Some(waiter) => waiter.older = older,
+            None => self.newest = older,
+        }
+    }
+}
