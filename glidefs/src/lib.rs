@@ -13,6 +13,10 @@
     )
 )]
 
+pub mod cache;
+
+pub mod store;
+
 pub mod buffer;
 
 pub mod observe;

@@ -1,0 +1,190 @@
+//! The cache's disk on a real directory: `LOCK`, `cache.meta` and `segments/NNNNNNNN.seg`.
+//!
+//! Owns system calls on those files. Does not own what is in them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::disk::{Disk, SegmentFile};
+
+/// A cache directory on a real file system.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// The cache in `path`, which must exist when the cache is opened.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    fn segments_path(&self) -> PathBuf {
+        self.path.join("segments")
+    }
+
+    fn segment_path(&self, slot: u32) -> PathBuf {
+        self.segments_path().join(format!("{slot:08}.seg"))
+    }
+
+    fn superblock_path(&self) -> PathBuf {
+        self.path.join("cache.meta")
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Slot number of a file called `NNNNNNNN.seg`.
+fn slot_of(name: &OsStr) -> Option<u32> {
+    let digits = name.to_str()?.strip_suffix(".seg")?;
+    (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+impl Disk for Directory {
+    fn location(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        if !self.path.is_dir() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(self.path.join("LOCK"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        match fs::create_dir(self.segments_path()) {
+            Ok(()) => sync_directory(&self.path)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Some(Box::new(file)))
+    }
+
+    fn read_superblock(&self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.superblock_path()) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()> {
+        let temporary = self.path.join("cache.meta.new");
+        let mut file =
+            OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, self.superblock_path())?;
+        sync_directory(&self.path)
+    }
+
+    fn segments(&self) -> io::Result<Vec<u32>> {
+        let mut slots = Vec::new();
+        for entry in fs::read_dir(self.segments_path())? {
+            slots.extend(slot_of(&entry?.file_name()));
+        }
+        Ok(slots)
+    }
+
+    fn segment_name(&self, slot: u32) -> String {
+        self.segment_path(slot).display().to_string()
+    }
+
+    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        let path = self.segment_path(slot);
+        let file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path)?;
+        if file.metadata()?.len() < bytes {
+            let length =
+                libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+            nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, length)?;
+            file.sync_all()?;
+            sync_directory(&self.segments_path())?;
+        }
+        Ok(Arc::new(RealSegment { file }))
+    }
+
+    fn remove_segment(&self, slot: u32) -> io::Result<()> {
+        fs::remove_file(self.segment_path(slot))
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let figures = nix::sys::statvfs::statvfs(&self.path)?;
+        Ok(figures.blocks_available().saturating_mul(figures.fragment_size()))
+    }
+}
+
+/// A segment file on a real file system.
+#[derive(Debug)]
+struct RealSegment {
+    file: File,
+}
+
+impl SegmentFile for RealSegment {
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let position =
+            libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        loop {
+            match nix::sys::uio::pwritev(&self.file, parts, position) {
+                Ok(written) if written == bytes => return Ok(()),
+                Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        let bytes = buffer.len();
+        let position =
+            libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        let mut parts = [IoSliceMut::new(buffer)];
+        // SAFETY: `IoSliceMut` has the layout of `iovec` and borrows `buffer` mutably for the whole call, so the kernel writes
+        // only into memory that nobody else reads or writes. The descriptor is open as long as `self`.
+        let read = unsafe {
+            libc::preadv2(self.file.as_raw_fd(), parts.as_mut_ptr().cast(), 1, position, libc::RWF_NOWAIT)
+        };
+        match usize::try_from(read) {
+            Ok(read) => Ok(read == bytes),
+            Err(_) => match io::Error::last_os_error() {
+                error
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::EINTR)
+                    ) =>
+                {
+                    Ok(false)
+                }
+                error => Err(error),
+            },
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}

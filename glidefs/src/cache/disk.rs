@@ -1,0 +1,87 @@
+//! How the cache reaches its disk and its clock.
+//!
+//! Owns the traits only. `directory` implements them on a real directory; the crash tests implement them on a disk that
+//! tears, loses and fails. Invariant: what [`SegmentFile::sync`] covered survives a power cut; what
+//! [`SegmentFile::write_at`] took survives the death of the process.
+
+use std::fmt::Debug;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A cache directory: the superblock and the segment files. Calls may block; a worker never makes them.
+pub trait Disk: Debug + Send + Sync {
+    /// Where this is, for messages.
+    fn location(&self) -> String;
+
+    /// Keeps every other process out until the guard is dropped. `None` when another process holds the lock.
+    ///
+    /// # Errors
+    /// `NotFound` when the directory does not exist; `PermissionDenied` or `ReadOnlyFilesystem` when it cannot be written.
+    fn lock(&self) -> io::Result<Option<Box<dyn Send + Sync>>>;
+
+    /// The superblock's bytes, or `None` when this is a new cache.
+    fn read_superblock(&self) -> io::Result<Option<Vec<u8>>>;
+
+    /// Replaces the superblock: after a crash the old or the new bytes are there, whole; after return, the new ones.
+    fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Slot numbers that have a segment file, in any order.
+    fn segments(&self) -> io::Result<Vec<u32>>;
+
+    /// Name of the segment file of `slot`, for messages.
+    fn segment_name(&self, slot: u32) -> String;
+
+    /// Opens the segment file of `slot`, making it when it is missing, and allocates space until it is `bytes` long; what is
+    /// added reads as zeroes. Its entry in the directory and its length survive a power cut once this returns.
+    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>>;
+
+    /// Removes the segment file of `slot`.
+    fn remove_segment(&self, slot: u32) -> io::Result<()>;
+
+    /// Bytes that the file system has free for this user.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// One segment file. Offsets and lengths are multiples of 4 KiB.
+pub trait SegmentFile: Debug + Send + Sync {
+    /// Writes all of `parts` at `offset`, or fails; after a failure any part of them may have been written.
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
+
+    /// Fills `buffer` from `offset`, waiting for the disk as long as it takes. `UnexpectedEof` beyond the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills `buffer` from `offset` if that needs no wait for the disk; `false` when it would (the buffer's content is
+    /// then undefined).
+    fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool>;
+
+    /// Makes every write that returned before this call survive a power cut.
+    fn sync(&self) -> io::Result<()>;
+
+    /// The file descriptor, for a ring. `None` on a disk that has none; use [`SegmentFile::read_at`] and
+    /// [`SegmentFile::sync`] on another thread then.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// Time since some moment before the cache was opened.
+pub trait Clock: Debug + Send + Sync {
+    /// Never goes back.
+    fn now(&self) -> Duration;
+}
+
+/// The machine's monotonic clock.
+#[derive(Debug)]
+pub struct MonotonicClock(Instant);
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -1,0 +1,116 @@
+//! What can go wrong in the cache: with one request ([`IoError`]) and with opening it ([`CacheError`]).
+//!
+//! Owns wording only. Mapping to errno is done once, at the device boundary. The details of a failed request (file,
+//! offset, what the kernel said) are in the log line written where it failed, so that the per-request error is small.
+
+use std::io;
+
+use crate::units::ExportId;
+
+/// Why a request failed. Small and `Copy`: one failed append fails every request that shared it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IoError {
+    /// Bytes on the cache disk do not match the checksum made when they were acknowledged.
+    #[error("cached data does not match its checksum; the log names the segment file and the offset")]
+    Corrupt,
+    /// The cache disk failed to read.
+    #[error("reading from the cache disk failed; the log names the segment file and the offset")]
+    Read,
+    /// The cache disk failed to take an append; nothing of this request was kept.
+    #[error("writing to the cache disk failed; the log names the segment file and the offset")]
+    Write,
+    /// The cache disk failed to make data stable; what this FLUSH covers may be lost at a power cut.
+    #[error("the cache disk failed to make data stable; the log names the segment file")]
+    Sync,
+    /// The request is longer than the cache takes at once, or than its buffer.
+    #[error("the request is longer than the cache takes at once")]
+    TooLarge,
+    /// The export was removed while the request was under way.
+    #[error("export {0} was removed")]
+    Removed(ExportId),
+}
+
+/// Why the cache could not be opened. Every message says what the user can do.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The directory does not exist.
+    #[error(
+        "cache directory {directory} does not exist: create it (mkdir -p {directory}) or change cache.dir"
+    )]
+    DirectoryMissing {
+        /// Where the cache should be.
+        directory: String,
+    },
+    /// The directory cannot be written.
+    #[error(
+        "cache directory {directory} is not writable: run as its owner, or change its owner or cache.dir"
+    )]
+    NotWritable {
+        /// Where the cache is.
+        directory: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has the cache open.
+    #[error(
+        "cache directory {directory} is in use by another glidefs daemon: stop that one or choose another cache.dir"
+    )]
+    InUse {
+        /// Where the cache is.
+        directory: String,
+    },
+    /// The cache was written by a newer glidefs.
+    #[error(
+        "the cache in {directory} has format {found}, this glidefs knows formats up to {known}: start the glidefs \
+         that wrote it, or a newer one; nothing was changed"
+    )]
+    TooNew {
+        /// Where the cache is.
+        directory: String,
+        /// Format found.
+        found: u16,
+        /// Highest format this program reads.
+        known: u16,
+    },
+    /// Bytes that were stable are wrong. Serving on could show stale data.
+    #[error(
+        "{file} is damaged at byte {offset_bytes} ({what}): data that was stable cannot be read. Restore the file, or move \
+         the whole cache directory away and start with an empty one; nothing was changed"
+    )]
+    Damaged {
+        /// Which file.
+        file: String,
+        /// Where in it, bytes.
+        offset_bytes: u64,
+        /// Which structure, and what is wrong with it.
+        what: String,
+    },
+    /// An option does not fit the cache.
+    #[error("{0}")]
+    BadOptions(String),
+    /// `cache.size` was lowered below what is in use.
+    #[error(
+        "cache.size leaves room for {slots} segments, but segment file {file} beyond them still holds data: set cache.size to \
+         at least {size_bytes_min} bytes, or remove exports first"
+    )]
+    CannotShrink {
+        /// Segments that `cache.size` allows.
+        slots: u32,
+        /// First file in the way.
+        file: String,
+        /// Smallest size that keeps all data, bytes.
+        size_bytes_min: u64,
+    },
+    /// The disk failed.
+    #[error("{operation} of {file} failed")]
+    Disk {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        file: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}

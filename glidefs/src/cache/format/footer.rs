@@ -1,0 +1,172 @@
+//! The footer of a sealed segment: everything its record headers say, in one place, so that recovery reads no data.
+//!
+//! Does not own where the footer lies: the trailer does, and it also holds the footer's CRC, so a footer cannot be
+//! decoded without its trailer. Invariant: the records of a decoded footer ascend, do not overlap, and end where the
+//! footer begins or before.
+
+use super::record::{ENTRY_BYTES, FRAME_CRC_BYTES, decode_entries};
+use super::{
+    BODY_AT, Entry, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused, frame_crc,
+    get, put, put_preamble,
+};
+use crate::units::FRAME_BYTES;
+
+pub(super) const MAGIC: [u8; 8] = *b"GLIDEFTR";
+
+// Footer, a whole number of frames. What is behind the last record is zero.
+//
+//    0     8    10   12             16         32           40         ...
+//   ┌─────┬─────┬────┬──────────────┬──────────┬────────────┬──────────┬──────────┬────┐
+//   │magic│vers.│ .. │ record count │ cache id │ segment id │ record 0 │ record 1 │ .. │
+//   └─────┴─────┴────┴──────────────┴──────────┴────────────┴──────────┴──────────┴────┘
+//
+// Record. Entries are as in a record header; CRC i is that of data frame i.
+//
+//    0          4             8         12                   12 + 28 entries
+//   ┌──────────┬─────────────┬─────────┬────────────────────┬──────────────────────┐
+//   │ position │ data frames │ entries │ entries × 28 bytes │ data frames × 4 bytes│
+//   └──────────┴─────────────┴─────────┴────────────────────┴──────────────────────┘
+const RESERVED_AT: usize = 10;
+const RECORD_COUNT_AT: usize = 12;
+const RECORD_BYTES: usize = 12;
+
+/// Gathers what a segment's records say while they are appended.
+#[derive(Clone, Debug)]
+pub struct FooterBuilder {
+    /// The footer so far, with room for the fields that `encode` fills in.
+    bytes: Vec<u8>,
+    records: u32,
+}
+
+impl Default for FooterBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FooterBuilder {
+    /// A footer without records.
+    pub fn new() -> Self {
+        Self { bytes: vec![0; BODY_AT], records: 0 }
+    }
+
+    /// Adds the record appended at frame `position_frames`, later in the segment than any added before.
+    ///
+    /// What no record header can hold makes a footer that does not decode; recovery then scans the segment.
+    pub fn add_record(&mut self, position_frames: u32, entries: &[Entry], crcs: &[u32]) {
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
+        self.bytes.extend_from_slice(&position_frames.to_le_bytes());
+        self.bytes.extend_from_slice(&count(crcs.len()));
+        self.bytes.extend_from_slice(&count(entries.len()));
+        for entry in entries {
+            self.bytes.extend_from_slice(&entry.encode().unwrap_or_default());
+        }
+        for crc in crcs {
+            self.bytes.extend_from_slice(&crc.to_le_bytes());
+        }
+        self.records = self.records.saturating_add(1);
+    }
+
+    /// Records added.
+    pub fn records(&self) -> u32 {
+        self.records
+    }
+
+    /// Length of the footer in bytes, in whole frames, without the trailer.
+    pub fn encoded_len(&self) -> usize {
+        self.bytes.len().next_multiple_of(FRAME_BYTES)
+    }
+
+    /// As [`Self::encoded_len`], if one more record with `entries` entries and `data_frames` frames of data were added.
+    pub fn encoded_len_with(&self, entries: usize, data_frames: usize) -> usize {
+        let more = RECORD_BYTES + entries * ENTRY_BYTES + data_frames * FRAME_CRC_BYTES;
+        (self.bytes.len() + more).next_multiple_of(FRAME_BYTES)
+    }
+
+    /// The footer of the segment `key`. [`Trailer::of`] makes the trailer that belongs to it.
+    pub fn encode(&self, key: &SegmentKey) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.encoded_len());
+        bytes.extend_from_slice(&self.bytes);
+        bytes.resize(self.encoded_len(), 0);
+        put_preamble(&mut bytes, MAGIC, key);
+        put(&mut bytes, RECORD_COUNT_AT, &self.records.to_le_bytes());
+        bytes
+    }
+
+    /// Forgets all records and keeps the memory.
+    pub fn reset(&mut self) {
+        self.bytes.truncate(BODY_AT);
+        self.records = 0;
+    }
+}
+
+/// What one record header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FooterRecord {
+    /// Frame of the record header in the segment; its data is in the frames behind it.
+    pub position_frames: u32,
+    /// At least one.
+    pub entries: Vec<Entry>,
+    /// CRC-32C of each data frame.
+    pub crcs: Vec<u32>,
+}
+
+/// A decoded footer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// In ascending order of position.
+    pub records: Vec<FooterRecord>,
+}
+
+/// Reads the footer that `trailer` names.
+pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Footer, FormatError> {
+    if bytes.len() != trailer.footer_bytes as usize {
+        return Err(FormatError::Length { found: bytes.len(), needed: trailer.footer_bytes as usize });
+    }
+    let (frame, key) = check_preamble(bytes, MAGIC, |_| frame_crc(bytes) == trailer.footer_crc)?;
+    check_key(&key, &trailer.key)?;
+    check_unused(&frame[RESERVED_AT..RECORD_COUNT_AT])?;
+    let count = u32::from_le_bytes(get(frame, RECORD_COUNT_AT));
+    let mut rest = &bytes[BODY_AT..];
+    let mut records = Vec::new();
+    let mut end = 1;
+    for _ in 0..count {
+        let record = take_record(&mut rest)?;
+        if record.position_frames < end {
+            return Err(FormatError::Malformed("records overlap"));
+        }
+        // Each term is below 2^32.
+        let record_end = u64::from(record.position_frames) + 1 + record.crcs.len() as u64;
+        match u32::try_from(record_end) {
+            Ok(record_end) if record_end <= trailer.footer_frame => end = record_end,
+            _ => return Err(FormatError::Malformed("a record reaches into the footer")),
+        }
+        records.push(record);
+    }
+    if rest.len() >= FRAME_BYTES {
+        return Err(FormatError::Malformed("frames without records"));
+    }
+    check_unused(rest)?;
+    Ok(Footer { records })
+}
+
+fn take_record(rest: &mut &[u8]) -> Result<FooterRecord, FormatError> {
+    const SHORT: FormatError = FormatError::Malformed("more records, entries or data frames than fit");
+    let mut field = || {
+        let (field, behind) = rest.split_first_chunk::<4>().ok_or(SHORT)?;
+        *rest = behind;
+        Ok(u32::from_le_bytes(*field))
+    };
+    let (position_frames, data_frames, entries) = (field()?, field()? as usize, field()? as usize);
+    let entries_bytes = entries.checked_mul(ENTRY_BYTES).ok_or(SHORT)?;
+    let crcs_bytes = data_frames.checked_mul(FRAME_CRC_BYTES).ok_or(SHORT)?;
+    let (entries, behind) = rest.split_at_checked(entries_bytes).ok_or(SHORT)?;
+    let (crcs, behind) = behind.split_at_checked(crcs_bytes).ok_or(SHORT)?;
+    *rest = behind;
+    let (crcs, _) = crcs.as_chunks::<FRAME_CRC_BYTES>();
+    Ok(FooterRecord {
+        position_frames,
+        entries: decode_entries(entries, data_frames)?,
+        crcs: crcs.iter().map(|crc| u32::from_le_bytes(*crc)).collect(),
+    })
+}

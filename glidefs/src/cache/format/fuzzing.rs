@@ -1,0 +1,124 @@
+//! What must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests.
+//!
+//! Random bytes never get past a checksum, so they are also laid over a valid structure by exclusive or, and then
+//! everything a forger could know is put right: magic, version, segment, position and checksums. Does not exist in the
+//! daemon. The property: bytes are refused, or are exactly what the encoder makes of what was decoded. Each answers whether what was laid over was accepted.
+
+use super::{
+    BODY_AT, CACHE_ID_AT, EntryKind, FooterBuilder, Frame, RecordBuilder, SEGMENT_ID_AT, SegmentHeader,
+    SegmentKey, Trailer, decode_footer, decode_record, footer, get, put, put_crc, put_preamble, record,
+    segment,
+};
+use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
+
+const KEY: SegmentKey = SegmentKey { cache_id: *b"0123456789abcdef", segment_id: 77 };
+const POSITION_FRAMES: u32 = 9;
+const FOOTER_FRAME: u32 = 10_000;
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// `bytes` as, or over, the header and the trailer of a segment.
+pub fn check_segment_header(bytes: &[u8]) -> bool {
+    let _ = SegmentHeader::decode(bytes);
+    let _ = Trailer::decode(bytes, &KEY, SEGMENT_BYTES);
+    let SegmentKey { cache_id, segment_id } = KEY;
+    let sample = SegmentHeader { cache_id, segment_id, shard: 1, segment_bytes: SEGMENT_BYTES };
+    let frame = forge(&sample.encode(), bytes, segment::HEADER_MAGIC, None);
+    let header = SegmentHeader::decode(&frame);
+    if let Ok(header) = header {
+        assert_eq!(header.encode(), frame);
+    }
+    let sample = Trailer { key: KEY, footer_frame: FOOTER_FRAME, footer_bytes: 8192, footer_crc: 3 };
+    let frame = forge(&sample.encode(), bytes, segment::TRAILER_MAGIC, Some(KEY));
+    let trailer = Trailer::decode(&frame, &KEY, SEGMENT_BYTES);
+    if let Ok(trailer) = trailer {
+        assert_eq!(trailer.encode(), frame);
+        assert!(trailer.footer_offset_bytes() + u64::from(trailer.footer_bytes) < SEGMENT_BYTES);
+    }
+    header.is_ok() && trailer.is_ok()
+}
+
+/// `bytes` as, or over, a record header.
+pub fn check_record(bytes: &[u8]) -> bool {
+    let _ = decode_record(bytes, &KEY, POSITION_FRAMES);
+    let mut frame = forge(&sample_record(), bytes, record::MAGIC, Some(KEY));
+    put(&mut frame, BODY_AT, &POSITION_FRAMES.to_le_bytes());
+    put_crc(&mut frame);
+    let Ok(found) = decode_record(&frame, &KEY, POSITION_FRAMES) else { return false };
+    let mut builder = RecordBuilder::new();
+    let mut crcs = &found.crcs[..];
+    for entry in &found.entries {
+        let pushed = match entry.kind {
+            EntryKind::Zero => builder.push_zero(entry.export, entry.seq, entry.range),
+            EntryKind::Data { first_frame } => {
+                assert_eq!(first_frame, builder.data_frames());
+                let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
+                let (of_entry, rest) = crcs.split_at(frames);
+                crcs = rest;
+                builder.push_data(entry.export, entry.seq, entry.range, of_entry)
+            }
+        };
+        assert_eq!(pushed, Ok(()));
+    }
+    assert!(crcs.is_empty());
+    assert_eq!(*builder.finish(&KEY, POSITION_FRAMES, found.stable_frames), frame);
+    true
+}
+
+/// `bytes` as, or over, a footer.
+pub fn check_footer(bytes: &[u8]) -> bool {
+    let frames_bytes = bytes.len().next_multiple_of(FRAME_BYTES).max(FRAME_BYTES);
+    let mut footer = sample_footer();
+    footer.resize(footer.len().max(frames_bytes), 0);
+    for (to, from) in footer.iter_mut().zip(bytes) {
+        *to ^= *from;
+    }
+    put_preamble(&mut footer, footer::MAGIC, &KEY);
+    let Some(trailer) = Trailer::of(KEY, FOOTER_FRAME, &footer) else { return false };
+    let _ = decode_footer(bytes, &trailer);
+    let Ok(found) = decode_footer(&footer, &trailer) else { return false };
+    let mut builder = FooterBuilder::new();
+    let mut end = 1;
+    for record in &found.records {
+        assert!(record.position_frames >= end);
+        end = record.position_frames + 1 + u32::try_from(record.crcs.len()).unwrap_or(u32::MAX);
+        builder.add_record(record.position_frames, &record.entries, &record.crcs);
+    }
+    assert!(end <= FOOTER_FRAME);
+    assert_eq!(builder.encode(&KEY), footer);
+    true
+}
+
+/// Data, zeroes, and data again.
+fn sample_record() -> Frame {
+    let mut builder = RecordBuilder::new();
+    let (Some(long), Some(short)) = (SectorRange::new(3, 20), SectorRange::new(100, 8)) else {
+        unreachable!()
+    };
+    assert_eq!(builder.push_data(ExportId(1), Seq(1), long, &[5, 6, 7]), Ok(()));
+    assert_eq!(builder.push_zero(ExportId(2), Seq(1), long), Ok(()));
+    assert_eq!(builder.push_data(ExportId(1), Seq(2), short, &[8]), Ok(()));
+    *builder.finish(&KEY, POSITION_FRAMES, 4)
+}
+
+/// The sample record at two positions.
+fn sample_footer() -> Vec<u8> {
+    let mut builder = FooterBuilder::new();
+    if let Ok(record) = decode_record(&sample_record(), &KEY, POSITION_FRAMES) {
+        builder.add_record(1, &record.entries, &record.crcs);
+        builder.add_record(POSITION_FRAMES, &record.entries, &record.crcs);
+    }
+    builder.encode(&KEY)
+}
+
+/// `bytes` over the frame `sample`, except for what every structure of this `magic` and segment has in common.
+fn forge(sample: &Frame, bytes: &[u8], magic: [u8; 8], key: Option<SegmentKey>) -> Frame {
+    let mut frame = *sample;
+    for (to, from) in frame.iter_mut().zip(bytes) {
+        *to ^= *from;
+    }
+    let segment_id = u64::from_le_bytes(get(&frame, SEGMENT_ID_AT));
+    let own = SegmentKey { cache_id: get(&frame, CACHE_ID_AT), segment_id };
+    put_preamble(&mut frame, magic, &key.unwrap_or(own));
+    put_crc(&mut frame);
+    frame
+}

@@ -1,0 +1,183 @@
+//! The bytes of a cache segment: what each structure looks like on disk, and the checks that make it safe to believe.
+//!
+//! Owns encoding and decoding of the segment header, record headers, footers and trailers; `docs/format.md` shows
+//! the same layouts for people and other tools. Does not own files, the order of writes, or what recovery does with
+//! what it reads. Invariant: a decoder answers an error for any bytes its encoder did not produce for this very
+//! segment and position; it never panics, and allocates no more than a small multiple of the bytes it was given.
+//!
+//! Every structure opens with the same fields, little-endian, at the same offsets in every version:
+//!
+//! ```text
+//! byte 0..8    magic, tells the structures apart
+//!      8..10   format version
+//!      10..16  differs
+//!      16..32  cache id, random, made with the cache directory
+//!      32..40  segment id, never used twice in a cache
+//!      40..    differs
+//! ```
+//!
+//! The cache id is in every structure because segments also hold what clients wrote, and a scan of a reused segment
+//! meets old bytes. A client can guess a segment id and write a frame that looks like a record; it cannot guess 122
+//! random bits it never sees. So nothing a client writes is ever taken for a record, not even after a crash.
+
+mod footer;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod record;
+mod segment;
+
+pub use footer::{Footer, FooterBuilder, FooterRecord, decode_footer};
+pub use record::{
+    Entry, EntryKind, PushError, RECORD_DATA_FRAMES_MAX, RECORD_ENTRIES_MAX, Record, RecordBuilder,
+    decode_record,
+};
+pub use segment::{SEGMENT_BYTES_MIN, SegmentHeader, Trailer};
+
+use crate::units::FRAME_BYTES;
+
+/// Version of every structure in a segment. Another version is refused, never guessed at.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// One frame of bytes.
+pub type Frame = [u8; FRAME_BYTES];
+
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const CACHE_ID_AT: usize = 16;
+const SEGMENT_ID_AT: usize = 32;
+/// Where the fields that differ begin.
+const BODY_AT: usize = 40;
+/// CRC-32C of everything before it, in the structures that are one frame long.
+const CRC_AT: usize = FRAME_BYTES - 4;
+
+/// Which use of which slot a structure belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentKey {
+    /// Random identity of the cache directory. Must not be shown to clients of a device.
+    pub cache_id: [u8; 16],
+    /// Identity of this use of the slot, never repeated in the cache.
+    pub segment_id: u64,
+}
+
+/// Why bytes are not the structure they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Too few or too many bytes.
+    #[error("{found} bytes where the structure takes {needed}")]
+    Length {
+        /// Bytes given.
+        found: usize,
+        /// Bytes the structure takes.
+        needed: usize,
+    },
+    /// Some other structure, client data, or nothing at all.
+    #[error("the magic number of this structure is missing")]
+    Magic,
+    /// Damaged, or torn while it was written.
+    #[error("checksum mismatch")]
+    Checksum,
+    /// Intact, but laid out as this glidefs does not know.
+    #[error(
+        "format version {found}, this glidefs reads version {FORMAT_VERSION}: run the glidefs that wrote it"
+    )]
+    Version {
+        /// Version found.
+        found: u16,
+    },
+    /// Intact, but left by an earlier use of the slot or by another cache.
+    #[error("it belongs to segment {found}, not to this one, or to another cache")]
+    OtherSegment {
+        /// Segment id found.
+        found: u64,
+    },
+    /// Intact, but written for another place in the segment.
+    #[error("it was written for frame {found}, and read from frame {expected}")]
+    Position {
+        /// Frame it was written for.
+        found: u32,
+        /// Frame it was read from.
+        expected: u32,
+    },
+    /// Intact, but it says what no glidefs writes.
+    #[error("impossible contents: {0}")]
+    Malformed(&'static str),
+}
+
+/// CRC-32C of `frame`, as kept for every frame of data.
+pub fn frame_crc(frame: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(frame)
+}
+
+fn get<const N: usize>(bytes: &Frame, at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..at + N]);
+    field
+}
+
+fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
+    bytes[at..at + field.len()].copy_from_slice(field);
+}
+
+/// Writes the fields all structures share. `bytes` holds at least [`BODY_AT`] bytes.
+fn put_preamble(bytes: &mut [u8], magic: [u8; 8], key: &SegmentKey) {
+    put(bytes, MAGIC_AT, &magic);
+    put(bytes, VERSION_AT, &FORMAT_VERSION.to_le_bytes());
+    put(bytes, CACHE_ID_AT, &key.cache_id);
+    put(bytes, SEGMENT_ID_AT, &key.segment_id.to_le_bytes());
+}
+
+fn put_crc(frame: &mut Frame) {
+    let crc = frame_crc(&frame[..CRC_AT]);
+    put(frame, CRC_AT, &crc.to_le_bytes());
+}
+
+/// The frame at the start of `bytes`, whose magic and version are right; what it says is not checked yet.
+///
+/// The version comes after the `checksum`, so that a damaged version number is reported as damage.
+fn check_preamble(
+    bytes: &[u8],
+    magic: [u8; 8],
+    checksum: impl FnOnce(&Frame) -> bool,
+) -> Result<(&Frame, SegmentKey), FormatError> {
+    let Some(frame) = bytes.first_chunk::<FRAME_BYTES>() else {
+        return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
+    };
+    if get(frame, MAGIC_AT) != magic {
+        return Err(FormatError::Magic);
+    }
+    if !checksum(frame) {
+        return Err(FormatError::Checksum);
+    }
+    let found = u16::from_le_bytes(get(frame, VERSION_AT));
+    if found != FORMAT_VERSION {
+        return Err(FormatError::Version { found });
+    }
+    let segment_id = u64::from_le_bytes(get(frame, SEGMENT_ID_AT));
+    Ok((frame, SegmentKey { cache_id: get(frame, CACHE_ID_AT), segment_id }))
+}
+
+/// As [`check_preamble`], for a structure of exactly one frame with its CRC at [`CRC_AT`].
+fn check_frame(bytes: &[u8], magic: [u8; 8]) -> Result<(&Frame, SegmentKey), FormatError> {
+    if bytes.len() != FRAME_BYTES {
+        return Err(FormatError::Length { found: bytes.len(), needed: FRAME_BYTES });
+    }
+    check_preamble(bytes, magic, |frame| {
+        u32::from_le_bytes(get(frame, CRC_AT)) == frame_crc(&frame[..CRC_AT])
+    })
+}
+
+fn check_key(found: &SegmentKey, expected: &SegmentKey) -> Result<(), FormatError> {
+    if found == expected { Ok(()) } else { Err(FormatError::OtherSegment { found: found.segment_id }) }
+}
+
+/// Bytes without a meaning are zero, so that a later version can give them one.
+fn check_unused(bytes: &[u8]) -> Result<(), FormatError> {
+    if bytes.iter().all(|byte| *byte == 0) {
+        Ok(())
+    } else {
+        Err(FormatError::Malformed("unused bytes are set"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! A record: one frame that says which sectors of which exports the frames behind it hold.
+//!
+//! Owns the entry, the record header frame and its builder. Does not own the data frames, which are written and read
+//! beside it. Invariant: the data of a record's entries tiles its data frames, in order and without gaps, so no two
+//! entries ever share a frame and each frame has exactly one CRC.
+
+use std::fmt;
+
+use super::{
+    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, get, put, put_crc,
+    put_preamble,
+};
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
+
+pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
+
+// Record header, one frame. Entries grow upwards and CRCs downwards, so both are written in place as they come.
+//
+//    0     8    10        12            16         32           40         44              48        ...       4092
+//   ┌─────┬─────┬─────────┬─────────────┬──────────┬────────────┬──────────┬───────────────┬─────────┬────┬──────┬─────┐
+//   │magic│vers.│ entries │ data frames │ cache id │ segment id │ position │ stable frames │ entry 0 │ .. │ CRC 0│ CRC │
+//   └─────┴─────┴─────────┴─────────────┴──────────┴────────────┴──────────┴───────────────┴─────────┴────┴──────┴─────┘
+//
+// Entry i is at 48 + 28 i. The CRC of data frame i is at 4088 - 4 i. What is between them is zero.
+const ENTRY_COUNT_AT: usize = 10;
+const DATA_FRAMES_AT: usize = 12;
+const POSITION_AT: usize = BODY_AT;
+const STABLE_AT: usize = POSITION_AT + 4;
+const ENTRIES_AT: usize = STABLE_AT + 4;
+
+// Entry.
+//
+//    0     8              16             20       24            26     27     28
+//   ┌─────┬──────────────┬──────────────┬────────┬─────────────┬──────┬──────┐
+//   │ seq │ sector start │ sector count │ export │ first frame │ kind │  ..  │
+//   └─────┴──────────────┴──────────────┴────────┴─────────────┴──────┴──────┘
+pub(super) const ENTRY_BYTES: usize = 28;
+const KIND_DATA: u8 = 1;
+const KIND_ZERO: u8 = 2;
+
+pub(super) const FRAME_CRC_BYTES: usize = 4;
+
+/// Most entries a record can hold (zero entries: they bring no CRC).
+pub const RECORD_ENTRIES_MAX: usize = (CRC_AT - ENTRIES_AT) / ENTRY_BYTES;
+/// Most data frames a record can hold (one entry).
+pub const RECORD_DATA_FRAMES_MAX: usize = (CRC_AT - ENTRIES_AT - ENTRY_BYTES) / FRAME_CRC_BYTES;
+
+/// What an entry does to its sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// They hold the data that begins at this frame of the record's data (0 = the frame after the record header).
+    Data {
+        /// First data frame, counted from the first data frame of the record.
+        first_frame: u32,
+    },
+    /// They read as zeroes.
+    Zero,
+}
+
+/// One write of one export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose sectors.
+    pub export: ExportId,
+    /// Place in that export's history.
+    pub seq: Seq,
+    /// Which sectors: 1 to `u32::MAX` of them.
+    pub range: SectorRange,
+    /// What they become.
+    pub kind: EntryKind,
+}
+
+impl Entry {
+    /// Frames of data the entry has in its record: 0 for zeroes.
+    pub fn data_frames(&self) -> u64 {
+        match self.kind {
+            EntryKind::Data { .. } => self.range.count().div_ceil(FRAME_SECTORS),
+            EntryKind::Zero => 0,
+        }
+    }
+
+    /// The entry as bytes, or `None` for one that the format has no room for or that no decoder accepts.
+    pub(super) fn encode(&self) -> Option<[u8; ENTRY_BYTES]> {
+        let count = u32::try_from(self.range.count()).ok().filter(|count| *count > 0)?;
+        let (kind, first_frame) = match self.kind {
+            EntryKind::Data { first_frame } => (KIND_DATA, u16::try_from(first_frame).ok()?),
+            EntryKind::Zero => (KIND_ZERO, 0),
+        };
+        if self.seq == Seq::default() {
+            return None;
+        }
+        let mut bytes = [0; ENTRY_BYTES];
+        put(&mut bytes, 0, &self.seq.0.to_le_bytes());
+        put(&mut bytes, 8, &self.range.start().to_le_bytes());
+        put(&mut bytes, 16, &count.to_le_bytes());
+        put(&mut bytes, 20, &self.export.0.to_le_bytes());
+        put(&mut bytes, 24, &first_frame.to_le_bytes());
+        bytes[26] = kind;
+        Some(bytes)
+    }
+
+    fn decode(bytes: &[u8; ENTRY_BYTES]) -> Result<Self, FormatError> {
+        let [s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] = *bytes;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, rest @ ..] = rest;
+        let [c0, c1, c2, c3, e0, e1, e2, e3, f0, f1, kind, reserved] = rest;
+        let seq = Seq(u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]));
+        let start = u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
+        let count = u32::from_le_bytes([c0, c1, c2, c3]);
+        let first_frame = u32::from(u16::from_le_bytes([f0, f1]));
+        let kind = match (kind, first_frame) {
+            (KIND_DATA, first_frame) => EntryKind::Data { first_frame },
+            (KIND_ZERO, 0) => EntryKind::Zero,
+            _ => return Err(FormatError::Malformed("kind of an entry")),
+        };
+        if reserved != 0 {
+            return Err(FormatError::Malformed("unused bytes are set"));
+        }
+        if seq == Seq::default() {
+            return Err(FormatError::Malformed("sequence number of an entry"));
+        }
+        match SectorRange::new(start, u64::from(count)) {
+            Some(range) if count > 0 => {
+                Ok(Self { export: ExportId(u32::from_le_bytes([e0, e1, e2, e3])), seq, range, kind })
+            }
+            _ => Err(FormatError::Malformed("sectors of an entry")),
+        }
+    }
+}
+
+/// Entries from `bytes`, a whole number of them, whose data must tile `data_frames` frames.
+pub(super) fn decode_entries(bytes: &[u8], data_frames: usize) -> Result<Vec<Entry>, FormatError> {
+    let (chunks, rest) = bytes.as_chunks::<ENTRY_BYTES>();
+    debug_assert!(rest.is_empty(), "the caller counted entries");
+    let mut entries = Vec::with_capacity(chunks.len());
+    let mut next_frame = 0;
+    for chunk in chunks {
+        let entry = Entry::decode(chunk)?;
+        if let EntryKind::Data { first_frame } = entry.kind {
+            if u64::from(first_frame) != next_frame {
+                return Err(FormatError::Malformed("data of an entry is not behind that of the one before"));
+            }
+            // Cannot overflow: an entry has fewer than 2^32 sectors, and there are fewer than 2^32 entries.
+            next_frame += entry.data_frames();
+        }
+        entries.push(entry);
+    }
+    if entries.is_empty() {
+        return Err(FormatError::Malformed("no entries"));
+    }
+    if next_frame != data_frames as u64 {
+        return Err(FormatError::Malformed("entries and data frames disagree"));
+    }
+    Ok(entries)
+}
+
+/// Why an entry was not added to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The record has no room left: finish it and begin another.
+    #[error("the record is full")]
+    Full,
+    /// No record can hold it: no sectors, `u32::MAX` exceeded, sequence number 0, or CRCs that do not match the length.
+    #[error("no record can hold such an entry")]
+    Unfit,
+}
+
+#[repr(C, align(4096))]
+struct AlignedFrame(Frame);
+
+/// Builds record headers one after the other in the same aligned frame, without allocating.
+pub struct RecordBuilder {
+    frame: Box<AlignedFrame>,
+    entries: u16,
+    data_frames: u16,
+}
+
+impl fmt::Debug for RecordBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entries, data_frames, .. } = self;
+        f.debug_struct("RecordBuilder")
+            .field("entries", entries)
+            .field("data_frames", data_frames)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for RecordBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RecordBuilder {
+    /// An empty record.
+    pub fn new() -> Self {
+        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0 }
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Entries added.
+    pub fn entries(&self) -> usize {
+        usize::from(self.entries)
+    }
+
+    /// Frames of data the added entries have.
+    pub fn data_frames(&self) -> u32 {
+        u32::from(self.data_frames)
+    }
+
+    /// Whether an entry with `frames` frames of data can be added.
+    pub fn fits_data(&self, frames: usize) -> bool {
+        frames
+            .checked_mul(FRAME_CRC_BYTES)
+            .is_some_and(|crc_bytes| crc_bytes <= self.room_bytes().saturating_sub(ENTRY_BYTES))
+            && self.fits_zero()
+    }
+
+    /// Whether an entry without data can be added.
+    pub fn fits_zero(&self) -> bool {
+        self.room_bytes() >= ENTRY_BYTES
+    }
+
+    /// Adds a write of `range`, whose data follows that of the writes added before and has `crcs`, one a frame.
+    pub fn push_data(
+        &mut self,
+        export: ExportId,
+        seq: Seq,
+        range: SectorRange,
+        crcs: &[u32],
+    ) -> Result<(), PushError> {
+        let kind = EntryKind::Data { first_frame: self.data_frames() };
+        let entry = Entry { export, seq, range, kind };
+        if entry.data_frames() != crcs.len() as u64 {
+            return Err(PushError::Unfit);
+        }
+        self.push(&entry, crcs)
+    }
+
+    /// Adds the zeroing of `range`, at most `u32::MAX` sectors.
+    pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
+        self.push(&Entry { export, seq, range, kind: EntryKind::Zero }, &[])
+    }
+
+    /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` says how many frames from
+    /// the start of the segment were known to be synced when this was called. [`Self::reset`] begins the next record.
+    pub fn finish(&mut self, key: &SegmentKey, position_frames: u32, stable_frames: u32) -> &Frame {
+        let frame = &mut self.frame.0;
+        put_preamble(frame, MAGIC, key);
+        put(frame, ENTRY_COUNT_AT, &self.entries.to_le_bytes());
+        put(frame, DATA_FRAMES_AT, &u32::from(self.data_frames).to_le_bytes());
+        put(frame, POSITION_AT, &position_frames.to_le_bytes());
+        put(frame, STABLE_AT, &stable_frames.to_le_bytes());
+        put_crc(frame);
+        frame
+    }
+
+    /// Forgets all entries.
+    pub fn reset(&mut self) {
+        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
+        self.frame.0[ENTRIES_AT..entries_end].fill(0);
+        self.frame.0[crcs_at..CRC_AT].fill(0);
+        self.entries = 0;
+        self.data_frames = 0;
+    }
+
+    fn push(&mut self, entry: &Entry, crcs: &[u32]) -> Result<(), PushError> {
+        if !self.fits_data(crcs.len()) {
+            return Err(if crcs.len() > RECORD_DATA_FRAMES_MAX { PushError::Unfit } else { PushError::Full });
+        }
+        let bytes = entry.encode().ok_or(PushError::Unfit)?;
+        let frames = u16::try_from(crcs.len()).map_err(|_| PushError::Unfit)?;
+        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
+        put(&mut self.frame.0, entries_end, &bytes);
+        let table = &mut self.frame.0[crcs_at - crcs.len() * FRAME_CRC_BYTES..crcs_at];
+        for (field, crc) in table.rchunks_exact_mut(FRAME_CRC_BYTES).zip(crcs) {
+            field.copy_from_slice(&crc.to_le_bytes());
+        }
+        // Neither can overflow: both fit in the frame.
+        self.entries += 1;
+        self.data_frames += frames;
+        Ok(())
+    }
+
+    fn entries_end(&self) -> usize {
+        ENTRIES_AT + usize::from(self.entries) * ENTRY_BYTES
+    }
+
+    fn crcs_at(&self) -> usize {
+        CRC_AT - usize::from(self.data_frames) * FRAME_CRC_BYTES
+    }
+
+    fn room_bytes(&self) -> usize {
+        self.crcs_at() - self.entries_end()
+    }
+}
+
+/// A decoded record header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// At least one.
+    pub entries: Vec<Entry>,
+    /// CRC-32C of each data frame that follows the header.
+    pub crcs: Vec<u32>,
+    /// Frames from the start of the segment that were known to be synced when the record was written.
+    pub stable_frames: u32,
+}
+
+/// Reads a record header found at frame `position_frames` of the segment `key`.
+///
+/// The data frames are not looked at: compare each with its CRC. The record is known to end at or before frame
+/// `u32::MAX`, not to end inside the segment.
+pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Result<Record, FormatError> {
+    let (frame, found) = check_frame(frame, MAGIC)?;
+    check_key(&found, key)?;
+    let position = u32::from_le_bytes(get(frame, POSITION_AT));
+    if position != position_frames {
+        return Err(FormatError::Position { found: position, expected: position_frames });
+    }
+    let stable_frames = u32::from_le_bytes(get(frame, STABLE_AT));
+    if stable_frames > position {
+        return Err(FormatError::Malformed("frames that were not written yet are called stable"));
+    }
+    let entry_count = usize::from(u16::from_le_bytes(get(frame, ENTRY_COUNT_AT)));
+    let data_frames = u32::from_le_bytes(get(frame, DATA_FRAMES_AT));
+    let crc_bytes = (data_frames as usize).saturating_mul(FRAME_CRC_BYTES);
+    let entries_end = ENTRIES_AT + entry_count * ENTRY_BYTES;
+    let crcs_at = match CRC_AT.checked_sub(crc_bytes) {
+        Some(crcs_at) if crcs_at >= entries_end => crcs_at,
+        _ => return Err(FormatError::Malformed("more entries or data frames than fit")),
+    };
+    if position.checked_add(1).and_then(|first| first.checked_add(data_frames)).is_none() {
+        return Err(FormatError::Malformed("position"));
+    }
+    let entries = decode_entries(&frame[ENTRIES_AT..entries_end], data_frames as usize)?;
+    check_unused(&frame[entries_end..crcs_at])?;
+    let (table, _) = frame[crcs_at..CRC_AT].as_chunks::<FRAME_CRC_BYTES>();
+    let crcs = table.iter().rev().map(|crc| u32::from_le_bytes(*crc)).collect();
+    Ok(Record { entries, crcs, stable_frames })
+}

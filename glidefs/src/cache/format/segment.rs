@@ -1,0 +1,142 @@
+//! The first and the last frame of a segment: whose segment it is, and where its footer lies once it is sealed.
+//!
+//! Does not own what is between them. Invariant: a trailer names a footer that lies inside the segment it was read from.
+
+use super::{
+    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, frame_crc, get,
+    put, put_crc, put_preamble,
+};
+use crate::units::FRAME_BYTES;
+
+/// Smallest segment: header, one record of one frame, footer, trailer.
+pub const SEGMENT_BYTES_MIN: u64 = 5 * FRAME_BYTES as u64;
+
+pub(super) const HEADER_MAGIC: [u8; 8] = *b"GLIDESEG";
+pub(super) const TRAILER_MAGIC: [u8; 8] = *b"GLIDETRL";
+
+// Segment header, frame 0 of a segment. Integers are little-endian; `..` are zero.
+//
+//    0     8    10   12      16         32           40              48      4092
+//   ┌─────┬─────┬────┬───────┬──────────┬────────────┬───────────────┬───────┬────────┐
+//   │magic│vers.│ .. │ shard │ cache id │ segment id │ segment bytes │  ..   │ CRC    │
+//   └─────┴─────┴────┴───────┴──────────┴────────────┴───────────────┴───────┴────────┘
+const SHARD_AT: usize = 12;
+const SEGMENT_BYTES_AT: usize = BODY_AT;
+const HEADER_END: usize = SEGMENT_BYTES_AT + 8;
+
+// Trailer, last frame of a sealed segment.
+//
+//    0     8    10   12             16         32           40             44           48      4092
+//   ┌─────┬─────┬────┬──────────────┬──────────┬────────────┬──────────────┬────────────┬───────┬─────┐
+//   │magic│vers.│ .. │ footer frame │ cache id │ segment id │ footer bytes │ footer CRC │  ..   │ CRC │
+//   └─────┴─────┴────┴──────────────┴──────────┴────────────┴──────────────┴────────────┴───────┴─────┘
+const FOOTER_FRAME_AT: usize = 12;
+const FOOTER_BYTES_AT: usize = BODY_AT;
+const FOOTER_CRC_AT: usize = FOOTER_BYTES_AT + 4;
+const TRAILER_END: usize = FOOTER_CRC_AT + 4;
+
+const RESERVED_AT: usize = 10;
+
+/// Frame 0 of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// The cache the segment belongs to.
+    pub cache_id: [u8; 16],
+    /// Identity of this use of the slot.
+    pub segment_id: u64,
+    /// The shard that appends to it. Says who wrote, not who may read.
+    pub shard: u32,
+    /// Length of the segment in bytes, a multiple of the frame.
+    pub segment_bytes: u64,
+}
+
+impl SegmentHeader {
+    /// What every other structure of the segment is encoded and decoded with.
+    pub fn key(&self) -> SegmentKey {
+        SegmentKey { cache_id: self.cache_id, segment_id: self.segment_id }
+    }
+
+    /// The header as bytes.
+    pub fn encode(&self) -> Frame {
+        let mut frame = [0; FRAME_BYTES];
+        put_preamble(&mut frame, HEADER_MAGIC, &self.key());
+        put(&mut frame, SHARD_AT, &self.shard.to_le_bytes());
+        put(&mut frame, SEGMENT_BYTES_AT, &self.segment_bytes.to_le_bytes());
+        put_crc(&mut frame);
+        frame
+    }
+
+    /// Reads a header. Whether it is this cache's, and of the length its slot has, is for the caller to compare.
+    pub fn decode(frame: &[u8]) -> Result<Self, FormatError> {
+        let (frame, key) = check_frame(frame, HEADER_MAGIC)?;
+        check_unused(&frame[RESERVED_AT..SHARD_AT])?;
+        check_unused(&frame[HEADER_END..CRC_AT])?;
+        let segment_bytes = u64::from_le_bytes(get(frame, SEGMENT_BYTES_AT));
+        if segment_bytes < SEGMENT_BYTES_MIN || !segment_bytes.is_multiple_of(FRAME_BYTES as u64) {
+            return Err(FormatError::Malformed("segment length"));
+        }
+        let shard = u32::from_le_bytes(get(frame, SHARD_AT));
+        Ok(Self { cache_id: key.cache_id, segment_id: key.segment_id, shard, segment_bytes })
+    }
+}
+
+/// Last frame of a sealed segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// The segment it closes.
+    pub key: SegmentKey,
+    /// First frame of the footer.
+    pub footer_frame: u32,
+    /// Length of the footer in bytes, a multiple of the frame.
+    pub footer_bytes: u32,
+    /// CRC-32C of all bytes of the footer.
+    pub footer_crc: u32,
+}
+
+impl Trailer {
+    /// A trailer for the encoded `footer` at frame `footer_frame`, or `None` when the footer is 4 GiB or longer.
+    pub fn of(key: SegmentKey, footer_frame: u32, footer: &[u8]) -> Option<Self> {
+        let footer_bytes = u32::try_from(footer.len()).ok()?;
+        Some(Self { key, footer_frame, footer_bytes, footer_crc: frame_crc(footer) })
+    }
+
+    /// The trailer as bytes.
+    pub fn encode(&self) -> Frame {
+        let mut frame = [0; FRAME_BYTES];
+        put_preamble(&mut frame, TRAILER_MAGIC, &self.key);
+        put(&mut frame, FOOTER_FRAME_AT, &self.footer_frame.to_le_bytes());
+        put(&mut frame, FOOTER_BYTES_AT, &self.footer_bytes.to_le_bytes());
+        put(&mut frame, FOOTER_CRC_AT, &self.footer_crc.to_le_bytes());
+        put_crc(&mut frame);
+        frame
+    }
+
+    /// Reads the last frame of the segment `key` of `segment_bytes` bytes. The footer it names lies inside that segment,
+    /// after the header and before the trailer, so `footer_bytes` may be allocated.
+    pub fn decode(frame: &[u8], key: &SegmentKey, segment_bytes: u64) -> Result<Self, FormatError> {
+        let (frame, found) = check_frame(frame, TRAILER_MAGIC)?;
+        check_key(&found, key)?;
+        check_unused(&frame[RESERVED_AT..FOOTER_FRAME_AT])?;
+        check_unused(&frame[TRAILER_END..CRC_AT])?;
+        let trailer = Self {
+            key: found,
+            footer_frame: u32::from_le_bytes(get(frame, FOOTER_FRAME_AT)),
+            footer_bytes: u32::from_le_bytes(get(frame, FOOTER_BYTES_AT)),
+            footer_crc: u32::from_le_bytes(get(frame, FOOTER_CRC_AT)),
+        };
+        let frames_are_whole =
+            trailer.footer_bytes != 0 && (trailer.footer_bytes as usize).is_multiple_of(FRAME_BYTES);
+        // Cannot overflow: both terms are below 2^45.
+        let footer_end = trailer.footer_offset_bytes() + u64::from(trailer.footer_bytes);
+        let fits = segment_bytes.checked_sub(FRAME_BYTES as u64).is_some_and(|end| footer_end <= end);
+        if trailer.footer_frame == 0 || !frames_are_whole || !fits {
+            return Err(FormatError::Malformed("footer place"));
+        }
+        Ok(trailer)
+    }
+
+    /// Where the footer begins, in bytes from the start of the segment.
+    pub fn footer_offset_bytes(&self) -> u64 {
+        u64::from(self.footer_frame) * FRAME_BYTES as u64
+    }
+}

@@ -1,0 +1,284 @@
+//! The cache as a whole: its options, its volumes, its shards, and what they share.
+//!
+//! Does not own how it is opened (`recovery`) or kept in order (`keeper`). Invariant: a volume is handed out as long as
+//! its export was not removed, always the same one.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::disk::{Clock, Disk};
+use super::error::CacheError;
+use super::format::frame_crc;
+use super::handoff::{Hook, Port, Signal};
+use super::keeper::Keeper;
+use super::pressure::{Marks, Pressure};
+use super::recovery;
+use super::segment::Segment;
+use super::shard::{Shard, Token};
+use super::slots::{Event, Slots, State};
+use super::stats::{CacheStats, ShardStats};
+use super::volume::Volume;
+use crate::units::ExportId;
+
+/// What happens to writes when the cache is full and nothing can be moved out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// They wait.
+    #[default]
+    Wait,
+    /// They fail with ENOSPC.
+    Enospc,
+}
+
+/// How the cache is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Room for all segments together, bytes. At least `2 × shards + 3` segments.
+    pub size_bytes: u64,
+    /// Size of one segment file, bytes: a multiple of 4096, at least 256 KiB and below 2 TiB. Fixed when the cache is
+    /// made; an existing cache keeps its own.
+    pub segment_bytes: u64,
+    /// Shards, one a worker. May change from one run to the next.
+    pub shards: usize,
+    /// What to do when the cache is full.
+    pub on_full: OnFull,
+}
+
+/// What opening found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// Segments that held records.
+    pub segments: u64,
+    /// Of those, read through their footers.
+    pub footers: u64,
+    /// Of those, scanned record by record.
+    pub scans: u64,
+    /// Records found.
+    pub records: u64,
+    /// Entries of known exports put into an index.
+    pub entries: u64,
+    /// Entries of exports that are no longer known.
+    pub ignored_entries: u64,
+    /// Segments that ended in a record that was not whole.
+    pub torn_tails: u64,
+    /// Headers and footers that were damaged and made up for.
+    pub bad_footers: u64,
+    /// How long it took, seconds.
+    pub seconds: f64,
+}
+
+/// The cache. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    shared: Arc<Shared>,
+}
+
+/// What shards, the keeper and readers of figures share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Clock>,
+    pub slots: Slots,
+    pub ports: Box<[Port]>,
+    pub on_full: OnFull,
+    pub marks: Marks,
+    pub pressure: Pressure,
+    /// Wakes the keeper.
+    pub signal: Signal,
+    pub figures: Figures,
+    next_segment_id: AtomicU64,
+    keeper_blocked: AtomicBool,
+    /// Segments whose appender let go of them.
+    closed: Mutex<Vec<Segment>>,
+    volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
+    /// Keeps other daemons out.
+    _lock: LockGuard,
+}
+
+/// What [`Disk::lock`] gave.
+pub(super) struct LockGuard(#[expect(dead_code, reason = "held for its drop")] pub Box<dyn Send + Sync>);
+
+impl std::fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LockGuard")
+    }
+}
+
+/// Counters of things that are rare.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub corrupt_frames: AtomicU64,
+    pub bad_footers: AtomicU64,
+    pub segments_cleaned: AtomicU64,
+    pub cleaned_bytes: AtomicU64,
+}
+
+impl Cache {
+    /// Opens the cache on `disk`, making it when there is none. Data of `exports` is brought back; data of any other
+    /// export is forgotten. Takes writes once the [`Keeper`] runs.
+    ///
+    /// # Errors
+    /// See [`CacheError`]; nothing that was stable is changed when this fails.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        exports: &[ExportId],
+    ) -> Result<(Self, Recovered), CacheError> {
+        let (shared, recovered) = recovery::open(disk, clock, &options, exports)?;
+        Ok((Self { shared: Arc::new(shared) }, recovered))
+    }
+
+    /// The data of export `id`: what was recovered, or an empty volume.
+    pub fn volume(&self, id: ExportId) -> Arc<Volume> {
+        Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
+    }
+
+    /// Forgets all data of export `id`, for ever: the id must not be used again, not even after a restart.
+    pub fn remove(&self, id: ExportId) {
+        let removed = self.shared.volumes().remove(&id);
+        if let Some(volume) = removed {
+            volume.remove(&self.shared.slots);
+            self.shared.signal.raise();
+        }
+    }
+
+    /// A number that tells this cache directory from others, for marks that others may see. The cache's id must not be shown
+    /// to them; this does not give it away.
+    pub fn tag(&self) -> u32 {
+        let mut marked = [0; 24];
+        marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
+        marked[8..].copy_from_slice(&self.shared.slots.cache_id());
+        frame_crc(&marked)
+    }
+
+    /// The part of the log that worker `index` (below [`Options::shards`]) appends to. Call once for each index.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn shard<T: Token>(&self, index: usize, stats: Arc<ShardStats>) -> Shard<T> {
+        assert!(index < self.shared.ports.len(), "shard {index} of {}", self.shared.ports.len());
+        Shard::new(Arc::clone(&self.shared), index, stats)
+    }
+
+    /// The background work; run it on a thread of its own. Call once.
+    pub fn keeper(&self) -> Keeper {
+        Keeper::new(Arc::clone(&self.shared))
+    }
+
+    /// `hook` is called, from any thread, when shard `shard` should take a turn and ask again for what had to wait.
+    /// It must not block or call the cache; waking the worker is all it should do.
+    pub fn on_progress(&self, shard: usize, hook: Hook) {
+        if let Some(port) = self.shared.ports.get(shard) {
+            port.set_hook(hook);
+        }
+    }
+
+    /// Figures at this moment. Takes time in proportion to the number of exports and segments.
+    pub fn stats(&self) -> CacheStats {
+        let Shared { slots, figures, .. } = &*self.shared;
+        let mut stats = CacheStats {
+            segments: u64::from(slots.limit()),
+            corrupt_frames: figures.corrupt_frames.load(Ordering::Relaxed),
+            bad_footers: figures.bad_footers.load(Ordering::Relaxed),
+            segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
+            cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
+            ..CacheStats::default()
+        };
+        for (_, slot) in slots.iter() {
+            match slot.state() {
+                _ if slot.is_poisoned() => stats.segments_poisoned += 1,
+                State::Free => stats.segments_free += 1,
+                State::Open => stats.segments_open += 1,
+                State::Closed | State::Sealed => stats.segments_sealed += 1,
+            }
+        }
+        let volumes: Vec<_> = self.shared.volumes().values().cloned().collect();
+        for volume in volumes {
+            let (extents, live_bytes) = volume.size();
+            stats.extents += extents;
+            stats.live_bytes += live_bytes;
+        }
+        stats.limit_bytes = stats.segments * slots.segment_bytes();
+        stats.used_bytes = (stats.segments - stats.segments_free) * slots.segment_bytes();
+        stats
+    }
+}
+
+/// What recovery hands to [`Shared::new`].
+pub(super) struct Parts {
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Clock>,
+    pub slots: Slots,
+    pub volumes: HashMap<ExportId, Arc<Volume>>,
+    pub next_segment_id: u64,
+    pub lock: LockGuard,
+    pub bad_footers: u64,
+}
+
+impl Shared {
+    pub fn new(parts: Parts, options: &Options) -> Self {
+        let Parts { disk, clock, slots, volumes, next_segment_id, lock, bad_footers } = parts;
+        // Checked when opening: there are far more slots than shards.
+        let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
+        Self {
+            disk,
+            clock,
+            marks: Marks::new(slots.limit(), shards),
+            slots,
+            ports: (0..options.shards).map(|_| Port::default()).collect(),
+            on_full: options.on_full,
+            pressure: Pressure::default(),
+            signal: Signal::default(),
+            figures: Figures { bad_footers: AtomicU64::new(bad_footers), ..Figures::default() },
+            next_segment_id: AtomicU64::new(next_segment_id),
+            keeper_blocked: AtomicBool::new(false),
+            closed: Mutex::default(),
+            volumes: Mutex::new(volumes),
+            _lock: lock,
+        }
+    }
+
+    fn volumes(&self) -> MutexGuard<'_, HashMap<ExportId, Arc<Volume>>> {
+        // A map is whole between its own calls.
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The volume of `id`, unless it was removed.
+    pub fn find_volume(&self, id: ExportId) -> Option<Arc<Volume>> {
+        self.volumes().get(&id).cloned()
+    }
+
+    /// An id no segment ever had.
+    pub fn new_segment_id(&self) -> u64 {
+        self.next_segment_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes a segment that will not be appended to any more, to be sealed off the workers.
+    pub fn close(&self, segment: Segment) {
+        self.slots.get(segment.slot).on(Event::Close);
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(segment);
+        self.signal.raise();
+    }
+
+    /// Segments closed since the last call.
+    pub fn take_closed(&self) -> Vec<Segment> {
+        std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The keeper found a file it wants to sync being synced.
+    pub fn block_keeper_on_sync(&self) {
+        self.keeper_blocked.store(true, Ordering::SeqCst);
+    }
+
+    /// Tells everybody who waits for somebody's sync that one has ended.
+    pub fn sync_ended(&self) {
+        if self.keeper_blocked.swap(false, Ordering::SeqCst) {
+            self.signal.raise();
+        }
+        for port in &self.ports {
+            port.sync_ended();
+        }
+    }
+}

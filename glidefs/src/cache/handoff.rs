@@ -1,0 +1,131 @@
+//! Where shards and the keeper meet: ready segments one way, full ones the other, and who wakes whom.
+//!
+//! Does not own what is done with a segment. Invariant: a shard that found no segment is woken after the next one was
+//! offered to it; no lock here is held across a call to a hook or to the disk.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::segment::Segment;
+
+/// Called, from any thread, to make a worker take a turn.
+pub type Hook = Arc<dyn Fn() + Send + Sync>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every critical section here is a plain assignment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One shard's door to the keeper.
+#[derive(Default)]
+pub(super) struct Port {
+    inner: Mutex<PortInner>,
+    /// The shard wants to sync a file that somebody else is syncing.
+    sync_blocked: AtomicBool,
+    hook: Mutex<Option<Hook>>,
+}
+
+#[derive(Default)]
+struct PortInner {
+    ready: VecDeque<Segment>,
+    /// Segments the shard has, the ready one included.
+    owned: u32,
+    waiting: bool,
+}
+
+/// Segments a shard has at most while free ones are few: the one it fills and the next.
+pub(super) const OWNED_MIN: u32 = 2;
+/// Segments a shard has at most: enough to take a burst of writes while the keeper waits for the disk.
+pub(super) const OWNED_MAX: u32 = 4;
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port").finish_non_exhaustive()
+    }
+}
+
+impl Port {
+    /// The shard takes the segment that is ready for it; when there is none, it will be woken for the next one.
+    pub fn take(&self) -> Option<Segment> {
+        let mut inner = lock(&self.inner);
+        let ready = inner.ready.pop_front();
+        inner.waiting = ready.is_none();
+        ready
+    }
+
+    /// Segments the shard has, those that are ready for it included.
+    pub fn owned(&self) -> u32 {
+        lock(&self.inner).owned
+    }
+
+    /// The shard let go of a segment.
+    pub fn gave_back(&self) {
+        let mut inner = lock(&self.inner);
+        inner.owned = inner.owned.saturating_sub(1);
+    }
+
+    /// The keeper gives the shard a segment.
+    pub fn offer(&self, segment: Segment) {
+        let waiting = {
+            let mut inner = lock(&self.inner);
+            inner.ready.push_back(segment);
+            inner.owned += 1;
+            std::mem::take(&mut inner.waiting)
+        };
+        if waiting {
+            self.wake();
+        }
+    }
+
+    pub fn set_hook(&self, hook: Hook) {
+        *lock(&self.hook) = Some(hook);
+    }
+
+    /// Makes the shard's worker take a turn.
+    pub fn wake(&self) {
+        let hook = lock(&self.hook).clone();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
+    /// The shard asks to be woken when a sync of anybody ends.
+    pub fn block_on_sync(&self) {
+        self.sync_blocked.store(true, Ordering::SeqCst);
+    }
+
+    /// A sync has ended.
+    pub fn sync_ended(&self) {
+        if self.sync_blocked.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+}
+
+/// How the keeper is woken.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    raised: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl Signal {
+    /// Makes the keeper take a step soon.
+    pub fn raise(&self) {
+        *lock(&self.raised) = true;
+        self.condvar.notify_one();
+    }
+
+    /// Waits until the signal is raised, at most `patience`, and lowers it.
+    pub fn wait(&self, patience: Duration) {
+        let raised = lock(&self.raised);
+        let (mut raised, _) = self
+            .condvar
+            .wait_timeout_while(raised, patience, |raised| !*raised)
+            .unwrap_or_else(PoisonError::into_inner);
+        *raised = false;
+    }
+}

@@ -1,0 +1,272 @@
+//! The index against a model that keeps the newest write of every sector in a plain array.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests panic, and their numbers are small"
+)]
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECTORS: u64 = 4096;
+
+/// Per sector: sequence number, slot, and the sector in the segment unless it is zero.
+type Sector = Option<(u64, u32, Option<u32>)>;
+
+fn extent(start: u64, count: u64, seq: u64, backing: Backing) -> Extent {
+    Extent { range: SectorRange::new(start, count).unwrap(), seq: Seq(seq), backing }
+}
+
+/// An index, its model, and the references counted from what the index reports.
+struct Pair {
+    base: u64,
+    index: Index,
+    model: Vec<Sector>,
+    refs: HashMap<u32, i64>,
+}
+
+impl Pair {
+    fn new(base: u64) -> Self {
+        Self { base, index: Index::default(), model: vec![None; SECTORS as usize], refs: HashMap::new() }
+    }
+
+    fn insert(&mut self, extent: Extent) {
+        let referred = |index: &Index, slot| index.iter().any(|found| found.backing.slot() == slot);
+        let slots: Vec<u32> = (0..8).filter(|slot| referred(&self.index, *slot)).collect();
+        let mut touched_zero = Vec::new();
+        self.index.insert(extent, &mut |slot, delta| {
+            let count = self.refs.entry(slot).or_default();
+            *count += i64::from(delta);
+            assert!(*count >= 0, "slot {slot} has {count} references");
+            if *count == 0 {
+                touched_zero.push(slot);
+            }
+        });
+        for slot in slots.iter().filter(|slot| referred(&self.index, **slot)) {
+            assert!(!touched_zero.contains(slot), "slot {slot} seemed unused for a moment");
+        }
+        for at in extent.range.start()..extent.range.end() {
+            let sector = &mut self.model[(at - self.base) as usize];
+            if sector.is_none_or(|(seq, ..)| seq <= extent.seq.0) {
+                let place = match extent.backing {
+                    Backing::Data { sector, .. } => Some(sector + (at - extent.range.start()) as u32),
+                    Backing::Zero { .. } => None,
+                };
+                *sector = Some((extent.seq.0, extent.backing.slot(), place));
+            }
+        }
+    }
+
+    fn lookup(&self, from: u64, to: u64) -> Vec<Sector> {
+        let mut found = Vec::new();
+        let mut next = self.base + from;
+        self.index.lookup(SectorRange::new(next, to - from).unwrap(), |piece| {
+            assert_eq!(piece.range.start(), next, "pieces leave no gap");
+            assert!(!piece.range.is_empty());
+            next = piece.range.end();
+            found.extend((0..piece.range.count()).map(|skipped| {
+                piece.backing.map(|backing| match backing {
+                    Backing::Data { slot, sector } => (piece.seq.0, slot, Some(sector + skipped as u32)),
+                    Backing::Zero { slot } => (piece.seq.0, slot, None),
+                })
+            }));
+        });
+        assert_eq!(next, self.base + to, "pieces end with the range");
+        found
+    }
+
+    fn check(&self) {
+        assert_eq!(self.lookup(0, SECTORS), self.model);
+        let mut refs: HashMap<u32, i64> = HashMap::new();
+        let mut data_sectors = 0;
+        let mut end = 0;
+        for extent in self.index.iter() {
+            assert!(
+                extent.range.start() >= end && !extent.range.is_empty(),
+                "extents ascend and do not overlap"
+            );
+            end = extent.range.end();
+            *refs.entry(extent.backing.slot()).or_default() += 1;
+            if let Backing::Data { .. } = extent.backing {
+                data_sectors += extent.range.count();
+            }
+        }
+        let counted: HashMap<u32, i64> =
+            self.refs.iter().filter(|(_, n)| **n > 0).map(|(s, n)| (*s, *n)).collect();
+        assert_eq!(counted, refs, "reported references are those that exist");
+        assert_eq!(self.index.len(), self.index.iter().count());
+        assert_eq!(self.index.live_bytes(), data_sectors * SECTOR_BYTES);
+    }
+}
+
+fn backing() -> impl Strategy<Value = Backing> {
+    prop_oneof![
+        5 => (0..8u32, 0..1_000_000u32).prop_map(|(slot, sector)| Backing::Data { slot, sector }),
+        1 => (0..8u32).prop_map(|slot| Backing::Zero { slot }),
+    ]
+}
+
+/// Ranges of all lengths, short ones more often, so that there are enough extents for several leaves.
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    let count = prop_oneof![8 => 1..5u64, 4 => 1..33u64, 1 => 1..SECTORS];
+    (0..SECTORS, count).prop_map(|(start, count)| (start, count.min(SECTORS - start)))
+}
+
+fn base() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1 << 40), Just(u64::MAX - SECTORS)]
+}
+
+/// Inserts with sequence numbers 1, 2, 3…
+fn history(inserts_max: usize) -> impl Strategy<Value = (u64, Vec<Extent>)> {
+    (base(), prop::collection::vec((range(), backing()), 1..inserts_max)).prop_map(|(base, inserts)| {
+        let numbered = inserts.into_iter().zip(1..);
+        let extents =
+            numbered.map(|(((start, count), backing), seq)| extent(base + start, count, seq, backing));
+        (base, extents.collect())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn inserts_in_order_agree_with_the_model((base, extents) in history(600)) {
+        let mut pair = Pair::new(base);
+        for (number, extent) in extents.iter().enumerate() {
+            pair.insert(*extent);
+            if number % 64 == 0 {
+                pair.check();
+            }
+        }
+        pair.check();
+        prop_assert_eq!(pair.index.max_seq(), Seq(extents.len() as u64));
+    }
+
+    #[test]
+    fn inserts_in_any_order_give_the_same_extents(
+        ((base, extents), shuffled) in history(600).prop_flat_map(|(base, extents)| {
+            (Just((base, extents.clone())), Just(extents).prop_shuffle())
+        })
+    ) {
+        let (mut ordered, mut pair) = (Pair::new(base), Pair::new(base));
+        for extent in extents {
+            ordered.insert(extent);
+        }
+        for (number, extent) in shuffled.into_iter().enumerate() {
+            pair.insert(extent);
+            if number % 64 == 0 {
+                pair.check();
+            }
+        }
+        pair.check();
+        prop_assert_eq!(ordered.index.max_seq(), pair.index.max_seq());
+        let extents: Vec<Extent> = ordered.index.iter().collect();
+        prop_assert_eq!(extents, pair.index.iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn moved_extents_are_found_at_their_last_place_unless_overwritten(
+        (base, extents) in history(400),
+        moves in prop::collection::vec((any::<prop::sample::Index>(), backing()), 1..100),
+    ) {
+        let mut pair = Pair::new(base);
+        for extent in &extents {
+            pair.insert(*extent);
+        }
+        for (which, backing) in moves {
+            let extent = which.get(&extents);
+            pair.insert(Extent { backing, ..*extent });
+        }
+        pair.check();
+    }
+
+    #[test]
+    fn a_lookup_covers_exactly_what_was_asked_for(
+        (base, extents) in history(400),
+        ranges in prop::collection::vec((range(), any::<bool>()), 1..50),
+    ) {
+        let mut pair = Pair::new(base);
+        for extent in extents {
+            pair.insert(extent);
+        }
+        for ((start, count), empty) in ranges {
+            let end = if empty { start } else { start + count };
+            prop_assert_eq!(&pair.lookup(start, end)[..], &pair.model[start as usize..end as usize]);
+        }
+    }
+
+    #[test]
+    fn clearing_gives_back_every_reference((base, extents) in history(400)) {
+        let mut pair = Pair::new(base);
+        for extent in extents {
+            pair.insert(extent);
+        }
+        let Pair { index, refs, .. } = &mut pair;
+        index.clear(&mut |slot, delta| *refs.entry(slot).or_default() += i64::from(delta));
+        prop_assert!(refs.values().all(|count| *count == 0));
+        prop_assert!(index.is_empty());
+        prop_assert_eq!(index.max_seq(), Seq(0));
+        prop_assert_eq!(index.live_bytes(), 0);
+    }
+}
+
+#[test]
+fn an_index_that_was_filled_and_discarded_again_and_again_stays_right() {
+    let mut pair = Pair::new(0);
+    let mut seq = 0;
+    for step in [1, 2, 3, 7] {
+        for at in (0..SECTORS - step).step_by(step as usize) {
+            seq += 1;
+            pair.insert(extent(at, 1, seq, Backing::Data { slot: seq as u32 % 8, sector: at as u32 }));
+        }
+        pair.check();
+        // From the top down, so that leaves empty and join in every position.
+        for at in (0..SECTORS).rev().step_by(500) {
+            seq += 1;
+            pair.insert(extent(at, (SECTORS - at).min(700), seq, Backing::Zero { slot: 0 }));
+            pair.check();
+        }
+    }
+    pair.insert(extent(0, SECTORS, seq + 1, Backing::Zero { slot: 3 }));
+    pair.check();
+    assert_eq!(pair.index.len(), 1);
+}
+
+#[test]
+fn a_range_longer_than_an_extent_can_be_is_covered_by_several() {
+    let mut index = Index::default();
+    let mut refs = 0;
+    let range = SectorRange::new(5, 3 * u64::from(u32::MAX)).unwrap();
+    index.insert(Extent { range, seq: Seq(1), backing: Backing::Zero { slot: 1 } }, &mut |_, delta| {
+        refs += delta;
+    });
+    assert_eq!((index.len(), refs), (3, 3));
+    let mut end = 5;
+    index.lookup(range, |piece| {
+        assert_eq!(piece.backing, Some(Backing::Zero { slot: 1 }));
+        end = piece.range.end();
+    });
+    assert_eq!(end, range.end());
+}
+
+#[test]
+fn a_place_beyond_any_segment_neither_panics_nor_wraps() {
+    let mut index = Index::default();
+    let backing = Backing::Data { slot: 0, sector: u32::MAX - 1 };
+    index.insert(extent(0, 1000, 1, backing), &mut |_, _| ());
+    index.insert(extent(10, 10, 2, Backing::Zero { slot: 0 }), &mut |_, _| ());
+    let tail = index.iter().last().unwrap();
+    assert_eq!(tail.backing, Backing::Data { slot: 0, sector: u32::MAX });
+}
+
+#[test]
+fn nothing_happens_for_an_empty_range() {
+    let mut index = Index::default();
+    index.insert(extent(7, 0, 1, Backing::Zero { slot: 0 }), &mut |_, _| panic!("no extent, no reference"));
+    index.lookup(SectorRange::new(7, 0).unwrap(), |_| panic!("no sectors, no piece"));
+    assert!(index.is_empty());
+}

@@ -1,0 +1,359 @@
+//! The keeper: everything the log needs that may block, on a thread of its own.
+//!
+//! It gives shards prepared segments, seals the ones they filled, frees those nobody needs and cleans others so that they
+//! can be freed. Does not own appends of clients. Invariant: a slot is freed only when everything that was appended
+//! anywhere before its last extent was replaced is stable; otherwise a power cut could lose both the old and the new
+//! copy of what was flushed.
+
+mod clean;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use self::clean::Cleaner;
+use super::format::SegmentHeader;
+use super::handle::Shared;
+use super::handoff::{OWNED_MAX, OWNED_MIN};
+use super::pressure::RESERVE;
+use super::scan;
+use super::seal;
+use super::segment::Segment;
+use super::slots::{Event, Slot, Stability, State};
+use super::volume::Place;
+
+/// Longest time between two looks at what there is to do.
+const PATIENCE: Duration = Duration::from_millis(100);
+const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
+/// Shard number in the header of segments that cleaning fills.
+const CLEANER: u32 = u32::MAX;
+
+/// The cache's background work. One a cache.
+#[derive(Debug)]
+pub struct Keeper {
+    shared: Arc<Shared>,
+    /// Segments to seal.
+    closed: Vec<Segment>,
+    barrier: Option<Barrier>,
+    cleaner: Cleaner,
+    preparer: Preparer,
+    stuck: bool,
+}
+
+/// Slots that nobody needs, and what must become stable before they may be used again.
+#[derive(Debug)]
+struct Barrier {
+    slots: Vec<u32>,
+    needs: Vec<Place>,
+}
+
+impl Keeper {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            closed: Vec::new(),
+            barrier: None,
+            cleaner: Cleaner::default(),
+            preparer: Preparer::default(),
+            stuck: false,
+        }
+    }
+
+    /// Works until `stop` is true; checks it at least ten times a second. Blocks on the disk.
+    pub fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            if !self.step() {
+                self.shared.signal.wait(PATIENCE);
+            }
+        }
+    }
+
+    /// Does some of what there is to do now, and returns whether there was anything.
+    pub fn step(&mut self) -> bool {
+        let mut progress = self.prepare();
+        progress |= self.seal();
+        progress |= self.free();
+        let free = self.shared.slots.count(State::Free);
+        if self.cleaner.step(&self.shared, &mut self.preparer, free) {
+            progress = true;
+        }
+        progress |= self.free();
+        progress |= self.prepare();
+        progress | self.publish_pressure(progress)
+    }
+
+    /// Gives every shard the segments it should have: first those it cannot do without.
+    fn prepare(&mut self) -> bool {
+        let plenty = self.shared.marks.clean_below.saturating_mul(2);
+        let mut progress = false;
+        for (owned, spare) in [(OWNED_MIN, RESERVE), (OWNED_MAX, plenty.max(RESERVE))] {
+            for (index, port) in (0u32..).zip(&self.shared.ports) {
+                while port.owned() < owned
+                    && let Some(segment) = self.preparer.prepare(&self.shared, index, spare)
+                {
+                    port.offer(segment);
+                    progress = true;
+                }
+            }
+        }
+        progress
+    }
+
+    fn seal(&mut self) -> bool {
+        self.cleaner.close_if_poisoned(&self.shared);
+        self.closed.append(&mut self.shared.take_closed());
+        let mut progress = false;
+        for segment in std::mem::take(&mut self.closed) {
+            if seal_one(&self.shared, &segment) {
+                progress = true;
+                // A sync takes long: do not let shards run dry for several in a row.
+                self.prepare();
+            } else {
+                self.closed.push(segment);
+            }
+        }
+        progress
+    }
+
+    /// Frees the slots nobody needs, as soon as what replaced them is stable.
+    fn free(&mut self) -> bool {
+        let Some(mut barrier) = self.barrier.take().or_else(|| self.raise_barrier()) else { return false };
+        let shared = &self.shared;
+        let mut failed = false;
+        barrier.needs.retain(|place| match place.stability(&shared.slots) {
+            Stability::Stable => false,
+            Stability::Unsynced => match sync(shared, shared.slots.get(place.slot), place.slot) {
+                Some(stable) => {
+                    failed |= !stable;
+                    false
+                }
+                None => true,
+            },
+            Stability::Lost => {
+                failed = true;
+                false
+            }
+        });
+        if failed {
+            // What was to replace the slots must move first.
+            return true;
+        }
+        if !barrier.needs.is_empty() {
+            shared.block_keeper_on_sync();
+            self.barrier = Some(barrier);
+            return false;
+        }
+        let mut progress = false;
+        for number in barrier.slots {
+            progress |= release(shared.slots.get(number));
+        }
+        progress
+    }
+
+    fn raise_barrier(&self) -> Option<Barrier> {
+        let slots = &self.shared.slots;
+        let done = |slot: &Slot| match slot.state() {
+            State::Sealed => true,
+            State::Closed => slot.is_poisoned(),
+            State::Free | State::Open => false,
+        };
+        // Looked for before the ends of the appends are read: what replaced their last extent is before those ends.
+        let unneeded: Vec<u32> = slots
+            .iter()
+            .filter(|(_, slot)| done(slot) && slot.extents() == 0 && !slot.is_pinned())
+            .map(|(number, _)| number)
+            .collect();
+        if unneeded.is_empty() {
+            return None;
+        }
+        let mut needs = Vec::new();
+        for (number, slot) in slots.iter() {
+            if slot.is_poisoned() {
+                if slot.extents() > 0 {
+                    return None;
+                }
+                continue;
+            }
+            if matches!(slot.state(), State::Open | State::Closed) && slot.synced() < slot.appended() {
+                needs.push(Place { slot: number, segment_id: slot.segment_id(), end: slot.appended() });
+            }
+        }
+        Some(Barrier { slots: unneeded, needs })
+    }
+
+    /// Tells the shards how full the cache is, and returns whether that is news to those that wait.
+    fn publish_pressure(&mut self, progress: bool) -> bool {
+        let shared = &self.shared;
+        let free = shared.slots.count(State::Free);
+        let idle = !progress && self.barrier.is_none() && self.closed.is_empty();
+        let stuck = idle && (free <= RESERVE || self.preparer.failing);
+        shared.pressure.set(shared.marks.pause_per_frame(free), stuck);
+        let news = stuck && !self.stuck;
+        self.stuck = stuck;
+        if news {
+            tracing::warn!(
+                free_segments = free,
+                segments = shared.slots.limit(),
+                "the cache is full of data that is needed: writes stop until exports are removed or cache.size grows"
+            );
+            for port in &shared.ports {
+                port.wake();
+            }
+        }
+        news
+    }
+}
+
+/// Makes `segment` stable and seals it; `false` when its file is being synced by somebody else.
+fn seal_one(shared: &Shared, segment: &Segment) -> bool {
+    let slot = shared.slots.get(segment.slot);
+    if slot.segment_id() != segment.key.segment_id || slot.state() != State::Closed {
+        // It was emptied and freed before its turn came.
+        return true;
+    }
+    if slot.is_poisoned() && !heal(shared, slot, segment) {
+        // Recovery must not take its contents for stable.
+        return false;
+    }
+    if !slot.begin_sync() {
+        return false;
+    }
+    let covers = slot.appended();
+    // Without a footer the segment is as good, but recovery has to scan it.
+    let footer = seal::write_footer(segment);
+    let synced = segment.file.sync();
+    slot.end_sync(covers, synced.is_ok());
+    shared.sync_ended();
+    if let Err(error) = &synced {
+        report(shared, segment.slot, error, SYNC_FAILED);
+        return false;
+    }
+    let trailer =
+        footer.and_then(|trailer| seal::write_trailer(segment, &trailer, shared.slots.segment_frames()));
+    if let Err(error) = &trailer {
+        report(
+            shared,
+            segment.slot,
+            error,
+            "writing a footer failed; the next start will have to scan the segment",
+        );
+    }
+    slot.on(Event::Seal);
+    true
+}
+
+/// Writes a segment again whose sync failed, where it is: that takes no room, and the kernel counts the pages as unwritten
+/// again. `false` when that fails too, or when the pages are gone; then its data must move.
+fn heal(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
+    if !slot.begin_sync() {
+        return false;
+    }
+    let rewritten = scan::rewrite_records(&*segment.file, &segment.key, slot.synced(), slot.appended());
+    let healed = match rewritten {
+        Ok(true) => segment.file.sync().is_ok(),
+        Ok(false) | Err(_) => false,
+    };
+    if healed {
+        slot.heal();
+        tracing::info!(
+            file = shared.disk.segment_name(segment.slot),
+            "made a segment stable after a failed sync"
+        );
+    }
+    slot.cancel_sync();
+    shared.sync_ended();
+    healed
+}
+
+/// Syncs a slot's file and returns whether it is stable; `None` when somebody else is at it.
+fn sync(shared: &Shared, slot: &Slot, number: u32) -> Option<bool> {
+    if !slot.begin_sync() {
+        return None;
+    }
+    let covers = slot.appended();
+    let synced = match slot.file() {
+        Some(file) => file.sync(),
+        None => Ok(()),
+    };
+    if let Err(error) = &synced {
+        report(shared, number, error, SYNC_FAILED);
+    }
+    slot.end_sync(covers, synced.is_ok());
+    shared.sync_ended();
+    if synced.is_err() {
+        // Its appender must let go of it.
+        for port in &shared.ports {
+            port.wake();
+        }
+    }
+    Some(!slot.is_poisoned())
+}
+
+/// Frees a slot that nobody needs, unless a read or a sync of it is still under way.
+fn release(slot: &Slot) -> bool {
+    if slot.extents() != 0 || slot.is_pinned() || !slot.begin_sync() {
+        return false;
+    }
+    slot.end_use();
+    slot.on(Event::Release);
+    slot.cancel_sync();
+    true
+}
+
+fn report(shared: &Shared, slot: u32, error: &std::io::Error, what: &'static str) {
+    let file = shared.disk.segment_name(slot);
+    tracing::error!(file, error = error as &dyn std::error::Error, "{what}");
+}
+
+/// Turns free slots into segments that can be appended to.
+#[derive(Debug, Default)]
+struct Preparer {
+    /// Where to look for a free slot next, so that a slot whose file fails does not stand in the way.
+    next_slot: u32,
+    /// The disk did not give the last segment.
+    failing: bool,
+}
+
+impl Preparer {
+    /// A segment for shard `shard`; `None` when the disk failed or no more than `spare` slots are free.
+    fn prepare(&mut self, shared: &Shared, shard: u32, spare: u32) -> Option<Segment> {
+        let slots = &shared.slots;
+        if slots.count(State::Free) <= spare {
+            return None;
+        }
+        let limit = slots.limit();
+        let number = (0..limit)
+            .map(|step| (self.next_slot + step) % limit)
+            .find(|number| slots.get(*number).state() == State::Free && slots.get(*number).begin_sync())?;
+        self.next_slot = (number + 1) % limit;
+        let prepared = prepare_slot(shared, shard, number);
+        slots.get(number).cancel_sync();
+        if let Err(error) = &prepared
+            && !self.failing
+        {
+            report(shared, number, error, "preparing a segment failed; trying again until it succeeds");
+        }
+        self.failing = prepared.is_err();
+        prepared.ok()
+    }
+}
+
+/// Writes a fresh header into a free slot. Call with its file held by [`Slot::begin_sync`].
+fn prepare_slot(shared: &Shared, shard: u32, number: u32) -> std::io::Result<Segment> {
+    let (slots, slot) = (&shared.slots, shared.slots.get(number));
+    let file = match slot.file() {
+        Some(file) => Arc::clone(file),
+        None => Arc::clone(slot.set_file(shared.disk.open_segment(number, slots.segment_bytes())?)),
+    };
+    let header = SegmentHeader {
+        cache_id: slots.cache_id(),
+        segment_id: shared.new_segment_id(),
+        shard,
+        segment_bytes: slots.segment_bytes(),
+    };
+    seal::write_header(&*file, &header, slots.segment_frames(), &slot.front_unsure)?;
+    slot.make_crcs(slots.segment_frames());
+    slot.begin_use(header.segment_id, 1);
+    slot.on(Event::Prepare);
+    Ok(Segment::new(number, header.key(), file))
+}

@@ -1,0 +1,61 @@
+//! The local cache: one log-structured write-back cache for all exports.
+//!
+//! Owns everything under `cache.dir` except the catalog: the superblock, the segment files and the in-memory indexes.
+//! Does not own names or life cycle of exports (`router`), devices (`ublk`), threads (`worker`, which drives a [`Shard`])
+//! or the object store (`store`).
+//!
+//! ```text
+//!   worker 0          worker 1                keeper's thread
+//!  ┌─────────┐       ┌─────────┐             ┌──────────────────────────────┐
+//!  │ Shard 0 │       │ Shard 1 │  full ────▶ │ seal · free · clean · prepare │
+//!  └──┬───┬──┘       └──┬───┬──┘ ◀──── ready └───────┬──────────────────────┘
+//!     │   └── append ───┼───┴──────────────┬─────────┘
+//!     │ look up, insert │                  ▼
+//!     ▼                 ▼           slots: 0 1 2 3 …      one file of `segment_bytes` each
+//!  ┌─────────────────────────┐      ▲ counts extents, pins, stable frames, checksums
+//!  │ Volume: index of one    ├──────┘
+//!  │ export, newest seq wins │
+//!  └─────────────────────────┘
+//! ```
+//!
+//! What keeps data safe, each kept by the file named:
+//!
+//! * A write is acknowledged when its record is in the page cache and in the index (`shard/append`).
+//! * FLUSH ends when every place its volume appended to and that is not known to be stable has been synced, by one sync
+//!   for all who wait (`shard/sync`). A failed sync is final for that segment: its data moves, FLUSH fails until it has.
+//! * A trailer is written only after everything else in its segment is stable (`seal`), so recovery believes it; anything
+//!   without one is scanned, checked and made stable before use (`scan`, `recovery`).
+//! * A slot is used again only when no index refers to it, no read is pinned to it, and what replaced its contents is
+//!   stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new ones.
+//! * Every frame read is compared with the checksum made when it was acknowledged (`shard/read`).
+
+pub mod directory;
+pub mod disk;
+pub mod error;
+pub mod format;
+mod handle;
+mod handoff;
+pub mod index;
+mod keeper;
+mod pressure;
+mod recovery;
+mod scan;
+mod seal;
+mod segment;
+mod shard;
+mod slots;
+mod stats;
+mod superblock;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+pub use directory::Directory;
+pub use disk::{Clock, Disk, MonotonicClock, SegmentFile};
+pub use error::{CacheError, IoError};
+pub use handle::{Cache, OnFull, Options, Recovered};
+pub use handoff::Hook;
+pub use keeper::Keeper;
+pub use shard::{Admission, Reservation, Shard, Token, Want};
+pub use stats::{CacheStats, ShardStats};
+pub use volume::Volume;

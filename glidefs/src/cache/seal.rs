@@ -1,0 +1,58 @@
+//! The two ends of a segment's life on disk: its header, and its footer with the trailer.
+//!
+//! Owns the order of those writes. Invariants: the header is stable before anything is appended; the trailer is written
+//! only after everything else in the segment is stable, so that a trailer that is there proves it.
+
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::disk::SegmentFile;
+use super::format::{SegmentHeader, Trailer};
+use super::scan::offset;
+use super::segment::Segment;
+
+/// Writes the header of a segment of `frames` frames over whatever its file held.
+///
+/// The copy in the last frame goes first. It replaces an old trailer, so the old segment, which nobody needs, is then one
+/// without a trailer until its header is replaced too; a crash at any point leaves one header whole. When an earlier call
+/// failed at the front, `front_unsure` says so, and then the front goes first, because only the copy can be relied on.
+pub(super) fn write_header(
+    file: &dyn SegmentFile,
+    header: &SegmentHeader,
+    frames: u32,
+    front_unsure: &AtomicBool,
+) -> io::Result<()> {
+    let bytes = header.encode();
+    let order = if front_unsure.load(Ordering::Relaxed) { [0, frames - 1] } else { [frames - 1, 0] };
+    for frame in order {
+        if frame == 0 {
+            front_unsure.store(true, Ordering::Relaxed);
+        }
+        file.write_at(&[IoSlice::new(&bytes)], offset(frame))?;
+        file.sync()?;
+        if frame == 0 {
+            front_unsure.store(false, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the header in front once more, as recovery does: the last process may have died, or its disk failed, before it
+/// was stable. Must be synced before the last frame changes.
+pub(super) fn rewrite_front(file: &dyn SegmentFile, header: &SegmentHeader) -> io::Result<()> {
+    file.write_at(&[IoSlice::new(&header.encode())], 0)
+}
+
+/// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].
+pub(super) fn write_footer(segment: &Segment) -> io::Result<Trailer> {
+    let footer = segment.footer().encode(&segment.key);
+    let trailer = Trailer::of(segment.key, segment.position(), &footer)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
+    segment.file.write_at(&[IoSlice::new(&footer)], offset(segment.position()))?;
+    Ok(trailer)
+}
+
+/// Writes the trailer. It need not be synced: without it recovery scans the segment.
+pub(super) fn write_trailer(segment: &Segment, trailer: &Trailer, frames: u32) -> io::Result<()> {
+    segment.file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))
+}

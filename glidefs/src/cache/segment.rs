@@ -1,0 +1,280 @@
+//! A segment while it is appended to, and the batch of entries that goes into it as one record.
+//!
+//! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at
+//! the segment's end and counts only when all of it was written; room for footer and trailer is never given away.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use super::disk::SegmentFile;
+use super::format::{
+    Entry, EntryKind, FooterBuilder, PushError, RECORD_ENTRIES_MAX, RecordBuilder, SegmentKey,
+};
+use super::index::{Backing, Extent};
+use super::slots::Slots;
+use super::volume::Place;
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
+
+/// Bytes of a footer that a record costs at most, beyond its entries and CRCs.
+const FOOTER_RECORD_BYTES: u32 = 16;
+/// Bytes of a footer that an entry costs at most, beyond its CRCs.
+const FOOTER_ENTRY_BYTES: u32 = 32;
+const FOOTER_CRC_BYTES: u32 = 4;
+
+/// Entries that will be one record, with what the footer needs to know of them.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    builder: RecordBuilder,
+    entries: Vec<Entry>,
+    crcs: Vec<u32>,
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn data_frames(&self) -> u32 {
+        self.builder.data_frames()
+    }
+
+    /// Whether one more entry with `frames` frames of data fits, or, when `frames` is 0, `entries` more without.
+    pub fn fits(&self, entries: usize, frames: usize) -> bool {
+        if frames > 0 {
+            return self.builder.fits_data(frames);
+        }
+        // An entry takes the room of seven CRCs.
+        self.builder.fits_zero() && self.builder.fits_data((entries - 1) * 7)
+    }
+
+    pub fn push_data(
+        &mut self,
+        export: ExportId,
+        seq: Seq,
+        range: SectorRange,
+        crcs: &[u32],
+    ) -> Result<(), PushError> {
+        let kind = EntryKind::Data { first_frame: self.builder.data_frames() };
+        self.builder.push_data(export, seq, range, crcs)?;
+        self.entries.push(Entry { export, seq, range, kind });
+        self.crcs.extend_from_slice(crcs);
+        Ok(())
+    }
+
+    pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
+        self.builder.push_zero(export, seq, range)?;
+        self.entries.push(Entry { export, seq, range, kind: EntryKind::Zero });
+        Ok(())
+    }
+
+    pub fn reset(&mut self) {
+        self.builder.reset();
+        self.entries.clear();
+        self.crcs.clear();
+    }
+}
+
+/// Log space: frames, and bytes of the footer that describes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    pub frames: u32,
+    pub footer_bytes: u32,
+}
+
+impl Room {
+    /// What a request with `entries` entries and `data_frames` frames of data takes when it gets a record of its own.
+    pub fn of(entries: u32, data_frames: u32) -> Self {
+        let crcs_bytes = data_frames.saturating_mul(FOOTER_CRC_BYTES);
+        Self {
+            frames: data_frames.saturating_add(1),
+            footer_bytes: (entries.saturating_mul(FOOTER_ENTRY_BYTES) + FOOTER_RECORD_BYTES)
+                .saturating_add(crcs_bytes),
+        }
+    }
+
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            frames: self.frames.saturating_add(other.frames),
+            footer_bytes: self.footer_bytes.saturating_add(other.footer_bytes),
+        }
+    }
+
+    pub fn minus(self, other: Self) -> Self {
+        debug_assert!(self.frames >= other.frames && self.footer_bytes >= other.footer_bytes);
+        Self {
+            frames: self.frames.saturating_sub(other.frames),
+            footer_bytes: self.footer_bytes.saturating_sub(other.footer_bytes),
+        }
+    }
+}
+
+/// A segment that is appended to by one owner.
+pub(super) struct Segment {
+    pub slot: u32,
+    pub key: SegmentKey,
+    pub file: Arc<dyn SegmentFile>,
+    /// Next frame to write.
+    position: u32,
+    footer: FooterBuilder,
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slot, position, .. } = self;
+        f.debug_struct("Segment").field("slot", slot).field("position", position).finish_non_exhaustive()
+    }
+}
+
+impl Segment {
+    /// A segment whose header was just written, and nothing else.
+    pub fn new(slot: u32, key: SegmentKey, file: Arc<dyn SegmentFile>) -> Self {
+        Self::resume(slot, key, file, 1, FooterBuilder::new())
+    }
+
+    /// A segment that holds the records that `footer` describes, up to frame `position`.
+    pub fn resume(
+        slot: u32,
+        key: SegmentKey,
+        file: Arc<dyn SegmentFile>,
+        position: u32,
+        footer: FooterBuilder,
+    ) -> Self {
+        Self { slot, key, file, position, footer }
+    }
+
+    /// Next frame to write.
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    pub fn footer(&self) -> &FooterBuilder {
+        &self.footer
+    }
+
+    /// Whether `room` more can be appended, however it is divided into records.
+    pub fn has_room(&self, slots: &Slots, room: Room) -> bool {
+        let footer_bytes = self.footer.encoded_len() as u64 + u64::from(room.footer_bytes);
+        let footer_frames = footer_bytes.div_ceil(FRAME_BYTES as u64);
+        // The last frame is the trailer's.
+        let end = u64::from(self.position) + u64::from(room.frames) + footer_frames;
+        end < u64::from(slots.segment_frames())
+    }
+
+    /// Whether the record of `batch`, after one more request with `entries` entries and `data_frames` frames, fits.
+    pub fn has_room_for(&self, slots: &Slots, batch: &Batch, entries: usize, data_frames: u32) -> bool {
+        let frames = batch.data_frames().saturating_add(data_frames);
+        let footer_bytes = self.footer.encoded_len_with(batch.entries.len() + entries, frames as usize);
+        let end = u64::from(self.position) + 1 + u64::from(frames) + (footer_bytes / FRAME_BYTES) as u64;
+        end < u64::from(slots.segment_frames())
+    }
+
+    /// Whether a segment without records takes `room`.
+    pub fn empty_has_room(slots: &Slots, room: Room) -> bool {
+        let footer_frames = u64::from(room.footer_bytes).div_ceil(FRAME_BYTES as u64) + 1;
+        1 + u64::from(room.frames) + footer_frames < u64::from(slots.segment_frames())
+    }
+
+    /// Appends the record of `batch`, whose data is `data` in the order of its entries, and returns its frame. After an
+    /// error the segment is as it was; what follows its end on disk is undefined.
+    pub fn append<'a>(
+        &mut self,
+        slots: &Slots,
+        batch: &mut Batch,
+        data: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<u32> {
+        let position = self.position;
+        let slot = slots.get(self.slot);
+        let data_frames = batch.data_frames();
+        let header = batch.builder.finish(&self.key, position, slot.synced().min(position));
+        let mut parts = [IoSlice::new(&[]); RECORD_ENTRIES_MAX + 1];
+        parts[0] = IoSlice::new(header);
+        let mut count = 1;
+        for (part, bytes) in parts[1..].iter_mut().zip(data) {
+            *part = IoSlice::new(bytes);
+            count += 1;
+        }
+        let bytes: usize = parts[..count].iter().map(|part| part.len()).sum();
+        if bytes != (data_frames as usize + 1) * FRAME_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a batch whose data does not match its entries",
+            ));
+        }
+        self.file.write_at(&parts[..count], u64::from(position) * FRAME_BYTES as u64)?;
+        slot.set_crcs(position + 1, &batch.crcs);
+        self.footer.add_record(position, &batch.entries, &batch.crcs);
+        self.position = position + 1 + data_frames;
+        slot.set_appended(self.position);
+        Ok(position)
+    }
+
+    /// The end of what was appended.
+    pub fn place(&self) -> Place {
+        Place { slot: self.slot, segment_id: self.key.segment_id, end: self.position }
+    }
+}
+
+/// The extent that `entry`, of a record at frame `position` in `slot`, stands for.
+pub(super) fn extent(entry: &Entry, slot: u32, position: u32) -> Extent {
+    let backing = match entry.kind {
+        EntryKind::Zero => Backing::Zero { slot },
+        EntryKind::Data { first_frame } => {
+            let frame = u64::from(position) + 1 + u64::from(first_frame);
+            // A segment has fewer than 2^32 sectors: checked when the cache was opened.
+            let sector = u32::try_from(frame * FRAME_SECTORS).unwrap_or(u32::MAX);
+            Backing::Data { slot, sector }
+        }
+    };
+    Extent { range: entry.range, seq: entry.seq, backing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::format::frame_crc;
+
+    #[test]
+    fn reserved_room_is_never_less_than_a_record_of_its_own_takes() {
+        for (entries, frames) in [(1, 1), (1, 32), (16, 0), (1, 0)] {
+            let mut footer = FooterBuilder::new();
+            let empty = footer.encoded_len_with(0, 0);
+            let room = Room::of(entries, frames);
+            let records = 50;
+            for _ in 0..records {
+                let entry = Entry {
+                    export: ExportId(1),
+                    seq: Seq(1),
+                    range: SectorRange::new(0, 1).unwrap(),
+                    kind: EntryKind::Zero,
+                };
+                footer.add_record(1, &vec![entry; entries as usize], &vec![0; frames as usize]);
+            }
+            assert!(footer.encoded_len() <= empty + records * room.footer_bytes as usize);
+            assert_eq!(room.frames, frames + 1);
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_exactly_the_zero_entries_it_says_fit() {
+        let range = SectorRange::new(0, 8).unwrap();
+        let crc = frame_crc(&[0; FRAME_BYTES]);
+        for data in 0..130 {
+            let mut batch = Batch::default();
+            for _ in 0..data {
+                if batch.fits(1, 1) {
+                    batch.push_data(ExportId(1), Seq(1), range, &[crc]).unwrap();
+                }
+            }
+            let fits = (1..=RECORD_ENTRIES_MAX).take_while(|entries| batch.fits(*entries, 0)).count();
+            for _ in 0..fits {
+                batch.push_zero(ExportId(1), Seq(1), range).unwrap();
+            }
+            assert_eq!(batch.entries().len(), batch.builder.entries());
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Writes: admission, the open batch, the append that makes it one record, and the change of segment when one is full.
+//!
+//! Invariants: what was admitted finds room in the active segment, or all of it in an empty one; an append either
+//! succeeds for every request in it, and then all are indexed, or fails for all, and then none is.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Admission, Reservation, Shard, Token, sync};
+use crate::cache::error::IoError;
+use crate::cache::format::frame_crc;
+use crate::cache::handle::OnFull;
+use crate::cache::segment::{Batch, Room, Segment, extent};
+use crate::cache::volume::Volume;
+use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX, SectorRange, Seq};
+
+/// Most frames a WRITE has.
+const WRITE_FRAMES_MAX: usize = REQUEST_BYTES_MAX / FRAME_BYTES;
+/// Most sectors an entry covers.
+const ENTRY_SECTORS_MAX: u64 = u32::MAX as u64;
+/// Most entries a zero range is divided into.
+const ZERO_ENTRIES_MAX: u32 = 16;
+/// Longest pause asked for at once, so that a write notices soon when there is room again.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+
+/// A write that was admitted.
+#[derive(Debug)]
+struct Pending<T> {
+    token: T,
+    volume: Arc<Volume>,
+    range: SectorRange,
+    /// Frames of data; 0 for zeroes.
+    frames: usize,
+    /// Entries it takes.
+    entries: usize,
+    fua: bool,
+    room: Room,
+}
+
+/// The shard's end of the log.
+#[derive(Debug)]
+pub(super) struct Log<T> {
+    active: Option<Segment>,
+    standby: Option<Segment>,
+    /// Room promised to admitted requests that are not appended yet.
+    reserved: Room,
+    batch: Batch,
+    /// The requests of `batch`, in the order of its entries.
+    joined: Vec<Pending<T>>,
+    /// Requests that wait for a segment, behind `batch`.
+    backlog: VecDeque<Pending<T>>,
+    /// A request was told to wait, maybe because of what is reserved.
+    crowded: bool,
+    /// Something reserved was released since the last turn.
+    released: bool,
+    /// While writes are slowed: when the next may be admitted.
+    next_admission: Duration,
+}
+
+impl<T> Default for Log<T> {
+    fn default() -> Self {
+        Self {
+            active: None,
+            standby: None,
+            reserved: Room::default(),
+            batch: Batch::default(),
+            joined: Vec::new(),
+            backlog: VecDeque::new(),
+            crowded: false,
+            released: false,
+            next_admission: Duration::ZERO,
+        }
+    }
+}
+
+impl<T> Log<T> {
+    pub fn is_idle(&self) -> bool {
+        self.joined.is_empty() && self.backlog.is_empty()
+    }
+}
+
+fn room_of(data_bytes: usize) -> Room {
+    match data_bytes.div_ceil(FRAME_BYTES) {
+        0 => Room::of(ZERO_ENTRIES_MAX, 0),
+        frames => Room::of(1, u32::try_from(frames).unwrap_or(u32::MAX)),
+    }
+}
+
+pub(super) fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admission {
+    let room = room_of(data_bytes);
+    let pause = shard.shared.pressure.pause(room.frames);
+    if !pause.is_zero() {
+        let now = shard.shared.clock.now();
+        if now < shard.log.next_admission {
+            shard.stats.delays.add(1);
+            return Admission::Delay(shard.log.next_admission.saturating_sub(now).min(PAUSE_MAX));
+        }
+        shard.log.next_admission = now + pause;
+    }
+    let total = shard.log.reserved.plus(room);
+    if has_room(shard, total) {
+        shard.log.reserved = total;
+        return Admission::Accept(Reservation { room });
+    }
+    if shard.shared.on_full == OnFull::Enospc
+        && shard.log.standby.is_none()
+        && shard.shared.pressure.is_stuck()
+    {
+        return Admission::Full;
+    }
+    shard.log.crowded = true;
+    shard.stats.waits.add(1);
+    Admission::Wait
+}
+
+/// Whether `total` fits into the active segment, or all of it into an empty one.
+fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
+    let slots = &shard.shared.slots;
+    if shard.log.active.as_ref().is_some_and(|active| active.has_room(slots, total)) {
+        return true;
+    }
+    if !Segment::empty_has_room(slots, total) {
+        return false;
+    }
+    fetch_standby(shard)
+}
+
+/// Makes sure that there is a standby segment, if the keeper has one ready.
+fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
+    if shard.log.standby.is_none() {
+        shard.log.standby = shard.shared.ports[shard.index].take();
+        shard.shared.signal.raise();
+    }
+    shard.log.standby.is_some()
+}
+
+pub(super) fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
+    shard.log.reserved = shard.log.reserved.minus(room);
+    shard.log.released = true;
+}
+
+pub(super) fn write<T: Token>(
+    shard: &mut Shard<T>,
+    volume: &Arc<Volume>,
+    range: SectorRange,
+    fua: bool,
+    room: Room,
+    mut token: T,
+) {
+    let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+    let frames = bytes.div_ceil(FRAME_BYTES);
+    let fits = frames > 0 && frames <= WRITE_FRAMES_MAX && token.buffer().len() >= frames * FRAME_BYTES;
+    if !fits || room_of(bytes).frames > room.frames {
+        release(shard, room);
+        shard.finish(token, Err(IoError::TooLarge));
+        return;
+    }
+    // The checksum covers the padding, so it must not depend on what the buffer held before.
+    token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
+    take(shard, Pending { token, volume: Arc::clone(volume), range, frames, entries: 1, fua, room });
+}
+
+pub(super) fn zero<T: Token>(
+    shard: &mut Shard<T>,
+    volume: &Arc<Volume>,
+    range: SectorRange,
+    fua: bool,
+    room: Room,
+    token: T,
+) {
+    let entries = range.count().div_ceil(ENTRY_SECTORS_MAX);
+    if range.is_empty() || entries > u64::from(ZERO_ENTRIES_MAX) {
+        release(shard, room);
+        shard.finish(token, Err(IoError::TooLarge));
+        return;
+    }
+    // At most ZERO_ENTRIES_MAX.
+    let entries = usize::try_from(entries).unwrap_or(1);
+    take(shard, Pending { token, volume: Arc::clone(volume), range, frames: 0, entries, fua, room });
+}
+
+fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
+    if shard.log.backlog.is_empty() {
+        if let Err(pending) = join(shard, pending) {
+            shard.log.backlog.push_back(pending);
+        }
+    } else {
+        shard.log.backlog.push_back(pending);
+    }
+}
+
+/// Adds a request to the open batch, appending first what is in the way. Gives it back when there is no segment.
+fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), Pending<T>> {
+    let frames = u32::try_from(pending.frames).unwrap_or(u32::MAX);
+    let log = &shard.log;
+    let crowded = !log.batch.fits(pending.entries, pending.frames)
+        || log.active.as_ref().is_some_and(|active| {
+            !log.batch.is_empty()
+                && !active.has_room_for(&shard.shared.slots, &log.batch, pending.entries, frames)
+        });
+    if crowded && !append(shard) {
+        return Err(pending);
+    }
+    let first = pending.volume.next_seqs(pending.entries as u64);
+    let pushed = push(&mut shard.log.batch, &mut pending, first);
+    debug_assert!(pushed, "the request was measured before");
+    shard.log.joined.push(pending);
+    Ok(())
+}
+
+fn push<T: Token>(batch: &mut Batch, pending: &mut Pending<T>, first: Seq) -> bool {
+    let export = pending.volume.id();
+    if pending.frames > 0 {
+        let mut crcs = [0; WRITE_FRAMES_MAX];
+        let data = &pending.token.buffer()[..pending.frames * FRAME_BYTES];
+        for (crc, frame) in crcs.iter_mut().zip(data.chunks_exact(FRAME_BYTES)) {
+            *crc = frame_crc(frame);
+        }
+        return batch.push_data(export, first, pending.range, &crcs[..pending.frames]).is_ok();
+    }
+    let (mut start, mut seq) = (pending.range.start(), first.0);
+    while start < pending.range.end() {
+        let count = (pending.range.end() - start).min(ENTRY_SECTORS_MAX);
+        let Some(range) = SectorRange::new(start, count) else { return false };
+        if batch.push_zero(export, Seq(seq), range).is_err() {
+            return false;
+        }
+        start += count;
+        seq += 1;
+    }
+    true
+}
+
+pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
+    while let Some(pending) = shard.log.backlog.pop_front() {
+        if let Err(pending) = join(shard, pending) {
+            shard.log.backlog.push_front(pending);
+            break;
+        }
+    }
+    append(shard);
+    let slots = &shard.shared.slots;
+    if shard.log.active.as_ref().is_some_and(|active| slots.get(active.slot).is_poisoned()) {
+        retire(shard);
+    }
+    if shard.log.released && std::mem::take(&mut shard.log.crowded) {
+        shard.shared.ports[shard.index].wake();
+    }
+    shard.log.released = false;
+}
+
+/// Lets go of the active segment.
+fn retire<T: Token>(shard: &mut Shard<T>) {
+    if let Some(active) = shard.log.active.take() {
+        close(shard, active);
+    }
+}
+
+fn close<T: Token>(shard: &Shard<T>, segment: Segment) {
+    shard.shared.ports[shard.index].gave_back();
+    shard.shared.close(segment);
+}
+
+/// Makes the active segment one that takes the open batch; `false` when there is none yet.
+fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
+    if let Some(active) = &shard.log.active {
+        let slots = &shard.shared.slots;
+        let usable = !slots.get(active.slot).is_poisoned();
+        if usable && active.has_room_for(slots, &shard.log.batch, 0, 0) {
+            return true;
+        }
+        retire(shard);
+    }
+    if !fetch_standby(shard) {
+        return false;
+    }
+    shard.log.active = shard.log.standby.take();
+    true
+}
+
+/// Appends the open batch; `false` when there is no segment for it, and then it stays open.
+fn append<T: Token>(shard: &mut Shard<T>) -> bool {
+    if shard.log.batch.is_empty() {
+        return true;
+    }
+    if !make_room(shard) {
+        return false;
+    }
+    let Some(mut active) = shard.log.active.take() else { return false };
+    let mut joined = std::mem::take(&mut shard.log.joined);
+    let data = joined.iter_mut().filter(|pending| pending.frames > 0).map(|pending| {
+        let bytes = pending.frames * FRAME_BYTES;
+        &pending.token.buffer()[..bytes]
+    });
+    let appended = active.append(&shard.shared.slots, &mut shard.log.batch, data);
+    for pending in &joined {
+        release(shard, pending.room);
+    }
+    match appended {
+        Ok(position) => {
+            publish(shard, &active, position, &mut joined);
+            shard.log.active = Some(active);
+        }
+        Err(error) => {
+            fail(shard, &active, &error, &mut joined);
+            close(shard, active);
+        }
+    }
+    shard.log.batch.reset();
+    shard.log.joined = joined;
+    true
+}
+
+/// Indexes the requests of a record at frame `position`, and lets them go unless they wait for a sync.
+fn publish<T: Token>(shard: &mut Shard<T>, active: &Segment, position: u32, joined: &mut Vec<Pending<T>>) {
+    let place = active.place();
+    shard.stats.appends.add(1);
+    shard.stats.appended_requests.add(joined.len() as u64);
+    shard.stats.appended_bytes.add(u64::from(place.end - position) * FRAME_BYTES as u64);
+    let mut first = 0;
+    for pending in joined.drain(..) {
+        let entries = &shard.log.batch.entries()[first..first + pending.entries];
+        first += pending.entries;
+        let extents = entries.iter().map(|entry| extent(entry, active.slot, position));
+        match pending.volume.appended(&shard.shared.slots, extents, place) {
+            Ok(()) if pending.fua => sync::wait_for(shard, place, pending.token),
+            outcome => shard.finish(pending.token, outcome),
+        }
+    }
+}
+
+fn fail<T: Token>(shard: &mut Shard<T>, active: &Segment, error: &io::Error, joined: &mut Vec<Pending<T>>) {
+    shard.stats.append_errors.add(1);
+    tracing::error!(
+        file = shard.shared.disk.segment_name(active.slot),
+        offset_bytes = u64::from(active.position()) * FRAME_BYTES as u64,
+        error = error as &dyn std::error::Error,
+        requests = joined.len(),
+        "appending to the cache failed; the requests fail"
+    );
+    for pending in joined.drain(..) {
+        shard.finish(pending.token, Err(IoError::Write));
+    }
+}

@@ -1,0 +1,292 @@
+//! Reads: from the index to pieces, from the page cache where they are there, from the disk where they are not, and
+//! nothing reaches a client unverified.
+//!
+//! Invariants: every frame that is read is compared with the checksum made when it was acknowledged; a slot stays pinned
+//! from the look-up until its bytes have been copied; no more than [`READS_MAX`] reads of the disk are under way, and
+//! further ones start in the order of their arrival.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use slab::Slab;
+
+use super::{Shard, Token, Want};
+use crate::cache::error::IoError;
+use crate::cache::format::{Frame, frame_crc};
+use crate::cache::handle::Shared;
+use crate::cache::index::{Backing, Piece};
+use crate::cache::slots::frames_of;
+use crate::cache::volume::Volume;
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
+
+/// Reads of the disk under way, at most; each has a buffer of up to 132 KiB.
+const READS_MAX: usize = 32;
+
+/// A READ that waits for the disk.
+#[derive(Debug)]
+struct Waiting<T> {
+    token: T,
+    /// Pieces that have not arrived.
+    open: usize,
+    outcome: Result<(), IoError>,
+}
+
+/// Bytes of a segment for a part of a token's buffer.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    slot: u32,
+    /// First frame, and how many.
+    first: u32,
+    frames: u32,
+    /// Bytes of the first frame that are not wanted.
+    skip: usize,
+    /// Bytes wanted.
+    len: usize,
+    /// Where they go in the token's buffer.
+    to: usize,
+    /// Whose, for the log.
+    export: ExportId,
+}
+
+/// A piece that waits for the disk, and the READ it belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    source: Source,
+    waiting: usize,
+}
+
+/// The shard's reads.
+#[derive(Debug)]
+pub(super) struct Reads<T> {
+    waiting: Slab<Waiting<T>>,
+    flights: Slab<Fetch>,
+    queue: VecDeque<Fetch>,
+    /// Kept for their room.
+    plan: Vec<Piece>,
+    fetches: Vec<Source>,
+    spare: Vec<Vec<u8>>,
+    scratch: Box<Frame>,
+}
+
+impl<T> Default for Reads<T> {
+    fn default() -> Self {
+        Self {
+            waiting: Slab::new(),
+            flights: Slab::new(),
+            queue: VecDeque::new(),
+            plan: Vec::new(),
+            fetches: Vec::new(),
+            spare: Vec::new(),
+            scratch: Box::new([0; FRAME_BYTES]),
+        }
+    }
+}
+
+impl<T> Reads<T> {
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+pub(super) fn read<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, range: SectorRange, mut token: T) {
+    shard.stats.reads.add(1);
+    let mut plan = std::mem::take(&mut shard.reads.plan);
+    volume.plan(&shard.shared.slots, range, &mut plan);
+    let mut outcome = Ok(());
+    for piece in plan.drain(..) {
+        let source = source_of(&piece, range, volume.id());
+        outcome = outcome.and(serve(shard, &piece, source, range, token.buffer()));
+    }
+    shard.reads.plan = plan;
+    let open = shard.reads.fetches.len();
+    if open == 0 {
+        if outcome.is_err() {
+            shard.stats.read_errors.add(1);
+        }
+        shard.finish(token, outcome);
+        return;
+    }
+    let waiting = shard.reads.waiting.insert(Waiting { token, open, outcome });
+    for source in shard.reads.fetches.drain(..) {
+        shard.reads.queue.push_back(Fetch { source, waiting });
+    }
+    start(shard);
+}
+
+/// Where the bytes of `piece` are; `None` when it is zeroes.
+fn source_of(piece: &Piece, range: SectorRange, export: ExportId) -> Option<Source> {
+    let Some(Backing::Data { slot, sector }) = piece.backing else { return None };
+    let (first, frames) = frames_of(sector, piece.range.count());
+    let bytes = |sectors: u64| usize::try_from(sectors.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX);
+    Some(Source {
+        slot,
+        first,
+        frames,
+        skip: bytes(u64::from(sector) % FRAME_SECTORS),
+        len: bytes(piece.range.count()),
+        to: bytes(piece.range.start() - range.start()),
+        export,
+    })
+}
+
+/// Fills the part of `buffer` that `piece` is for, or puts it on the list of what must be fetched. Ends the pin of a piece
+/// that is not fetched.
+fn serve<T: Token>(
+    shard: &mut Shard<T>,
+    piece: &Piece,
+    source: Option<Source>,
+    range: SectorRange,
+    buffer: &mut [u8],
+) -> Result<(), IoError> {
+    let Some(source) = source else {
+        let bytes =
+            |sectors: u64| usize::try_from(sectors.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX);
+        let to = bytes(piece.range.start() - range.start());
+        let part = buffer.get_mut(to..to.saturating_add(bytes(piece.range.count())));
+        part.ok_or(IoError::TooLarge)?.fill(0);
+        return Ok(());
+    };
+    let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
+        None => Err(IoError::TooLarge),
+        Some(part) => read_now(&shard.shared, &source, part, &mut shard.reads.scratch),
+    };
+    if outcome == Ok(false) {
+        shard.stats.reads_waited.add(1);
+        shard.reads.fetches.push(source);
+        return Ok(());
+    }
+    shard.shared.slots.get(source.slot).unpin();
+    shard.stats.reads_now.add(1);
+    outcome.map(drop)
+}
+
+/// Fills `part` with the bytes of `source` if they are in the page cache; `false` when they are not.
+fn read_now(shared: &Shared, source: &Source, part: &mut [u8], scratch: &mut Frame) -> Result<bool, IoError> {
+    let head = if source.skip == 0 { 0 } else { (FRAME_BYTES - source.skip).min(part.len()) };
+    let (head, rest) = part.split_at_mut(head);
+    let (whole, tail) = rest.split_at_mut(rest.len() / FRAME_BYTES * FRAME_BYTES);
+    let mut frame = source.first;
+    if !head.is_empty() {
+        if !frames_now(shared, source, frame, scratch)? {
+            return Ok(false);
+        }
+        head.copy_from_slice(&scratch[source.skip..source.skip + head.len()]);
+        frame += 1;
+    }
+    if !whole.is_empty() && !frames_now(shared, source, frame, whole)? {
+        return Ok(false);
+    }
+    if !tail.is_empty() {
+        // A part has fewer frames than 2^32.
+        frame += u32::try_from(whole.len() / FRAME_BYTES).unwrap_or(0);
+        if !frames_now(shared, source, frame, scratch)? {
+            return Ok(false);
+        }
+        tail.copy_from_slice(&scratch[..tail.len()]);
+    }
+    Ok(true)
+}
+
+/// Fills `buffer`, whole frames, from frame `first` on, and verifies it.
+fn frames_now(shared: &Shared, source: &Source, first: u32, buffer: &mut [u8]) -> Result<bool, IoError> {
+    let Some(file) = shared.slots.get(source.slot).file() else { return Err(IoError::Read) };
+    match file.read_now(buffer, u64::from(first) * FRAME_BYTES as u64) {
+        Ok(true) => verify(shared, source, first, buffer).map(|()| true),
+        Ok(false) => Ok(false),
+        Err(error) => {
+            report(shared, source, first, &error);
+            Err(IoError::Read)
+        }
+    }
+}
+
+/// Compares frames read from frame `first` on with their checksums.
+fn verify(shared: &Shared, source: &Source, first: u32, buffer: &[u8]) -> Result<(), IoError> {
+    let slot = shared.slots.get(source.slot);
+    for (frame, bytes) in (first..).zip(buffer.chunks_exact(FRAME_BYTES)) {
+        if slot.crc(frame) != Some(frame_crc(bytes)) {
+            shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(
+                export = source.export.0,
+                file = shared.disk.segment_name(source.slot),
+                offset_bytes = u64::from(frame) * FRAME_BYTES as u64,
+                "cached data does not match its checksum; reads of it fail until it is written again"
+            );
+            return Err(IoError::Corrupt);
+        }
+    }
+    Ok(())
+}
+
+fn report(shared: &Shared, source: &Source, first: u32, error: &io::Error) {
+    tracing::error!(
+        export = source.export.0,
+        file = shared.disk.segment_name(source.slot),
+        offset_bytes = u64::from(first) * FRAME_BYTES as u64,
+        error = error as &dyn std::error::Error,
+        "reading from the cache disk failed"
+    );
+}
+
+/// Starts reads of the disk, as many as may be under way.
+fn start<T: Token>(shard: &mut Shard<T>) {
+    while shard.reads.flights.len() < READS_MAX
+        && let Some(fetch) = shard.reads.queue.pop_front()
+    {
+        let Some(file) = shard.shared.slots.get(fetch.source.slot).file().cloned() else {
+            arrived(shard, &fetch, Err(IoError::Read));
+            continue;
+        };
+        let mut buffer = shard.reads.spare.pop().unwrap_or_default();
+        buffer.resize(fetch.source.frames as usize * FRAME_BYTES, 0);
+        // At most READS_MAX.
+        let op = u32::try_from(shard.reads.flights.insert(fetch)).unwrap_or(u32::MAX);
+        let offset = u64::from(fetch.source.first) * FRAME_BYTES as u64;
+        shard.wanted.push(Want::Read { op, file, offset, buffer });
+    }
+}
+
+pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
+    let Some(fetch) = shard.reads.flights.try_remove(op as usize) else {
+        debug_assert!(false, "no read {op} is under way");
+        return;
+    };
+    let source = fetch.source;
+    let outcome = match result {
+        Err(error) => {
+            report(&shard.shared, &source, source.first, &error);
+            Err(IoError::Read)
+        }
+        Ok(()) if buffer.len() != source.frames as usize * FRAME_BYTES => Err(IoError::Read),
+        Ok(()) => verify(&shard.shared, &source, source.first, &buffer),
+    };
+    if outcome.is_ok()
+        && let Some(waiting) = shard.reads.waiting.get_mut(fetch.waiting)
+    {
+        // In bounds: `serve` measured the token's buffer, and the source lies inside its frames.
+        waiting.token.buffer()[source.to..source.to + source.len]
+            .copy_from_slice(&buffer[source.skip..source.skip + source.len]);
+    }
+    if shard.reads.spare.len() < READS_MAX {
+        shard.reads.spare.push(buffer);
+    }
+    arrived(shard, &fetch, outcome);
+    start(shard);
+}
+
+/// Counts a piece that needs nothing more of the disk.
+fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &Fetch, outcome: Result<(), IoError>) {
+    shard.shared.slots.get(fetch.source.slot).unpin();
+    let waiting = &mut shard.reads.waiting[fetch.waiting];
+    waiting.outcome = waiting.outcome.and(outcome);
+    waiting.open -= 1;
+    if waiting.open == 0 {
+        let Waiting { token, outcome, .. } = shard.reads.waiting.remove(fetch.waiting);
+        if outcome.is_err() {
+            shard.stats.read_errors.add(1);
+        }
+        shard.finish(token, outcome);
+    }
+}

@@ -1,0 +1,209 @@
+//! FLUSH and FUA: which segments must become stable, one sync a file at a time, and who waits for which.
+//!
+//! Invariants: a waiter ends when every place it needs is stable, or fails when one of them never will be; a FLUSH that
+//! arrives during a sync waits for the next one, because the running one may not cover what it needs.
+
+use std::io;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::{Shard, Token, Want};
+use crate::cache::error::IoError;
+use crate::cache::slots::Stability;
+use crate::cache::volume::{Place, Volume};
+
+/// A FLUSH or a FUA write.
+#[derive(Debug)]
+struct Waiter<T> {
+    token: T,
+    /// Needs that are not met.
+    open: usize,
+    outcome: Result<(), IoError>,
+}
+
+/// A place that must become stable.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    end: u32,
+    waiter: usize,
+}
+
+/// A segment somebody waits for.
+#[derive(Debug)]
+struct Target {
+    slot: u32,
+    segment_id: u64,
+    needs: Vec<Need>,
+    /// A sync of this shard is under way.
+    busy: bool,
+}
+
+/// A sync under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    slot: u32,
+    segment_id: u64,
+    /// Frames that had been appended when it began.
+    covers: u32,
+}
+
+/// The shard's syncs.
+#[derive(Debug)]
+pub(super) struct Syncs<T> {
+    waiters: Slab<Waiter<T>>,
+    targets: Vec<Target>,
+    flights: Slab<Flight>,
+    /// Kept for their room.
+    places: Vec<Place>,
+    spare: Vec<Vec<Need>>,
+}
+
+impl<T> Default for Syncs<T> {
+    fn default() -> Self {
+        Self {
+            waiters: Slab::new(),
+            targets: Vec::new(),
+            flights: Slab::new(),
+            places: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl<T> Syncs<T> {
+    pub fn is_idle(&self) -> bool {
+        self.waiters.is_empty() && self.flights.is_empty()
+    }
+
+    fn need(&mut self, place: Place, waiter: usize) {
+        let need = Need { end: place.end, waiter };
+        let same = |target: &&mut Target| (target.slot, target.segment_id) == (place.slot, place.segment_id);
+        if let Some(target) = self.targets.iter_mut().find(same) {
+            target.needs.push(need);
+            return;
+        }
+        let mut needs = self.spare.pop().unwrap_or_default();
+        needs.push(need);
+        self.targets.push(Target { slot: place.slot, segment_id: place.segment_id, needs, busy: false });
+    }
+}
+
+pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token: T) {
+    let mut places = std::mem::take(&mut shard.syncs.places);
+    places.clear();
+    match volume.unsynced(&shard.shared.slots, &mut places) {
+        Ok(()) if places.is_empty() => {
+            shard.stats.empty_flushes.add(1);
+            shard.finish(token, Ok(()));
+        }
+        Ok(()) => {
+            shard.stats.sync_waiters.add(1);
+            let waiter = Waiter { token, open: places.len(), outcome: Ok(()) };
+            let waiter = shard.syncs.waiters.insert(waiter);
+            for place in &places {
+                shard.syncs.need(*place, waiter);
+            }
+        }
+        Err(error) => shard.finish(token, Err(error)),
+    }
+    shard.syncs.places = places;
+}
+
+/// Lets `token` go when `place` is stable.
+pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, token: T) {
+    shard.stats.sync_waiters.add(1);
+    let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()) });
+    shard.syncs.need(place, waiter);
+}
+
+pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
+    let mut at = 0;
+    while at < shard.syncs.targets.len() {
+        settle(shard, at);
+        let target = &shard.syncs.targets[at];
+        if target.needs.is_empty() && !target.busy {
+            let target = shard.syncs.targets.swap_remove(at);
+            shard.syncs.spare.push(target.needs);
+            continue;
+        }
+        if !target.busy {
+            begin(shard, at);
+        }
+        at += 1;
+    }
+}
+
+/// Ends the needs of target `at` that are met, and those that never will be.
+fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
+    let Shard { shared, syncs, done, .. } = shard;
+    let Syncs { targets, waiters, .. } = syncs;
+    let target = &mut targets[at];
+    target.needs.retain(|need| {
+        let outcome = match shared.slots.stability(target.slot, target.segment_id, need.end) {
+            Stability::Unsynced => return true,
+            Stability::Stable => Ok(()),
+            Stability::Lost => Err(IoError::Sync),
+        };
+        let waiter = &mut waiters[need.waiter];
+        waiter.outcome = waiter.outcome.and(outcome);
+        waiter.open -= 1;
+        if waiter.open == 0 {
+            let waiter = waiters.remove(need.waiter);
+            done.push((waiter.token, waiter.outcome));
+        }
+        false
+    });
+}
+
+/// Starts a sync for target `at`, unless somebody else syncs that file.
+fn begin<T: Token>(shard: &mut Shard<T>, at: usize) {
+    let Shard { shared, syncs, stats, wanted, index, .. } = shard;
+    let target = &mut syncs.targets[at];
+    let slot = shared.slots.get(target.slot);
+    if !slot.begin_sync() {
+        // Asked for before the second try, so that an end between the two is not missed.
+        shared.ports[*index].block_on_sync();
+        if !slot.begin_sync() {
+            return;
+        }
+    }
+    let (Some(file), true) = (slot.file(), slot.segment_id() == target.segment_id) else {
+        // The slot was given up since; the next turn finds nothing left to wait for.
+        slot.cancel_sync();
+        shared.sync_ended();
+        shared.ports[*index].wake();
+        return;
+    };
+    target.busy = true;
+    stats.syncs.add(1);
+    let flight = Flight { slot: target.slot, segment_id: target.segment_id, covers: slot.appended() };
+    // No more flights than targets.
+    let op = u32::try_from(syncs.flights.insert(flight)).unwrap_or(u32::MAX);
+    wanted.push(Want::Sync { op, file: Arc::clone(file) });
+}
+
+pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<()>) {
+    let Some(flight) = shard.syncs.flights.try_remove(op as usize) else {
+        debug_assert!(false, "no sync {op} is under way");
+        return;
+    };
+    if let Err(error) = result {
+        shard.stats.sync_errors.add(1);
+        tracing::error!(
+            file = shard.shared.disk.segment_name(flight.slot),
+            error = error as &dyn std::error::Error,
+            "the cache disk failed to make data stable; FLUSH fails for the exports concerned until it was written again"
+        );
+    }
+    shard.shared.slots.get(flight.slot).end_sync(flight.covers, result.is_ok());
+    if result.is_err() {
+        shard.shared.signal.raise();
+    }
+    shard.shared.sync_ended();
+    let same = |target: &Target| (target.slot, target.segment_id) == (flight.slot, flight.segment_id);
+    if let Some(at) = shard.syncs.targets.iter().position(same) {
+        shard.syncs.targets[at].busy = false;
+        settle(shard, at);
+    }
+}

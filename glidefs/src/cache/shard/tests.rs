@@ -1,0 +1,300 @@
+//! The shard on a real directory: what is written is read, survives reopening, and is counted.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::cache::directory::Directory;
+use crate::cache::disk::MonotonicClock;
+use crate::cache::handle::{Cache, OnFull, Options, Recovered};
+use crate::cache::keeper::Keeper;
+use crate::units::{ExportId, FRAME_BYTES};
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+const A: ExportId = ExportId(1);
+const B: ExportId = ExportId(2);
+
+#[derive(Debug)]
+struct Request {
+    name: u32,
+    buffer: Vec<u8>,
+}
+
+impl Token for Request {
+    fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
+/// A cache in a temporary directory with one shard and a keeper that runs when asked.
+struct Rig {
+    cache: Cache,
+    keeper: Keeper,
+    shard: Shard<Request>,
+    stats: Arc<ShardStats>,
+    recovered: Recovered,
+}
+
+fn range(start: u64, count: u64) -> SectorRange {
+    SectorRange::new(start, count).unwrap()
+}
+
+fn open(directory: &tempfile::TempDir, segments: u64) -> Rig {
+    let options = Options {
+        size_bytes: segments * SEGMENT_BYTES,
+        segment_bytes: SEGMENT_BYTES,
+        shards: 1,
+        on_full: OnFull::Enospc,
+    };
+    let disk = Arc::new(Directory::new(directory.path()));
+    let (cache, recovered) =
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[A, B]).unwrap();
+    let stats = Arc::new(ShardStats::default());
+    let shard = cache.shard(0, Arc::clone(&stats));
+    let mut keeper = cache.keeper();
+    while keeper.step() {}
+    Rig { cache, keeper, shard, stats, recovered }
+}
+
+impl Rig {
+    fn reserve(&mut self, bytes: usize) -> Option<Reservation> {
+        for _ in 0..10_000 {
+            match self.shard.admit(bytes) {
+                Admission::Accept(reservation) => return Some(reservation),
+                Admission::Full => return None,
+                Admission::Delay(_) | Admission::Wait => {
+                    self.keeper.step();
+                }
+            }
+        }
+        panic!("neither room nor an error");
+    }
+
+    fn write(&mut self, volume: ExportId, at: u64, bytes: &[u8], fua: bool) -> bool {
+        let Some(reservation) = self.reserve(bytes.len()) else { return false };
+        let mut buffer = bytes.to_vec();
+        buffer.resize(bytes.len().next_multiple_of(FRAME_BYTES), 0xEE);
+        let volume = self.cache.volume(volume);
+        let token = Request { name: 0, buffer };
+        self.shard.write(&volume, range(at, bytes.len() as u64 / 512), fua, reservation, token);
+        true
+    }
+
+    fn zero(&mut self, volume: ExportId, range: SectorRange) {
+        let reservation = self.reserve(0).unwrap();
+        let volume = self.cache.volume(volume);
+        self.shard.zero(&volume, range, false, reservation, Request { name: 0, buffer: Vec::new() });
+    }
+
+    /// Takes turns and does what is wanted until nothing is.
+    fn settle(&mut self) -> Vec<(Request, Result<(), IoError>)> {
+        let mut completed = Vec::new();
+        for _ in 0..1000 {
+            self.shard.turn();
+            let wants: Vec<_> = self.shard.wants().collect();
+            for want in wants {
+                match want {
+                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
+                    Want::Read { op, file, offset, mut buffer } => {
+                        let result = file.read_at(&mut buffer, offset);
+                        self.shard.read_done(op, result, buffer);
+                    }
+                }
+            }
+            completed.extend(self.shard.completed());
+            if self.shard.idle() {
+                return completed;
+            }
+            self.keeper.step();
+        }
+        panic!("requests never came back: {:?}", self.shard);
+    }
+
+    fn read(&mut self, volume: ExportId, at: u64, sectors: u64) -> Result<Vec<u8>, IoError> {
+        let volume = self.cache.volume(volume);
+        let bytes = usize::try_from(sectors * 512).unwrap();
+        let token = Request { name: 9, buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
+        self.shard.read(&volume, range(at, sectors), token);
+        let (mut token, result) = self.settle().into_iter().find(|(token, _)| token.name == 9).unwrap();
+        token.buffer.truncate(bytes);
+        result.map(|()| token.buffer)
+    }
+
+    fn flush(&mut self, volume: ExportId) -> Result<(), IoError> {
+        let volume = self.cache.volume(volume);
+        self.shard.flush(&volume, Request { name: 8, buffer: Vec::new() });
+        self.settle().into_iter().find(|(token, _)| token.name == 8).unwrap().1
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back_before_and_after_reopening() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    assert!(rig.write(A, 0, &[1; 8192], false));
+    assert!(rig.write(A, 3, &[2; 1536], false));
+    assert!(rig.write(B, 0, &[3; 512], true));
+    rig.zero(A, range(12, 2));
+    let done = rig.settle();
+    assert_eq!(done.len(), 4);
+    assert!(done.iter().all(|(_, result)| result.is_ok()));
+    assert_eq!(rig.stats.appends.get(), 1, "requests of one turn share a record");
+    let mut expected = vec![1; 8192];
+    expected[1536..3072].fill(2);
+    expected[6144..7168].fill(0);
+    expected.extend([0; 512]);
+    for reopened in [false, true] {
+        if reopened {
+            drop(rig);
+            rig = open(&directory, 8);
+            assert_eq!((rig.recovered.scans, rig.recovered.entries), (1, 4));
+        }
+        assert_eq!(rig.read(A, 0, 17), Ok(expected.clone()), "reopened: {reopened}");
+        assert_eq!(rig.read(A, 5, 2), Ok(expected[2560..3584].to_vec()));
+        assert_eq!(rig.read(B, 0, 2).unwrap()[..512], [3; 512]);
+        assert_eq!(rig.read(B, 0, 2).unwrap()[512..], [0; 512]);
+    }
+    drop(rig);
+    let rig = open(&directory, 8);
+    assert_eq!((rig.recovered.scans, rig.recovered.footers), (0, 1), "recovery sealed what it scanned");
+}
+
+#[test]
+fn flush_syncs_only_what_its_volume_has_unsynced() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    assert_eq!(rig.flush(A), Ok(()));
+    assert_eq!(rig.stats.syncs.get(), 0);
+    rig.write(A, 0, &[1; 4096], false);
+    rig.settle();
+    assert_eq!(rig.flush(B), Ok(()));
+    assert_eq!(rig.stats.syncs.get(), 0, "nothing of B was written");
+    assert_eq!(rig.flush(A), Ok(()));
+    assert_eq!(rig.flush(A), Ok(()));
+    assert_eq!((rig.stats.syncs.get(), rig.stats.empty_flushes.get()), (1, 3));
+}
+
+#[test]
+fn flushes_of_many_volumes_share_one_sync() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.write(A, 0, &[1; 4096], false);
+    rig.write(B, 0, &[1; 4096], true);
+    rig.shard.turn();
+    for volume in [A, B] {
+        let volume = rig.cache.volume(volume);
+        rig.shard.flush(&volume, Request { name: 8, buffer: Vec::new() });
+    }
+    assert_eq!(rig.settle().len(), 4);
+    assert_eq!(rig.stats.syncs.get(), 1);
+}
+
+#[test]
+fn overwriting_many_times_the_size_of_the_cache_never_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    // Half of what the cache holds, written over and over in another order each time.
+    let blocks = 4 * SEGMENT_BYTES / 16_384;
+    for round in 0..12_u64 {
+        for step in 0..blocks {
+            let block = (step * 37 + round * 11) % blocks;
+            let fill = u8::try_from((round + block) % 251).unwrap();
+            assert!(rig.write(A, block * 32, &[fill; 16_384], false), "round {round}, step {step}");
+            rig.settle();
+        }
+    }
+    for block in 0..blocks {
+        let fill = u8::try_from((11 + block) % 251).unwrap();
+        assert_eq!(rig.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
+    }
+    let stats = rig.cache.stats();
+    assert_eq!(stats.live_bytes, 4 * SEGMENT_BYTES);
+    drop(rig);
+    let mut rig = open(&directory, 8);
+    for block in 0..blocks {
+        let fill = u8::try_from((11 + block) % 251).unwrap();
+        assert_eq!(rig.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
+    }
+}
+
+#[test]
+fn a_cache_full_of_needed_data_says_so_and_recovers_when_an_export_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 6);
+    let mut written = 0;
+    while rig.write(A, written * 256, &vec![7; 131_072], false) {
+        rig.settle();
+        written += 1;
+        assert!(written < 60, "more fits than there is room");
+    }
+    assert!(written >= 12, "only {written} writes fitted");
+    assert_eq!(rig.read(A, 0, 8), Ok(vec![7; 4096]));
+    rig.cache.remove(A);
+    while rig.keeper.step() {}
+    assert!(rig.write(B, 0, &[8; 4096], false));
+    rig.settle();
+    assert_eq!(rig.read(B, 0, 8), Ok(vec![8; 4096]));
+}
+
+#[test]
+fn a_damaged_frame_fails_exactly_the_reads_that_need_it() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.write(A, 0, &[1; 12_288], true);
+    rig.settle();
+    let file =
+        std::fs::OpenOptions::new().write(true).open(directory.path().join("segments/00000000.seg")).unwrap();
+    // Frame 0 is the segment's header, frame 1 the record's, frame 3 the second of the data.
+    file.write_at(&[0], 3 * 4096 + 100).unwrap();
+    assert_eq!(rig.read(A, 0, 8), Ok(vec![1; 4096]));
+    assert_eq!(rig.read(A, 8, 1), Err(IoError::Corrupt));
+    assert_eq!(rig.read(A, 0, 24), Err(IoError::Corrupt));
+    assert_eq!(rig.read(A, 16, 8), Ok(vec![1; 4096]));
+    assert_eq!(rig.cache.stats().corrupt_frames, 2);
+    rig.write(A, 8, &[2; 4096], false);
+    rig.settle();
+    assert_eq!(rig.read(A, 8, 8), Ok(vec![2; 4096]), "writing it again heals it");
+}
+
+#[test]
+fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let _rig = open(&directory, 8);
+    let options = Options { size_bytes: 8 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+    let open = |path: &std::path::Path| {
+        Cache::open(Arc::new(Directory::new(path)), Arc::new(MonotonicClock::default()), options, &[])
+            .unwrap_err()
+    };
+    assert!(matches!(open(directory.path()), crate::cache::CacheError::InUse { .. }));
+    assert!(matches!(
+        open(&directory.path().join("none")),
+        crate::cache::CacheError::DirectoryMissing { .. }
+    ));
+}
+
+#[test]
+fn a_cache_grows_and_shrinks_but_not_below_its_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let fill = |rig: &mut Rig, writes: u64| {
+        for at in 0..writes {
+            assert!(rig.write(A, at * 256, &vec![5; 131_072], false));
+            rig.settle();
+        }
+    };
+    let mut rig = open(&directory, 6);
+    fill(&mut rig, 8);
+    drop(rig);
+    let mut rig = open(&directory, 12);
+    fill(&mut rig, 40);
+    drop(rig);
+    let options = Options { size_bytes: 5 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+    let shrink = |exports: &[ExportId]| {
+        let disk = Arc::new(Directory::new(directory.path()));
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, exports)
+    };
+    let refused = shrink(&[A]).unwrap_err();
+    assert!(matches!(refused, crate::cache::CacheError::CannotShrink { slots: 5, .. }), "{refused}");
+    shrink(&[]).unwrap();
+    let files = std::fs::read_dir(directory.path().join("segments")).unwrap().count();
+    assert!(files <= 5, "{files} files");
+}
