@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod export;
+
 pub mod cache;
 
 pub mod store;

@@ -1,0 +1,180 @@
+//! One virtual disk: its identity, size, bounds and counters, and the vocabulary of a block request.
+//!
+//! Does not own where bytes live (`cache`), which device shows them (`ublk`) or names and life cycle (`router`).
+//! Invariant: a request that passed [`Export::check`] lies inside the export.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::cache::Volume;
+use crate::observe::io::QueueStats;
+use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
+
+/// What a block request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Copy bytes to the client.
+    Read,
+    /// Take bytes from the client.
+    Write,
+    /// Make every write acknowledged before this request stable.
+    Flush,
+    /// The client no longer needs these sectors; they read as zeroes.
+    Discard,
+    /// Make these sectors zero.
+    WriteZeroes,
+}
+
+/// A block request as the device delivered it, before it has a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// What to do.
+    pub operation: Operation,
+    /// Where; empty for FLUSH.
+    pub range: SectorRange,
+    /// Stable before it is acknowledged (WRITE, DISCARD and WRITE_ZEROES).
+    pub fua: bool,
+}
+
+/// Why a request was refused before it reached the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// It reaches beyond the end of the export.
+    #[error("request ends at sector {end}, export has {sectors}")]
+    OutOfBounds {
+        /// One past the last sector asked for.
+        end: u64,
+        /// Sectors in the export.
+        sectors: u64,
+    },
+    /// It carries more data than a request may.
+    #[error("request carries {bytes} bytes, {REQUEST_BYTES_MAX} is the most")]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// READ or WRITE of nothing.
+    #[error("request carries no sectors")]
+    Empty,
+}
+
+/// One virtual disk.
+#[derive(Debug)]
+pub struct Export {
+    id: ExportId,
+    name: String,
+    sectors: AtomicU64,
+    volume: Arc<Volume>,
+    queues: Mutex<Vec<Arc<QueueStats>>>,
+}
+
+impl Export {
+    /// An export of `size_bytes` (a positive multiple of 512, checked by the router) over `volume`.
+    pub fn new(id: ExportId, name: String, size_bytes: u64, volume: Arc<Volume>) -> Self {
+        Self {
+            id,
+            name,
+            sectors: AtomicU64::new(size_bytes / SECTOR_BYTES),
+            volume,
+            queues: Mutex::default(),
+        }
+    }
+
+    /// Identity in the cache.
+    pub fn id(&self) -> ExportId {
+        self.id
+    }
+
+    /// Name the user gave.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Size in sectors.
+    pub fn sectors(&self) -> u64 {
+        self.sectors.load(Ordering::Acquire)
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.sectors().saturating_mul(SECTOR_BYTES)
+    }
+
+    /// Makes the export `size_bytes` long. The router only ever grows it.
+    pub fn set_size_bytes(&self, size_bytes: u64) {
+        self.sectors.store(size_bytes / SECTOR_BYTES, Ordering::Release);
+    }
+
+    /// The export's data in the cache.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Counters for one more queue, kept for as long as the export lives so that totals never go back.
+    pub fn queue_stats(&self, queue_id: u16) -> Arc<QueueStats> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        while queues.len() <= usize::from(queue_id) {
+            queues.push(Arc::default());
+        }
+        Arc::clone(&queues[usize::from(queue_id)])
+    }
+
+    /// Counters of every queue the export has had.
+    pub fn all_stats(&self) -> Vec<Arc<QueueStats>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether `request` lies inside the export and is no larger than a request may be.
+    pub fn check(&self, request: &Request) -> Result<(), RequestError> {
+        if request.operation == Operation::Flush {
+            return Ok(());
+        }
+        let (range, sectors) = (request.range, self.sectors());
+        if range.is_empty() {
+            return Err(RequestError::Empty);
+        }
+        if range.end() > sectors {
+            return Err(RequestError::OutOfBounds { end: range.end(), sectors });
+        }
+        if matches!(request.operation, Operation::Read | Operation::Write) {
+            let bytes = range.bytes().unwrap_or(u64::MAX);
+            if bytes > REQUEST_BYTES_MAX as u64 {
+                return Err(RequestError::TooLarge { bytes });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Volume;
+
+    fn export() -> Export {
+        Export::new(ExportId(1), "e".into(), 1 << 20, Arc::new(Volume::new(ExportId(1))))
+    }
+
+    fn request(operation: Operation, start: u64, count: u64) -> Request {
+        Request { operation, range: SectorRange::new(start, count).unwrap(), fua: false }
+    }
+
+    #[test]
+    fn a_request_beyond_the_end_is_refused_and_one_up_to_the_end_is_not() {
+        assert_eq!(export().check(&request(Operation::Read, 2040, 8)), Ok(()));
+        assert_eq!(
+            export().check(&request(Operation::Read, 2041, 8)),
+            Err(RequestError::OutOfBounds { end: 2049, sectors: 2048 })
+        );
+    }
+
+    #[test]
+    fn only_reads_and_writes_are_limited_in_size() {
+        assert_eq!(export().check(&request(Operation::Discard, 0, 2048)), Ok(()));
+        assert!(matches!(
+            export().check(&request(Operation::Write, 0, 257)),
+            Err(RequestError::TooLarge { .. })
+        ));
+        assert_eq!(export().check(&request(Operation::Write, 0, 0)), Err(RequestError::Empty));
+    }
+}
