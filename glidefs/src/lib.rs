@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod router;
+
 pub mod export;
 
 pub mod cache;

@@ -1,0 +1,173 @@
+//! One export in memory, and the right to change it.
+//!
+//! Owns the pairing of state and record. Invariants: only who holds an [`Entry`] as a [`Held`] changes it; the record in
+//! memory is never ahead of the one in the catalog.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
+
+use super::catalog::Catalog;
+use super::name::ExportName;
+use super::record::{Desired, Record};
+use super::state::{Event, ForbiddenTransition, State};
+use super::{CatalogError, ExportInfo};
+use crate::cache::Volume;
+use crate::export::Export;
+
+/// One export.
+#[derive(Debug)]
+pub(super) struct Entry {
+    name: ExportName,
+    export: Arc<Export>,
+    operation: Arc<tokio::sync::Mutex<()>>,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug)]
+struct Status {
+    state: State,
+    record: Record,
+    /// Whether the export has left the router; who waited for it looks its name up again.
+    gone: bool,
+}
+
+/// The right to change an export: its operation lock, and a part in the daemon's life.
+#[derive(Debug)]
+pub(super) struct Held {
+    entry: Arc<Entry>,
+    _operation: OwnedMutexGuard<()>,
+    _gate: OwnedRwLockReadGuard<bool>,
+}
+
+impl Entry {
+    fn new(name: ExportName, record: Record, volume: Arc<Volume>, state: State) -> Arc<Self> {
+        let export = Export::new(record.export_id(), record.name.clone(), record.size_bytes, volume);
+        Arc::new(Self {
+            name,
+            export: Arc::new(export),
+            operation: Arc::default(),
+            status: Mutex::new(Status { state, record, gone: false }),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &ExportName {
+        &self.name
+    }
+
+    /// The export itself.
+    pub fn export(&self) -> &Arc<Export> {
+        &self.export
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        self.status().state.clone()
+    }
+
+    /// The export as users see it.
+    pub fn info(&self) -> ExportInfo {
+        let status = self.status();
+        let record = &status.record;
+        ExportInfo {
+            id: record.export_id(),
+            name: self.name.clone(),
+            size_bytes: record.size_bytes,
+            queues: record.queues,
+            queue_depth: record.queue_depth,
+            device: (status.state.has_device() && record.device.boot_id.is_some())
+                .then(|| record.device_id()),
+            state: status.state.clone(),
+            created_unix_millis: record.created_unix_millis,
+        }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Waits until nobody else changes `entry`.
+    pub async fn wait(entry: Arc<Entry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
+        let operation = Arc::clone(&entry.operation).lock_owned().await;
+        Self { entry, _operation: operation, _gate: gate }
+    }
+
+    /// A new export that is about to get its first device.
+    pub fn created(
+        name: ExportName,
+        record: Record,
+        volume: Arc<Volume>,
+        gate: OwnedRwLockReadGuard<bool>,
+    ) -> Self {
+        let entry = Entry::new(name, record, volume, State::Creating);
+        Self::at_once(entry, gate)
+    }
+
+    /// An export from the catalog, in the state of what is to be done about it.
+    pub fn loaded(
+        name: ExportName,
+        record: Record,
+        volume: Arc<Volume>,
+        gate: OwnedRwLockReadGuard<bool>,
+    ) -> Self {
+        let state = match record.desired {
+            Desired::Attached => State::Recovering,
+            Desired::Detached => State::Detaching,
+            Desired::Deleted => State::Deleting,
+        };
+        Self::at_once(Entry::new(name, record, volume, state), gate)
+    }
+
+    /// Holds an entry that nobody else can know of yet.
+    fn at_once(entry: Arc<Entry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
+        let operation = Arc::clone(&entry.operation);
+        #[expect(clippy::expect_used, reason = "the lock was made a moment ago and nobody else has it")]
+        let operation = operation.try_lock_owned().expect("a lock nobody else knows of is free");
+        Self { entry, _operation: operation, _gate: gate }
+    }
+
+    /// The export that is held.
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
+    /// What the catalog says.
+    pub fn record(&self) -> Record {
+        self.entry.status().record.clone()
+    }
+
+    /// Whether the export left the router while this was waited for.
+    pub fn is_gone(&self) -> bool {
+        self.entry.status().gone
+    }
+
+    /// Says that the export has left the router.
+    pub fn mark_gone(&self) {
+        self.entry.status().gone = true;
+    }
+
+    /// Moves to the state that follows `event`.
+    pub fn step(&self, event: Event) -> Result<(), ForbiddenTransition> {
+        let mut status = self.entry.status();
+        status.state = status.state.after(event)?;
+        Ok(())
+    }
+
+    /// Changes the record, in the catalog first and then in memory.
+    pub async fn write(
+        &self,
+        catalog: &Catalog,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<(), CatalogError> {
+        let mut record = self.record();
+        change(&mut record);
+        if record != self.entry.status().record {
+            catalog.put(record.clone()).await?;
+            self.entry.status().record = record;
+        }
+        Ok(())
+    }
+}

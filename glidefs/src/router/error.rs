@@ -1,0 +1,117 @@
+//! Why an operation on an export failed.
+
+use super::catalog::CatalogError;
+use super::devices::DeviceError;
+use super::name::NameError;
+use super::size::SizeError;
+use super::state::ForbiddenTransition;
+
+/// Why an operation on an export failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RouterError {
+    /// The name breaks the naming rule.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The size breaks the size rule.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// A parameter is outside its bounds.
+    #[error("{parameter} is {value}: use {min} to {max}")]
+    Parameter {
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// Least allowed value.
+        min: u64,
+        /// Greatest allowed value.
+        max: u64,
+    },
+    /// There is no such export.
+    #[error("there is no export {name:?}: `glidefs export list` shows those that exist")]
+    NotFound {
+        /// The name asked for.
+        name: String,
+    },
+    /// The name is taken by an export with other parameters.
+    #[error(
+        "export {name} exists with {parameter} {existing}, not {wanted}: \
+         choose another name, or resize or delete the export"
+    )]
+    Conflict {
+        /// The name asked for.
+        name: String,
+        /// The parameter that differs.
+        parameter: &'static str,
+        /// What it is.
+        existing: u64,
+        /// What was asked for.
+        wanted: u64,
+    },
+    /// An export never gets smaller.
+    #[error(
+        "export {name} has {existing_bytes} bytes and cannot shrink to {wanted_bytes}: only growing is possible"
+    )]
+    Shrink {
+        /// The export.
+        name: String,
+        /// Its size.
+        existing_bytes: u64,
+        /// The size asked for.
+        wanted_bytes: u64,
+    },
+    /// `[exports] max` is reached.
+    #[error("there are {max} exports, as many as allowed: delete some or raise `[exports] max`")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// Every export id has been used.
+    #[error("this cache directory has used up its export ids: start with a new one")]
+    IdsExhausted,
+    /// The export is being deleted, and that has failed half-way.
+    #[error("export {name} is half deleted: delete it again")]
+    HalfDeleted {
+        /// The export.
+        name: String,
+    },
+    /// The daemon is stopping.
+    #[error("the daemon is stopping: try again when it runs")]
+    Stopping,
+    /// The operation broke off.
+    #[error("the operation on export {name} broke off: see the daemon's log")]
+    Interrupted {
+        /// The export.
+        name: String,
+    },
+    /// The export's device could not be made, found or removed.
+    #[error("cannot {action} the device of export {name}")]
+    Device {
+        /// What was tried: attach, find, recover or remove.
+        action: &'static str,
+        /// The export.
+        name: String,
+        /// What went wrong.
+        #[source]
+        source: DeviceError,
+    },
+    /// The export has grown, and the kernel could not be told.
+    #[error(
+        "export {name} has {size_bytes} bytes now, but its device keeps the old size until it is detached and attached"
+    )]
+    SizeNotTold {
+        /// The export.
+        name: String,
+        /// Its new size.
+        size_bytes: u64,
+        /// What went wrong.
+        #[source]
+        source: DeviceError,
+    },
+    /// The catalog could not be changed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The export's state does not allow the step: an error in glidefs itself.
+    #[error(transparent)]
+    State(#[from] ForbiddenTransition),
+}

@@ -1,0 +1,258 @@
+//! Export name → export → device: names, life cycle, catalog.
+//!
+//! Owns which exports exist, what state each is in and which device shows it. Does not own their data (`cache`), how a device
+//! is made (`ublk`, reached through [`Devices`]) nor how users ask (`api`, `cli`).
+//!
+//! Invariants:
+//! - What the user wants is in the catalog before anything is done about it; [`Router::start`] finishes what a crash cut
+//!   short, so that no device is without an export and no export lost.
+//! - Operations on one export run one after the other; those on different exports in parallel.
+//! - An operation that has begun is finished even if its caller goes away.
+//! - One export's failure never stops another.
+//!
+//! | File | What it owns |
+//! |---|---|
+//! | `name`, `size` | which names and sizes are allowed |
+//! | `state` | the life cycle: states, events, the transition function |
+//! | `record`, `catalog` | what is remembered on disk |
+//! | `numbers` | which device numbers are spoken for |
+//! | `entry` | one export in memory, and the right to change it |
+//! | `operations` | create, attach, detach, resize, delete |
+//! | `recovery` | what happens at start |
+//! | `devices`, `volumes` | the traits through which the router reaches devices and data |
+
+mod catalog;
+pub mod devices;
+mod entry;
+mod error;
+mod name;
+mod numbers;
+mod operations;
+mod record;
+mod recovery;
+mod size;
+mod state;
+#[cfg(test)]
+pub(crate) mod tests;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio::sync::OwnedRwLockReadGuard;
+
+pub use self::catalog::{Catalog, CatalogError};
+pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
+use self::entry::{Entry, Held};
+pub use self::error::RouterError;
+pub use self::name::{ExportName, NAME_CHARS_MAX, NameError};
+use self::numbers::Numbers;
+use self::operations::new_record;
+pub use self::operations::{CreateExport, Created, Deleted};
+pub use self::recovery::Recovery;
+pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
+pub use self::state::{Event, ForbiddenTransition, State};
+pub use self::volumes::Volumes;
+use crate::export::Export;
+use crate::units::ExportId;
+
+/// Most queues a device may be asked to have.
+pub const QUEUES_MAX: u16 = 128;
+/// Most requests in flight a queue may be asked to have: the kernel's limit.
+pub const QUEUE_DEPTH_MAX: u16 = 4096;
+
+/// What the router needs to be told.
+#[derive(Clone, Debug)]
+pub struct RouterOptions {
+    /// Exports that may exist at the same time.
+    pub exports_max: usize,
+    /// Queues of a new export that does not say.
+    pub queues_default: u16,
+    /// Queue depth of a new export that does not say.
+    pub queue_depth_default: u16,
+    /// Devices that are recovered, or removed at the end, at the same time.
+    pub parallel_max: usize,
+    /// Identity of this boot of the kernel: devices do not outlive it. See [`kernel_boot_id`].
+    pub boot_id: String,
+}
+
+/// Identity of this boot of the kernel.
+pub fn kernel_boot_id() -> std::io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// One export as users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Identity in the cache.
+    pub id: ExportId,
+    /// Name.
+    pub name: ExportName,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Queues of its device.
+    pub queues: u16,
+    /// Requests in flight a queue, at most.
+    pub queue_depth: u16,
+    /// The device, where there is one.
+    pub device: Option<DeviceId>,
+    /// What the export is doing.
+    pub state: State,
+    /// When it was created, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+}
+
+/// All exports of the daemon.
+pub struct Router {
+    catalog: Catalog,
+    devices: Arc<dyn Devices>,
+    volumes: Arc<dyn Volumes>,
+    options: RouterOptions,
+    exports: RwLock<Exports>,
+    /// Whether new operations are refused. Every operation holds it for reading until it ends.
+    stopping: Arc<tokio::sync::RwLock<bool>>,
+    /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
+    loaded: Mutex<Vec<Held>>,
+}
+
+/// The exports in memory.
+#[derive(Debug, Default)]
+struct Exports {
+    by_name: BTreeMap<ExportName, Arc<Entry>>,
+    numbers: Numbers,
+    next_id: u32,
+}
+
+/// What became of an attempt to add an export.
+enum Added {
+    /// It is new, and held by who added it.
+    New(Held),
+    /// There was one of its name.
+    Existing(Arc<Entry>, OwnedRwLockReadGuard<bool>),
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Router {
+    /// A router over the exports in `catalog`. They are listed at once as recovering; [`Router::start`] gives them their
+    /// devices, and operations on them wait for it. New exports may be created meanwhile.
+    pub fn new(
+        mut catalog: Catalog,
+        devices: Arc<dyn Devices>,
+        volumes: Arc<dyn Volumes>,
+        options: RouterOptions,
+    ) -> Arc<Self> {
+        let records = catalog.take_loaded();
+        let mut exports = Exports { next_id: catalog.next_export_id(), ..Exports::default() };
+        let stopping = Arc::new(tokio::sync::RwLock::new(false));
+        let mut loaded = Vec::with_capacity(records.len());
+        for (name, record) in records {
+            // Nobody can be stopping a router that is not made yet.
+            let Ok(gate) = Arc::clone(&stopping).try_read_owned() else { continue };
+            exports.numbers.take(record.device.number);
+            let volume = volumes.volume(record.export_id());
+            let held = Held::loaded(name.clone(), record, volume, gate);
+            exports.by_name.insert(name, Arc::clone(held.entry()));
+            loaded.push(held);
+        }
+        Arc::new(Self {
+            catalog,
+            devices,
+            volumes,
+            options,
+            exports: RwLock::new(exports),
+            stopping,
+            loaded: Mutex::new(loaded),
+        })
+    }
+
+    /// Every export, by name.
+    pub fn list(&self) -> Vec<ExportInfo> {
+        self.entries().iter().map(|entry| entry.info()).collect()
+    }
+
+    /// One export.
+    pub fn show(&self, name: &str) -> Result<ExportInfo, RouterError> {
+        self.entry(name).map(|entry| entry.info()).ok_or_else(|| RouterError::NotFound { name: name.into() })
+    }
+
+    /// The exports themselves, by name, for their counters.
+    pub fn exports(&self) -> Vec<Arc<Export>> {
+        self.entries().iter().map(|entry| Arc::clone(entry.export())).collect()
+    }
+
+    /// Limits and defaults in force.
+    pub fn options(&self) -> &RouterOptions {
+        &self.options
+    }
+
+    /// Refuses operations from now on and returns when those under way have ended. Devices stay as they are.
+    pub async fn stop(&self) {
+        *self.stopping.write().await = true;
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports.by_name.values().cloned().collect()
+    }
+
+    fn entry(&self, name: &str) -> Option<Arc<Entry>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).by_name.get(name).cloned()
+    }
+
+    /// Takes part in the daemon's life: [`Router::stop`] waits until the guard is dropped.
+    async fn enter(&self) -> Result<OwnedRwLockReadGuard<bool>, RouterError> {
+        let guard = Arc::clone(&self.stopping).read_owned().await;
+        if *guard { Err(RouterError::Stopping) } else { Ok(guard) }
+    }
+
+    /// The right to change an existing export, or the reason why there is none.
+    async fn hold(&self, name: &str) -> Result<Held, RouterError> {
+        loop {
+            let entry = self.entry(name).ok_or_else(|| RouterError::NotFound { name: name.into() })?;
+            let held = Held::wait(entry, self.enter().await?).await;
+            if !held.is_gone() {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// Adds an export that is not in the catalog yet, or gives the one that has its name.
+    fn add(&self, request: &CreateExport, gate: OwnedRwLockReadGuard<bool>) -> Result<Added, RouterError> {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = exports.by_name.get(&request.name) {
+            return Ok(Added::Existing(Arc::clone(entry), gate));
+        }
+        if exports.by_name.len() >= self.options.exports_max {
+            return Err(RouterError::TooMany { max: self.options.exports_max });
+        }
+        let id = exports.next_id;
+        exports.next_id = id.checked_add(1).ok_or(RouterError::IdsExhausted)?;
+        let number = exports.numbers.take_lowest();
+        let record = new_record(id, number, request, &self.options);
+        let held = Held::created(request.name.clone(), record, self.volumes.volume(ExportId(id)), gate);
+        exports.by_name.insert(request.name.clone(), Arc::clone(held.entry()));
+        Ok(Added::New(held))
+    }
+
+    /// Takes an export out of memory, with its data. It is in the catalog no more.
+    fn forget(&self, held: &Held) {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        exports.by_name.remove(held.entry().name());
+        exports.numbers.release(held.record().device.number);
+        drop(exports);
+        held.mark_gone();
+        self.volumes.remove(held.entry().export().id());
+    }
+
+    /// Remembers that an export's device has another number than it was asked to have.
+    fn renumber(&self, from: u32, to: u32) {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        exports.numbers.take(to);
+        exports.numbers.release(from);
+    }
+}

@@ -1,0 +1,405 @@
+//! What users do with exports: create, attach, detach, resize, delete.
+//!
+//! Owns the order of steps: the wish goes to the catalog, then the device follows, then the catalog learns what became of it.
+//! Does not own start-up (`recovery`), which finishes what a crash cut short between these steps.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::devices::{DeviceError, DeviceId};
+use super::entry::Held;
+use super::error::RouterError;
+use super::name::ExportName;
+use super::record::{Desired, DeviceRecord, Record};
+use super::size::ExportSize;
+use super::state::{Event, State};
+use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
+use crate::observe::chain;
+
+/// What a new export is to be like.
+#[derive(Clone, Debug)]
+pub struct CreateExport {
+    /// Its name.
+    pub name: ExportName,
+    /// Its size.
+    pub size: ExportSize,
+    /// Queues of its device; the configured default when not given.
+    pub queues: Option<u16>,
+    /// Requests in flight a queue; the configured default when not given.
+    pub queue_depth: Option<u16>,
+}
+
+/// What [`Router::create`] did.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The export.
+    pub info: ExportInfo,
+    /// Whether it was there before, with the same parameters.
+    pub existed: bool,
+}
+
+/// What [`Router::delete`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// The export was there and is gone.
+    Now,
+    /// There was none.
+    Absent,
+}
+
+/// The catalog entry of an export that is about to be created.
+pub(super) fn new_record(id: u32, number: u32, request: &CreateExport, options: &RouterOptions) -> Record {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    Record {
+        id,
+        name: request.name.to_string(),
+        size_bytes: request.size.bytes(),
+        queues: request.queues.unwrap_or(options.queues_default),
+        queue_depth: request.queue_depth.unwrap_or(options.queue_depth_default),
+        desired: Desired::Attached,
+        device: DeviceRecord {
+            number,
+            boot_id: Some(options.boot_id.clone()),
+            size_bytes: request.size.bytes(),
+        },
+        created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
+    }
+}
+
+impl Router {
+    /// Makes an export and its device. When one of that name exists with the same parameters, that is the answer; if its
+    /// device had failed to be made, that is tried again.
+    pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
+        check_parameter("queues", request.queues, QUEUES_MAX)?;
+        check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
+        let router = Arc::clone(self);
+        finish(request.name.to_string(), async move { router.create_now(request).await }).await
+    }
+
+    /// Makes a device for an export that has none. Succeeds when it has one.
+    pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, |router, held| async move {
+            router.attach_held(&held).await?;
+            Ok(held.entry().info())
+        })
+        .await
+    }
+
+    /// Removes the device of an export and keeps its data. Succeeds when it has none.
+    pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, |router, held| async move {
+            router.detach_held(&held).await?;
+            Ok(held.entry().info())
+        })
+        .await
+    }
+
+    /// Makes an export larger while it is used.
+    pub async fn resize(self: &Arc<Self>, name: &str, size: ExportSize) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, move |router, held| async move {
+            router.resize_held(&held, size).await?;
+            Ok(held.entry().info())
+        })
+        .await
+    }
+
+    /// Removes an export: its device, its data and its catalog entry. Succeeds when there is none.
+    pub async fn delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
+        let deleted = self.on_held(name, |router, held| async move { router.delete_held(&held).await }).await;
+        match deleted {
+            Ok(()) => Ok(Deleted::Now),
+            Err(RouterError::NotFound { .. }) => Ok(Deleted::Absent),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs `work` with the right to change the export called `name`, to its end whatever becomes of the caller.
+    async fn on_held<T, W, F>(self: &Arc<Self>, name: &str, work: W) -> Result<T, RouterError>
+    where
+        T: Send + 'static,
+        W: FnOnce(Arc<Self>, Held) -> F + Send + 'static,
+        F: Future<Output = Result<T, RouterError>> + Send,
+    {
+        let (router, name) = (Arc::clone(self), name.to_owned());
+        finish(name.clone(), async move {
+            let held = router.hold(&name).await?;
+            work(router, held).await
+        })
+        .await
+    }
+
+    async fn create_now(self: Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
+        loop {
+            let gate = self.enter().await?;
+            let (entry, gate) = match self.add(&request, gate)? {
+                Added::New(held) => {
+                    self.first_attach(&held).await?;
+                    return Ok(Created { info: held.entry().info(), existed: false });
+                }
+                Added::Existing(entry, gate) => (entry, gate),
+            };
+            let held = Held::wait(entry, gate).await;
+            if held.is_gone() {
+                continue;
+            }
+            let record = held.record();
+            compare(&record, &request)?;
+            let failed = matches!(held.entry().state(), State::Failed { .. });
+            if failed && record.desired != Desired::Detached {
+                self.attach_held(&held).await?;
+            }
+            return Ok(Created { info: held.entry().info(), existed: true });
+        }
+    }
+
+    /// Catalog entry and device of a new export; nothing is left of it where it certainly got no device.
+    async fn first_attach(&self, held: &Held) -> Result<(), RouterError> {
+        if let Err(error) = self.catalog.put(held.record()).await {
+            self.forget(held);
+            return Err(error.into());
+        }
+        let Err(error) = self.make_device(held).await else {
+            tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export created");
+            return Ok(());
+        };
+        let nothing_made = matches!(
+            &error,
+            RouterError::Device {
+                source: DeviceError::NoDriver | DeviceError::NoPermission | DeviceError::LimitReached,
+                ..
+            }
+        );
+        if nothing_made && self.catalog.remove(held.record().export_id()).await.is_ok() {
+            self.forget(held);
+            return Err(error);
+        }
+        failed(held, error)
+    }
+
+    /// Gives an export its device, new or recovered, whatever state it is in.
+    pub(super) async fn attach_held(&self, held: &Held) -> Result<(), RouterError> {
+        if held.record().desired == Desired::Deleted {
+            return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
+        }
+        if held.entry().state() == State::Serving {
+            return Ok(());
+        }
+        held.step(Event::BeginAttach)?;
+        match self.attach_steps(held).await {
+            Ok(()) => {
+                tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export attached");
+                Ok(())
+            }
+            Err(error) => failed(held, error),
+        }
+    }
+
+    async fn attach_steps(&self, held: &Held) -> Result<(), RouterError> {
+        if self.device_exists(held).await? {
+            held.write(&self.catalog, |record| record.desired = Desired::Attached).await?;
+            return self.recover_device(held).await;
+        }
+        self.attach_anew(held).await
+    }
+
+    /// Writes the wish for a device and makes one; there is none yet.
+    pub(super) async fn attach_anew(&self, held: &Held) -> Result<(), RouterError> {
+        let boot_id = Some(self.options.boot_id.clone());
+        held.write(&self.catalog, |record| {
+            record.desired = Desired::Attached;
+            record.device.boot_id = boot_id;
+            record.device.size_bytes = record.size_bytes;
+        })
+        .await?;
+        self.make_device(held).await
+    }
+
+    /// Makes the device that the catalog entry asks for.
+    async fn make_device(&self, held: &Held) -> Result<(), RouterError> {
+        let record = held.record();
+        let export = Arc::clone(held.entry().export());
+        let made = self.devices.attach(export, record.device_options(), Some(record.device_id())).await;
+        let device = made.map_err(|source| device_error("attach", held, source))?;
+        if device != record.device_id() {
+            self.adopt_number(held, device).await?;
+        }
+        held.step(Event::DeviceReady)?;
+        Ok(())
+    }
+
+    /// Remembers the number that the kernel gave instead of the one asked for; removes the device where that fails.
+    async fn adopt_number(&self, held: &Held, device: DeviceId) -> Result<(), RouterError> {
+        let before = held.record().device.number;
+        if let Err(error) = held.write(&self.catalog, |record| record.device.number = device.0).await {
+            self.devices.detach(device).await.map_err(|source| device_error("remove", held, source))?;
+            return Err(error.into());
+        }
+        self.renumber(before, device.0);
+        Ok(())
+    }
+
+    /// Takes over the device that an earlier daemon, or an attempt that failed, left behind.
+    pub(super) async fn recover_device(&self, held: &Held) -> Result<(), RouterError> {
+        let device = held.record().device_id();
+        let recovered = self.devices.recover(Arc::clone(held.entry().export()), device).await;
+        recovered.map_err(|source| device_error("recover", held, source))?;
+        held.step(Event::DeviceReady)?;
+        if let Err(error) = self.tell_size(held).await {
+            tracing::warn!(
+                export = %held.entry().name(), device_id = device.0, error = %chain(&error),
+                "device keeps its old size until it is attached again"
+            );
+        }
+        Ok(())
+    }
+
+    /// Tells the kernel the export's size, where it does not know.
+    async fn tell_size(&self, held: &Held) -> Result<(), RouterError> {
+        let record = held.record();
+        if record.device.size_bytes == record.size_bytes {
+            return Ok(());
+        }
+        let told = self.devices.resize(held.entry().export(), record.device_id()).await;
+        told.map_err(|source| RouterError::SizeNotTold {
+            name: record.name,
+            size_bytes: record.size_bytes,
+            source,
+        })?;
+        held.write(&self.catalog, |record| record.device.size_bytes = record.size_bytes).await?;
+        Ok(())
+    }
+
+    async fn detach_held(&self, held: &Held) -> Result<(), RouterError> {
+        if held.record().desired == Desired::Deleted {
+            return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
+        }
+        let state = held.entry().state();
+        if state == State::Detached {
+            return Ok(());
+        }
+        held.step(Event::BeginDetach)?;
+        match self.detach_steps(held, state == State::Serving).await {
+            Ok(()) => {
+                tracing::info!(export = %held.entry().name(), "export detached");
+                Ok(())
+            }
+            Err(error) => failed(held, error),
+        }
+    }
+
+    pub(super) async fn detach_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
+        held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
+        self.remove_device(held, serving).await?;
+        held.write(&self.catalog, |record| record.device.boot_id = None).await?;
+        held.step(Event::DeviceGone)?;
+        Ok(())
+    }
+
+    async fn delete_held(&self, held: &Held) -> Result<(), RouterError> {
+        let serving = held.entry().state() == State::Serving;
+        held.step(Event::BeginDelete)?;
+        match self.delete_steps(held, serving).await {
+            Ok(()) => {
+                tracing::info!(export = %held.entry().name(), "export deleted");
+                Ok(())
+            }
+            Err(error) => failed(held, error),
+        }
+    }
+
+    pub(super) async fn delete_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
+        held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
+        self.remove_device(held, serving).await?;
+        self.catalog.remove(held.record().export_id()).await?;
+        self.forget(held);
+        Ok(())
+    }
+
+    async fn resize_held(&self, held: &Held, size: ExportSize) -> Result<(), RouterError> {
+        let record = held.record();
+        if record.desired == Desired::Deleted {
+            return Err(RouterError::HalfDeleted { name: record.name });
+        }
+        if size.bytes() < record.size_bytes {
+            return Err(RouterError::Shrink {
+                name: record.name,
+                existing_bytes: record.size_bytes,
+                wanted_bytes: size.bytes(),
+            });
+        }
+        // The catalog and the export grow before the device does: a device must never be larger than its export.
+        held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;
+        held.entry().export().set_size_bytes(size.bytes());
+        if held.entry().state() == State::Serving {
+            self.tell_size(held).await?;
+        }
+        tracing::info!(export = %held.entry().name(), size_bytes = size.bytes(), "export resized");
+        Ok(())
+    }
+
+    /// Removes the device, if the export has one. Only a device that is known to be the export's own is touched.
+    async fn remove_device(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
+        if serving || self.device_exists(held).await? {
+            let device = held.record().device_id();
+            self.devices.detach(device).await.map_err(|source| device_error("remove", held, source))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel has a device that was made for this export.
+    async fn device_exists(&self, held: &Held) -> Result<bool, RouterError> {
+        let record = held.record();
+        if record.device.boot_id.as_deref() != Some(self.options.boot_id.as_str()) {
+            return Ok(false);
+        }
+        let found = self.devices.find(held.entry().export(), record.device_id()).await;
+        found.map(|device| device.is_some()).map_err(|source| device_error("find", held, source))
+    }
+}
+
+/// Notes in the export's state why an operation failed, and gives the error back.
+pub(super) fn failed<T>(held: &Held, error: RouterError) -> Result<T, RouterError> {
+    let reason = chain(&error);
+    tracing::error!(export = %held.entry().name(), error = %reason, "operation on an export failed");
+    held.step(Event::Fail { reason })?;
+    Err(error)
+}
+
+/// Runs `work` to its end whatever becomes of the caller.
+pub(super) async fn finish<T: Send + 'static>(
+    name: String,
+    work: impl Future<Output = Result<T, RouterError>> + Send + 'static,
+) -> Result<T, RouterError> {
+    tokio::spawn(work).await.map_err(|_| RouterError::Interrupted { name })?
+}
+
+pub(super) fn device_error(action: &'static str, held: &Held, source: DeviceError) -> RouterError {
+    RouterError::Device { action, name: held.entry().name().to_string(), source }
+}
+
+fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Result<(), RouterError> {
+    match value {
+        Some(value) if value == 0 || value > max => {
+            Err(RouterError::Parameter { parameter, value: value.into(), min: 1, max: max.into() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `request` asks for what exists; parameters that it does not give fit anything.
+fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
+    let pairs = [
+        ("size", record.size_bytes, Some(request.size.bytes())),
+        ("queues", record.queues.into(), request.queues.map(u64::from)),
+        ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
+    ];
+    for (parameter, existing, wanted) in pairs {
+        if let Some(wanted) = wanted
+            && wanted != existing
+        {
+            return Err(RouterError::Conflict { name: record.name.clone(), parameter, existing, wanted });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! What the catalog remembers of one export, and its encoding.
+//!
+//! Owns the bytes of a catalog value. Invariant: what decodes was written whole by a version this code knows.
+//!
+//! ```text
+//!  0        1                5
+//!  ┌────────┬────────────────┬──────────────────────────┐
+//!  │version │ CRC-32C of the │ the record as JSON       │
+//!  │ u8 = 1 │ JSON, u32 LE   │                          │
+//!  └────────┴────────────────┴──────────────────────────┘
+//! ```
+
+use crc_fast::crc32_iscsi as crc32c;
+use serde::{Deserialize, Serialize};
+
+use super::devices::{DeviceId, DeviceOptions};
+use crate::units::ExportId;
+
+/// Version of the encoding that this code writes; it reads no other.
+const VERSION: u8 = 1;
+/// Bytes before the JSON.
+const HEADER_BYTES: usize = 5;
+
+/// What the user wants of an export. Written before anything is done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Desired {
+    /// A device serves it.
+    Attached,
+    /// It has data and no device.
+    Detached,
+    /// Device and data are gone.
+    Deleted,
+}
+
+/// The device an export has, had or is about to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeviceRecord {
+    /// N of `/dev/ublkbN`; asked for again whenever the export is attached.
+    pub number: u32,
+    /// The boot of the kernel in which the device may exist; `None` when it certainly does not.
+    pub boot_id: Option<String>,
+    /// The size the kernel was last told, bytes.
+    pub size_bytes: u64,
+}
+
+/// One export in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    /// Identity in the cache.
+    pub id: u32,
+    /// Name, valid by the naming rule.
+    pub name: String,
+    /// Size in bytes, valid by the size rule.
+    pub size_bytes: u64,
+    /// Queues of its device.
+    pub queues: u16,
+    /// Requests in flight a queue, at most.
+    pub queue_depth: u16,
+    /// What the user wants.
+    pub desired: Desired,
+    /// Its device.
+    pub device: DeviceRecord,
+    /// When it was created, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+}
+
+/// Why a catalog value could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Fewer bytes than the header has.
+    #[error("it has {bytes} bytes, fewer than its header")]
+    Short {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// Written by another version.
+    #[error("it has format version {found}, this glidefs reads version {VERSION}")]
+    Version {
+        /// The version it has.
+        found: u8,
+    },
+    /// The bytes changed since they were written.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// The checksum holds and the JSON is not a record.
+    #[error("it is not a record")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Record {
+    /// The record's bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let json = serde_json::to_vec(self)?;
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + json.len());
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&crc32c(&json).to_le_bytes());
+        bytes.extend_from_slice(&json);
+        Ok(bytes)
+    }
+
+    /// Reads what [`Record::encode`] wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let Some((&[version, a, b, c, d], json)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(DecodeError::Short { bytes: bytes.len() });
+        };
+        if version != VERSION {
+            return Err(DecodeError::Version { found: version });
+        }
+        if crc32c(json) != u32::from_le_bytes([a, b, c, d]) {
+            return Err(DecodeError::Checksum);
+        }
+        Ok(serde_json::from_slice(json)?)
+    }
+
+    /// Identity in the cache.
+    pub fn export_id(&self) -> ExportId {
+        ExportId(self.id)
+    }
+
+    /// The device's number.
+    pub fn device_id(&self) -> DeviceId {
+        DeviceId(self.device.number)
+    }
+
+    /// How the device is made.
+    pub fn device_options(&self) -> DeviceOptions {
+        DeviceOptions { queues: self.queues, queue_depth: self.queue_depth }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(in crate::router) fn record(id: u32, name: &str) -> Record {
+        Record {
+            id,
+            name: name.into(),
+            size_bytes: 1 << 30,
+            queues: 1,
+            queue_depth: 64,
+            desired: Desired::Attached,
+            device: DeviceRecord { number: id, boot_id: Some("boot".into()), size_bytes: 1 << 30 },
+            created_unix_millis: 1_700_000_000_000,
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_was_written() {
+        let written = record(7, "vm-7");
+        assert_eq!(Record::decode(&written.encode().unwrap()).unwrap(), written);
+    }
+
+    #[test]
+    fn a_version_of_the_future_is_named() {
+        let mut bytes = record(7, "vm-7").encode().unwrap();
+        bytes[0] = 2;
+        assert_eq!(
+            Record::decode(&bytes).unwrap_err().to_string(),
+            "it has format version 2, this glidefs reads version 1"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_byte_is_always_noticed(at in any::<prop::sample::Index>(), flip in 1_u8..) {
+            let mut bytes = record(7, "vm-7").encode().unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(Record::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert!(Record::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What happens to exports when the daemon starts, and to their devices when it ends for good.
+//!
+//! Owns the comparison of the catalog's wishes with the kernel's devices. Invariants: a device that clients may use is never
+//! removed because something else failed; devices whose requests already wait are served first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use super::Router;
+use super::devices::DeviceId;
+use super::entry::Held;
+use super::error::RouterError;
+use super::operations::{device_error, failed, finish};
+use super::record::Desired;
+use super::state::{Event, State};
+use crate::observe::chain;
+use crate::units::ExportId;
+
+/// What [`Router::start`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Exports whose device was taken over from an earlier daemon.
+    pub recovered: usize,
+    /// Exports that got a new device.
+    pub attached: usize,
+    /// Exports that have no device because nobody wants one.
+    pub detached: usize,
+    /// Exports whose deletion was finished.
+    pub deleted: usize,
+    /// Exports that could not be given what they should have; their state says why.
+    pub failed: usize,
+    /// Devices removed because no export wants them.
+    pub orphans_removed: usize,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// What is to be done about an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// Its device waits for a server, perhaps with requests.
+    RecoverWaiting,
+    /// Its device has not noticed yet that its server died.
+    Recover,
+    /// It should have a device and has none.
+    Attach,
+    /// It should have no device.
+    Detach { exists: bool },
+    /// It should not be.
+    Delete { exists: bool },
+}
+
+/// What became of an export.
+enum Outcome {
+    Recovered,
+    Attached,
+    Detached,
+    Deleted,
+    Failed,
+}
+
+impl Router {
+    /// Gives every export of the catalog what it should have. Call once; operations on those exports wait for their turn here.
+    pub async fn start(self: &Arc<Self>) -> Recovery {
+        let router = Arc::clone(self);
+        finish(String::new(), async move { Ok(router.start_now().await) }).await.unwrap_or_default()
+    }
+
+    /// Removes every device, for a host that is to run without the daemon. The exports are attached again at the next start.
+    /// Call after [`Router::stop`]. Gives the number of devices that could not be removed.
+    pub async fn remove_devices(&self) -> usize {
+        let serving = self.entries().into_iter().filter(|entry| entry.state() == State::Serving);
+        let removals = serving.map(|entry| async move {
+            let held = Held::wait(entry, Arc::clone(&self.stopping).read_owned().await).await;
+            match self.remove_for_now(&held).await {
+                Ok(()) => 0,
+                Err(error) => {
+                    tracing::error!(export = %held.entry().name(), error = %chain(&error), "device not removed");
+                    1
+                }
+            }
+        });
+        stream::iter(removals)
+            .buffer_unordered(self.parallel())
+            .fold(0, |sum, n| async move { sum + n })
+            .await
+    }
+
+    async fn remove_for_now(&self, held: &Held) -> Result<(), RouterError> {
+        held.step(Event::BeginDetach)?;
+        let removed = self.devices.detach(held.record().device_id()).await;
+        if let Err(source) = removed {
+            return failed(held, device_error("remove", held, source));
+        }
+        held.write(&self.catalog, |record| record.device.boot_id = None).await?;
+        held.step(Event::DeviceGone)?;
+        Ok(())
+    }
+
+    fn parallel(&self) -> usize {
+        self.options.parallel_max.max(1)
+    }
+
+    async fn start_now(&self) -> Recovery {
+        let begun = Instant::now();
+        let loaded = std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut report = Recovery { orphans_removed: self.reconcile(&loaded).await, ..Recovery::default() };
+
+        let plans = stream::iter(loaded).map(|held| async move {
+            let plan = self.plan(&held).await;
+            (held, plan)
+        });
+        let plans: Vec<_> = plans.buffer_unordered(self.parallel()).collect().await;
+        let (first, rest): (Vec<_>, Vec<_>) =
+            plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::RecoverWaiting)));
+        for wave in [first, rest] {
+            let carried_out = stream::iter(wave).map(|(held, plan)| self.carry_out(held, plan));
+            let mut carried_out = carried_out.buffer_unordered(self.parallel());
+            while let Some(outcome) = carried_out.next().await {
+                *match outcome {
+                    Outcome::Recovered => &mut report.recovered,
+                    Outcome::Attached => &mut report.attached,
+                    Outcome::Detached => &mut report.detached,
+                    Outcome::Deleted => &mut report.deleted,
+                    Outcome::Failed => &mut report.failed,
+                } += 1;
+            }
+        }
+        report.elapsed = begun.elapsed();
+        report
+    }
+
+    /// Compares the kernel's devices with the catalog: numbers that a crash kept out of it are adopted, devices that no
+    /// export wants are removed. Gives how many were removed.
+    async fn reconcile(&self, loaded: &[Held]) -> usize {
+        let owned = match self.devices.owned().await {
+            Ok(owned) => owned,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot list devices: those the catalog does not know stay");
+                return 0;
+            }
+        };
+        let by_export: HashMap<ExportId, &Held> =
+            loaded.iter().map(|held| (held.record().export_id(), held)).collect();
+        let mut orphans = Vec::new();
+        let mut adopted: HashMap<ExportId, DeviceId> = HashMap::new();
+        // The recorded number wins over any other device of the same export.
+        let recorded = |(id, device): &(ExportId, DeviceId)| {
+            by_export.get(id).is_some_and(|held| held.record().device_id() == *device)
+        };
+        let (expected, unexpected): (Vec<_>, Vec<_>) = owned.into_iter().partition(recorded);
+        adopted.extend(expected);
+        for (id, device) in unexpected {
+            match by_export.get(&id) {
+                Some(held) if held.record().desired == Desired::Attached && !adopted.contains_key(&id) => {
+                    if self.adopt_found(held, device).await {
+                        adopted.insert(id, device);
+                    }
+                }
+                _ => orphans.push(device),
+            }
+        }
+        let removals = orphans.into_iter().map(|device| async move {
+            match self.devices.detach(device).await {
+                Ok(()) => {
+                    tracing::info!(device_id = device.0, "removed a device that no export wants");
+                    1
+                }
+                Err(error) => {
+                    tracing::error!(device_id = device.0, error = %chain(&error), "cannot remove a device that no export wants");
+                    0
+                }
+            }
+        });
+        stream::iter(removals)
+            .buffer_unordered(self.parallel())
+            .fold(0, |sum, n| async move { sum + n })
+            .await
+    }
+
+    /// Records the number of a device that was made just before a crash.
+    async fn adopt_found(&self, held: &Held, device: DeviceId) -> bool {
+        let before = held.record().device.number;
+        let boot_id = Some(self.options.boot_id.clone());
+        let written = held.write(&self.catalog, |record| {
+            record.device.number = device.0;
+            record.device.boot_id = boot_id;
+        });
+        match written.await {
+            Ok(()) => {
+                self.renumber(before, device.0);
+                true
+            }
+            Err(error) => {
+                tracing::error!(export = %held.entry().name(), error = %chain(&error), "cannot record a device's number");
+                false
+            }
+        }
+    }
+
+    async fn plan(&self, held: &Held) -> Result<Plan, RouterError> {
+        let record = held.record();
+        let found = if record.device.boot_id.as_deref() == Some(self.options.boot_id.as_str()) {
+            let found = self.devices.find(held.entry().export(), record.device_id()).await;
+            found.map_err(|source| device_error("find", held, source))?
+        } else {
+            None
+        };
+        Ok(match (record.desired, found) {
+            (Desired::Attached, Some(device)) if device.quiesced => Plan::RecoverWaiting,
+            (Desired::Attached, Some(_)) => Plan::Recover,
+            (Desired::Attached, None) => Plan::Attach,
+            (Desired::Detached, found) => Plan::Detach { exists: found.is_some() },
+            (Desired::Deleted, found) => Plan::Delete { exists: found.is_some() },
+        })
+    }
+
+    async fn carry_out(&self, held: Held, plan: Result<Plan, RouterError>) -> Outcome {
+        let done = match plan {
+            Ok(Plan::RecoverWaiting | Plan::Recover) => {
+                self.recover_device(&held).await.map(|()| Outcome::Recovered)
+            }
+            Ok(Plan::Attach) => self.attach_anew(&held).await.map(|()| Outcome::Attached),
+            Ok(Plan::Detach { exists }) => self.detach_steps(&held, exists).await.map(|()| Outcome::Detached),
+            Ok(Plan::Delete { exists }) => self.delete_steps(&held, exists).await.map(|()| Outcome::Deleted),
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                // A device may have become ready before what followed failed; then the export serves all the same.
+                if held.entry().state() != State::Serving {
+                    let _ = failed::<()>(&held, error);
+                }
+                Outcome::Failed
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The life cycle of an export: its states and the one function that moves between them.
+//!
+//! ```text
+//!  Creating ──ready──▶ Serving ──begin detach──▶ Detaching ──gone──▶ Detached ──begin attach──▶ Attaching ──ready──▶ Serving
+//!  Recovering ─ready─▶ Serving                        every state with work under way ──fail──▶ Failed
+//!  Serving, Detached, Failed ──begin delete──▶ Deleting        Failed ──begin attach or detach──▶ as from the others
+//! ```
+//!
+//! Does not own what is done in a state (`operations`, `recovery`) nor what is remembered of it (`catalog`). Invariant: a
+//! state changes through [`State::after`] only, under the export's operation lock.
+
+use std::fmt;
+
+/// What an export is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its first device is being made.
+    Creating,
+    /// The daemon has started and is giving the export its device back.
+    Recovering,
+    /// A device is being made for an export that had none.
+    Attaching,
+    /// Its device answers requests.
+    Serving,
+    /// Its device is being removed; the data stays.
+    Detaching,
+    /// It has data and no device.
+    Detached,
+    /// The last operation failed; attach, detach or delete may be tried again.
+    Failed {
+        /// Why, in a sentence.
+        reason: String,
+    },
+    /// Its device and its data are being removed.
+    Deleting,
+}
+
+/// What moves an export from one state to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A device is about to be made.
+    BeginAttach,
+    /// The device is about to be removed.
+    BeginDetach,
+    /// Device and data are about to be removed.
+    BeginDelete,
+    /// The device answers requests.
+    DeviceReady,
+    /// The device is gone.
+    DeviceGone,
+    /// What was under way failed.
+    Fail {
+        /// Why, in a sentence.
+        reason: String,
+    },
+}
+
+/// An event that has no place in a state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an export that is {state} cannot take the event {event:?}")]
+pub struct ForbiddenTransition {
+    state: State,
+    event: Event,
+}
+
+impl State {
+    /// The state that follows when `event` happens in this one.
+    pub fn after(&self, event: Event) -> Result<Self, ForbiddenTransition> {
+        use State::{Attaching, Creating, Deleting, Detached, Detaching, Failed, Recovering, Serving};
+        match (self, event) {
+            (Detached | Failed { .. }, Event::BeginAttach) => Ok(Attaching),
+            (Serving | Failed { .. }, Event::BeginDetach) => Ok(Detaching),
+            (Serving | Detached | Failed { .. }, Event::BeginDelete) => Ok(Deleting),
+            (Creating | Recovering | Attaching, Event::DeviceReady) => Ok(Serving),
+            (Detaching, Event::DeviceGone) => Ok(Detached),
+            (Creating | Recovering | Attaching | Detaching | Deleting, Event::Fail { reason }) => {
+                Ok(Failed { reason })
+            }
+            (state, event) => Err(ForbiddenTransition { state: state.clone(), event }),
+        }
+    }
+
+    /// The state's name, as users see it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Recovering => "recovering",
+            Self::Attaching => "attaching",
+            Self::Serving => "serving",
+            Self::Detaching => "detaching",
+            Self::Detached => "detached",
+            Self::Failed { .. } => "failed",
+            Self::Deleting => "deleting",
+        }
+    }
+
+    /// Names of all states, in the order of a life.
+    pub const NAMES: [&'static str; 8] =
+        ["creating", "recovering", "attaching", "serving", "detaching", "detached", "failed", "deleting"];
+
+    /// Whether a block device stands for the export.
+    pub const fn has_device(&self) -> bool {
+        matches!(self, Self::Serving | Self::Detaching)
+    }
+
+    /// Why the last operation failed, if it did.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Failed { reason } => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn states() -> [State; 8] {
+        [
+            State::Creating,
+            State::Recovering,
+            State::Attaching,
+            State::Serving,
+            State::Detaching,
+            State::Detached,
+            State::Failed { reason: "r".into() },
+            State::Deleting,
+        ]
+    }
+
+    fn events() -> [Event; 6] {
+        [
+            Event::BeginAttach,
+            Event::BeginDetach,
+            Event::BeginDelete,
+            Event::DeviceReady,
+            Event::DeviceGone,
+            Event::Fail { reason: "s".into() },
+        ]
+    }
+
+    #[test]
+    fn every_pair_of_state_and_event_leads_where_the_table_says() {
+        // Columns as in `events`; "-" is refused.
+        let table = [
+            ("creating", ["-", "-", "-", "serving", "-", "failed"]),
+            ("recovering", ["-", "-", "-", "serving", "-", "failed"]),
+            ("attaching", ["-", "-", "-", "serving", "-", "failed"]),
+            ("serving", ["-", "detaching", "deleting", "-", "-", "-"]),
+            ("detaching", ["-", "-", "-", "-", "detached", "failed"]),
+            ("detached", ["attaching", "-", "deleting", "-", "-", "-"]),
+            ("failed", ["attaching", "detaching", "deleting", "-", "-", "-"]),
+            ("deleting", ["-", "-", "-", "-", "-", "failed"]),
+        ];
+        for (state, (name, row)) in states().into_iter().zip(table) {
+            assert_eq!(state.name(), name);
+            for (event, expected) in events().into_iter().zip(row) {
+                let after = state.after(event.clone()).map_or("-", |next| next.name());
+                assert_eq!(after, expected, "{state} after {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_keeps_its_reason() {
+        let failed = State::Attaching.after(Event::Fail { reason: "why".into() }).unwrap();
+        assert_eq!(failed.reason(), Some("why"));
+    }
+
+    #[test]
+    fn every_state_but_recovering_is_reached_from_creating() {
+        let mut reached = BTreeSet::from(["creating"]);
+        let mut frontier = vec![State::Creating];
+        while let Some(state) = frontier.pop() {
+            for next in events().into_iter().filter_map(|event| state.after(event).ok()) {
+                if reached.insert(next.name()) {
+                    frontier.push(next);
+                }
+            }
+        }
+        let all: BTreeSet<_> = State::NAMES.into_iter().filter(|&name| name != "recovering").collect();
+        assert_eq!(reached, all);
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the router as a whole, on a fake kernel.
+
+mod crash;
+pub(crate) mod fake;
+mod model;
+mod operations;

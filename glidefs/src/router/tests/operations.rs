@@ -1,0 +1,257 @@
+//! What each operation does, and what it leaves alone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::fake::{Fault, Host, create, drop_last};
+use crate::router::{Deleted, ExportName, ExportSize, RouterError, State};
+use crate::units::ExportId;
+
+const MIB: u64 = 1 << 20;
+
+fn size(bytes: u64) -> ExportSize {
+    ExportSize::new(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn creating_what_exists_with_the_same_parameters_is_the_answer_and_with_others_a_conflict() {
+    let host = Host::new();
+    let router = host.started().await;
+    let first = router.create(create("a", MIB)).await.unwrap();
+    assert!(!first.existed);
+    let again = router.create(create("a", MIB)).await.unwrap();
+    assert!(again.existed);
+    assert_eq!(again.info, first.info);
+    assert!(matches!(
+        router.create(create("a", 2 * MIB)).await,
+        Err(RouterError::Conflict { parameter: "size", existing: MIB, .. })
+    ));
+    let mut deeper = create("a", MIB);
+    deeper.queue_depth = Some(128);
+    assert!(matches!(
+        router.create(deeper).await,
+        Err(RouterError::Conflict { parameter: "queue_depth", .. })
+    ));
+    assert_eq!(host.kernel.devices().len(), 1);
+}
+
+#[tokio::test]
+async fn parameters_out_of_bounds_are_refused_before_anything_is_done() {
+    let host = Host::new();
+    let router = host.started().await;
+    for (queues, queue_depth) in [(Some(0), None), (Some(129), None), (None, Some(0)), (None, Some(4097))] {
+        let request = crate::router::CreateExport { queues, queue_depth, ..create("a", MIB) };
+        assert!(matches!(router.create(request).await, Err(RouterError::Parameter { .. })));
+    }
+    assert!(router.list().is_empty());
+}
+
+#[tokio::test]
+async fn the_limit_of_exports_holds_and_deleting_makes_room() {
+    let host = Host::new();
+    let router = host.started().await;
+    for n in 0..host.options.exports_max {
+        router.create(create(&format!("e{n}"), MIB)).await.unwrap();
+    }
+    assert!(matches!(router.create(create("more", MIB)).await, Err(RouterError::TooMany { max: 16 })));
+    assert!(router.create(create("e0", MIB)).await.unwrap().existed, "what exists is not one more");
+    router.delete("e3").await.unwrap();
+    let info = router.create(create("more", MIB)).await.unwrap().info;
+    assert_eq!(info.device.unwrap().0, 3, "the number of a deleted export is used again");
+    assert_eq!(info.id, ExportId(17), "its id is not");
+}
+
+#[tokio::test]
+async fn detach_keeps_the_data_and_attach_gives_the_same_number_back() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    let number = router.create(create("b", MIB)).await.unwrap().info.device;
+    let info = router.detach("b").await.unwrap();
+    assert_eq!((info.state, info.device), (State::Detached, None));
+    assert_eq!(router.detach("b").await.unwrap().state, State::Detached, "detaching twice is no error");
+    router.create(create("c", MIB)).await.unwrap();
+    assert_eq!(router.attach("b").await.unwrap().device, number);
+    assert_eq!(router.attach("b").await.unwrap().device, number, "attaching twice is no error");
+    assert!(host.volumes.removed.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn delete_removes_device_data_and_entry_and_may_be_repeated() {
+    let host = Host::new();
+    let router = host.started().await;
+    let id = router.create(create("a", MIB)).await.unwrap().info.id;
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Absent);
+    assert!(host.kernel.devices().is_empty() && router.list().is_empty());
+    assert_eq!(*host.volumes.removed.lock().unwrap(), [id]);
+    drop_last(router);
+    assert!(host.started().await.list().is_empty());
+}
+
+#[tokio::test]
+async fn growing_reaches_the_device_and_shrinking_is_refused() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    assert_eq!(router.resize("a", size(2 * MIB)).await.unwrap().size_bytes, 2 * MIB);
+    assert_eq!(host.kernel.devices()[&0].size_bytes, 2 * MIB);
+    assert!(matches!(router.resize("a", size(MIB)).await, Err(RouterError::Shrink { .. })));
+    router.detach("a").await.unwrap();
+    router.resize("a", size(4 * MIB)).await.unwrap();
+    router.attach("a").await.unwrap();
+    assert_eq!(host.kernel.devices()[&0].size_bytes, 4 * MIB);
+}
+
+#[tokio::test]
+async fn a_size_the_kernel_could_not_be_told_is_told_when_asked_again_or_after_a_restart() {
+    let host = Host::new();
+    let router = host.started().await;
+    for name in ["a", "b"] {
+        router.create(create(name, MIB)).await.unwrap();
+    }
+    host.kernel.fault("resize", Fault::Fail);
+    for name in ["a", "b"] {
+        assert!(matches!(router.resize(name, size(2 * MIB)).await, Err(RouterError::SizeNotTold { .. })));
+    }
+    host.kernel.fault("resize", Fault::None);
+    router.resize("a", size(2 * MIB)).await.unwrap();
+    assert_eq!(host.kernel.devices()[&0].size_bytes, 2 * MIB);
+    drop_last(router);
+    host.kernel.daemon_died();
+    let router = host.started().await;
+    assert_eq!(router.show("b").unwrap().size_bytes, 2 * MIB);
+    assert_eq!(host.kernel.devices()[&1].size_bytes, 2 * MIB);
+}
+
+#[tokio::test]
+async fn an_export_whose_first_device_is_refused_by_the_limit_is_not_kept() {
+    let host = Host::new();
+    let router = host.started().await;
+    *host.kernel.limit.lock().unwrap() = Some(1);
+    router.create(create("a", MIB)).await.unwrap();
+    let error = router.create(create("b", MIB)).await.unwrap_err();
+    assert!(crate::observe::chain(&error).contains("ublks_max"), "{error}");
+    assert_eq!(router.list().len(), 1);
+    drop_last(router);
+    assert_eq!(host.started().await.list().len(), 1);
+}
+
+#[tokio::test]
+async fn an_export_whose_first_device_failed_stays_failed_with_the_reason_until_it_is_tried_again() {
+    let host = Host::new();
+    let router = host.started().await;
+    host.kernel.fault("attach", Fault::Fail);
+    router.create(create("a", MIB)).await.unwrap_err();
+    let info = router.show("a").unwrap();
+    assert_eq!(info.device, None);
+    assert!(info.state.reason().unwrap().contains("FAKE on /dev/ublkb0 failed: "), "{:?}", info.state);
+    host.kernel.fault("attach", Fault::None);
+    assert_eq!(router.create(create("a", MIB)).await.unwrap().info.state, State::Serving);
+}
+
+#[tokio::test]
+async fn a_device_that_was_made_although_the_call_failed_is_taken_over_not_doubled() {
+    let host = Host::new();
+    let router = host.started().await;
+    host.kernel.fault("attach", Fault::FailAfter);
+    router.create(create("a", MIB)).await.unwrap_err();
+    host.kernel.fault("attach", Fault::None);
+    router.attach("a").await.unwrap();
+    assert_eq!(host.kernel.devices().len(), 1);
+    assert_eq!(host.kernel.take_log(), ["attach 0", "find 0", "recover 0"]);
+}
+
+#[tokio::test]
+async fn a_failed_delete_is_finished_by_another_and_by_nothing_else() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    host.kernel.fault("detach", Fault::Fail);
+    router.delete("a").await.unwrap_err();
+    assert!(matches!(router.attach("a").await, Err(RouterError::HalfDeleted { .. })));
+    assert!(matches!(router.detach("a").await, Err(RouterError::HalfDeleted { .. })));
+    assert!(matches!(router.resize("a", size(2 * MIB)).await, Err(RouterError::HalfDeleted { .. })));
+    host.kernel.fault("detach", Fault::None);
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert!(host.kernel.devices().is_empty());
+}
+
+#[tokio::test]
+async fn a_number_taken_by_somebody_else_is_replaced_by_the_one_the_kernel_gave() {
+    let host = Host::new();
+    host.kernel.foreign.lock().unwrap().insert(0);
+    let router = host.started().await;
+    assert_eq!(router.create(create("a", MIB)).await.unwrap().info.device.unwrap().0, 1);
+    drop_last(router);
+    host.kernel.daemon_died();
+    let router = host.started().await;
+    assert_eq!(router.show("a").unwrap().device.unwrap().0, 1);
+    assert_eq!(host.kernel.devices().len(), 1);
+}
+
+#[tokio::test]
+async fn operations_on_one_export_serialise_and_those_on_others_run_in_parallel() {
+    let host = Host::new();
+    let router = host.started().await;
+    *host.kernel.delay.lock().unwrap() = Duration::from_millis(20);
+    let same: Vec<_> = (0..4).map(|_| router.create(create("a", MIB))).collect();
+    let created = futures_util::future::join_all(same).await;
+    assert_eq!(created.iter().filter(|result| !result.as_ref().unwrap().existed).count(), 1);
+    assert_eq!(host.kernel.running_max.load(Ordering::SeqCst), 1);
+
+    let others: Vec<_> = (0..8).map(|n| router.create(create(&format!("e{n}"), MIB))).collect();
+    assert!(futures_util::future::join_all(others).await.iter().all(Result::is_ok));
+    assert_eq!(host.kernel.running_max.load(Ordering::SeqCst), 8);
+}
+
+#[tokio::test]
+async fn an_operation_is_finished_although_its_caller_went_away() {
+    let host = Host::new();
+    let router = host.started().await;
+    *host.kernel.delay.lock().unwrap() = Duration::from_millis(20);
+    let gone = tokio::time::timeout(Duration::from_millis(5), router.create(create("a", MIB))).await;
+    assert!(gone.is_err());
+    assert_eq!(router.attach("a").await.unwrap().state, State::Serving);
+    assert_eq!(host.kernel.take_log(), ["attach 0"]);
+}
+
+#[tokio::test]
+async fn a_router_that_stops_finishes_what_runs_and_refuses_what_comes() {
+    let host = Host::new();
+    let router = host.started().await;
+    *host.kernel.delay.lock().unwrap() = Duration::from_millis(20);
+    let running = tokio::spawn({
+        let router = Arc::clone(&router);
+        async move { router.create(create("a", MIB)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    router.stop().await;
+    assert!(running.await.unwrap().is_ok());
+    assert!(matches!(router.create(create("b", MIB)).await, Err(RouterError::Stopping)));
+    assert_eq!(router.remove_devices().await, 0);
+    assert!(host.kernel.devices().is_empty());
+    drop_last(router);
+    *host.kernel.delay.lock().unwrap() = Duration::ZERO;
+    assert_eq!(
+        host.started().await.show("a").unwrap().state,
+        State::Serving,
+        "it is attached at the next start"
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_named() {
+    let host = Host::new();
+    let router = host.started().await;
+    for error in [
+        router.show("x").unwrap_err(),
+        router.attach("x").await.unwrap_err(),
+        router.detach("x").await.unwrap_err(),
+        router.resize("x", size(MIB)).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, RouterError::NotFound { name } if name == "x"), "{error}");
+    }
+    assert!(ExportName::new("x/y").is_err());
+}
