@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod worker;
+
 pub mod router;
 
 pub mod export;

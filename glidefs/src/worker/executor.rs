@@ -1,0 +1,323 @@
+//! The single-threaded executor of a worker: runs the few requests that have to wait for something.
+//!
+//! Owns the tasks and the signal that some of them can go on. Does not own the loop or block: when nothing is ready the
+//! worker sleeps in its ring, and a wake-up from another thread calls the notify hook, which ends that sleep. Invariant:
+//! a wake-up is never lost. Either the signal is still up when [`Executor::run_ready`] looks, or the wake-up came from
+//! another thread while it was down, and the hook was called. So the worker must call `run_ready` last before it sleeps.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, ThreadId};
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, Stream};
+
+/// Tells that a task can go on.
+struct Signal {
+    ready: AtomicBool,
+    /// The worker's thread, which needs no hook to notice.
+    owner: ThreadId,
+    notify: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Signal {
+    /// Whether the signal was up; it is down now.
+    fn take(&self) -> bool {
+        // The load alone is enough while nothing is ready, and it leaves the cache line shared. Acquire: what a waker did
+        // before raising the signal is seen by the task.
+        self.ready.load(Ordering::Relaxed) && self.ready.swap(false, Ordering::Acquire)
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Always a swap, never a store: it keeps what other threads released before it visible to `take`.
+        let was_up = self.ready.swap(true, Ordering::Release);
+        if !was_up && thread::current().id() != self.owner {
+            (self.notify)();
+        }
+    }
+}
+
+/// Runs futures on the thread that made it.
+pub struct Executor {
+    tasks: FuturesUnordered<LocalBoxFuture<'static, ()>>,
+    signal: Arc<Signal>,
+    /// Raises the signal.
+    waker: Waker,
+}
+
+impl Executor {
+    /// An executor without tasks for this thread. `notify` is called on another thread, when something there made a
+    /// task ready while none was; it must make the worker call [`run_ready`](Self::run_ready), and must not block.
+    pub fn new(notify: Arc<dyn Fn() + Send + Sync>) -> Self {
+        let owner = thread::current().id();
+        let signal = Arc::new(Signal { ready: AtomicBool::new(false), owner, notify });
+        let waker = Waker::from(Arc::clone(&signal));
+        Self { tasks: FuturesUnordered::new(), signal, waker }
+    }
+
+    /// Adds a task. It runs in the next [`run_ready`](Self::run_ready).
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.push(Box::pin(task));
+        self.waker.wake_by_ref();
+    }
+
+    /// Polls tasks until none is ready, also those that get ready meanwhile, and returns how many came to their end.
+    /// While nothing is ready this is one load. A task that wakes itself every time would keep it from returning.
+    pub fn run_ready(&mut self) -> usize {
+        let mut ended = 0;
+        while self.signal.take() {
+            let mut context = Context::from_waker(&self.waker);
+            while let Poll::Ready(Some(())) = Pin::new(&mut self.tasks).poll_next(&mut context) {
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    /// Whether there is no task at all, ready or waiting.
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executor").field("tasks", &self.tasks.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::collections::VecDeque;
+    use std::future::{pending, poll_fn};
+    use std::rc::Rc;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Mutex, mpsc};
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn has_ready(executor: &Executor) -> bool {
+        executor.signal.ready.load(Ordering::Relaxed)
+    }
+
+    fn executor() -> (Executor, Arc<AtomicUsize>) {
+        let notified = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&notified);
+        let hook = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        (Executor::new(Arc::new(hook)), notified)
+    }
+
+    /// Tokens that tasks wait for, given from any thread.
+    #[derive(Default)]
+    struct Gate {
+        state: Mutex<(usize, VecDeque<Waker>)>,
+    }
+
+    impl Gate {
+        fn open(&self, tokens: usize) {
+            let mut state = self.state.lock().expect("gate");
+            state.0 += tokens;
+            let wakers = std::mem::take(&mut state.1);
+            drop(state);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+
+        async fn pass(&self) {
+            poll_fn(|cx| {
+                let mut state = self.state.lock().expect("gate");
+                if state.0 > 0 {
+                    state.0 -= 1;
+                    return Poll::Ready(());
+                }
+                state.1.push_back(cx.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+
+    #[test]
+    fn a_task_runs_when_asked_for_and_not_before() {
+        let (mut executor, notified) = executor();
+        let ran = Rc::new(Cell::new(false));
+        let flag = Rc::clone(&ran);
+        executor.spawn(async move { flag.set(true) });
+        assert!(!ran.get() && !executor.is_idle() && has_ready(&executor));
+        assert_eq!(executor.run_ready(), 1);
+        assert!(ran.get() && executor.is_idle() && !has_ready(&executor));
+        assert_eq!(notified.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_task_that_waits_is_not_polled_until_it_is_woken() {
+        let (mut executor, _notified) = executor();
+        let gate = Rc::new(Gate::default());
+        let polls = Rc::new(Cell::new(0));
+        let (inner, count) = (Rc::clone(&gate), Rc::clone(&polls));
+        executor.spawn(async move {
+            let mut pass = std::pin::pin!(inner.pass());
+            poll_fn(|cx| {
+                count.set(count.get() + 1);
+                pass.as_mut().poll(cx)
+            })
+            .await;
+        });
+        assert_eq!((executor.run_ready(), executor.run_ready(), polls.get()), (0, 0, 1));
+        assert!(!executor.is_idle() && !has_ready(&executor));
+        gate.open(1);
+        assert!(has_ready(&executor));
+        assert_eq!((executor.run_ready(), polls.get()), (1, 2));
+        assert!(executor.is_idle());
+    }
+
+    #[test]
+    fn waking_from_the_owning_thread_calls_no_hook() {
+        let (mut executor, notified) = executor();
+        let gate = Rc::new(Gate::default());
+        let inner = Rc::clone(&gate);
+        executor.spawn(async move { inner.pass().await });
+        executor.run_ready();
+        gate.open(1);
+        assert_eq!((executor.run_ready(), notified.load(Ordering::SeqCst)), (1, 0));
+    }
+
+    #[test]
+    fn waking_many_tasks_from_another_thread_calls_the_hook_once() {
+        let (mut executor, notified) = executor();
+        let gate = Arc::new(Gate::default());
+        for _ in 0..10 {
+            let inner = Arc::clone(&gate);
+            executor.spawn(async move { inner.pass().await });
+        }
+        executor.run_ready();
+        thread::scope(|scope| scope.spawn(|| gate.open(10)).join().expect("opened"));
+        assert_eq!(notified.load(Ordering::SeqCst), 1);
+        assert_eq!(executor.run_ready(), 10);
+        assert!(executor.is_idle());
+    }
+
+    #[test]
+    fn a_chain_of_wake_ups_among_tasks_is_run_to_its_end_in_one_call() {
+        let (mut executor, _notified) = executor();
+        let gates: Vec<Rc<Gate>> = (0..100).map(|_| Rc::default()).collect();
+        // Each task waits for the one spawned after it.
+        for pair in gates.windows(2) {
+            let (next, own) = (Rc::clone(&pair[0]), Rc::clone(&pair[1]));
+            executor.spawn(async move {
+                own.pass().await;
+                next.open(1);
+            });
+        }
+        assert_eq!(executor.run_ready(), 0);
+        gates[99].open(1);
+        assert_eq!(executor.run_ready(), 99);
+    }
+
+    #[test]
+    fn a_task_that_yields_is_polled_again_until_it_ends() {
+        let (mut executor, _notified) = executor();
+        executor.spawn(async {
+            for _ in 0..1000 {
+                let mut yielded = false;
+                poll_fn(|cx| {
+                    if std::mem::replace(&mut yielded, true) {
+                        return Poll::Ready(());
+                    }
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+            }
+        });
+        assert_eq!(executor.run_ready(), 1);
+    }
+
+    #[test]
+    fn dropping_the_executor_drops_tasks_that_still_wait() {
+        let (mut executor, _notified) = executor();
+        let alive = Rc::new(());
+        for polled in [true, false] {
+            let held = Rc::clone(&alive);
+            executor.spawn(async move {
+                pending::<()>().await;
+                drop(held);
+            });
+            if polled {
+                executor.run_ready();
+            }
+        }
+        assert_eq!(Rc::strong_count(&alive), 3);
+        drop(executor);
+        assert_eq!(Rc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_until_the_hook_is_called_misses_nothing_other_threads_do() {
+        const THREADS: usize = 4;
+        const TOKENS: usize = 2000;
+        let (bell, sleeper) = mpsc::channel();
+        let mut executor = Executor::new(Arc::new(move || bell.send(()).unwrap_or(())));
+        let gate = Arc::new(Gate::default());
+        for _ in 0..THREADS * TOKENS {
+            let inner = Arc::clone(&gate);
+            executor.spawn(async move { inner.pass().await });
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| (0..TOKENS / 100).for_each(|_| gate.open(100)));
+            }
+            let mut ended = 0;
+            while ended < THREADS * TOKENS {
+                ended += executor.run_ready();
+                if ended < THREADS * TOKENS {
+                    let patience = deadline.saturating_duration_since(Instant::now());
+                    sleeper.recv_timeout(patience).expect("a wake-up was lost");
+                }
+            }
+        });
+        assert!(executor.is_idle());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 64 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn as_many_tasks_end_as_tokens_were_given(steps in prop::collection::vec((0usize..5, 0usize..5), 1..60)) {
+            let (mut executor, _notified) = executor();
+            let gate = Rc::new(Gate::default());
+            let (mut waiting, mut tokens) = (0, 0);
+            for (spawned, opened) in steps {
+                for _ in 0..spawned {
+                    let inner = Rc::clone(&gate);
+                    executor.spawn(async move { inner.pass().await });
+                }
+                gate.open(opened);
+                waiting += spawned;
+                tokens += opened;
+                let ended = executor.run_ready();
+                prop_assert_eq!(ended, waiting.min(tokens));
+                waiting -= ended;
+                tokens -= ended;
+                prop_assert_eq!(executor.is_idle(), waiting == 0);
+                prop_assert!(!has_ready(&executor));
+            }
+        }
+    }
+}

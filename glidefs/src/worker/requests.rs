@@ -1,0 +1,85 @@
+//! A request in a worker's hands, and the queue it came from.
+//!
+//! Owns what must travel with a request until it is committed: where it came from, when, and its buffer.
+//! Invariant: an [`InFlight`] lives exactly as long as its tag holds a request, so its stable buffer is valid.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::QueueDriver;
+use crate::buffer::Slot;
+use crate::cache::Token;
+use crate::export::{Export, Operation, Request};
+use crate::observe::io::QueueStats;
+
+/// A queue this worker serves.
+pub struct HostedQueue {
+    /// The kernel's side of it.
+    pub driver: Box<dyn QueueDriver + Send>,
+    /// The export behind it: the route, resolved once.
+    pub export: Arc<Export>,
+    /// Its counters.
+    pub stats: Arc<QueueStats>,
+    /// Tags the kernel has taken back.
+    pub tags_gone: u16,
+    /// Told when all of them are.
+    pub gone: Option<oneshot::Sender<()>>,
+}
+
+/// A request without a buffer yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetched {
+    /// The queue's place in the worker's table.
+    pub slot: u32,
+    /// The tag that holds it.
+    pub tag: u16,
+    /// What it asks for.
+    pub request: Request,
+    /// When it was fetched.
+    pub started: Instant,
+}
+
+impl Fetched {
+    /// Bytes of data it moves; at most the largest request, which `Export::check` saw to.
+    pub fn data_bytes(&self) -> usize {
+        match self.request.operation {
+            Operation::Read | Operation::Write => {
+                self.request.range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
+            }
+            Operation::Flush | Operation::Discard | Operation::WriteZeroes => 0,
+        }
+    }
+}
+
+/// Where a request's bytes are.
+pub enum Buffer {
+    /// It has none.
+    None,
+    /// In a slot of the worker's pool.
+    Slot(Slot),
+    /// In the tag's own buffer (bounce mode).
+    Stable(NonNull<[u8]>),
+}
+
+/// A request that the cache is working on.
+pub struct InFlight {
+    /// What was fetched.
+    pub fetched: Fetched,
+    /// Its bytes.
+    pub buffer: Buffer,
+}
+
+impl Token for InFlight {
+    fn buffer(&mut self) -> &mut [u8] {
+        match &mut self.buffer {
+            Buffer::None => &mut [],
+            Buffer::Slot(slot) => slot,
+            // SAFETY: the driver keeps the tag's buffer until it is dropped, which is after every tag is gone, and a tag
+            // that holds a request is not gone. The kernel touches the buffer only between commit and fetch.
+            Buffer::Stable(bytes) => unsafe { bytes.as_mut() },
+        }
+    }
+}

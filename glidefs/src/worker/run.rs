@@ -1,0 +1,508 @@
+//! The worker's loop: completions in, requests through the cache, results out.
+//!
+//! Owns the order of a turn. A request that can be served at once passes through [`Loop::serve`] and
+//! [`Loop::finish`] without an allocation; one that lacks a slot waits in the executor, one that lacks log space waits in
+//! `stalled`, first in, first out.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, types};
+use slab::Slab;
+use tokio::sync::oneshot;
+
+use super::QueueGone;
+use super::affinity::{self, Cpu};
+use super::driver::{Failure, QueueDriver, TagEvent};
+use super::executor::Executor;
+use super::inbox::{Inbox, Message};
+use super::requests::{Buffer, Fetched, HostedQueue, InFlight};
+use super::ring::{Event, Ring};
+use crate::buffer::{Pool, Slot};
+use crate::cache::{Admission, Cache, IoError, Reservation, SegmentFile, Shard, ShardStats, Token, Want};
+use crate::export::Operation;
+use crate::observe::io::WorkerStats;
+
+/// What a worker is made of.
+pub struct Setup {
+    pub index: usize,
+    pub cpu: Cpu,
+    pub slots: usize,
+    pub queues_max: u32,
+    pub cache: Cache,
+    pub inbox: Arc<Inbox>,
+    pub stats: Arc<WorkerStats>,
+    pub shard_stats: Arc<ShardStats>,
+}
+
+/// Says whether the worker could be set up, with the step that failed.
+type Ready = Sender<Result<(), (&'static str, io::Error)>>;
+
+/// Ends the process if a worker unwinds or returns: its devices would hang for ever.
+struct AbortOnEnd;
+
+impl Drop for AbortOnEnd {
+    fn drop(&mut self) {
+        tracing::error!(
+            "a worker has ended: ending the daemon, so that the next one can take over the devices"
+        );
+        std::process::abort();
+    }
+}
+
+/// The thread's body. Returns only when set-up fails.
+pub fn main(setup: Setup, ready: &Ready) {
+    match Loop::new(setup) {
+        Err(failure) => drop(ready.send(Err(failure))),
+        Ok(mut worker) => {
+            let _abort = AbortOnEnd;
+            drop(ready.send(Ok(())));
+            if let Err(error) = worker.run() {
+                tracing::error!(error = &error as &dyn std::error::Error, "the worker's ring failed");
+            }
+        }
+    }
+}
+
+/// A request whose slot has come, with the log space it holds.
+type Granted = (Fetched, Option<Reservation>, Slot);
+
+struct Loop {
+    ring: Ring,
+    queues: Slab<HostedQueue>,
+    shard: Shard<InFlight>,
+    pool: Pool,
+    executor: Executor,
+    /// Requests whose slot has come.
+    granted: Rc<RefCell<VecDeque<Granted>>>,
+    /// Writes that wait for log space, first in, first out.
+    stalled: VecDeque<Fetched>,
+    /// When to ask again for the first of them; `None` when the cache will say.
+    ask_again: Option<Instant>,
+    /// Whether the last turn finished a request, and so may have made room for one that waits.
+    advanced: bool,
+    /// Requests the cache is done with; kept for its room.
+    done: Vec<(InFlight, Result<(), IoError>)>,
+    inbox: Arc<Inbox>,
+    /// Where the ring puts the eventfd's counter.
+    inbox_count: Box<u64>,
+    /// Reads the ring is filling, by the cache's operation number.
+    reads: Slab<(u32, Vec<u8>)>,
+    now: Instant,
+    stats: Arc<WorkerStats>,
+}
+
+impl Loop {
+    fn new(setup: Setup) -> Result<Self, (&'static str, io::Error)> {
+        affinity::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
+        if let Err(error) = affinity::set_io_flusher() {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "running without PR_SET_IO_FLUSHER: needs CAP_SYS_RESOURCE"
+            );
+        }
+        // After pinning, so that the first touch places the arena on the local NUMA node.
+        let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
+            .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
+        let ring = Ring::new(setup.queues_max).map_err(|error| ("setting up io_uring", error))?;
+        setup.stats.cpu.add(setup.cpu.0 as u64);
+        let notify = {
+            let inbox = Arc::clone(&setup.inbox);
+            Arc::new(move || inbox.wake()) as Arc<dyn Fn() + Send + Sync>
+        };
+        setup.cache.on_progress(setup.index, Arc::clone(&notify));
+        let mut this = Self {
+            ring,
+            queues: Slab::new(),
+            shard: setup.cache.shard(setup.index, setup.shard_stats),
+            pool,
+            executor: Executor::new(notify),
+            granted: Rc::default(),
+            stalled: VecDeque::new(),
+            ask_again: None,
+            advanced: false,
+            done: Vec::new(),
+            inbox: setup.inbox,
+            inbox_count: Box::new(0),
+            reads: Slab::new(),
+            now: Instant::now(),
+            stats: setup.stats,
+        };
+        this.arm_inbox().map_err(|error| ("arming the inbox", error))?;
+        Ok(this)
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut completions = Vec::new();
+        loop {
+            let patience = self.patience();
+            self.ring.submit_and_wait(patience)?;
+            self.now = Instant::now();
+            self.stats.turns.add(1);
+            self.ring.drain(&mut completions);
+            for (user_data, result) in completions.drain(..) {
+                self.complete(user_data, result)?;
+            }
+            // Any turn may have made room; a pause that was asked for is kept.
+            if !self.stalled.is_empty() && self.ask_again.is_none_or(|due| due <= self.now) {
+                self.resume_stalled()?;
+            }
+            self.executor.run_ready();
+            self.resume_granted()?;
+            self.shard.turn();
+            self.submit_wants()?;
+            self.finish_completed()?;
+        }
+    }
+
+    /// How long the ring may wait: not at all while there is something to do.
+    fn patience(&mut self) -> Option<Duration> {
+        // Slots freed by the last turn may have been granted to waiters.
+        self.executor.run_ready();
+        let may_go_on = self.advanced && !self.stalled.is_empty() && self.ask_again.is_none();
+        if may_go_on || !self.granted.borrow().is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.ask_again.map(|due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn complete(&mut self, user_data: u64, result: i32) -> io::Result<()> {
+        match Event::decode(user_data) {
+            Some(Event::Tag { slot, tag }) => self.tag_event(slot, tag, result),
+            Some(Event::Inbox) => {
+                while let Some(message) = self.inbox.take() {
+                    match message {
+                        Message::Attach { driver, armed } => drop(armed.send(self.attach(driver))),
+                        Message::Ping(pong) => drop(pong.send(())),
+                    }
+                }
+                self.arm_inbox()?;
+                self.resume_stalled()
+            }
+            Some(Event::Sync(operation)) => {
+                self.shard.sync_done(operation, outcome(result).map(drop));
+                Ok(())
+            }
+            Some(Event::Read(key)) => {
+                let (operation, buffer) = self.reads.remove(key as usize);
+                let done = outcome(result).and_then(|bytes| {
+                    if bytes == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+                });
+                self.shard.read_done(operation, done, buffer);
+                Ok(())
+            }
+            None => Err(io::Error::other(format!("completion of unknown kind {user_data:#x}"))),
+        }
+    }
+
+    fn attach(&mut self, mut driver: Box<dyn QueueDriver + Send>) -> io::Result<QueueGone> {
+        let (device_id, queue_id) = driver.ids();
+        let export = Arc::clone(driver.export());
+        let stats = export.queue_stats(queue_id);
+        let entry = self.queues.vacant_entry();
+        let slot = u32::try_from(entry.key()).map_err(|_| io::ErrorKind::QuotaExceeded)?;
+        self.ring.register_file(slot, driver.char_device())?;
+        let fetches: Vec<_> = (0..driver.depth())
+            .map(|tag| driver.fetch(tag, slot).user_data(Event::Tag { slot, tag }.encode()))
+            .collect();
+        let (gone_sender, gone) = oneshot::channel();
+        entry.insert(HostedQueue { driver, export, stats, tags_gone: 0, gone: Some(gone_sender) });
+        for fetch in &fetches {
+            // SAFETY: a fetch command points at nothing but the tag's stable buffer, which lives as long as the driver,
+            // and the driver is dropped after every tag's last completion.
+            unsafe { self.ring.push(fetch)? };
+        }
+        self.ring.submit()?;
+        self.stats.queues.add(1);
+        tracing::debug!(device_id, queue_id, "queue attached");
+        Ok(gone)
+    }
+
+    fn arm_inbox(&mut self) -> io::Result<()> {
+        let read = opcode::Read::new(
+            types::Fd(self.inbox.fd()),
+            std::ptr::from_mut(&mut *self.inbox_count).cast(),
+            8,
+        )
+        .build()
+        .user_data(Event::Inbox.encode());
+        // SAFETY: the counter is boxed and lives as long as the ring; the process ends when the worker does.
+        unsafe { self.ring.push(&read) }
+    }
+
+    fn tag_event(&mut self, slot: u32, tag: u16, result: i32) -> io::Result<()> {
+        let Some(queue) = self.queues.get_mut(slot as usize) else {
+            return Err(io::Error::other(format!("completion for queue slot {slot}, which is empty")));
+        };
+        match queue.driver.event(tag, result) {
+            TagEvent::Request => {
+                self.stats.requests.add(1);
+                queue.stats.in_flight.add(1);
+                let request = queue.driver.request(tag).and_then(|request| {
+                    queue.export.check(&request)?;
+                    Ok(request)
+                });
+                match request {
+                    Ok(request) => self.serve(Fetched { slot, tag, request, started: self.now }),
+                    Err(failure) => {
+                        self.report(slot, tag, None, &failure);
+                        self.commit(slot, tag, Err(&failure))
+                    }
+                }
+            }
+            TagEvent::Gone => {
+                queue.tags_gone += 1;
+                if queue.tags_gone == queue.driver.depth() { self.let_go(slot) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Removes a queue all of whose tags the kernel has taken back.
+    fn let_go(&mut self, slot: u32) -> io::Result<()> {
+        self.ring.unregister_file(slot)?;
+        let queue = self.queues.remove(slot as usize);
+        let (device_id, queue_id) = queue.driver.ids();
+        self.stats.queues.sub(1);
+        // The device can be deleted only when its descriptors and mappings are gone: drop before telling.
+        drop(queue.driver);
+        if let Some(gone) = queue.gone {
+            let _ = gone.send(());
+        }
+        tracing::debug!(device_id, queue_id, "queue let go");
+        Ok(())
+    }
+
+    /// Starts a request that has just been fetched.
+    fn serve(&mut self, fetched: Fetched) -> io::Result<()> {
+        match fetched.request.operation {
+            Operation::Read => self.take_buffer(fetched, None),
+            Operation::Flush => {
+                let volume = self.queues[fetched.slot as usize].export.volume();
+                self.shard.flush(volume, InFlight { fetched, buffer: Buffer::None });
+                Ok(())
+            }
+            Operation::Write | Operation::Discard | Operation::WriteZeroes => {
+                self.stalled.push_back(fetched);
+                if self.stalled.len() == 1 { self.resume_stalled() } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Asks the cache for log space, for one write after the other, until it has none.
+    fn resume_stalled(&mut self) -> io::Result<()> {
+        self.ask_again = None;
+        while let Some(&fetched) = self.stalled.front() {
+            match self.shard.admit(fetched.data_bytes()) {
+                Admission::Accept(reservation) => {
+                    self.stalled.pop_front();
+                    self.reserved(fetched, reservation)?;
+                }
+                Admission::Delay(pause) => {
+                    self.ask_again = Some(self.now + pause);
+                    break;
+                }
+                Admission::Wait => break,
+                Admission::Full => {
+                    self.stalled.pop_front();
+                    self.finish(InFlight { fetched, buffer: Buffer::None }, Err(Failure::Full))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with a WRITE, DISCARD or WRITE_ZEROES that has its log space.
+    fn reserved(&mut self, fetched: Fetched, reservation: Reservation) -> io::Result<()> {
+        if fetched.request.operation == Operation::Write {
+            return self.take_buffer(fetched, Some(reservation));
+        }
+        let volume = self.queues[fetched.slot as usize].export.volume();
+        let token = InFlight { fetched, buffer: Buffer::None };
+        self.shard.zero(volume, fetched.request.range, fetched.request.fua, reservation, token);
+        Ok(())
+    }
+
+    /// Gives a READ or WRITE its buffer, now or when its turn comes.
+    fn take_buffer(&mut self, fetched: Fetched, reservation: Option<Reservation>) -> io::Result<()> {
+        if let Some(stable) = self.queues[fetched.slot as usize].driver.stable_buffer(fetched.tag) {
+            return self.transfer(fetched, reservation, Buffer::Stable(stable));
+        }
+        let len = fetched.data_bytes();
+        if let Some(slot) = self.pool.try_acquire(len) {
+            return self.transfer(fetched, reservation, Buffer::Slot(slot));
+        }
+        let acquire = self.pool.acquire(len).map_err(io::Error::other)?;
+        let granted = Rc::clone(&self.granted);
+        self.executor.spawn(async move {
+            let slot = acquire.await;
+            granted.borrow_mut().push_back((fetched, reservation, slot));
+        });
+        Ok(())
+    }
+
+    fn resume_granted(&mut self) -> io::Result<()> {
+        loop {
+            let next = self.granted.borrow_mut().pop_front();
+            let Some((fetched, reservation, slot)) = next else { return Ok(()) };
+            self.transfer(fetched, reservation, Buffer::Slot(slot))?;
+        }
+    }
+
+    /// Hands a READ or WRITE with its buffer to the cache.
+    fn transfer(
+        &mut self,
+        fetched: Fetched,
+        reservation: Option<Reservation>,
+        buffer: Buffer,
+    ) -> io::Result<()> {
+        let queue = &self.queues[fetched.slot as usize];
+        let volume = queue.export.volume();
+        let mut token = InFlight { fetched, buffer };
+        let Some(reservation) = reservation else {
+            self.shard.read(volume, fetched.request.range, token);
+            return Ok(());
+        };
+        if let Buffer::Slot(slot) = &mut token.buffer
+            && let Err(error) = queue.driver.copy_in(fetched.tag, &mut slot[..fetched.data_bytes()])
+        {
+            self.shard.cancel(reservation);
+            return self.finish(token, Err(Failure::Copy(error)));
+        }
+        self.shard.write(volume, fetched.request.range, fetched.request.fua, reservation, token);
+        Ok(())
+    }
+
+    fn submit_wants(&mut self) -> io::Result<()> {
+        for want in self.shard.wants() {
+            match want {
+                Want::Sync { op, file } => {
+                    let sync = opcode::Fsync::new(types::Fd(descriptor(&*file)?))
+                        .flags(types::FsyncFlags::DATASYNC)
+                        .build()
+                        .user_data(Event::Sync(op).encode());
+                    // SAFETY: a sync points to no memory.
+                    unsafe { self.ring.push(&sync)? };
+                }
+                Want::Read { op, file, offset, mut buffer } => {
+                    let key = self.reads.vacant_key();
+                    let len = u32::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+                    let read = opcode::Read::new(types::Fd(descriptor(&*file)?), buffer.as_mut_ptr(), len)
+                        .offset(offset)
+                        .build()
+                        .user_data(
+                            Event::Read(u32::try_from(key).map_err(|_| io::ErrorKind::QuotaExceeded)?)
+                                .encode(),
+                        );
+                    self.reads.insert((op, buffer));
+                    // SAFETY: the buffer's heap block stays in `reads`, unmoved, until the completion has been seen.
+                    unsafe { self.ring.push(&read)? };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_completed(&mut self) -> io::Result<()> {
+        let mut done = std::mem::take(&mut self.done);
+        done.extend(self.shard.completed());
+        self.advanced = !done.is_empty();
+        for (token, result) in done.drain(..) {
+            self.finish(token, result.map_err(Failure::Cache))?;
+        }
+        self.done = done;
+        Ok(())
+    }
+
+    /// Gives a request's result to the kernel and lets go of its buffer.
+    fn finish(&mut self, mut token: InFlight, mut result: Result<(), Failure>) -> io::Result<()> {
+        let Fetched { slot, tag, request, started } = token.fetched;
+        let bytes = token.fetched.data_bytes();
+        let queue = &self.queues[slot as usize];
+        if result.is_ok() && request.operation == Operation::Read && matches!(token.buffer, Buffer::Slot(_)) {
+            result = queue.driver.copy_out(tag, &token.buffer()[..bytes]).map_err(Failure::Copy);
+        }
+        drop(token);
+        let nanos = u64::try_from(self.now.elapsed().saturating_add(self.now - started).as_nanos())
+            .unwrap_or(u64::MAX);
+        match &result {
+            Ok(()) => count(&queue.stats, request.operation, bytes as u64, request.range.bytes(), nanos),
+            Err(failure) => self.report(slot, tag, Some(request.operation), failure),
+        }
+        // REQUEST_BYTES_MAX fits in 32 bits.
+        let moved = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.commit(slot, tag, result.as_ref().map(|()| moved))
+    }
+
+    fn commit(&mut self, slot: u32, tag: u16, result: Result<u32, &Failure>) -> io::Result<()> {
+        let queue = &mut self.queues[slot as usize];
+        queue.stats.in_flight.sub(1);
+        let commit = queue.driver.commit(tag, slot, result).user_data(Event::Tag { slot, tag }.encode());
+        // SAFETY: as for fetch commands in `attach`.
+        unsafe { self.ring.push(&commit) }
+    }
+
+    fn report(&self, slot: u32, tag: u16, operation: Option<Operation>, failure: &Failure) {
+        let queue = &self.queues[slot as usize];
+        let (device_id, queue_id) = queue.driver.ids();
+        match operation {
+            Some(Operation::Read) => queue.stats.read_errors.add(1),
+            Some(Operation::Flush) => queue.stats.flush_errors.add(1),
+            _ => queue.stats.write_errors.add(1),
+        }
+        tracing::error!(
+            export = queue.export.name(),
+            device_id,
+            queue_id,
+            tag,
+            operation = ?operation,
+            error = failure as &dyn std::error::Error,
+            "request failed"
+        );
+    }
+}
+
+/// The descriptor of a segment file; a worker's cache is always on a real directory.
+fn descriptor(file: &dyn SegmentFile) -> io::Result<RawFd> {
+    file.fd()
+        .map(|fd| fd.as_raw_fd())
+        .ok_or_else(|| io::Error::other("the cache's disk has no file descriptors"))
+}
+
+/// Counts a request that was carried out.
+fn count(
+    stats: &crate::observe::io::QueueStats,
+    operation: Operation,
+    bytes: u64,
+    range_bytes: Option<u64>,
+    nanos: u64,
+) {
+    match operation {
+        Operation::Read => {
+            stats.read_size.record(bytes);
+            stats.read_latency.record(nanos);
+        }
+        Operation::Write => {
+            stats.write_size.record(bytes);
+            stats.write_latency.record(nanos);
+        }
+        Operation::Flush => {
+            stats.flushes.add(1);
+            stats.flush_latency.record(nanos);
+        }
+        Operation::Discard | Operation::WriteZeroes => {
+            stats.zeroes.add(1);
+            stats.zero_bytes.add(range_bytes.unwrap_or(0));
+        }
+    }
+}
+
+/// A completion's result as the call would have returned it.
+fn outcome(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()))
+}

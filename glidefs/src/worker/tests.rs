@@ -1,0 +1,294 @@
+//! The worker's loop against a queue that lives in this process: a pipe a tag stands for the kernel.
+//!
+//! A byte in a tag's pipe completes its fetch with a request; closing the pipe takes the tag back. Everything else is the
+//! real thing: ring, pool, executor, cache on a real directory.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+
+use super::driver::TagEvent;
+use super::{Failure, QueueDriver, QueueGone, Worker, WorkerOptions, affinity, start};
+use crate::cache::{Cache, Directory, MonotonicClock, OnFull, Options};
+use crate::export::{Export, Operation, Request};
+use crate::units::{ExportId, SectorRange};
+
+const DEPTH: u16 = 8;
+const SLOTS: usize = 4;
+
+/// What client and queue share of one tag.
+#[derive(Default)]
+struct Tag {
+    request: Option<Request>,
+    data: Vec<u8>,
+    result: Option<Result<u32, String>>,
+}
+
+#[derive(Default)]
+struct SharedTags {
+    tags: Mutex<Vec<Tag>>,
+    completed: Condvar,
+}
+
+/// The queue's end.
+struct PipeQueue {
+    export: Arc<Export>,
+    shared: Arc<SharedTags>,
+    pipes: Vec<File>,
+    /// Where the ring puts the byte of each tag.
+    bytes: Box<[u8]>,
+}
+
+impl QueueDriver for PipeQueue {
+    fn export(&self) -> &Arc<Export> {
+        &self.export
+    }
+
+    fn ids(&self) -> (u32, u16) {
+        (7, 0)
+    }
+
+    fn depth(&self) -> u16 {
+        DEPTH
+    }
+
+    fn char_device(&self) -> RawFd {
+        self.pipes[0].as_raw_fd()
+    }
+
+    fn fetch(&mut self, tag: u16, _fixed: u32) -> squeue::Entry {
+        let tag = usize::from(tag);
+        opcode::Read::new(types::Fd(self.pipes[tag].as_raw_fd()), &raw mut self.bytes[tag], 1).build()
+    }
+
+    fn commit(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry {
+        let mut tags = self.shared.tags.lock().unwrap();
+        let shared = &mut tags[usize::from(tag)];
+        assert!(shared.request.take().is_some(), "tag {tag} was committed without a request");
+        assert!(
+            shared.result.replace(result.map_err(ToString::to_string)).is_none(),
+            "tag {tag} was committed twice"
+        );
+        self.shared.completed.notify_all();
+        drop(tags);
+        self.fetch(tag, fixed)
+    }
+
+    fn event(&self, _tag: u16, result: i32) -> TagEvent {
+        if result == 1 { TagEvent::Request } else { TagEvent::Gone }
+    }
+
+    fn request(&self, tag: u16) -> Result<Request, Failure> {
+        self.shared.tags.lock().unwrap()[usize::from(tag)].request.ok_or(Failure::Unsupported { code: 0 })
+    }
+
+    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
+        let tags = self.shared.tags.lock().unwrap();
+        (&tags[usize::from(tag)].data[..]).read_exact(buffer)
+    }
+
+    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
+        self.shared.tags.lock().unwrap()[usize::from(tag)].data = buffer.to_vec();
+        Ok(())
+    }
+
+    fn stable_buffer(&self, _tag: u16) -> Option<NonNull<[u8]>> {
+        None
+    }
+}
+
+/// The client's end of a queue.
+struct Client {
+    shared: Arc<SharedTags>,
+    pipes: Vec<Option<File>>,
+    gone: Option<QueueGone>,
+}
+
+impl Client {
+    async fn attach(worker: &Worker, export: &Arc<Export>) -> Self {
+        let shared = Arc::new(SharedTags::default());
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..DEPTH {
+            let (read, write) = nix::unistd::pipe().unwrap();
+            theirs.push(File::from(read));
+            ours.push(Some(File::from(write)));
+            shared.tags.lock().unwrap().push(Tag::default());
+        }
+        let queue = PipeQueue {
+            export: Arc::clone(export),
+            shared: Arc::clone(&shared),
+            pipes: theirs,
+            bytes: vec![0; usize::from(DEPTH)].into(),
+        };
+        let gone = worker.attach(Box::new(queue)).await.unwrap();
+        Self { shared, pipes: ours, gone: Some(gone) }
+    }
+
+    fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
+        let range = SectorRange::new(start, count).unwrap();
+        let tag = usize::from(tag);
+        self.shared.tags.lock().unwrap()[tag] =
+            Tag { request: Some(Request { operation, range, fua: false }), data, result: None };
+        self.pipes[tag].as_mut().unwrap().write_all(&[1]).unwrap();
+    }
+
+    fn finish(&self, tag: u16) -> (Result<u32, String>, Vec<u8>) {
+        let tag = usize::from(tag);
+        let tags = self.shared.tags.lock().unwrap();
+        let (mut tags, timeout) = self
+            .shared
+            .completed
+            .wait_timeout_while(tags, Duration::from_secs(30), |tags| tags[tag].result.is_none())
+            .unwrap();
+        assert!(!timeout.timed_out(), "tag {tag} was never completed");
+        (tags[tag].result.take().unwrap(), std::mem::take(&mut tags[tag].data))
+    }
+
+    fn run(
+        &mut self,
+        operation: Operation,
+        start: u64,
+        count: u64,
+        data: Vec<u8>,
+    ) -> (Result<u32, String>, Vec<u8>) {
+        self.start(0, operation, start, count, data);
+        self.finish(0)
+    }
+
+    async fn detach(mut self) {
+        self.pipes.clear();
+        self.gone.take().unwrap().await.unwrap();
+    }
+}
+
+/// A worker over a cache of its own.
+struct Bench {
+    _directory: tempfile::TempDir,
+    cache: Cache,
+    worker: Worker,
+    stop_keeper: Arc<AtomicBool>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options =
+            Options { size_bytes: 64 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+        let disk = Arc::new(Directory::new(directory.path()));
+        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[]).unwrap();
+        let stop_keeper = Arc::new(AtomicBool::new(false));
+        let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
+        std::thread::spawn(move || keeper.run(&stop));
+        let cpus = vec![affinity::allowed().unwrap()[0]];
+        let worker = start(&cache, &WorkerOptions { cpus, slots_per_worker: SLOTS, queues_max: 64 })
+            .unwrap()
+            .remove(0);
+        Self { _directory: directory, cache, worker, stop_keeper }
+    }
+
+    fn export(&self, id: u32) -> Arc<Export> {
+        let id = ExportId(id);
+        Arc::new(Export::new(id, format!("export-{}", id.0), 16 << 20, self.cache.volume(id)))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.stop_keeper.store(true, Ordering::Release);
+    }
+}
+
+fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| seed.wrapping_mul(31).wrapping_add((at / 7 + at % 251) as u8)).collect()
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_back_whatever_the_alignment() {
+    let bench = Bench::new();
+    let mut client = Client::attach(&bench.worker, &bench.export(1)).await;
+    for (seed, (start, count)) in (1..).zip([(0, 8), (3, 1), (5, 17), (100, 256), (101, 254), (1, 2)]) {
+        let data = pattern(seed, count as usize * 512);
+        assert_eq!(client.run(Operation::Write, start, count, data.clone()).0, Ok(count as u32 * 512));
+        let (result, read) = client.run(Operation::Read, start, count, Vec::new());
+        assert_eq!((result, read == data), (Ok(count as u32 * 512), true), "{count} sectors at {start}");
+    }
+    assert_eq!(client.run(Operation::Discard, 100, 10, Vec::new()).0, Ok(0));
+    assert_eq!(client.run(Operation::Read, 100, 10, Vec::new()).1, vec![0; 5120]);
+    assert_eq!(client.run(Operation::Flush, 0, 0, Vec::new()).0, Ok(0));
+    client.detach().await;
+}
+
+#[tokio::test]
+async fn more_large_requests_than_slots_are_all_served() {
+    let bench = Bench::new();
+    let mut clients = Vec::new();
+    for id in 1..=4 {
+        clients.push(Client::attach(&bench.worker, &bench.export(id)).await);
+    }
+    for round in 0..8_u8 {
+        for (number, client) in (0_u8..).zip(&mut clients) {
+            for tag in 0..DEPTH {
+                let data = pattern(round ^ number ^ tag as u8, 128 << 10);
+                client.start(tag, Operation::Write, u64::from(tag) * 256, 256, data);
+            }
+        }
+        for client in &clients {
+            for tag in 0..DEPTH {
+                assert_eq!(client.finish(tag).0, Ok(128 << 10));
+            }
+        }
+        for (number, client) in (0_u8..).zip(&mut clients) {
+            for tag in 0..DEPTH {
+                client.start(tag, Operation::Read, u64::from(tag) * 256, 256, Vec::new());
+            }
+            for tag in 0..DEPTH {
+                assert!(
+                    client.finish(tag).1 == pattern(round ^ number ^ tag as u8, 128 << 10),
+                    "round {round}"
+                );
+            }
+        }
+    }
+    let pool = &bench.worker.stats().pool;
+    assert!(pool.live_bytes_max.get() <= pool.arena_bytes.get());
+    assert_eq!(pool.live_bytes.get(), 0);
+    for client in clients {
+        client.detach().await;
+    }
+    assert_eq!(bench.worker.stats().queues.get(), 0);
+}
+
+#[tokio::test]
+async fn a_request_outside_the_export_is_refused_and_the_tag_serves_on() {
+    let bench = Bench::new();
+    let mut client = Client::attach(&bench.worker, &bench.export(1)).await;
+    assert!(client.run(Operation::Read, (16 << 20) / 512, 8, Vec::new()).0.is_err());
+    assert!(client.run(Operation::Write, 0, 257, vec![0; 257 * 512]).0.is_err());
+    assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
+    client.detach().await;
+}
+
+#[tokio::test]
+async fn counters_tell_sizes_and_nothing_is_in_flight_at_rest() {
+    let bench = Bench::new();
+    let export = bench.export(1);
+    let mut client = Client::attach(&bench.worker, &export).await;
+    client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
+    client.run(Operation::Read, 0, 16, Vec::new()).0.unwrap();
+    client.detach().await;
+    let stats = &export.all_stats()[0];
+    assert_eq!(stats.write_size.snapshot().buckets[0], 1, "4096 bytes belong to le=4096");
+    assert_eq!(stats.read_size.snapshot().buckets[1], 1);
+    assert_eq!(stats.in_flight.get(), 0);
+}
+
+#[tokio::test]
+async fn a_worker_answers_a_ping() {
+    Bench::new().worker.ping().await.unwrap();
+}
