@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod ublk;
+
 pub mod worker;
 
 pub mod router;

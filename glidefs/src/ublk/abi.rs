@@ -1,0 +1,89 @@
+//! The kernel's data-plane interface: command encoding, request descriptors, copy positions.
+//!
+//! The constants and structs come from libublk's bindings of `linux/ublk_cmd.h`; what is here is how they are used.
+
+use io_uring::{opcode, squeue, types};
+use libublk::sys;
+
+/// Queues a device may have at most (`UBLK_MAX_NR_QUEUES`).
+pub const QUEUES_MAX: u16 = 4096;
+
+/// Bytes between the descriptor arrays of two queues: the array of the deepest queue there can be
+/// (`UBLK_MAX_QUEUE_DEPTH` × `sizeof(struct ublksrv_io_desc)`), which is a whole number of pages.
+pub const DESCRIPTOR_STRIDE: usize = sys::UBLK_MAX_QUEUE_DEPTH as usize * size_of::<sys::ublksrv_io_desc>();
+
+/// Completion of a fetch: the tag holds a request.
+pub const RESULT_OK: i32 = sys::UBLK_IO_RES_OK.cast_signed();
+
+/// Completion of a fetch: the kernel takes the tag back.
+pub const RESULT_ABORT: i32 = sys::UBLK_IO_RES_ABORT;
+
+/// The two data-plane commands, in the encoding the kernel knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Commands {
+    fetch: u32,
+    commit_and_fetch: u32,
+}
+
+impl Commands {
+    /// ioctl-encoded from Linux 6.4, plain numbers before.
+    pub const fn new(ioctl_encoded: bool) -> Self {
+        if ioctl_encoded {
+            Self { fetch: sys::UBLK_U_IO_FETCH_REQ, commit_and_fetch: sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ }
+        } else {
+            Self { fetch: sys::UBLK_IO_FETCH_REQ, commit_and_fetch: sys::UBLK_IO_COMMIT_AND_FETCH_REQ }
+        }
+    }
+
+    /// Arms a tag.
+    pub fn fetch(self, fixed: u32, queue_id: u16, tag: u16, buffer: u64) -> squeue::Entry {
+        entry(self.fetch, fixed, queue_id, tag, 0, buffer)
+    }
+
+    /// Gives a tag's result and arms it again.
+    pub fn commit_and_fetch(
+        self,
+        fixed: u32,
+        queue_id: u16,
+        tag: u16,
+        result: i32,
+        buffer: u64,
+    ) -> squeue::Entry {
+        entry(self.commit_and_fetch, fixed, queue_id, tag, result, buffer)
+    }
+}
+
+/// A `uring_cmd` that carries `struct ublksrv_io_cmd { __u16 q_id, tag; __s32 result; __u64 addr; }`.
+fn entry(command: u32, fixed: u32, queue_id: u16, tag: u16, result: i32, buffer: u64) -> squeue::Entry {
+    let mut payload = [0; 16];
+    payload[0..2].copy_from_slice(&queue_id.to_ne_bytes());
+    payload[2..4].copy_from_slice(&tag.to_ne_bytes());
+    payload[4..8].copy_from_slice(&result.to_ne_bytes());
+    payload[8..16].copy_from_slice(&buffer.to_ne_bytes());
+    opcode::UringCmd16::new(types::Fixed(fixed), command).cmd(payload).build()
+}
+
+const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16);
+
+/// Position in the character device that stands for byte 0 of a request's data.
+pub fn copy_position(queue_id: u16, tag: u16) -> u64 {
+    libublk::io::UblkIOCtx::ublk_user_copy_pos(queue_id, tag, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_stride_is_what_the_kernel_uses() {
+        // Read off a running kernel; see the driver's `ublk_max_cmd_buf_size`.
+        assert_eq!(DESCRIPTOR_STRIDE, 98_304);
+    }
+
+    #[test]
+    fn commands_are_ioctl_encoded_where_the_kernel_knows_it() {
+        assert_eq!(Commands::new(false).fetch, 0x20);
+        assert_eq!(Commands::new(true).fetch & 0xff, 0x20);
+        assert_ne!(Commands::new(true).fetch, 0x20);
+    }
+}

@@ -1,0 +1,321 @@
+//! Control commands: libublk's calls as blocking steps, each run off the workers and under a time limit.
+//!
+//! A step that does not return in time keeps its thread; the caller gets an error and the rest of the daemon goes on.
+//! libublk keeps one control ring a thread and panics where there is none, so every step makes sure of it first.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use io_uring::{IoUring, squeue};
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
+use libublk::io::UblkDev;
+use libublk::{UblkError, UblkFlags, sys};
+
+use crate::router::devices::{DeviceError, DeviceId};
+use crate::units::REQUEST_BYTES_MAX;
+
+/// Name of our devices' target type.
+const TARGET: &str = "glidefs";
+
+/// Where the kernel lists ublk devices, and its limit on them.
+const CLASS_PATH: &str = "/sys/class/ublk-char";
+const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";
+
+/// Largest request, sectors.
+#[expect(clippy::cast_possible_truncation, reason = "a constant of 256")]
+const REQUEST_SECTORS_MAX: u32 = (REQUEST_BYTES_MAX >> 9) as u32;
+
+/// A device that has been added or taken over but is not yet started.
+pub struct Opened {
+    ctrl: UblkCtrl,
+    dev: UblkDev,
+}
+
+impl Opened {
+    /// The kernel's number.
+    pub fn id(&self) -> DeviceId {
+        DeviceId(self.dev.dev_info.dev_id)
+    }
+
+    /// Queues, as the kernel clamped them.
+    pub fn queues(&self) -> u16 {
+        self.dev.dev_info.nr_hw_queues
+    }
+
+    /// Requests in flight a queue.
+    pub fn depth(&self) -> u16 {
+        self.dev.dev_info.queue_depth
+    }
+
+    /// Whether the device was made without USER_COPY.
+    pub fn bounce(&self) -> bool {
+        self.dev.dev_info.flags & u64::from(sys::UBLK_F_USER_COPY) == 0
+    }
+
+    /// A handle of our own on the character device, which can be opened only once.
+    pub fn char_device(&self) -> io::Result<File> {
+        // SAFETY: `dev` keeps this descriptor open while it is borrowed.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.dev.tgt.fds[0]) };
+        Ok(fd.try_clone_to_owned()?.into())
+    }
+}
+
+/// What the kernel says of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// One of the driver's states.
+    pub state: State,
+    /// What its maker left for itself.
+    pub owner_tag: u64,
+}
+
+/// The driver's state of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Added, not started; or stopped.
+    Dead,
+    /// Served.
+    Live,
+    /// Its server is gone; it waits for the next.
+    Quiesced,
+    /// Its server is gone; requests fail.
+    Failing,
+}
+
+/// What is needed to add a device.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDevice {
+    /// Number to ask for.
+    pub preferred: Option<DeviceId>,
+    /// Queues.
+    pub queues: u16,
+    /// Requests in flight a queue.
+    pub depth: u16,
+    /// Without USER_COPY.
+    pub bounce: bool,
+    /// Left in the kernel to recognise the device by.
+    pub owner_tag: u64,
+    /// Size in sectors.
+    pub sectors: u64,
+}
+
+/// Adds a device and opens it.
+pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
+    let mut flags =
+        sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
+    if !new.bounce {
+        flags |= sys::UBLK_F_USER_COPY;
+    }
+    let build = |id: i32| {
+        UblkCtrlBuilder::default()
+            .name(TARGET)
+            .id(id)
+            .nr_queues(new.queues)
+            .depth(new.depth)
+            .io_buf_bytes(REQUEST_SECTORS_MAX << 9)
+            .ctrl_flags(u64::from(flags))
+            .ctrl_target_flags(new.owner_tag)
+            .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
+            .build()
+    };
+    let preferred = new.preferred.and_then(|id| i32::try_from(id.0).ok()).and_then(|id| build(id).ok());
+    let ctrl = match preferred {
+        Some(ctrl) => ctrl,
+        None => build(-1).map_err(|error| {
+            if at_limit() { DeviceError::LimitReached } else { kernel("ADD_DEV", None, error) }
+        })?,
+    };
+    // From here on the device stays until it is deleted by name: dropping `ctrl` must not delete it.
+    ctrl.disown();
+    let id = DeviceId(ctrl.dev_info().dev_id);
+    leave_note(&ctrl);
+    match UblkDev::new(TARGET.into(), with_params(new.sectors), &ctrl) {
+        Ok(dev) => Ok(Opened { ctrl, dev }),
+        Err(error) => {
+            let _ = ctrl.del_dev();
+            Err(kernel("opening", Some(id), error))
+        }
+    }
+}
+
+/// Takes over a quiesced device and opens it.
+pub fn start_recovery(id: DeviceId) -> Result<Opened, DeviceError> {
+    let fail = |command| move |error| kernel(command, Some(id), error);
+    let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
+    let ctrl = UblkCtrlBuilder::default()
+        .name(TARGET)
+        .id(number)
+        .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV)
+        .build()
+        .map_err(fail("GET_DEV_INFO"))?;
+    accepted(ctrl.start_user_recover()).map_err(fail("START_USER_RECOVERY"))?;
+    let dev = UblkDev::new(TARGET.into(), |_| Ok(()), &ctrl).map_err(fail("opening"))?;
+    Ok(Opened { ctrl, dev })
+}
+
+/// Starts a device whose queues are all armed; ends the recovery of one that was taken over.
+pub fn start(opened: &Opened) -> Result<(), DeviceError> {
+    ensure_ring()?;
+    for _ in 0..opened.queues() {
+        // libublk waits for this in bounce mode; our queues hand their buffers over with each fetch.
+        opened.dev.notify_buffer_registration_complete(false);
+    }
+    accepted(opened.ctrl.start_dev(&opened.dev))
+        .map_err(|error| kernel("START_DEV", Some(opened.id()), error))
+}
+
+/// What the kernel says of device `id`, `None` when there is none.
+pub fn info(id: DeviceId) -> Result<Option<Info>, DeviceError> {
+    let Some(ctrl) = open(id)? else { return Ok(None) };
+    let info = ctrl.dev_info();
+    let state = match u32::from(info.state) {
+        sys::UBLK_S_DEV_LIVE => State::Live,
+        sys::UBLK_S_DEV_QUIESCED => State::Quiesced,
+        sys::UBLK_S_DEV_FAIL_IO => State::Failing,
+        _ => State::Dead,
+    };
+    Ok(Some(Info { state, owner_tag: info.ublksrv_flags }))
+}
+
+/// Every ublk device in the kernel.
+pub fn list() -> Result<Vec<DeviceId>, DeviceError> {
+    let entries = match std::fs::read_dir(CLASS_PATH) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => {
+            return Err(DeviceError::Kernel { command: "listing", path: CLASS_PATH.into(), source });
+        }
+    };
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("ublkc")?.parse().ok().map(DeviceId);
+    Ok(entries.filter_map(|entry| number(entry.ok()?.file_name())).collect())
+}
+
+/// Stops device `id`: its block device goes away and its tags come back. True when there was such a device.
+pub fn stop(id: DeviceId) -> Result<bool, DeviceError> {
+    let Some(ctrl) = open(id)? else { return Ok(false) };
+    accepted(ctrl.stop_dev()).map_err(|error| kernel("STOP_DEV", Some(id), error))?;
+    Ok(true)
+}
+
+/// Deletes device `id`, which nothing may refer to any more.
+pub fn delete(id: DeviceId) -> Result<(), DeviceError> {
+    let Some(ctrl) = open(id)? else { return Ok(()) };
+    accepted(ctrl.del_dev()).map_err(|error| kernel("DEL_DEV", Some(id), error))
+}
+
+/// Sets the size of live device `id`.
+pub fn resize(id: DeviceId, size_bytes: u64) -> Result<(), DeviceError> {
+    let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
+    accepted(ctrl.update_size(size_bytes)).map_err(|error| kernel("UPDATE_SIZE", Some(id), error))
+}
+
+/// Runs `step` on a thread of its own and waits for it at most `limit`.
+pub async fn bounded<T: Send + 'static>(
+    command: &'static str,
+    id: Option<DeviceId>,
+    limit: Duration,
+    step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+) -> Result<T, DeviceError> {
+    let path = id.map_or_else(|| "a new device".into(), DeviceId::path);
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(step)).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(gone)) => Err(DeviceError::Kernel { command, path, source: io::Error::other(gone) }),
+        Err(_) => Err(DeviceError::TimedOut { command, path, seconds: limit.as_secs() }),
+    }
+}
+
+/// Leaves the note that libublk and its tools expect of a device's server, and complain about when it is missing.
+/// Deleting the device removes it.
+fn leave_note(ctrl: &UblkCtrl) {
+    let path = std::path::PathBuf::from(ctrl.run_path());
+    let note = format!("{{\"target\":{{\"type\":\"{TARGET}\"}}}}");
+    let written =
+        path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&path, note));
+    if let Err(error) = written {
+        tracing::debug!(path = %path.display(), error = &error as &dyn std::error::Error, "the device's note was not written");
+    }
+}
+
+/// What clients see of a device of `sectors` sectors.
+fn with_params(sectors: u64) -> impl FnOnce(&mut UblkDev) -> Result<(), UblkError> {
+    move |dev| {
+        dev.tgt.dev_size = sectors << 9;
+        dev.tgt.params = params(sectors);
+        Ok(())
+    }
+}
+
+fn params(sectors: u64) -> sys::ublk_params {
+    sys::ublk_params {
+        types: sys::UBLK_PARAM_TYPE_BASIC | sys::UBLK_PARAM_TYPE_DISCARD,
+        basic: sys::ublk_param_basic {
+            attrs: sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA,
+            logical_bs_shift: 9,
+            physical_bs_shift: 12,
+            io_min_shift: 12,
+            io_opt_shift: 17,
+            max_sectors: REQUEST_SECTORS_MAX,
+            dev_sectors: sectors,
+            ..Default::default()
+        },
+        discard: sys::ublk_param_discard {
+            // Every discard reaches us, down to one sector, because discarded sectors must read as zeroes.
+            discard_granularity: 512,
+            max_discard_sectors: u32::MAX >> 9,
+            max_write_zeroes_sectors: u32::MAX >> 9,
+            max_discard_segments: 1,
+            ..Default::default()
+        },
+        ..Default::default()
+    }
+}
+
+/// A handle on an existing device.
+fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
+    ensure_ring()?;
+    // Asking the driver about a number it does not know is an error like any other; sysfs tells the two apart.
+    if !std::path::Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists() {
+        return Ok(None);
+    }
+    let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
+    UblkCtrl::new_simple(number).map(Some).map_err(|error| kernel("GET_DEV_INFO", Some(id), error))
+}
+
+fn ensure_ring() -> Result<(), DeviceError> {
+    libublk::ublk_init_ctrl_task_ring(|ring| {
+        if ring.is_none() {
+            *ring = Some(IoUring::<squeue::Entry128>::builder().build(16)?);
+        }
+        Ok(())
+    })
+    .map_err(|error| kernel("io_uring_setup", None, error))
+}
+
+/// libublk gives EBUSY as success.
+fn accepted(result: Result<i32, UblkError>) -> Result<(), UblkError> {
+    match result {
+        Ok(code) if code < 0 => Err(UblkError::UringIOError(code)),
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn kernel(command: &'static str, id: Option<DeviceId>, error: UblkError) -> DeviceError {
+    let source = match error {
+        UblkError::UringIOError(code) | UblkError::OtherError(code) => {
+            io::Error::from_raw_os_error(code.saturating_abs())
+        }
+        UblkError::IOError(error) => error,
+        other => io::Error::other(other),
+    };
+    DeviceError::Kernel { command, path: id.map_or_else(|| "a new device".into(), DeviceId::path), source }
+}
+
+/// Whether the kernel's limit of devices is reached.
+fn at_limit() -> bool {
+    let limit = std::fs::read_to_string(LIMIT_PATH).ok().and_then(|text| text.trim().parse::<usize>().ok());
+    let devices = std::fs::read_dir(CLASS_PATH).map(Iterator::count).ok();
+    matches!((limit, devices), (Some(limit), Some(devices)) if devices >= limit)
+}

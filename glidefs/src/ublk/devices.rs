@@ -1,0 +1,261 @@
+//! Devices as the router sees them: attach, find, recover, detach, resize.
+//!
+//! Owns which devices this process serves and which worker serves which queue. Invariant: a device is deleted only after
+//! the workers have let go of all of its queues, as any reference to its character device blocks the deletion.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, try_join_all};
+
+use super::abi::Commands;
+use super::control::{self, NewDevice, Opened, State};
+use super::features::Features;
+use super::queue::UblkQueue;
+use crate::export::Export;
+use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
+use crate::units::ExportId;
+use crate::worker::{QueueGone, Worker};
+
+/// How long a device whose server has died may still look served: the kernel lets go of it asynchronously.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
+const RELEASE_POLL: Duration = Duration::from_millis(20);
+
+/// The kernel's ublk devices, served by the workers.
+pub struct UblkDevices {
+    workers: Vec<Worker>,
+    /// Queues placed on each worker so far.
+    placed: Vec<AtomicUsize>,
+    features: Features,
+    bounce: bool,
+    /// The upper half of every device's owner tag: which cache directory it belongs to.
+    cache_tag: u32,
+    limit: Duration,
+    hosted: Mutex<HashMap<DeviceId, Hosted>>,
+}
+
+/// A device this process serves.
+struct Hosted {
+    gone: Vec<QueueGone>,
+    workers: Vec<usize>,
+}
+
+impl UblkDevices {
+    /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel that lacks it gets them anyway.
+    /// `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
+    pub fn new(
+        workers: Vec<Worker>,
+        features: Features,
+        bounce: bool,
+        cache_tag: u32,
+        limit: Duration,
+    ) -> Self {
+        if !bounce && !features.user_copy() {
+            tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
+        }
+        let placed = workers.iter().map(|_| AtomicUsize::new(0)).collect();
+        let bounce = bounce || !features.user_copy();
+        Self { workers, placed, features, bounce, cache_tag, limit, hosted: Mutex::default() }
+    }
+
+    /// Whether new devices run in bounce mode.
+    pub fn bounce(&self) -> bool {
+        self.bounce
+    }
+
+    fn owner_tag(&self, export: &Export) -> u64 {
+        (u64::from(self.cache_tag) << 32) | u64::from(export.id().0)
+    }
+
+    /// Arms every queue of `opened` on a worker, then starts it.
+    async fn serve(&self, export: Arc<Export>, opened: Opened) -> Result<DeviceId, DeviceError> {
+        let id = opened.id();
+        let result = self.arm(&export, &opened).await;
+        let hosted = match result {
+            Ok(hosted) => hosted,
+            Err(error) => {
+                drop(opened);
+                return Err(error);
+            }
+        };
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, hosted);
+        control::bounded("START_DEV", Some(id), self.limit, move || control::start(&opened)).await?;
+        Ok(id)
+    }
+
+    async fn arm(&self, export: &Arc<Export>, opened: &Opened) -> Result<Hosted, DeviceError> {
+        let id = opened.id();
+        let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
+        let char_device = Arc::new(opened.char_device().map_err(fail)?);
+        let commands = Commands::new(self.features.ioctl_encoded());
+        let mut hosted = Hosted { gone: Vec::new(), workers: Vec::new() };
+        for queue_id in 0..opened.queues() {
+            let queue = UblkQueue::new(
+                Arc::clone(export),
+                id.0,
+                queue_id,
+                opened.depth(),
+                commands,
+                Arc::clone(&char_device),
+                opened.bounce(),
+            )
+            .map_err(fail)?;
+            let worker = self.least_loaded(&hosted.workers);
+            self.placed[worker].fetch_add(1, Ordering::Relaxed);
+            hosted.workers.push(worker);
+            let gone = self.workers[worker]
+                .attach(Box::new(queue))
+                .await
+                .map_err(|error| fail(std::io::Error::other(error)))?;
+            hosted.gone.push(gone);
+        }
+        Ok(hosted)
+    }
+
+    /// The worker with the fewest queues, one that has none of this device's queues yet where possible.
+    fn least_loaded(&self, taken: &[usize]) -> usize {
+        let load = |&worker: &usize| {
+            let own = taken.iter().filter(|&&other| other == worker).count();
+            (own, self.placed[worker].load(Ordering::Relaxed))
+        };
+        (0..self.workers.len()).min_by_key(load).unwrap_or(0)
+    }
+
+    /// Stops device `id`, waits until no worker refers to it, and deletes it.
+    async fn remove(&self, id: DeviceId) -> Result<(), DeviceError> {
+        let existed = control::bounded("STOP_DEV", Some(id), self.limit, move || control::stop(id)).await?;
+        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(hosted) = hosted {
+            for worker in hosted.workers {
+                self.placed[worker].fetch_sub(1, Ordering::Relaxed);
+            }
+            let all_gone = try_join_all(hosted.gone);
+            if tokio::time::timeout(self.limit, all_gone).await.is_err() {
+                return Err(DeviceError::TimedOut {
+                    command: "letting go of the queues",
+                    path: id.path(),
+                    seconds: self.limit.as_secs(),
+                });
+            }
+        }
+        if !existed {
+            return Ok(());
+        }
+        control::bounded("DEL_DEV", Some(id), self.limit, move || control::delete(id)).await
+    }
+
+    /// Removes what a failed attach left, and gives back its error.
+    async fn undo(&self, id: DeviceId, error: DeviceError) -> DeviceError {
+        if let Err(again) = self.remove(id).await {
+            tracing::warn!(
+                device_id = id.0,
+                error = &again as &dyn std::error::Error,
+                "a device that could not be started could not be removed either"
+            );
+        }
+        error
+    }
+}
+
+impl Devices for UblkDevices {
+    fn attach(
+        &self,
+        export: Arc<Export>,
+        options: DeviceOptions,
+        preferred: Option<DeviceId>,
+    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
+        async move {
+            let new = NewDevice {
+                preferred,
+                queues: options.queues,
+                depth: options.queue_depth,
+                bounce: self.bounce,
+                owner_tag: self.owner_tag(&export),
+                sectors: export.sectors(),
+            };
+            let opened = control::bounded("ADD_DEV", None, self.limit, move || control::add(new)).await?;
+            let id = opened.id();
+            match self.serve(export, opened).await {
+                Ok(id) => Ok(id),
+                Err(error) => Err(self.undo(id, error).await),
+            }
+        }
+        .boxed()
+    }
+
+    fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
+        let owner_tag = self.owner_tag(export);
+        async move {
+            let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
+            loop {
+                let info =
+                    control::bounded("GET_DEV_INFO", Some(id), self.limit, move || control::info(id)).await?;
+                let Some(info) = info.filter(|info| info.owner_tag == owner_tag) else { return Ok(None) };
+                match info.state {
+                    State::Quiesced => return Ok(Some(FoundDevice { id, quiesced: true })),
+                    State::Live if tokio::time::Instant::now() < deadline => {
+                        tokio::time::sleep(RELEASE_POLL).await;
+                    }
+                    State::Live | State::Failing => return Ok(Some(FoundDevice { id, quiesced: false })),
+                    State::Dead => {
+                        // Its maker died between adding and starting it: nobody can have used it.
+                        self.remove(id).await?;
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
+        async move {
+            let mut owned = Vec::new();
+            for id in control::bounded("listing", None, self.limit, control::list).await? {
+                let info =
+                    control::bounded("GET_DEV_INFO", Some(id), self.limit, move || control::info(id)).await?;
+                let Some(info) = info else { continue };
+                if info.owner_tag >> 32 == u64::from(self.cache_tag) {
+                    // The lower half, where `owner_tag` put it.
+                    owned.push((
+                        ExportId((info.owner_tag & u64::from(u32::MAX)).try_into().unwrap_or(u32::MAX)),
+                        id,
+                    ));
+                }
+            }
+            Ok(owned)
+        }
+        .boxed()
+    }
+
+    fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        async move {
+            let opened = control::bounded("START_USER_RECOVERY", Some(id), self.limit, move || {
+                control::start_recovery(id)
+            })
+            .await?;
+            // A device that waits is never deleted because serving it failed: its clients' data may hang on it.
+            self.serve(export, opened).await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        self.remove(id).boxed()
+    }
+
+    fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let size_bytes = export.size_bytes();
+        async move {
+            if !self.features.update_size() {
+                return Err(DeviceError::Unsupported { what: "resizing a live device", since: "6.16" });
+            }
+            control::bounded("UPDATE_SIZE", Some(id), self.limit, move || control::resize(id, size_bytes))
+                .await
+        }
+        .boxed()
+    }
+}

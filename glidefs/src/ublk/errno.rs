@@ -1,0 +1,25 @@
+//! The one place where a failure becomes an errno, as the kernel wants it: a negative number.
+
+use crate::worker::Failure;
+
+/// The result to commit for a request that failed.
+pub fn of(failure: &Failure) -> i32 {
+    let errno = match failure {
+        Failure::Refused(_) => libc::EINVAL,
+        Failure::Unsupported { .. } => libc::EOPNOTSUPP,
+        Failure::Full => libc::ENOSPC,
+        Failure::Copy(_) | Failure::Cache(_) => libc::EIO,
+    };
+    -errno
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_cache_is_enospc_and_what_is_not_known_better_is_eio() {
+        assert_eq!(of(&Failure::Full), -libc::ENOSPC);
+        assert_eq!(of(&Failure::Copy(std::io::ErrorKind::UnexpectedEof.into())), -libc::EIO);
+    }
+}

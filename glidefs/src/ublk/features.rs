@@ -1,0 +1,70 @@
+//! What the running kernel's ublk driver can do, asked for and never guessed from its version.
+
+use libublk::ctrl::UblkCtrl;
+use libublk::sys;
+
+use crate::router::devices::DeviceError;
+
+/// Path of the driver's control device.
+const CONTROL_PATH: &str = "/dev/ublk-control";
+
+/// Kernel releases whose driver is known to be broken, and how.
+const BROKEN: &[(&str, &str)] = &[
+    ("6.18.4", "adding a device can crash the kernel"),
+    ("6.18.5", "adding a device can crash the kernel"),
+    ("6.18.40", "control commands can be lost"),
+    ("7.0.14", "control commands can be lost"),
+];
+
+/// What the driver can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    bits: u64,
+}
+
+impl Features {
+    /// Asks the driver. One that is too old to be asked (before Linux 6.5) has no feature.
+    pub fn probe() -> Result<Self, DeviceError> {
+        use std::io::ErrorKind;
+        match std::fs::File::options().read(true).write(true).open(CONTROL_PATH) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(DeviceError::NoDriver),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(DeviceError::NoPermission);
+            }
+            Err(source) => {
+                return Err(DeviceError::Kernel { command: "opening", path: CONTROL_PATH.into(), source });
+            }
+        }
+        warn_of_broken_kernel();
+        Ok(Self { bits: UblkCtrl::get_features().unwrap_or(0) })
+    }
+
+    /// Whether requests' bytes can be moved with `pread` and `pwrite` on the character device (Linux 6.5).
+    pub fn user_copy(self) -> bool {
+        self.has(sys::UBLK_F_USER_COPY)
+    }
+
+    /// Whether a live device can change its size (Linux 6.16).
+    pub fn update_size(self) -> bool {
+        self.has(sys::UBLK_F_UPDATE_SIZE)
+    }
+
+    /// Whether commands are ioctl-encoded (Linux 6.4).
+    pub fn ioctl_encoded(self) -> bool {
+        self.has(sys::UBLK_F_CMD_IOCTL_ENCODE)
+    }
+
+    fn has(self, bit: u32) -> bool {
+        self.bits & u64::from(bit) != 0
+    }
+}
+
+fn warn_of_broken_kernel() {
+    let Ok(uname) = nix::sys::utsname::uname() else { return };
+    let release = uname.release().to_string_lossy();
+    let version = release.split(['-', '+']).next().unwrap_or_default();
+    if let Some((_, what)) = BROKEN.iter().find(|(broken, _)| *broken == version) {
+        tracing::warn!(kernel = %release, "this kernel's ublk driver is broken: {what}; use 7.1 or later");
+    }
+}

@@ -1,0 +1,216 @@
+//! The data plane of one queue: its descriptors, the character device, and in bounce mode its buffers.
+//!
+//! Owns the mappings and the commands' contents; the worker owns when they are sent. Invariants: a copy moves all of a
+//! request's bytes or fails, because the kernel trusts the result it is given; the mappings live until the driver is
+//! dropped, which the worker does after every tag's last completion.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use libublk::sys;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::abi::{self, Commands};
+use super::errno;
+use crate::export::{Export, Operation, Request, RequestError};
+use crate::units::{REQUEST_BYTES_MAX, SectorRange};
+use crate::worker::driver::TagEvent;
+use crate::worker::{Failure, QueueDriver};
+
+/// A mapping that is undone when dropped.
+struct Mapping {
+    start: NonNull<u8>,
+    len: NonZeroUsize,
+}
+
+// SAFETY: a mapping is plain memory of the process; the one thread that owns the value uses it.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and len are those of a mapping this value made and alone refers to.
+        if let Err(error) = unsafe { munmap(self.start.cast(), self.len.get()) } {
+            tracing::error!(error = &error as &dyn std::error::Error, "munmap failed");
+        }
+    }
+}
+
+/// One queue of a ublk device.
+pub struct UblkQueue {
+    export: Arc<Export>,
+    device_id: u32,
+    queue_id: u16,
+    depth: u16,
+    commands: Commands,
+    char_device: Arc<File>,
+    descriptors: Mapping,
+    /// One buffer of [`REQUEST_BYTES_MAX`] a tag, in bounce mode.
+    stable: Option<Mapping>,
+}
+
+impl UblkQueue {
+    /// Maps queue `queue_id` of the device behind `char_device`; with `bounce`, gives each tag a buffer of its own.
+    pub fn new(
+        export: Arc<Export>,
+        device_id: u32,
+        queue_id: u16,
+        depth: u16,
+        commands: Commands,
+        char_device: Arc<File>,
+        bounce: bool,
+    ) -> io::Result<Self> {
+        if queue_id >= abi::QUEUES_MAX || depth == 0 || u32::from(depth) > sys::UBLK_MAX_QUEUE_DEPTH {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("queue {queue_id} of depth {depth}"),
+            ));
+        }
+        let len = usize::from(depth) * size_of::<sys::ublksrv_io_desc>();
+        let len = NonZeroUsize::new(len.next_multiple_of(4096)).ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = i64::from(sys::UBLKSRV_CMD_BUF_OFFSET)
+            + i64::try_from(usize::from(queue_id) * abi::DESCRIPTOR_STRIDE).map_err(io::Error::other)?;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it is read only.
+        let start = unsafe {
+            mmap(
+                None,
+                len,
+                ProtFlags::PROT_READ,
+                MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE,
+                &*char_device,
+                offset,
+            )?
+        };
+        let descriptors = Mapping { start: start.cast(), len };
+        let stable = if bounce { Some(map_buffers(depth)?) } else { None };
+        Ok(Self { export, device_id, queue_id, depth, commands, char_device, descriptors, stable })
+    }
+
+    fn descriptor(&self, tag: u16) -> sys::ublksrv_io_desc {
+        assert!(tag < self.depth, "tag {tag} of a queue of depth {}", self.depth);
+        // SAFETY: the mapping holds `depth` descriptors and the tag is below that. The kernel writes a descriptor before
+        // it completes the fetch and not again before the commit; volatile, as the compiler knows nothing of that.
+        unsafe { self.descriptors.start.cast::<sys::ublksrv_io_desc>().add(usize::from(tag)).read_volatile() }
+    }
+
+    fn stable_address(&self, tag: u16) -> u64 {
+        self.stable_buffer(tag).map_or(0, |buffer| buffer.cast::<u8>().as_ptr() as u64)
+    }
+}
+
+/// Address space for the buffers of `depth` tags; the kernel gives it memory as it is used.
+fn map_buffers(depth: u16) -> io::Result<Mapping> {
+    let len = NonZeroUsize::new(usize::from(depth) * REQUEST_BYTES_MAX).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
+    let start = unsafe {
+        mmap_anonymous(
+            None,
+            len,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
+        )?
+    };
+    Ok(Mapping { start: start.cast(), len })
+}
+
+impl QueueDriver for UblkQueue {
+    fn export(&self) -> &Arc<Export> {
+        &self.export
+    }
+
+    fn ids(&self) -> (u32, u16) {
+        (self.device_id, self.queue_id)
+    }
+
+    fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    fn char_device(&self) -> RawFd {
+        self.char_device.as_raw_fd()
+    }
+
+    fn fetch(&mut self, tag: u16, fixed: u32) -> io_uring::squeue::Entry {
+        self.commands.fetch(fixed, self.queue_id, tag, self.stable_address(tag))
+    }
+
+    fn commit(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> io_uring::squeue::Entry {
+        let result = match result {
+            Ok(bytes) => i32::try_from(bytes).unwrap_or(-libc::EIO),
+            Err(failure) => errno::of(failure),
+        };
+        self.commands.commit_and_fetch(fixed, self.queue_id, tag, result, self.stable_address(tag))
+    }
+
+    fn event(&self, tag: u16, result: i32) -> TagEvent {
+        match result {
+            abi::RESULT_OK => TagEvent::Request,
+            abi::RESULT_ABORT => TagEvent::Gone,
+            other => {
+                tracing::error!(
+                    device_id = self.device_id,
+                    queue_id = self.queue_id,
+                    tag,
+                    error = %io::Error::from_raw_os_error(other.wrapping_neg()),
+                    "the kernel refused a queue command; the tag serves no more"
+                );
+                TagEvent::Gone
+            }
+        }
+    }
+
+    fn request(&self, tag: u16) -> Result<Request, Failure> {
+        let descriptor = self.descriptor(tag);
+        let code = descriptor.op_flags & 0xff;
+        let operation = match code {
+            sys::UBLK_IO_OP_READ => Operation::Read,
+            sys::UBLK_IO_OP_WRITE => Operation::Write,
+            sys::UBLK_IO_OP_FLUSH => Operation::Flush,
+            sys::UBLK_IO_OP_DISCARD => Operation::Discard,
+            sys::UBLK_IO_OP_WRITE_ZEROES => Operation::WriteZeroes,
+            _ => return Err(Failure::Unsupported { code: u8::try_from(code).unwrap_or(u8::MAX) }),
+        };
+        let sectors = u64::from(descriptor.nr_sectors);
+        let range = if operation == Operation::Flush {
+            SectorRange::new(0, 0)
+        } else {
+            SectorRange::new(descriptor.start_sector, sectors)
+        };
+        let beyond = RequestError::OutOfBounds { end: u64::MAX, sectors: self.export.sectors() };
+        Ok(Request {
+            operation,
+            range: range.ok_or(beyond)?,
+            fua: descriptor.op_flags & sys::UBLK_IO_F_FUA != 0,
+        })
+    }
+
+    fn copy_in(&self, tag: u16, buffer: &mut [u8]) -> io::Result<()> {
+        match self.char_device.read_at(buffer, abi::copy_position(self.queue_id, tag))? {
+            bytes if bytes == buffer.len() => Ok(()),
+            bytes => Err(short(bytes, buffer.len())),
+        }
+    }
+
+    fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()> {
+        match self.char_device.write_at(buffer, abi::copy_position(self.queue_id, tag))? {
+            bytes if bytes == buffer.len() => Ok(()),
+            bytes => Err(short(bytes, buffer.len())),
+        }
+    }
+
+    fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>> {
+        let stable = self.stable.as_ref()?;
+        assert!(tag < self.depth, "tag {tag} of a queue of depth {}", self.depth);
+        // SAFETY: the mapping holds `depth` buffers and the tag is below that.
+        let start = unsafe { stable.start.add(usize::from(tag) * REQUEST_BYTES_MAX) };
+        Some(NonNull::slice_from_raw_parts(start, REQUEST_BYTES_MAX))
+    }
+}
+
+fn short(moved: usize, wanted: usize) -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, format!("the kernel moved {moved} of {wanted} bytes"))
+}
