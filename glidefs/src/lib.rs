@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod config;
+
 pub mod ublk;
 
 pub mod worker;

@@ -1,0 +1,233 @@
+//! The table of every key of the configuration file, and the texts made from it.
+//!
+//! Owns what `glidefs init` writes and what docs/configuration.md lists. Invariant (tested): the table has exactly the keys
+//! that [`Config`](super::Config) reads, with the defaults that it has.
+
+use std::fmt::Write;
+
+/// One section of the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about.
+    pub help: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
+
+/// One key of a section.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// Its default as TOML; `None` when it is not set by default.
+    pub default: Option<&'static str>,
+    /// A value as TOML that shows how it is written, where there is no default.
+    pub example: &'static str,
+    /// What is allowed.
+    pub allowed: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    /// Whether `glidefs init` writes it as a setting rather than as a comment.
+    pub set: bool,
+}
+
+const fn key(name: &'static str, default: &'static str, allowed: &'static str, help: &'static str) -> Key {
+    Key { name, default: Some(default), example: default, allowed, help, set: false }
+}
+
+const fn optional(
+    name: &'static str,
+    example: &'static str,
+    allowed: &'static str,
+    help: &'static str,
+) -> Key {
+    Key { name, default: None, example, allowed, help, set: false }
+}
+
+const fn set(key: Key) -> Key {
+    Key { set: true, ..key }
+}
+
+/// Every section, in the order of the file.
+pub const SECTIONS: &[Section] = &[
+    Section {
+        name: "cache",
+        help: "The local write cache.",
+        keys: &[
+            set(key(
+                "dir",
+                "\"/var/lib/glidefs\"",
+                "a directory, which must exist and be writable",
+                "Where the cache lives. Use a local SSD; one directory serves one daemon.",
+            )),
+            set(key(
+                "size",
+                "\"16GiB\"",
+                "a size, at least (2 × workers + 3) × 64MiB",
+                "Space the cache may use in its directory.",
+            )),
+            key(
+                "on_full",
+                "\"wait\"",
+                "\"wait\" or \"enospc\"",
+                "What a write does when the cache is full: wait for space, or fail with ENOSPC.",
+            ),
+            key(
+                "engine",
+                "\"auto\"",
+                "\"auto\" or \"pwrite\"",
+                "How the cache writes to its files; \"auto\" takes the best that works in the directory.",
+            ),
+        ],
+    },
+    Section {
+        name: "store",
+        help: "The object store.",
+        keys: &[optional(
+            "url",
+            "\"s3://bucket/prefix\"",
+            "file:///directory, s3://bucket/prefix or memory://",
+            "Where exports are copied to. When it is not set, data stays in the local cache only.",
+        )],
+    },
+    Section {
+        name: "api",
+        help: "The HTTP API, which the command line uses as well.",
+        keys: &[
+            key(
+                "listen",
+                "\"127.0.0.1:9470\"",
+                "IP:PORT or \"none\"; other than loopback only together with token_file",
+                "TCP address of the API and of /metrics.",
+            ),
+            key(
+                "socket",
+                "\"/run/glidefs/glidefs.sock\"",
+                "a path of at most 107 bytes",
+                "Unix socket of the API, for root only.",
+            ),
+            optional(
+                "token_file",
+                "\"/etc/glidefs/token\"",
+                "a file that holds the token in its first line",
+                "Requests over TCP must carry this token (\"Authorization: Bearer …\"), except for /healthz and /readyz.",
+            ),
+        ],
+    },
+    Section {
+        name: "workers",
+        help: "The threads that serve devices.",
+        keys: &[
+            optional(
+                "count",
+                "4",
+                "1 to 1024",
+                "How many there are. When it is not set: one for each CPU they may use.",
+            ),
+            optional(
+                "cpus",
+                "\"0-3,8\"",
+                "CPU numbers and ranges",
+                "CPUs that they are pinned to. When it is not set: all that the daemon may use.",
+            ),
+        ],
+    },
+    Section {
+        name: "buffers",
+        help: "Memory for requests in flight.",
+        keys: &[key(
+            "slots_per_worker",
+            "256",
+            "4 to 65536",
+            "Buffers of 128KiB a worker has. This times the workers is all the memory that requests may take.",
+        )],
+    },
+    Section {
+        name: "exports",
+        help: "Limits and defaults of exports.",
+        keys: &[
+            key("max", "20000", "1 to 1000000", "Exports that may exist at the same time."),
+            key("queue_depth", "64", "1 to 4096", "Requests in flight a queue, for exports that do not say."),
+            key("queues", "1", "1 to 128", "Queues of a device, for exports that do not say."),
+        ],
+    },
+    Section {
+        name: "control",
+        help: "How the daemon deals with the kernel's devices.",
+        keys: &[
+            key(
+                "command_timeout",
+                "\"10s\"",
+                "a length of time from 1s to 10min",
+                "Time limit of one kernel command. One that takes longer fails its operation, not the daemon.",
+            ),
+            key(
+                "on_stop",
+                "\"keep\"",
+                "\"keep\" or \"remove\"",
+                "What happens to devices when the daemon stops: they wait for the next one, or they are removed.",
+            ),
+        ],
+    },
+    Section {
+        name: "log",
+        help: "The daemon's log.",
+        keys: &[
+            key(
+                "filter",
+                "\"info,libublk=warn\"",
+                "a level (error, warn, info, debug, trace) or directives such as \"info,glidefs::router=debug\"",
+                "What is logged. The environment variable RUST_LOG takes precedence.",
+            ),
+            key(
+                "format",
+                "\"auto\"",
+                "\"auto\", \"text\" or \"journald\"",
+                "How it is logged; \"auto\" is journald when run by systemd and text on standard error otherwise.",
+            ),
+        ],
+    },
+];
+
+/// The file that `glidefs init` writes.
+pub fn commented_config() -> String {
+    let mut text = String::from(
+        "# Configuration of glidefs. Keys that are commented out show their default or, where they are not set by\n\
+         # default, an example. Sizes are bytes or have a unit (KiB, MiB, GiB, TiB), lengths of time as well (ms, s,\n\
+         # min, h).\n",
+    );
+    for section in SECTIONS {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n# {}\n[{}]\n", section.help, section.name);
+        for key in section.keys {
+            let comment = if key.set { "" } else { "# " };
+            let unset = if key.default.is_none() { " Not set by default." } else { "" };
+            let _ = write!(
+                text,
+                "# {}{unset}\n# Allowed: {}.\n{comment}{} = {}\n",
+                key.help, key.allowed, key.name, key.example
+            );
+        }
+    }
+    text
+}
+
+/// The part of docs/configuration.md that lists the keys.
+pub fn markdown() -> String {
+    let mut text = String::new();
+    for section in SECTIONS {
+        let _ = write!(
+            text,
+            "### `[{}]`\n\n{}\n\n| Key | Default | Allowed | Meaning |\n|---|---|---|---|\n",
+            section.name, section.help
+        );
+        for key in section.keys {
+            let default = key.default.map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
+            let _ = writeln!(text, "| `{}` | {default} | {} | {} |", key.name, key.allowed, key.help);
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,125 @@
+//! Tests of the configuration as a whole.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use super::keys::{SECTIONS, commented_config};
+use super::{Config, ConfigError, bounce_mode};
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("glidefs.toml"), text, &[0, 1]).map_err(|error| error.to_string())
+}
+
+#[test]
+fn refusals_name_file_line_key_value_and_what_is_allowed() {
+    for (text, says) in [
+        ("[cache]\nsize = \"10GB\"\n", ["glidefs.toml:2: [cache] size: ", "\"10GB\" is not a size"]),
+        ("[cache]\nsize = -1\n", ["glidefs.toml:2: [cache] size: ", "such as \"10GiB\""]),
+        ("[cache]\nsise = 1\n", ["glidefs.toml:2: [cache] sise: ", "expected one of `dir`, `size`"]),
+        ("\n[cach]\n", ["glidefs.toml:2: ", "unknown field `cach`"]),
+        ("[cache]\nsize = \"64MiB\"\n", ["glidefs.toml:2: [cache] size: 64MiB", "at least 448MiB"]),
+        ("[cache]\non_full = \"drop\"\n", ["glidefs.toml:2: [cache] on_full: ", "`wait` or `enospc`"]),
+        ("[api]\n\nlisten = \"0.0.0.0:1\"\n", ["glidefs.toml:3: [api] listen: 0.0.0.0:1", "set token_file"]),
+        ("[api]\nlisten = \"here\"\n", ["glidefs.toml:2: [api] listen: \"here\"", "IP:PORT"]),
+        ("[workers]\ncount = 0\n", ["glidefs.toml:2: [workers] count: 0", "1 to 1024"]),
+        ("[workers]\ncpus = \"1-2\"\n", ["glidefs.toml:2: [workers] cpus: CPU 2", "[0, 1]"]),
+        ("[exports]\nqueue_depth = 5000\n", ["glidefs.toml:2: [exports] queue_depth: 5000", "1 to 4096"]),
+        ("[exports]\nqueues = 70000\n", ["glidefs.toml:2: [exports] queues: ", "70000"]),
+        (
+            "[buffers]\nslots_per_worker = 1\n",
+            ["glidefs.toml:2: [buffers] slots_per_worker: 1", "4 to 65536"],
+        ),
+        (
+            "[control]\ncommand_timeout = \"0s\"\n",
+            ["glidefs.toml:2: [control] command_timeout: 0ms", "1s to 10min"],
+        ),
+        ("[store]\nurl = \"ftp://x\"\n", ["glidefs.toml:2: [store] url: \"ftp://x\"", "s3://bucket/prefix"]),
+        ("[cache\n", ["glidefs.toml:1: ", ""]),
+    ] {
+        let message = parse(text).unwrap_err();
+        assert!(says.iter().all(|part| message.contains(part)), "{text}: {message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
+
+#[test]
+fn a_non_loopback_address_is_taken_with_a_token() {
+    assert!(parse("[api]\nlisten = \"0.0.0.0:9470\"\ntoken_file = \"/t\"\n").is_ok());
+    assert!(parse("[api]\nlisten = \"[::1]:9470\"\n").is_ok());
+    assert_eq!(parse("[api]\nlisten = \"none\"\n").unwrap().api.listen.0, None);
+}
+
+#[test]
+fn workers_are_spread_over_the_cpus_they_may_use() {
+    assert_eq!(parse("").unwrap().worker_cpus, [0, 1]);
+    assert_eq!(parse("[workers]\ncount = 1\n").unwrap().worker_cpus, [0]);
+    assert_eq!(parse("[workers]\ncount = 3\n").unwrap().worker_cpus, [0, 1, 0]);
+    assert_eq!(parse("[workers]\ncpus = \"1\"\n").unwrap().worker_cpus, [1]);
+}
+
+/// The text of `glidefs init` with the keys that are commented out set.
+fn uncommented(keep: impl Fn(&str) -> bool) -> String {
+    let mut section = "";
+    let mut text = String::new();
+    for line in commented_config().leak().lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        }
+        let setting = line.strip_prefix("# ").filter(|rest| {
+            let key = rest.split(" = ").next().unwrap_or_default();
+            SECTIONS.iter().any(|s| s.name == section && s.keys.iter().any(|k| k.name == key && keep(key)))
+        });
+        text.push_str(setting.unwrap_or(line));
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn what_init_writes_are_the_defaults() {
+    let defaults = parse("").unwrap();
+    assert_eq!(parse(&commented_config()).unwrap(), defaults);
+    let with_default =
+        |key: &str| SECTIONS.iter().flat_map(|s| s.keys).any(|k| k.name == key && k.default.is_some());
+    assert_eq!(parse(&uncommented(with_default)).unwrap(), defaults);
+}
+
+#[test]
+fn every_example_is_valid_and_every_key_is_in_the_table() {
+    let text = uncommented(|_| true);
+    let config = Config::parse(Path::new("x"), &text, &(0..16).collect::<Vec<_>>()).unwrap();
+    let read = serde_json::to_value(&config).unwrap();
+    let read: BTreeSet<(String, String)> = read
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(section, keys)| {
+            keys.as_object().unwrap().keys().map(|key| (section.clone(), key.clone()))
+        })
+        .collect();
+    let table =
+        SECTIONS.iter().flat_map(|s| s.keys.iter().map(|key| (s.name.to_owned(), key.name.to_owned())));
+    assert_eq!(read, table.collect());
+}
+
+#[test]
+fn bounce_mode_is_on_off_or_an_error() {
+    let mode = |value: &str| bounce_mode(Some(OsStr::new(value)));
+    for value in ["1", "true", "on", "yes"] {
+        assert!(mode(value).unwrap(), "{value}");
+    }
+    for value in ["0", "false", "off", "no"] {
+        assert!(!mode(value).unwrap(), "{value}");
+    }
+    assert!(!bounce_mode(None).unwrap());
+    for value in ["", "2", "TRUE", "maybe"] {
+        assert!(matches!(mode(value), Err(ConfigError::BounceMode { .. })), "{value}");
+    }
+}
+
+#[test]
+fn a_missing_file_says_how_to_make_one() {
+    let message = Config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string();
+    assert!(message.contains("glidefs init /nonexistent.toml"), "{message}");
+}
