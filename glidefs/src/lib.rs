@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod api;
+
 pub mod config;
 
 pub mod ublk;

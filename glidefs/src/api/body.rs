@@ -1,0 +1,46 @@
+//! Reading requests: JSON bodies and names in paths, with refusals in our own words.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use super::BODY_BYTES_MAX;
+use super::error::ApiError;
+use crate::router::ExportName;
+
+/// A body that is JSON for a `T`, whatever its content type.
+pub(super) struct JsonBody<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| refusal(&rejection))?;
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
+    }
+}
+
+fn refusal(rejection: &BytesRejection) -> ApiError {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return ApiError::too_large(format!("the body is too large: {BODY_BYTES_MAX} bytes is the most"));
+    }
+    ApiError::bad_request("the body could not be read: send the request again")
+}
+
+/// The name of an export in the path.
+pub(super) struct NameInPath(pub ExportName);
+
+impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let not_text = |_| ApiError::bad_request("the export name in the path is not UTF-8 text");
+        let Path(name) = Path::<String>::from_request_parts(parts, state).await.map_err(not_text)?;
+        Ok(Self(ExportName::new(&name)?))
+    }
+}

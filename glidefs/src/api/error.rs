@@ -1,0 +1,128 @@
+//! Refusals: which status, code and sentence each error gets. The only file that maps errors to HTTP.
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::wire::{ErrorBody, ErrorDetail};
+use crate::observe::chain;
+use crate::router::{DeviceError, NameError, RouterError, SizeError};
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    /// The request is not what it should be.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// The body is larger than allowed.
+    pub fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    }
+
+    /// There is no such thing.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    /// The path does not take this method.
+    pub fn method_not_allowed() -> Self {
+        let message = "this path does not take that method: /openapi.json lists which it takes";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
+    /// The token is missing or wrong.
+    pub fn unauthorized() -> Self {
+        let message = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\" with the token of [api] token_file";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+
+    /// The request comes from a web page.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// The daemon cannot answer yet.
+    pub fn not_ready() -> Self {
+        let message = "exports are being recovered: ask again in a moment";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
+    }
+
+    /// The daemon failed to answer.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+}
+
+impl From<NameError> for ApiError {
+    fn from(error: NameError) -> Self {
+        RouterError::from(error).into()
+    }
+}
+
+impl From<SizeError> for ApiError {
+    fn from(error: SizeError) -> Self {
+        RouterError::from(error).into()
+    }
+}
+
+impl From<RouterError> for ApiError {
+    fn from(error: RouterError) -> Self {
+        let (status, code) = match &error {
+            RouterError::Name(_) => (StatusCode::BAD_REQUEST, "bad_name"),
+            RouterError::Size(_) => (StatusCode::BAD_REQUEST, "bad_size"),
+            RouterError::Parameter { .. } => (StatusCode::BAD_REQUEST, "bad_parameter"),
+            RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
+            RouterError::Conflict { .. } => (StatusCode::CONFLICT, "exists_with_other_parameters"),
+            RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
+            RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
+            RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
+            RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, "ids_exhausted"),
+            RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+            RouterError::Device { source, .. } | RouterError::SizeNotTold { source, .. } => {
+                device_status(source)
+            }
+            RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, "catalog"),
+            RouterError::Interrupted { .. } | RouterError::State(_) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "internal")
+            }
+        };
+        Self::new(status, code, chain(&error))
+    }
+}
+
+fn device_status(error: &DeviceError) -> (StatusCode, &'static str) {
+    match error {
+        DeviceError::NoDriver => (StatusCode::SERVICE_UNAVAILABLE, "no_driver"),
+        DeviceError::NoPermission => (StatusCode::SERVICE_UNAVAILABLE, "no_permission"),
+        DeviceError::LimitReached => (StatusCode::SERVICE_UNAVAILABLE, "device_limit_reached"),
+        DeviceError::Unsupported { .. } => (StatusCode::NOT_IMPLEMENTED, "kernel_too_old"),
+        DeviceError::TimedOut { .. } => (StatusCode::GATEWAY_TIMEOUT, "device_timed_out"),
+        DeviceError::NotFound { .. } | DeviceError::Kernel { .. } => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "device_failed")
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let detail = ErrorDetail { code: self.code.into(), message: self.message };
+        let mut response = (self.status, Json(ErrorBody { error: detail })).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            let value = header::HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,132 @@
+//! The routes under `/v1/exports`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::AppState;
+use super::body::{JsonBody, NameInPath};
+use super::error::ApiError;
+use super::wire::{CreateRequest, Deleted, ErrorBody, Export, ResizeRequest};
+use crate::router::{self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError};
+
+/// Make an export and its block device. Making what exists with the same parameters is no error.
+#[utoipa::path(
+    post, path = "/v1/exports", tag = "exports", request_body = CreateRequest,
+    responses(
+        (status = 201, description = "It was made.", body = Export),
+        (status = 200, description = "It existed, with the same parameters.", body = Export),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The export could not be made.", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(state): State<AppState>,
+    JsonBody(request): JsonBody<CreateRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let created = state
+        .router
+        .create(CreateExport {
+            name: ExportName::new(&request.name)?,
+            size: ExportSize::new(request.size.0.0)?,
+            queues: small("queues", request.queues, QUEUES_MAX)?,
+            queue_depth: small("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?,
+        })
+        .await?;
+    let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(created.info.into())))
+}
+
+/// All exports, by name.
+#[utoipa::path(
+    get, path = "/v1/exports", tag = "exports",
+    responses((status = 200, description = "All exports.", body = [Export]))
+)]
+pub(super) async fn list(State(state): State<AppState>) -> Json<Vec<Export>> {
+    Json(state.router.list().into_iter().map(Export::from).collect())
+}
+
+/// One export.
+#[utoipa::path(
+    get, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    responses(
+        (status = 200, description = "The export.", body = Export),
+        (status = 404, description = "There is none of that name.", body = ErrorBody),
+    )
+)]
+pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Result<Json<Export>, ApiError> {
+    Ok(Json(state.router.show(name.0.as_str())?.into()))
+}
+
+/// Remove an export: its block device and its data. Removing what does not exist is no error.
+#[utoipa::path(
+    delete, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    responses(
+        (status = 200, description = "There is no such export any more.", body = Deleted),
+        (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn delete(
+    State(state): State<AppState>,
+    name: NameInPath,
+) -> Result<Json<Deleted>, ApiError> {
+    let deleted = state.router.delete(name.0.as_str()).await?;
+    Ok(Json(Deleted { name: name.0.to_string(), existed: deleted == router::Deleted::Now }))
+}
+
+/// Give an export a block device. No error when it has one.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/attach", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    responses(
+        (status = 200, description = "It has a device.", body = Export),
+        (status = 404, description = "There is none of that name.", body = ErrorBody),
+        (status = "5XX", description = "The device could not be made.", body = ErrorBody),
+    )
+)]
+pub(super) async fn attach(
+    State(state): State<AppState>,
+    name: NameInPath,
+) -> Result<Json<Export>, ApiError> {
+    Ok(Json(state.router.attach(name.0.as_str()).await?.into()))
+}
+
+/// Remove an export's block device and keep its data. No error when it has none.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/detach", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    responses(
+        (status = 200, description = "It has no device.", body = Export),
+        (status = 404, description = "There is none of that name.", body = ErrorBody),
+        (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn detach(
+    State(state): State<AppState>,
+    name: NameInPath,
+) -> Result<Json<Export>, ApiError> {
+    Ok(Json(state.router.detach(name.0.as_str()).await?.into()))
+}
+
+/// Make an export larger while it is used.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/resize", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    request_body = ResizeRequest,
+    responses(
+        (status = 200, description = "It has the size.", body = Export),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The device could not be told.", body = ErrorBody),
+    )
+)]
+pub(super) async fn resize(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<ResizeRequest>,
+) -> Result<Json<Export>, ApiError> {
+    let size = ExportSize::new(request.size.0.0)?;
+    Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
+}
+
+/// A parameter that fits 16 bits; the router checks its bounds.
+fn small(parameter: &'static str, value: Option<u64>, max: u16) -> Result<Option<u16>, RouterError> {
+    let out_of_bounds = |value| RouterError::Parameter { parameter, value, min: 1, max: max.into() };
+    value.map(|value| u16::try_from(value).map_err(|_| out_of_bounds(value))).transpose()
+}

@@ -1,0 +1,101 @@
+//! The HTTP API: routes, wire types, errors, authentication, listeners.
+//!
+//! Owns how users ask over HTTP, on TCP and on a Unix socket. Does not own what is done (`router`) nor what the metrics say
+//! (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, and every refusal is
+//! `{"error": {"code", "message"}}` with a message that says what to do.
+
+mod auth;
+mod body;
+mod error;
+mod exports;
+mod serve;
+mod system;
+#[cfg(test)]
+mod tests;
+mod timestamp;
+pub mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use axum::extract::DefaultBodyLimit;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub use self::auth::{Token, TokenError};
+pub use self::error::ApiError;
+pub use self::serve::{Listeners, ServeError, serve};
+use crate::router::Router;
+
+/// Largest request body, bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// What the handlers need. Cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    /// The exports.
+    pub router: Arc<Router>,
+    /// Gives the text of `/metrics`; may take tens of milliseconds, and runs off the API's threads.
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Gives what the daemon knows about itself.
+    pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
+    /// Whether recovery is done.
+    pub ready: Readiness,
+    /// When the daemon started.
+    pub started: Instant,
+}
+
+/// Whether the daemon has finished its recovery: set once, read by `/readyz`.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Says that recovery is done.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether recovery is done.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(info(title = "glidefs", description = "Exports of the glidefs daemon on this host."))]
+struct Description;
+
+/// All routes but `/openapi.json`, and their description.
+fn described() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(exports::create, exports::list))
+        .routes(routes!(exports::show, exports::delete))
+        .routes(routes!(exports::attach))
+        .routes(routes!(exports::detach))
+        .routes(routes!(exports::resize))
+        .routes(routes!(system::status))
+        .routes(routes!(system::healthz))
+        .routes(routes!(system::readyz))
+        .routes(routes!(system::metrics))
+        .routes(routes!(system::openapi))
+}
+
+/// The service: every route, with its limits and its answers to what there is no route for.
+pub(crate) fn service(state: AppState) -> axum::Router {
+    let (routes, _) = described().split_for_parts();
+    routes
+        .fallback(|| async {
+            ApiError::not_found("there is no such path: /openapi.json lists those there are")
+        })
+        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .layer(axum::middleware::from_fn(auth::refuse_browsers))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(state)
+}
+
+/// The description of the API, as `/openapi.json` gives it.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    described().into_openapi()
+}

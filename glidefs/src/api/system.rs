@@ -1,0 +1,82 @@
+//! The routes about the daemon itself: status, health, metrics, the description of the API.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+
+use super::error::ApiError;
+use super::wire::{ErrorBody, ExportCounts, Status};
+use super::{AppState, openapi as description};
+use crate::router;
+
+/// Media type of the Prometheus text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// How the daemon is.
+#[utoipa::path(
+    get, path = "/v1/status", tag = "daemon",
+    responses((status = 200, description = "How the daemon is.", body = Status))
+)]
+pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
+    let mut exports =
+        ExportCounts { max: state.router.options().exports_max as u64, ..ExportCounts::default() };
+    for info in state.router.list() {
+        exports.total += 1;
+        *match info.state {
+            router::State::Serving => &mut exports.serving,
+            router::State::Detached => &mut exports.detached,
+            router::State::Failed { .. } => &mut exports.failed,
+            _ => &mut exports.changing,
+        } += 1;
+    }
+    Json(Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        ready: state.ready.get(),
+        uptime_seconds: state.started.elapsed().as_secs(),
+        exports,
+        daemon: (state.daemon)(),
+    })
+}
+
+/// Whether the daemon runs.
+#[utoipa::path(
+    get, path = "/healthz", tag = "daemon",
+    responses((status = 200, description = "It runs.", body = String, content_type = "text/plain"))
+)]
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether recovery is done.
+#[utoipa::path(
+    get, path = "/readyz", tag = "daemon",
+    responses(
+        (status = 200, description = "It is.", body = String, content_type = "text/plain"),
+        (status = 503, description = "It is not.", body = ErrorBody),
+    )
+)]
+pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
+    if state.ready.get() { Ok("ready\n") } else { Err(ApiError::not_ready()) }
+}
+
+/// Metrics in the text format of Prometheus.
+#[utoipa::path(
+    get, path = "/metrics", tag = "daemon",
+    responses((status = 200, description = "All metrics.", body = String, content_type = "text/plain"))
+)]
+pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
+    let encoded = tokio::task::spawn_blocking(move || (state.metrics)()).await;
+    let text =
+        encoded.map_err(|_| ApiError::internal("the metrics could not be encoded: see the daemon's log"))?;
+    Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text))
+}
+
+/// This description.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "daemon",
+    responses((status = 200, description = "The description.", body = Object))
+)]
+pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(description())
+}

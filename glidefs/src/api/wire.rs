@@ -1,0 +1,194 @@
+//! What goes over the wire: requests and answers as JSON. The command line reads and writes the same types.
+//!
+//! Invariant: fields are added, never renamed; requests with fields that are not known are refused.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+
+use super::timestamp::rfc3339;
+use crate::config::ByteSize;
+use crate::router::ExportInfo;
+
+/// A size in a request: bytes as a number, or text with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Size(pub ByteSize);
+
+impl utoipa::PartialSchema for Size {
+    fn schema() -> RefOr<Schema> {
+        let bytes = ObjectBuilder::new().schema_type(Type::Integer).description(Some("bytes"));
+        let text = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("a number with KiB, MiB, GiB or TiB"))
+            .examples([serde_json::json!("10GiB")]);
+        OneOfBuilder::new().item(bytes).item(text).into()
+    }
+}
+
+impl ToSchema for Size {}
+
+/// Asks for a new export.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRequest {
+    /// Its name: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
+    pub name: String,
+    /// Its size: a positive multiple of 512 bytes.
+    pub size: Size,
+    /// Queues of its device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Requests in flight a queue, at most; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
+/// Asks for an export to grow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeRequest {
+    /// Its new size: a multiple of 512 bytes, no less than it has.
+    pub size: Size,
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// Its identity on this host, never used again.
+    pub id: u32,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Path of its block device, while it has one.
+    pub device: Option<String>,
+    /// creating, recovering, attaching, serving, detaching, detached, failed or deleting.
+    pub state: String,
+    /// Why the last operation failed, in state failed.
+    pub reason: Option<String>,
+    /// Queues of its device.
+    pub queues: u16,
+    /// Requests in flight a queue, at most.
+    pub queue_depth: u16,
+    /// When it was created, RFC 3339 in UTC.
+    pub created: String,
+}
+
+impl From<ExportInfo> for Export {
+    fn from(info: ExportInfo) -> Self {
+        Self {
+            name: info.name.to_string(),
+            id: info.id.0,
+            size_bytes: info.size_bytes,
+            device: info.device.map(crate::router::DeviceId::path),
+            state: info.state.name().into(),
+            reason: info.state.reason().map(Into::into),
+            queues: info.queues,
+            queue_depth: info.queue_depth,
+            created: rfc3339(info.created_unix_millis),
+        }
+    }
+}
+
+/// What became of a request to delete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Deleted {
+    /// The export.
+    pub name: String,
+    /// Whether there was one.
+    pub existed: bool,
+}
+
+/// How the daemon is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// Its version.
+    pub version: String,
+    /// Whether recovery is done.
+    pub ready: bool,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// Its exports.
+    pub exports: ExportCounts,
+    /// What it says of itself.
+    #[serde(flatten)]
+    pub daemon: DaemonStatus,
+}
+
+/// How many exports there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportCounts {
+    /// All of them.
+    pub total: u64,
+    /// As many as there may be.
+    pub max: u64,
+    /// With a device that answers requests.
+    pub serving: u64,
+    /// With data and no device.
+    pub detached: u64,
+    /// Whose last operation failed.
+    pub failed: u64,
+    /// On the way from one of these to another.
+    pub changing: u64,
+}
+
+/// What the daemon says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DaemonStatus {
+    /// Whether devices are started without user copy, with one buffer a tag.
+    pub bounce_mode: bool,
+    /// Its workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Its cache.
+    pub cache: CacheStatus,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerStatus {
+    /// CPU it is pinned to.
+    pub cpu: u64,
+    /// Device queues it serves.
+    pub queues: u64,
+    /// Requests it has fetched.
+    pub requests: u64,
+    /// Size of its buffer arena, bytes; 0 until it is made.
+    pub arena_bytes: u64,
+    /// Bytes of the arena that are out.
+    pub live_bytes: u64,
+}
+
+/// The cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CacheStatus {
+    /// Its directory.
+    pub dir: String,
+    /// How it writes to its files.
+    pub engine: String,
+    /// Space it may use, bytes.
+    pub size_bytes: u64,
+    /// Space in segments that hold data, bytes.
+    pub used_bytes: u64,
+    /// Bytes that are not in the object store.
+    pub dirty_bytes: u64,
+    /// Frames that failed their checksum when they were read.
+    pub corrupt_frames: u64,
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What it is about.
+    pub error: ErrorDetail,
+}
+
+/// What a refusal is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// A word for machines.
+    pub code: String,
+    /// A sentence for people, which says what to do.
+    pub message: String,
+}
