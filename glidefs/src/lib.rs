@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod cli;
+
 pub mod api;
 
 pub mod config;

@@ -1,0 +1,200 @@
+//! What may be typed: commands, options and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ByteSize, DEFAULT_PATH};
+use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
+
+/// Fast local block devices from object storage.
+#[derive(Debug, Parser)]
+#[command(
+    name = "glidefs",
+    version,
+    about,
+    after_help = "Examples:\n  \
+        glidefs init                                  write /etc/glidefs/glidefs.toml\n  \
+        glidefs run --config /etc/glidefs/glidefs.toml\n  \
+        glidefs export create vm-1 --size 10GiB       make a volume; prints its /dev/ublkbN\n  \
+        glidefs export list --json\n\n\
+        Exit status: 0 done, 1 failed, 2 arguments or configuration refused."
+)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Where the daemon is.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Where the daemon is")]
+pub(super) struct DaemonArgs {
+    /// Unix socket of the daemon
+    #[arg(
+        long,
+        global = true,
+        env = "GLIDEFS_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/glidefs/glidefs.sock"
+    )]
+    pub socket: PathBuf,
+    /// Address of the daemon's API, instead of its socket: http://HOST:PORT
+    #[arg(long, global = true, value_name = "URL")]
+    pub api: Option<String>,
+    /// File with the token for --api
+    #[arg(long, global = true, value_name = "PATH", requires = "api")]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run the daemon in the foreground
+    Run {
+        /// Configuration file; `glidefs init` writes one
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+        config: PathBuf,
+        /// Remove all devices when the daemon stops, instead of leaving them to the next one
+        #[arg(long)]
+        remove_devices: bool,
+    },
+    /// Write a configuration file with every key explained
+    #[command(
+        after_help = "Examples:\n  glidefs init\n  glidefs init ./glidefs.toml\n  glidefs init -      print it"
+    )]
+    Init {
+        /// Where to; `-` is standard output
+        #[arg(value_name = "FILE", default_value = DEFAULT_PATH)]
+        path: PathBuf,
+        /// Replace the file if it exists
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make, list, change and delete exports
+    Export {
+        #[command(subcommand)]
+        command: ExportCommand,
+    },
+    /// Show how the daemon is
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a completion script
+    #[command(after_help = "Example:\n  glidefs completions bash > /etc/bash_completion.d/glidefs")]
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(after_help = "Examples:\n  glidefs man | man -l -\n  glidefs man --dir /usr/share/man/man1")]
+    Man {
+        /// Write the pages of all commands into this directory instead
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ExportCommand {
+    /// Make an export and its block device
+    #[command(after_help = "Examples:\n  \
+        glidefs export create vm-1 --size 10GiB\n  \
+        glidefs export create db --size 1TiB --queues 4 --queue-depth 128 --json\n\n\
+        Creating what exists with the same parameters is no error. Several names make several exports; with --json they \
+        are printed as an array.")]
+    Create {
+        #[command(flatten)]
+        names: Names,
+        /// Size in bytes, or with KiB, MiB, GiB or TiB
+        #[arg(long, value_parser = size)]
+        size: ExportSize,
+        /// Queues of the device [default: as configured]
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+        queues: Option<u16>,
+        /// Requests in flight a queue [default: as configured]
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUE_DEPTH_MAX)))]
+        queue_depth: Option<u16>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List all exports
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show one export
+    Show {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make an export larger while it is used
+    #[command(after_help = "Example:\n  glidefs export resize vm-1 --size 20GiB")]
+    Resize {
+        #[command(flatten)]
+        name: Name,
+        /// New size in bytes, or with KiB, MiB, GiB or TiB
+        #[arg(long, value_parser = size)]
+        size: ExportSize,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Give an export a block device
+    Attach {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove an export's block device and keep its data
+    Detach {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete an export: its block device and its data
+    #[command(
+        after_help = "Example:\n  glidefs export delete vm-1 --yes\n\nDeleting what does not exist is no error."
+    )]
+    Delete {
+        #[command(flatten)]
+        names: Names,
+        /// Do not ask on a terminal
+        #[arg(long, short)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Name {
+    /// Name of the export
+    #[arg(value_name = "NAME", value_parser = ExportName::new)]
+    pub name: ExportName,
+}
+
+/// Names of exports.
+#[derive(Debug, Args)]
+pub(super) struct Names {
+    /// Name of the export; several may be given
+    #[arg(value_name = "NAME", value_parser = ExportName::new, required = true)]
+    pub names: Vec<ExportName>,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Output {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn size(text: &str) -> Result<ExportSize, String> {
+    let bytes: ByteSize = text.parse().map_err(|error: crate::config::ValueError| error.to_string())?;
+    ExportSize::new(bytes.0).map_err(|error| error.to_string())
+}

@@ -1,0 +1,150 @@
+//! What each command does.
+
+use std::fs::OpenOptions;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use clap::CommandFactory;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
+
+use super::args::{Cli, ExportCommand};
+use super::client::{Client, ClientError};
+use super::{CliError, emit, print};
+use crate::api::wire::{CreateRequest, Deleted, Export, ResizeRequest, Size, Status};
+use crate::config::ByteSize;
+use crate::config::keys::commented_config;
+use crate::router::ExportName;
+
+/// Requests to the daemon under way at once.
+const AT_ONCE: usize = 8;
+
+/// Writes the configuration file, never over another unless `force` is set.
+pub(super) fn init(path: &Path, force: bool) -> Result<(), CliError> {
+    if path == Path::new("-") {
+        return emit(commented_config().as_bytes());
+    }
+    let write_error = |source| CliError::Write { path: path.into(), source };
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(write_error)?;
+    }
+    let mut options = OpenOptions::new();
+    if force {
+        options.write(true).create(true).truncate(true);
+    } else {
+        options.write(true).create_new(true);
+    }
+    let mut file = options.open(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::AlreadyExists => CliError::Exists { path: path.into() },
+        _ => write_error(source),
+    })?;
+    file.write_all(commented_config().as_bytes()).map_err(write_error)?;
+    emit(format!("wrote {}: set `[cache] dir` and `size` in it\n", path.display()).as_bytes())
+}
+
+/// Prints the manual page, or writes those of all commands into `dir`.
+pub(super) fn man(dir: Option<&Path>) -> Result<(), CliError> {
+    if let Some(dir) = dir {
+        return clap_mangen::generate_to(Cli::command(), dir)
+            .map_err(|source| CliError::Write { path: dir.into(), source });
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(CliError::Output)?;
+    emit(&page)
+}
+
+/// `glidefs status`
+pub(super) async fn status(client: &Client, json: bool) -> Result<(), CliError> {
+    let status: Status = client.get("/v1/status").await?;
+    answer(json, &status, print::status)
+}
+
+/// `glidefs export …`
+pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<(), CliError> {
+    match command {
+        ExportCommand::Create { names, size, queues, queue_depth, output } => {
+            let create = |name: ExportName| async move {
+                let request = CreateRequest {
+                    name: name.to_string(),
+                    size: Size(ByteSize(size.bytes())),
+                    queues: queues.map(Into::into),
+                    queue_depth: queue_depth.map(Into::into),
+                };
+                client.post("/v1/exports", &request).await
+            };
+            let exports: Vec<Export> = for_each(names.names, create).await?;
+            answer_each(output.json, &exports, print::export, print::exports)
+        }
+        ExportCommand::List { output } => {
+            let exports: Vec<Export> = client.get("/v1/exports").await?;
+            answer(output.json, &exports, |exports| print::exports(exports))
+        }
+        ExportCommand::Show { name, output } => {
+            let export: Export = client.get(&path(&name.name, "")).await?;
+            answer(output.json, &export, print::export)
+        }
+        ExportCommand::Resize { name, size, output } => {
+            let request = ResizeRequest { size: Size(ByteSize(size.bytes())) };
+            let export: Export = client.post(&path(&name.name, "/resize"), &request).await?;
+            answer(output.json, &export, print::export)
+        }
+        ExportCommand::Attach { name, output } => {
+            let export: Export = client.post(&path(&name.name, "/attach"), &()).await?;
+            answer(output.json, &export, print::export)
+        }
+        ExportCommand::Detach { name, output } => {
+            let export: Export = client.post(&path(&name.name, "/detach"), &()).await?;
+            answer(output.json, &export, print::export)
+        }
+        ExportCommand::Delete { names, yes, output } => {
+            if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+                names.names.iter().try_for_each(confirm)?;
+            }
+            let delete = |name: ExportName| async move { client.delete(&path(&name, "")).await };
+            let deleted: Vec<Deleted> = for_each(names.names, delete).await?;
+            let lines =
+                |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");
+            answer_each(output.json, &deleted, print::deleted, lines)
+        }
+    }
+}
+
+/// Does `operation` for each of `names`, several at a time, and gives the answers in their order. The first failure ends it.
+async fn for_each<T, F: Future<Output = Result<T, ClientError>>>(
+    names: Vec<ExportName>,
+    operation: impl Fn(ExportName) -> F,
+) -> Result<Vec<T>, CliError> {
+    Ok(stream::iter(names.into_iter().map(operation)).buffered(AT_ONCE).try_collect().await?)
+}
+
+/// Prints one answer as itself and several as an array.
+fn answer_each<T: Serialize>(
+    json: bool,
+    values: &[T],
+    one: impl FnOnce(&T) -> String,
+    several: impl FnOnce(&[T]) -> String,
+) -> Result<(), CliError> {
+    match values {
+        [value] => answer(json, value, one),
+        values => answer(json, &values, |values| several(values)),
+    }
+}
+
+/// Path of an export; its name needs no escaping.
+fn path(name: &ExportName, operation: &str) -> String {
+    format!("/v1/exports/{name}{operation}")
+}
+
+fn answer<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), CliError> {
+    let mut text = if json { serde_json::to_string_pretty(value)? } else { text(value) };
+    text.push('\n');
+    emit(text.as_bytes())
+}
+
+fn confirm(name: &ExportName) -> Result<(), CliError> {
+    let mut err = std::io::stderr();
+    let asked = write!(err, "Delete export {name} and all of its data? [y/N] ").and_then(|()| err.flush());
+    let mut line = String::new();
+    asked.and_then(|()| std::io::stdin().read_line(&mut line)).map_err(CliError::Output)?;
+    if matches!(line.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(CliError::Declined) }
+}

@@ -1,0 +1,129 @@
+//! Answers as text for people.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::api::wire::{Deleted, Export, Status};
+
+/// A number of bytes, to three digits or so.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) > 0 {
+        unit += 1;
+    }
+    let whole = bytes >> (10 * unit);
+    let tenth = if unit == 0 { 0 } else { ((bytes >> (10 * (unit - 1))) & 1023) * 10 / 1024 };
+    if tenth == 0 { format!("{whole} {}", UNITS[unit]) } else { format!("{whole}.{tenth} {}", UNITS[unit]) }
+}
+
+fn table(header: &[&str], right: &[usize]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    for &column in right {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// All exports, a line each.
+pub(super) fn exports(exports: &[Export]) -> String {
+    if exports.is_empty() {
+        return "no exports: `glidefs export create NAME --size 10GiB` makes one".into();
+    }
+    let mut table = table(&["NAME", "SIZE", "DEVICE", "STATE", "CREATED"], &[1]);
+    for export in exports {
+        table.add_row([
+            export.name.clone(),
+            bytes(export.size_bytes),
+            export.device.clone().unwrap_or_else(|| "-".into()),
+            export.state.clone(),
+            export.created.split('.').next().unwrap_or_default().replace('T', " "),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+/// One export, a line each field.
+pub(super) fn export(export: &Export) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.add_row(["name", &export.name]);
+    table.add_row(["size", &format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes)]);
+    table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
+    table.add_row(["state", &export.state]);
+    if let Some(reason) = &export.reason {
+        table.add_row(["reason", reason]);
+    }
+    table.add_row(["queues", &format!("{} of depth {}", export.queues, export.queue_depth)]);
+    table.add_row(["id", &export.id.to_string()]);
+    table.add_row(["created", &export.created]);
+    table.trim_fmt()
+}
+
+/// What became of a deletion.
+pub(super) fn deleted(deleted: &Deleted) -> String {
+    if deleted.existed {
+        format!("deleted {}", deleted.name)
+    } else {
+        format!("there was no export {}", deleted.name)
+    }
+}
+
+/// How the daemon is.
+pub(super) fn status(status: &Status) -> String {
+    let (exports, cache) = (&status.exports, &status.daemon.cache);
+    let ready = if status.ready { "ready" } else { "recovering" };
+    let mut text = format!("glidefs {}, {ready}, up {} s\n", status.version, status.uptime_seconds);
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "exports: {} of {} ({} serving, {} detached, {} failed, {} changing)",
+        exports.total, exports.max, exports.serving, exports.detached, exports.failed, exports.changing
+    );
+    let _ = writeln!(
+        text,
+        "cache: {} of {} used in {}, {} dirty, {} corrupt frames",
+        bytes(cache.used_bytes),
+        bytes(cache.size_bytes),
+        cache.dir,
+        bytes(cache.dirty_bytes),
+        cache.corrupt_frames
+    );
+    let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
+    let mut workers =
+        table(&["WORKER", "CPU", "QUEUES", "REQUESTS", "BUFFERS IN USE", "BUFFERS"], &[0, 1, 2, 3, 4, 5]);
+    for (number, worker) in status.daemon.workers.iter().enumerate() {
+        workers.add_row([
+            number.to_string(),
+            worker.cpu.to_string(),
+            worker.queues.to_string(),
+            worker.requests.to_string(),
+            bytes(worker.live_bytes),
+            bytes(worker.arena_bytes),
+        ]);
+    }
+    text + &workers.trim_fmt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_short_and_keep_the_unit_of_two_to_the_ten() {
+        for (number, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (10 << 30, "10 GiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(bytes(number), text);
+        }
+    }
+}

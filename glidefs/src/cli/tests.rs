@@ -1,0 +1,214 @@
+//! The command line as typed.
+
+use clap::{CommandFactory, Parser};
+
+use super::args::{Cli, Command, DaemonArgs, ExportCommand};
+use super::client::{Client, ClientError};
+use super::{CliError, commands, dispatch};
+use crate::api::wire;
+use crate::router::ExportName;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line.split(' '))
+}
+
+#[test]
+fn the_arguments_do_not_contradict_each_other() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn what_is_not_understood_exits_with_two_and_says_why() {
+    for (line, says) in [
+        ("glidefs export create a", "--size"),
+        ("glidefs export create a/b --size 1GiB", "'/'"),
+        ("glidefs export create .. --size 1GiB", "begin with"),
+        ("glidefs export create a --size 0", "size of 0"),
+        ("glidefs export create a --size 511", "multiple of 512"),
+        ("glidefs export create a --size 9223372036854775808", "too large"),
+        ("glidefs export create a --size 1GB", "GiB"),
+        ("glidefs export create a --size 1GiB --queues 0", "1..=128"),
+        ("glidefs export create a --size 1GiB --queue-depth 5000", "1..=4096"),
+        ("glidefs status --token-file x", "--api"),
+        ("glidefs nonsense", "unrecognized"),
+    ] {
+        let error = parse(line).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
+        assert!(error.to_string().contains(says), "{line}: {error}");
+    }
+}
+
+#[test]
+fn several_exports_are_made_or_deleted_at_once() {
+    for line in ["glidefs export create a b c --size 1GiB", "glidefs export delete a b c"] {
+        let Command::Export {
+            command: ExportCommand::Create { names, .. } | ExportCommand::Delete { names, .. },
+        } = parse(line).unwrap().command
+        else {
+            panic!("{line}")
+        };
+        assert_eq!(names.names.len(), 3, "{line}");
+    }
+}
+
+#[test]
+fn sizes_take_units_and_options_may_stand_anywhere() {
+    let cli = parse("glidefs export --socket /x create a --json --size 10GiB").unwrap();
+    assert_eq!(cli.daemon.socket.to_str(), Some("/x"));
+    let Command::Export { command: ExportCommand::Create { names, size, output, queues: None, .. } } =
+        cli.command
+    else {
+        panic!("not a create")
+    };
+    assert_eq!(names.names.iter().map(ExportName::as_str).collect::<Vec<_>>(), ["a"]);
+    assert_eq!((size.bytes(), output.json), (10 << 30, true));
+}
+
+#[test]
+fn every_command_explains_itself() {
+    fn walk(command: &clap::Command) {
+        assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+        for argument in command.get_arguments() {
+            assert!(
+                argument.get_help().is_some(),
+                "{} of {} has no help",
+                argument.get_id(),
+                command.get_name()
+            );
+        }
+        command.get_subcommands().for_each(walk);
+    }
+    walk(&Cli::command());
+}
+
+#[test]
+fn init_never_replaces_a_file_unless_forced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new/glidefs.toml");
+    commands::init(&path, false).unwrap();
+    std::fs::write(&path, "mine").unwrap();
+    assert!(matches!(commands::init(&path, false), Err(CliError::Exists { .. })));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    commands::init(&path, true).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), crate::config::keys::commented_config());
+}
+
+#[test]
+fn run_hands_the_checked_configuration_to_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("glidefs.toml");
+    std::fs::write(&path, "[cache]\nsize = \"1MiB\"\n").unwrap();
+    let run = || parse(&format!("glidefs run --remove-devices --config {}", path.display())).unwrap();
+    let refused = dispatch(run(), |_| panic!("the daemon must not start"));
+    assert!(matches!(refused, Err(CliError::Config(_))));
+    std::fs::write(&path, "[cache]\nsize = \"10GiB\"\n[workers]\ncount = 1\n").unwrap();
+    let mut seen = None;
+    dispatch(run(), |config| {
+        seen = Some(config.clone());
+        Ok(())
+    })
+    .unwrap();
+    let config = seen.unwrap();
+    assert_eq!(config.worker_cpus.len(), 1);
+    assert_eq!(config.control.on_stop, crate::config::OnStop::Remove);
+}
+
+fn client(socket: &std::path::Path, api: Option<&str>) -> Result<Client, ClientError> {
+    Client::new(&DaemonArgs { socket: socket.into(), api: api.map(Into::into), token_file: None })
+}
+
+#[tokio::test]
+async fn a_daemon_that_does_not_run_is_said_in_one_sentence_with_how_to_start_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for api in [None, Some("http://127.0.0.1:1")] {
+        let client = client(&dir.path().join("none"), api).unwrap();
+        let error = client.get::<wire::Status>("/v1/status").await.unwrap_err();
+        let message = error.to_string();
+        assert!(matches!(error, ClientError::NotRunning { .. }), "{message}");
+        assert!(message.contains("systemctl start glidefs") && !message.contains('\n'), "{message}");
+    }
+}
+
+#[test]
+fn an_address_that_is_none_is_refused() {
+    for url in ["", "127.0.0.1:9470", "https://x:1", "http://", "http://a@b:1", "http://x:1/path", "ftp://x"]
+    {
+        let refused = client(std::path::Path::new("/x"), Some(url)).unwrap_err();
+        assert!(matches!(refused, ClientError::Url { .. }), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn what_answers_otherwise_than_a_daemon_is_not_believed() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let answers = [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 409 Conflict\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}",
+        "SSH-2.0\r\n",
+    ];
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    let client = client(&path, None).unwrap();
+    let mut errors = Vec::new();
+    for _ in answers {
+        errors.push(client.get::<wire::Status>("/v1/status").await.unwrap_err());
+    }
+    assert!(matches!(&errors[0], ClientError::NotUnderstood { .. }), "{:?}", errors[0]);
+    assert!(matches!(&errors[1], ClientError::NotUnderstood { .. }), "{:?}", errors[1]);
+    assert_eq!(errors[2].to_string(), "do this.");
+    assert!(matches!(&errors[3], ClientError::Broken { .. }), "{:?}", errors[3]);
+}
+
+#[tokio::test]
+async fn every_command_reaches_the_daemon() {
+    use crate::router::tests::fake::Host;
+    let host = Host::new();
+    let router = host.started().await;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("sock");
+    let listeners = crate::api::Listeners::bind(None, &socket).await.unwrap();
+    let state = crate::api::AppState {
+        router: std::sync::Arc::clone(&router),
+        metrics: std::sync::Arc::new(String::new),
+        daemon: std::sync::Arc::new(wire::DaemonStatus::default),
+        ready: crate::api::Readiness::default(),
+        started: std::time::Instant::now(),
+    };
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    tokio::spawn(crate::api::serve(listeners, state, None, stopped));
+    let client = client(&socket, None).unwrap();
+    for (line, state) in [
+        ("create a --size 1GiB --queue-depth 32 --json", Some("serving")),
+        ("list", Some("serving")),
+        ("show a --json", Some("serving")),
+        ("resize a --size 2GiB", Some("serving")),
+        ("detach a", Some("detached")),
+        ("attach a", Some("serving")),
+        ("delete a --yes", None),
+        ("delete a --yes --json", None),
+        ("list --json", None),
+    ] {
+        let Command::Export { command } = parse(&format!("glidefs export {line}")).unwrap().command else {
+            panic!("not about exports")
+        };
+        commands::export(&client, command).await.unwrap();
+        let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
+        assert_eq!(states, Vec::from_iter(state), "{line}");
+    }
+    commands::status(&client, true).await.unwrap();
+    commands::status(&client, false).await.unwrap();
+    let Command::Export { command } = parse("glidefs export show none").unwrap().command else {
+        panic!("not about exports")
+    };
+    let error = commands::export(&client, command).await.unwrap_err();
+    assert!(error.to_string().contains("there is no export"), "{error}");
+}
