@@ -13,6 +13,8 @@
     )
 )]
 
+pub mod daemon;
+
 pub mod cli;
 
 pub mod api;

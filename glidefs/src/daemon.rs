@@ -1,0 +1,254 @@
+//! The composition root: puts the parts together, runs them until told to stop, and proves to systemd that they live.
+//!
+//! Owns the order of start and stop, process limits and signals. Does not own what any part does.
+//!
+//! Start: features → catalog → cache (recovers the log) → keeper → workers → devices → router → API → devices recovered →
+//! ready. Stop: the API refuses, operations under way end, devices stay quiesced for the next daemon (or are removed, where
+//! asked for), the process ends; requests in flight are issued again by the kernel to the next daemon.
+
+mod figures;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use self::figures::Parts;
+use crate::api::{self, Listeners, Readiness, ServeError, Token, TokenError};
+use crate::cache::{self, Cache, CacheError, Directory, MonotonicClock, Volume};
+use crate::config::{Config, OnFull, OnStop};
+use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions, Volumes};
+use crate::ublk::{Features, UblkDevices};
+use crate::units::ExportId;
+use crate::worker::affinity::Cpu;
+use crate::worker::{self, Worker, WorkerError, WorkerOptions};
+
+/// Size of a segment of the cache, bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// Threads of the control plane.
+const CONTROL_THREADS: usize = 2;
+/// Devices that are recovered at the same time.
+const RECOVERY_PARALLEL_MAX: usize = 8;
+/// How long a worker may take to answer a ping before the watchdog is no longer fed.
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why the daemon could not start or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The kernel cannot serve devices.
+    #[error("this machine cannot serve block devices")]
+    Devices(#[from] crate::router::DeviceError),
+    /// The catalog could not be opened.
+    #[error("the catalog of exports could not be opened")]
+    Catalog(#[from] CatalogError),
+    /// The cache could not be opened.
+    #[error("the cache could not be opened")]
+    Cache(#[from] CacheError),
+    /// The workers could not be started.
+    #[error("the workers could not be started")]
+    Workers(#[from] WorkerError),
+    /// The API could not be served.
+    #[error("the API could not be served")]
+    Serve(#[from] ServeError),
+    /// The token of the API could not be read.
+    #[error("the token of the API could not be read")]
+    Token(#[from] TokenError),
+    /// A system call failed.
+    #[error("{what} failed")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The cache as the router sees it.
+struct CacheVolumes(Cache);
+
+impl Volumes for CacheVolumes {
+    fn volume(&self, id: ExportId) -> Arc<Volume> {
+        self.0.volume(id)
+    }
+
+    fn remove(&self, id: ExportId) {
+        self.0.remove(id);
+    }
+}
+
+/// Runs the daemon until SIGTERM or SIGINT.
+pub fn run(config: &Config) -> Result<(), DaemonError> {
+    let system = |what| move |source| DaemonError::System { what, source };
+    raise_descriptor_limit();
+    let features = Features::probe()?;
+    let (catalog, cache) = open_cache(config)?;
+    let keeper_stop = Arc::new(AtomicBool::new(false));
+    let keeper = std::thread::Builder::new()
+        .name("keeper".into())
+        .spawn({
+            let (mut keeper, stop) = (cache.keeper(), Arc::clone(&keeper_stop));
+            move || keeper.run(&stop)
+        })
+        .map_err(system("spawning the keeper thread"))?;
+    let workers = worker::start(&cache, &worker_options(config))?;
+    let devices = Arc::new(UblkDevices::new(
+        workers.clone(),
+        features,
+        config.bounce_mode,
+        cache.tag(),
+        config.control.command_timeout.0,
+    ));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .map_err(system("starting the control threads"))?;
+    let options = RouterOptions {
+        exports_max: config.exports.max,
+        queues_default: config.exports.queues,
+        queue_depth_default: config.exports.queue_depth,
+        parallel_max: RECOVERY_PARALLEL_MAX,
+        boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
+    };
+    let router = Router::new(
+        catalog,
+        Arc::clone(&devices) as Arc<dyn Devices>,
+        Arc::new(CacheVolumes(cache.clone())),
+        options,
+    );
+    let result = runtime.block_on(serve(config, Parts { router, devices, workers, cache }));
+    keeper_stop.store(true, Ordering::Release);
+    drop(keeper.join());
+    result
+}
+
+fn open_cache(config: &Config) -> Result<(Catalog, Cache), DaemonError> {
+    let directory: &PathBuf = &config.cache.dir;
+    if !directory.is_dir() {
+        return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
+    }
+    let catalog = Catalog::open(&directory.join("catalog.redb"))?;
+    let options = cache::Options {
+        size_bytes: config.cache.size.0,
+        segment_bytes: SEGMENT_BYTES,
+        shards: config.worker_cpus.len(),
+        on_full: match config.cache.on_full {
+            OnFull::Wait => cache::OnFull::Wait,
+            OnFull::Enospc => cache::OnFull::Enospc,
+        },
+    };
+    let disk = Arc::new(Directory::new(directory));
+    let (cache, recovered) =
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, &catalog.export_ids())?;
+    tracing::info!(
+        segments = recovered.segments,
+        records = recovered.records,
+        torn_tails = recovered.torn_tails,
+        seconds = recovered.seconds,
+        "the log is recovered"
+    );
+    Ok((catalog, cache))
+}
+
+fn worker_options(config: &Config) -> WorkerOptions {
+    // A queue needs its descriptor, and the kernel allows no table larger than the limit on descriptors.
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    let queues = config.exports.max.saturating_mul(usize::from(config.exports.queues.max(1)));
+    WorkerOptions {
+        cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
+        slots_per_worker: config.buffers.slots_per_worker,
+        queues_max: u32::try_from(queues.max(64))
+            .unwrap_or(u32::MAX)
+            .min(u32::try_from(descriptors).unwrap_or(u32::MAX)),
+    }
+}
+
+/// Serves the API, recovers the devices, and waits for a signal to stop.
+async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
+    let system = |what| move |source| DaemonError::System { what, source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
+    let token = config.api.token_file.as_deref().map(Token::load).transpose()?;
+    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket).await?;
+    let ready = Readiness::default();
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), token, stopped));
+    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
+
+    let begin = Arc::clone(&parts.router);
+    let recovering = tokio::spawn(async move {
+        let recovery = begin.start().await;
+        tracing::info!(
+            recovered = recovery.recovered,
+            attached = recovery.attached,
+            detached = recovery.detached,
+            failed = recovery.failed,
+            seconds = recovery.elapsed.as_secs_f64(),
+            "every export has what it should have"
+        );
+        ready.set();
+        notify(&[NotifyState::Ready]);
+    });
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+    }
+    notify(&[NotifyState::Stopping]);
+    recovering.abort();
+    parts.router.stop().await;
+    if config.control.on_stop == OnStop::Remove {
+        let left = parts.router.remove_devices().await;
+        if left > 0 {
+            tracing::warn!(
+                devices = left,
+                "some devices could not be removed; they wait for the next daemon"
+            );
+        }
+    }
+    watchdog.abort();
+    // The receiver may be gone with the API; then there is nothing to stop.
+    let _ = stop.send(true);
+    match serving.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(error = %error, "the API ended with an error"),
+        Err(error) => tracing::warn!(error = %error, "the API's task failed"),
+    }
+    Ok(())
+}
+
+/// Tells systemd that the daemon lives, as long as every worker's loop turns.
+async fn feed_watchdog(workers: Vec<Worker>) {
+    let Some(interval) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
+        match tokio::time::timeout(PING_PATIENCE, all).await {
+            Ok(pongs) if pongs.iter().all(Result::is_ok) => notify(&[NotifyState::Watchdog]),
+            _ => tracing::error!("a worker does not answer; the watchdog is not fed"),
+        }
+        tokio::time::sleep(interval / 3).await;
+    }
+}
+
+/// Tells systemd; without systemd there is nobody to tell.
+fn notify(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(error = %error, "systemd could not be told");
+    }
+}
+
+/// Each device needs descriptors: takes as many as the hard limit allows.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(error = %error, "the limit on open files could not be raised");
+    }
+}

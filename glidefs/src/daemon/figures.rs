@@ -1,0 +1,148 @@
+//! What the daemon shows of itself: `/v1/status` and `/metrics`, gathered from the parts.
+//!
+//! Owns the way from each part's figures to wire types and metric ids. Does not own the figures, their names or encoding.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::api::{AppState, Readiness, wire};
+use crate::cache::{Cache, CacheStats, ShardStats};
+use crate::config::Config;
+use crate::observe::chain;
+use crate::observe::counter::Counter;
+use crate::observe::metrics::{self, Metric, Registry, Samples};
+use crate::router::{Router, State};
+use crate::ublk::UblkDevices;
+use crate::worker::Worker;
+
+/// The parts that are shown.
+pub struct Parts {
+    pub router: Arc<Router>,
+    pub devices: Arc<UblkDevices>,
+    pub workers: Vec<Worker>,
+    pub cache: Cache,
+}
+
+impl Parts {
+    /// What the API's handlers need.
+    pub fn state(&self, config: &Config, ready: Readiness) -> AppState {
+        let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
+        let dir = config.cache.dir.display().to_string();
+        let daemon = move || wire::DaemonStatus {
+            bounce_mode: devices.bounce(),
+            workers: workers.iter().map(worker_status).collect(),
+            cache: cache_status(&cache.stats(), &dir),
+        };
+        let registry = self.registry();
+        let encode = move || {
+            registry.encode().unwrap_or_else(|error| {
+                tracing::error!(error = chain(&error), "the metrics could not be encoded");
+                String::new()
+            })
+        };
+        AppState {
+            router: Arc::clone(&self.router),
+            metrics: Arc::new(encode),
+            daemon: Arc::new(daemon),
+            ready,
+            started: Instant::now(),
+        }
+    }
+
+    fn registry(&self) -> Registry {
+        let registry = Registry::new();
+        let router = Arc::clone(&self.router);
+        registry.register(metrics::exports(move || {
+            let figures = |export: Arc<crate::export::Export>| metrics::ExportFigures {
+                name: export.name().to_owned(),
+                size_bytes: export.size_bytes(),
+                dirty_bytes: Some(export.volume().size().1),
+                queues: export.all_stats(),
+            };
+            router.exports().into_iter().map(figures).collect()
+        }));
+        let router = Arc::clone(&self.router);
+        registry.register(metrics::states(&State::NAMES, move || {
+            router.list().iter().map(|info| info.state.name()).collect()
+        }));
+        registry.register(metrics::workers(
+            self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
+        ));
+        let cache = self.cache.clone();
+        registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
+        let shards: Vec<Arc<ShardStats>> =
+            self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect();
+        registry.register(Arc::new(move |out: &mut Samples| {
+            for (number, shard) in shards.iter().enumerate() {
+                shard_samples(&number.to_string(), shard, out);
+            }
+        }));
+        registry.register(metrics::process());
+        registry
+    }
+}
+
+fn worker_status(worker: &Worker) -> wire::WorkerStatus {
+    let stats = worker.stats();
+    wire::WorkerStatus {
+        cpu: stats.cpu.get(),
+        queues: stats.queues.get(),
+        requests: stats.requests.get(),
+        arena_bytes: stats.pool.arena_bytes.get(),
+        live_bytes: stats.pool.live_bytes.get(),
+    }
+}
+
+fn cache_status(stats: &CacheStats, dir: &str) -> wire::CacheStatus {
+    wire::CacheStatus {
+        dir: dir.to_owned(),
+        engine: "pwrite".into(),
+        size_bytes: stats.limit_bytes,
+        used_bytes: stats.used_bytes,
+        dirty_bytes: stats.live_bytes,
+        corrupt_frames: stats.corrupt_frames,
+    }
+}
+
+fn cache_samples(stats: &CacheStats, out: &mut Samples) {
+    for (state, segments) in [
+        ("free", stats.segments_free),
+        ("open", stats.segments_open),
+        ("sealed", stats.segments_sealed),
+        ("poisoned", stats.segments_poisoned),
+    ] {
+        out.value(Metric::CacheSegments, &[state], segments);
+    }
+    let plain = [
+        (Metric::CacheSizeSegments, stats.segments),
+        (Metric::CacheSize, stats.limit_bytes),
+        (Metric::CacheUsed, stats.used_bytes),
+        (Metric::CacheLive, stats.live_bytes),
+        (Metric::CacheExtents, stats.extents),
+        (Metric::CacheCorruptFrames, stats.corrupt_frames),
+        (Metric::CacheBadFooters, stats.bad_footers),
+        (Metric::CacheCleanedSegments, stats.segments_cleaned),
+        (Metric::CacheCleaned, stats.cleaned_bytes),
+    ];
+    out.values(&[], plain);
+}
+
+fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
+    let cells: [(Metric, &Counter); 12] = [
+        (Metric::CacheAppends, &stats.appends),
+        (Metric::CacheAppendedRequests, &stats.appended_requests),
+        (Metric::CacheAppended, &stats.appended_bytes),
+        (Metric::CacheAppendErrors, &stats.append_errors),
+        (Metric::CacheSyncs, &stats.syncs),
+        (Metric::CacheSyncErrors, &stats.sync_errors),
+        (Metric::CacheSyncWaiters, &stats.sync_waiters),
+        (Metric::CacheEmptyFlushes, &stats.empty_flushes),
+        (Metric::CacheReads, &stats.reads),
+        (Metric::CacheReadErrors, &stats.read_errors),
+        (Metric::CacheWriteDelays, &stats.delays),
+        (Metric::CacheWriteWaits, &stats.waits),
+    ];
+    out.values(&[shard], cells.map(|(metric, cell)| (metric, cell.get())));
+    out.value(Metric::CacheReadPieces, &[shard, "page_cache"], stats.reads_now.get());
+    out.value(Metric::CacheReadPieces, &[shard, "disk"], stats.reads_waited.get());
+}

@@ -1,0 +1,7 @@
+//! The `glidefs` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    glidefs::cli::main(glidefs::daemon::run)
+}
