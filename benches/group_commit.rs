@@ -1,0 +1,117 @@
+//! What group commit gives: FLUSHes a second of 64 exports that each write 4 KiB and flush, against one export alone.
+//!
+//! Runs on a real directory (`GLIDEFS_BENCH_DIR`, by default under `target/`), with the cache's own code and a thread that
+//! does the syncs the shard asks for, as the ring does for a worker. Prints both rates and their ratio; goal: at least 20.
+#![allow(clippy::expect_used, clippy::cast_precision_loss, reason = "a bench may end, and counts are small")]
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use glidefs::cache::{
+    Admission, Cache, Directory, MonotonicClock, OnFull, Options, Shard, Token, Volume, Want,
+};
+use glidefs::units::{ExportId, SectorRange};
+
+const RUN: Duration = Duration::from_secs(5);
+const WRITE_SECTORS: u64 = 8;
+
+/// A client that writes 4 KiB, flushes, and begins again.
+struct Client {
+    number: usize,
+    flushing: bool,
+    buffer: Vec<u8>,
+}
+
+impl Token for Client {
+    fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
+/// Flushes a second that `clients` clients get, each on an export of its own.
+fn rate(clients: usize) -> f64 {
+    let base = std::env::var_os("GLIDEFS_BENCH_DIR")
+        .map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), std::path::PathBuf::from);
+    let directory = tempfile::tempdir_in(base).expect("the bench directory can be written");
+    let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
+    let options = Options { size_bytes: 1 << 30, segment_bytes: 64 << 20, shards: 1, on_full: OnFull::Wait };
+    let disk = Arc::new(Directory::new(directory.path()));
+    let (cache, _) =
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, &ids).expect("the cache opens");
+    let mut keeper = cache.keeper();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let keeper_stop = Arc::clone(&stop);
+    let keeper_thread = std::thread::spawn(move || keeper.run(&keeper_stop));
+    let volumes: Vec<Arc<Volume>> = ids.iter().map(|&id| cache.volume(id)).collect();
+    let mut shard: Shard<Client> = cache.shard(0, Arc::default());
+
+    let (want, wants) = mpsc::channel::<(u32, Arc<dyn glidefs::cache::SegmentFile>)>();
+    let (done, dones) = mpsc::channel();
+    let syncer = std::thread::spawn(move || {
+        for (op, file) in wants {
+            if done.send((op, file.sync())).is_err() {
+                break;
+            }
+        }
+    });
+
+    let mut idle: Vec<Client> =
+        (0..clients).map(|number| Client { number, flushing: false, buffer: vec![0x5a; 4096] }).collect();
+    let (mut flushes, mut round) = (0_u64, 0_u64);
+    let started = Instant::now();
+    while started.elapsed() < RUN {
+        for client in std::mem::take(&mut idle) {
+            let volume = &volumes[client.number];
+            if client.flushing {
+                shard.flush(volume, client);
+                continue;
+            }
+            match shard.admit(4096) {
+                Admission::Accept(reservation) => {
+                    let range =
+                        SectorRange::new(round % 4096 * WRITE_SECTORS, WRITE_SECTORS).expect("a small range");
+                    round += 1;
+                    shard.write(volume, range, false, reservation, client);
+                }
+                _ => idle.push(client),
+            }
+        }
+        shard.turn();
+        let mut waits = false;
+        for wanted in shard.wants() {
+            if let Want::Sync { op, file } = wanted {
+                want.send((op, file)).expect("the syncing thread lives");
+                waits = true;
+            }
+        }
+        let mut advanced = false;
+        for (mut client, result) in shard.completed() {
+            result.expect("the disk works");
+            flushes += u64::from(client.flushing);
+            client.flushing = !client.flushing;
+            idle.push(client);
+            advanced = true;
+        }
+        if !advanced || waits {
+            let patience = if idle.is_empty() { Duration::from_secs(1) } else { Duration::ZERO };
+            if let Ok((op, result)) = dones.recv_timeout(patience) {
+                shard.sync_done(op, result);
+            }
+        }
+    }
+    let rate = flushes as f64 / started.elapsed().as_secs_f64();
+    drop(want);
+    let _ = syncer.join();
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    let _ = keeper_thread.join();
+    rate
+}
+
+fn main() {
+    let alone = rate(1);
+    let together = rate(64);
+    println!("one export:  {alone:>10.0} flushes/s");
+    println!("64 exports:  {together:>10.0} flushes/s");
+    println!("ratio:       {:>10.1}  (goal: at least 20)", together / alone);
+}

@@ -1,0 +1,313 @@
+//! Rot: one test for each structure on the disk. What was stable is served, or refused by name; never something else.
+
+use glidefs::cache::format::{EntryKind, frame_crc};
+use glidefs::cache::{Cache, CacheError, Directory, IoError, MonotonicClock, OnFull, Options};
+use glidefs::units::FRAME_SECTORS;
+
+use std::sync::Arc;
+
+use super::disk::machine;
+use super::rig::{EXPORTS, Found, Opened, Rig, SEGMENT, Written};
+
+const FRAME: u64 = 4096;
+
+/// A computer whose cache holds sealed segments and was stopped, and what is in it.
+fn stopped() -> (Rig, Vec<Written>) {
+    let mut rig = Rig::new();
+    let mut opened = rig.open().unwrap();
+    let all = rig.fill_segments(&mut opened);
+    rig.kill(opened);
+    (rig, all)
+}
+
+/// A computer that was killed while a segment was filled, what is in it, and that segment. All of it is stable, and its
+/// last record says so of the others.
+fn killed() -> (Rig, Vec<Written>, Found) {
+    let mut rig = Rig::new();
+    let mut opened = rig.open().unwrap();
+    let mut all = Vec::new();
+    for number in 0..5 {
+        all.push(rig.write(&mut opened, EXPORTS[0], number * 100, 20));
+        opened.flush(EXPORTS[0]);
+    }
+    rig.kill(opened);
+    let mut found = rig.survey();
+    assert_eq!(found.len(), 1);
+    let found = found.remove(0);
+    assert!(found.trailer.is_none() && found.records.len() == 5);
+    assert_eq!(found.records[4].1.stable_frames, found.records[4].0);
+    (rig, all, found)
+}
+
+fn open_ends_in(rig: &Rig) -> CacheError {
+    let before = rig.image();
+    let Err(error) = rig.open() else { panic!("the cache opened") };
+    assert_eq!(rig.image(), before, "a refused cache was changed");
+    error
+}
+
+fn require_damaged(error: &CacheError, slot: u32, at: u64) {
+    let CacheError::Damaged { file, offset_bytes, .. } = error else { panic!("{error:?}") };
+    assert_eq!((file.as_str(), *offset_bytes), (format!("/fake/segments/{slot:08}.seg").as_str(), at));
+}
+
+fn open_has_all(rig: &Rig, all: &[Written]) -> Opened {
+    let mut opened = rig.open().unwrap();
+    opened.require_all(all);
+    assert_eq!(opened.cache.stats().corrupt_frames, 0);
+    opened
+}
+
+/// Makes the CRC at the end of the frame at `at` right again.
+fn mend_crc(rig: &Rig, slot: u32, at: u64) {
+    let at = usize::try_from(at).unwrap();
+    machine(&rig.shared).rot(slot, |bytes| {
+        let frame = &mut bytes[at..at + 4096];
+        let crc = frame_crc(&frame[..4092]).to_le_bytes();
+        frame[4092..].copy_from_slice(&crc);
+    });
+}
+
+#[test]
+fn a_damaged_superblock_is_refused_and_named_and_nothing_is_changed() {
+    let (rig, all) = stopped();
+    let generation = machine(&rig.shared).generation();
+    let intact = machine(&rig.shared).superblock(generation).unwrap().unwrap();
+    for at in 0..intact.len() {
+        let mut bytes = intact.clone();
+        bytes[at] ^= 0x10;
+        machine(&rig.shared).set_superblock(bytes);
+        let error = open_ends_in(&rig);
+        assert!(
+            matches!(&error, CacheError::Damaged { file, .. } if file.ends_with("cache.meta")),
+            "{at}: {error:?}"
+        );
+    }
+    machine(&rig.shared).set_superblock(intact[..intact.len() / 2].to_vec());
+    assert!(matches!(open_ends_in(&rig), CacheError::Damaged { .. }));
+    machine(&rig.shared).set_superblock(intact);
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn a_cache_of_a_newer_format_is_refused_and_nothing_is_changed() {
+    let (rig, all) = stopped();
+    let generation = machine(&rig.shared).generation();
+    let intact = machine(&rig.shared).superblock(generation).unwrap().unwrap();
+    let mut bytes = intact.clone();
+    bytes[8] += 1;
+    let crc_at = bytes.len() - 4;
+    let crc = frame_crc(&bytes[..crc_at]).to_le_bytes();
+    bytes[crc_at..].copy_from_slice(&crc);
+    machine(&rig.shared).set_superblock(bytes);
+    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, known: 1, .. }));
+    machine(&rig.shared).set_superblock(intact);
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn a_segment_of_a_newer_format_is_refused_and_nothing_is_changed() {
+    let (rig, all) = stopped();
+    let slot = rig.sealed().slot;
+    let set_version = |version| {
+        machine(&rig.shared).rot(slot, |bytes| bytes[8] = version);
+        mend_crc(&rig, slot, 0);
+    };
+    set_version(2);
+    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, known: 1, .. }));
+    set_version(1);
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn a_record_of_a_newer_format_is_refused_and_nothing_is_changed() {
+    let (rig, all, found) = killed();
+    let at = u64::from(found.records[2].0) * FRAME;
+    let set_version = |version| {
+        machine(&rig.shared).rot(found.slot, |bytes| bytes[usize::try_from(at).unwrap() + 8] = version);
+        mend_crc(&rig, found.slot, at);
+    };
+    set_version(2);
+    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { .. } | CacheError::Damaged { .. }));
+    set_version(1);
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn damage_to_a_segment_header_loses_nothing() {
+    let (rig, all) = stopped();
+    let slot = rig.sealed().slot;
+    for at in [0, 8, 12, 16, 32, 40, 100, 4095] {
+        rig.flip(slot, at);
+        let opened = open_has_all(&rig, &all);
+        rig.kill(opened);
+        rig.flip(slot, at);
+    }
+}
+
+#[test]
+fn damage_to_segment_header_and_trailer_is_refused_and_named() {
+    let (rig, all) = stopped();
+    let slot = rig.sealed().slot;
+    rig.flip(slot, 20);
+    rig.flip(slot, SEGMENT - FRAME + 20);
+    require_damaged(&open_ends_in(&rig), slot, 0);
+    rig.flip(slot, 20);
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn damage_to_a_record_header_of_a_sealed_segment_loses_nothing() {
+    let (rig, all) = stopped();
+    let found = rig.sealed();
+    for (frame, _) in &found.records {
+        rig.flip(found.slot, u64::from(*frame) * FRAME + u64::from(*frame) * 7 % FRAME);
+    }
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn damage_to_a_stable_record_header_of_an_unsealed_segment_is_refused_and_named() {
+    let (rig, all, found) = killed();
+    for (frame, _) in &found.records[..4] {
+        let at = u64::from(*frame) * FRAME;
+        for byte in [0, 8, 10, 12, 40, 44, 4095] {
+            rig.flip(found.slot, at + byte);
+            require_damaged(&open_ends_in(&rig), found.slot, at);
+            rig.flip(found.slot, at + byte);
+        }
+    }
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn damage_to_an_entry_of_an_unsealed_segment_is_refused_and_named() {
+    const ENTRIES_AT: u64 = 48;
+    let (rig, all, found) = killed();
+    let at = u64::from(found.records[1].0) * FRAME;
+    for byte in ENTRIES_AT..ENTRIES_AT + 28 {
+        rig.flip(found.slot, at + byte);
+        require_damaged(&open_ends_in(&rig), found.slot, at);
+        rig.flip(found.slot, at + byte);
+    }
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn a_damaged_footer_is_made_up_for_by_a_scan_and_counted() {
+    let (rig, all) = stopped();
+    let found = rig.sealed();
+    let at = found.trailer.unwrap().footer_offset_bytes();
+    // Its head, the first record's entries, and the padding.
+    for byte in (0..120).chain([FRAME - 1]) {
+        rig.flip(found.slot, at + byte);
+        let opened = open_has_all(&rig, &all);
+        assert_eq!((opened.recovered.bad_footers, opened.cache.stats().bad_footers), (1, 1));
+        rig.kill(opened);
+        rig.flip(found.slot, at + byte);
+    }
+}
+
+#[test]
+fn a_damaged_trailer_is_made_up_for_by_a_scan() {
+    for byte in [0, 8, 12, 16, 32, 40, 44, 200, 4095] {
+        let (rig, all) = stopped();
+        let found = rig.sealed();
+        rig.flip(found.slot, SEGMENT - FRAME + byte);
+        let opened = open_has_all(&rig, &all);
+        assert!(opened.recovered.scans >= 1);
+        rig.kill(opened);
+        // What it was made up with serves the next time.
+        open_has_all(&rig, &all);
+    }
+}
+
+#[test]
+fn damage_to_a_footer_and_a_record_header_is_refused_and_named() {
+    let (rig, all) = stopped();
+    let found = rig.sealed();
+    let record = u64::from(found.records[found.records.len() / 2].0) * FRAME;
+    rig.flip(found.slot, found.trailer.unwrap().footer_offset_bytes() + 50);
+    rig.flip(found.slot, record + 50);
+    require_damaged(&open_ends_in(&rig), found.slot, record);
+    rig.flip(found.slot, record + 50);
+    open_has_all(&rig, &all);
+}
+
+/// The first data frame of an entry of `found`, where it is on the disk, and the write it belongs to.
+fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
+    let (position, record) = &found.records[record];
+    let entry = record.entries[0];
+    let EntryKind::Data { first_frame } = entry.kind else { panic!("{entry:?}") };
+    let written = all.iter().find(|written| written.export == entry.export && written.range == entry.range);
+    (u64::from(position + 1 + first_frame) * FRAME, *written.unwrap())
+}
+
+/// Damages the second data frame of a write and requires that exactly the reads that need it fail.
+fn damaged_data_fails_its_reads_and_no_others(rig: &mut Rig, all: &[Written], found: &Found, record: usize) {
+    let (at, hit) = data_frame(found, all, record);
+    rig.flip(found.slot, at + FRAME + 1234);
+    let mut opened = rig.open().unwrap();
+    opened.require_all(all.iter().filter(|written| **written != hit));
+    assert_eq!(opened.cache.stats().corrupt_frames, 0);
+    let (start, end) = (hit.range.start(), hit.range.end());
+    let bad = start + FRAME_SECTORS..start + 2 * FRAME_SECTORS;
+    for sector in start..end {
+        let expected = if bad.contains(&sector) { Err(IoError::Corrupt) } else { Ok(true) };
+        assert_eq!(opened.reads_back(&hit, sector, 1), expected, "sector {sector} of {hit:?}");
+    }
+    let frames = opened.cache.stats().corrupt_frames;
+    assert!(frames >= 1, "damage was found and not counted");
+    assert_eq!(opened.reads_back(&hit, start, end - start), Err(IoError::Corrupt));
+    assert_eq!(opened.reads_back(&hit, bad.start - 1, 2), Err(IoError::Corrupt));
+    assert!(opened.cache.stats().corrupt_frames > frames);
+    // Writing heals, sector by sector.
+    let half = rig.write(&mut opened, hit.export, bad.start, FRAME_SECTORS / 2);
+    opened.require_all([&half]);
+    assert_eq!(opened.reads_back(&hit, bad.end - 1, 1), Err(IoError::Corrupt));
+    let rest = rig.write(&mut opened, hit.export, bad.start + FRAME_SECTORS / 2, FRAME_SECTORS / 2);
+    opened.require_all([&half, &rest]);
+    opened.require_all(all.iter().filter(|written| **written != hit));
+}
+
+#[test]
+fn damaged_data_of_a_sealed_segment_fails_exactly_the_reads_that_need_it() {
+    let (mut rig, all) = stopped();
+    let found = rig.sealed();
+    damaged_data_fails_its_reads_and_no_others(&mut rig, &all, &found, 3);
+}
+
+#[test]
+fn damaged_stable_data_of_an_unsealed_segment_fails_exactly_the_reads_that_need_it() {
+    let (mut rig, all, found) = killed();
+    damaged_data_fails_its_reads_and_no_others(&mut rig, &all, &found, 1);
+}
+
+#[test]
+fn a_directory_in_use_is_refused_until_the_other_daemon_is_gone() {
+    let (rig, all) = stopped();
+    let opened = rig.open().unwrap();
+    assert!(matches!(rig.open(), Err(CacheError::InUse { .. })));
+    drop(opened);
+    let opened = open_has_all(&rig, &all);
+    rig.kill(opened);
+    open_has_all(&rig, &all);
+}
+
+#[test]
+fn a_real_directory_in_use_or_missing_is_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |path: &std::path::Path| {
+        let options =
+            Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
+        Cache::open(Arc::new(Directory::new(path)), Arc::new(MonotonicClock::default()), options, &EXPORTS)
+    };
+    let opened = open(directory.path()).unwrap();
+    assert!(matches!(open(directory.path()), Err(CacheError::InUse { .. })));
+    drop(opened);
+    open(directory.path()).unwrap();
+    let missing = directory.path().join("missing");
+    let Err(error) = open(&missing) else { panic!("a missing directory was opened") };
+    assert!(matches!(error, CacheError::DirectoryMissing { .. }));
+    assert!(error.to_string().contains("missing"));
+}

@@ -1,0 +1,376 @@
+//! One computer from its first start through a number of crashes: open, compare everything, work, crash, again.
+//!
+//! Owns the volumes and how a life is lived. Does not own what is legal. Invariant: after each crash every sector of every
+//! volume is read and judged before anything else is asked of the cache.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use glidefs::cache::{Cache, CacheError, OnFull, Options, Recovered};
+use glidefs::units::{ExportId, SectorRange};
+
+use super::content::Content;
+use super::disk::{FakeClock, FakeDisk, machine};
+use super::faults::{Crash, Faults};
+use super::machine::Machine;
+use super::oracle::{Before, Oracle};
+use super::process::{Process, Rest};
+use super::request::{Kind, Request};
+use super::rng::Rng;
+use super::tally::{Event, Tally};
+use super::workload::Mix;
+use super::world::World;
+
+/// Size of a segment, bytes.
+pub const SEGMENT: u64 = 256 * 1024;
+const FRAMES_PER_SEGMENT: u64 = SEGMENT / 4096;
+
+/// One computer.
+pub struct Episode {
+    world: World,
+    clock: Arc<FakeClock>,
+    segments: u64,
+    shards: usize,
+    shards_max: u64,
+    on_full: OnFull,
+    /// The volumes hold more than the cache does.
+    too_large: bool,
+    exports: Vec<ExportId>,
+    next_export: u32,
+    next_content: Content,
+}
+
+impl Episode {
+    /// A computer whose whole fate follows from `seed`.
+    pub fn new(seed: u64, trace: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut machine = Machine::new(rng.fork());
+        machine.trace = trace;
+        let machine = Arc::new(Mutex::new(machine));
+        let shards_max = rng.within(1..5);
+        let too_large = rng.permille(150);
+        let world = World { machine, oracle: Oracle::default(), rng, tally: Tally::default(), trace };
+        let mut episode = Self {
+            world,
+            clock: Arc::default(),
+            segments: 0,
+            shards: 1,
+            shards_max,
+            on_full: OnFull::Wait,
+            too_large,
+            exports: Vec::new(),
+            next_export: 1,
+            next_content: 1,
+        };
+        let rng = &mut episode.world.rng;
+        if rng.permille(if too_large { 500 } else { 150 }) {
+            episode.on_full = OnFull::Enospc;
+        }
+        episode.segments = 2 * shards_max + 8 + rng.within(0..10);
+        let volumes = rng.within(2..5);
+        let sectors = episode.segments * FRAMES_PER_SEGMENT * 8;
+        let sectors = if too_large { sectors * 3 / 2 } else { sectors / 8 };
+        for _ in 0..volumes {
+            let odd = episode.world.rng.within(0..64);
+            episode.add_volume(sectors / volumes + odd);
+        }
+        episode
+    }
+
+    /// Makes the computer's disk answer every sync without doing it.
+    pub fn let_syncs_lie(&mut self) {
+        machine(&self.world.machine).syncs_lie = true;
+    }
+
+    fn add_volume(&mut self, sectors: u64) {
+        let id = ExportId(self.next_export);
+        self.next_export += 1;
+        self.exports.push(id);
+        self.world.oracle.add(id, sectors);
+    }
+
+    fn describe(&self) {
+        let Self { segments, shards_max, on_full, too_large, exports, .. } = self;
+        eprintln!(
+            "== {segments} segments, up to {shards_max} shards, {on_full:?}, too large: {too_large}, {exports:?}"
+        );
+    }
+
+    /// Lives through `lives` lives, each ending as `crash` says, and looks at what is left.
+    pub fn run(mut self, lives: u64, mut crash: impl FnMut(&mut Rng) -> Crash) -> Tally {
+        if self.world.trace {
+            self.describe();
+        }
+        let mut before = Before::Rest;
+        for _ in 0..lives {
+            let mut process = self.start(&mut before);
+            self.verify(&mut process, before);
+            let crash = crash(&mut self.world.rng);
+            before = Before::Rest;
+            self.live(&mut process, crash);
+            // The machine goes down first, so that nothing that is done when `process` is dropped reaches the disk.
+            self.reboot(&mut before);
+        }
+        let mut process = self.start(&mut before);
+        self.verify(&mut process, before);
+        let mut tally = self.world.tally;
+        tally.merge(&self.world.oracle.tally);
+        tally.merge(&machine(&self.world.machine).tally);
+        tally
+    }
+
+    /// The machine starts again; `before` becomes what the reads after that have to expect.
+    fn reboot(&mut self, before: &mut Before) {
+        self.world.oracle.crashed();
+        let crash = machine(&self.world.machine).reboot();
+        if self.world.trace {
+            eprintln!("== {crash:?}");
+        }
+        *before = match (crash, *before) {
+            (Some(Crash::PowerCut), _) | (_, Before::PowerCut) => Before::PowerCut,
+            (Some(Crash::Kill) | None, _) => Before::Kill,
+        };
+    }
+
+    /// Opens the cache, through as many crashes and failures as it takes.
+    fn start(&mut self, before: &mut Before) -> Process {
+        let shards = usize::try_from(self.world.rng.within(1..self.shards_max + 1)).unwrap();
+        self.world.tally.add(Event::ShardsChanged, u64::from(shards != self.shards));
+        self.shards = shards;
+        let segments = self.segments;
+        match self.world.rng.index(20) {
+            0 => self.segments += self.world.rng.within(1..4),
+            1 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
+            _ => {}
+        }
+        loop {
+            {
+                let rng = &mut self.world.rng;
+                let mut machine = machine(&self.world.machine);
+                // The very first start is also worth a crash: it writes the superblock.
+                let first = self.next_content == 1;
+                if rng.permille(if first { 400 } else { 150 }) {
+                    let crash = if rng.coin() { Crash::Kill } else { Crash::PowerCut };
+                    machine.arm(rng.within(0..if first { 2 } else { 12 }), crash);
+                }
+                if rng.permille(150) {
+                    machine.faults = Faults { write: 30, sync: 30, read: 5, open: 30, would_block: 0 };
+                }
+            }
+            let opened = self.open();
+            let (dead, injected) = {
+                let mut machine = machine(&self.world.machine);
+                machine.calm();
+                (machine.dead(), machine.injected().iter().sum::<u64>())
+            };
+            if self.world.trace {
+                eprintln!(
+                    "== open: {:?}, crashed: {dead}, {injected} faults",
+                    opened.as_ref().map(|(_, found)| found)
+                );
+            }
+            match opened {
+                _ if dead => {
+                    self.world.tally.hit(Event::CrashInOpen);
+                    self.reboot(before);
+                }
+                Ok((cache, found)) => {
+                    self.count(&found, segments);
+                    return Process::new(cache, Arc::clone(&self.clock), self.shards);
+                }
+                Err(CacheError::CannotShrink { size_bytes_min, .. }) if self.segments < segments => {
+                    assert!(size_bytes_min <= segments * SEGMENT && size_bytes_min > self.segments * SEGMENT);
+                    self.world.tally.hit(Event::ShrinkRefused);
+                    self.segments = segments;
+                }
+                Err(CacheError::Disk { .. }) if injected > 0 => {
+                    self.world.tally.hit(Event::OpenFailedCleanly);
+                    self.reboot(before);
+                }
+                Err(error) => panic!("the cache does not open: {error}, {error:?}"),
+            }
+        }
+    }
+
+    fn open(&self) -> Result<(Cache, Recovered), CacheError> {
+        let options = Options {
+            size_bytes: self.segments * SEGMENT,
+            segment_bytes: SEGMENT,
+            shards: self.shards,
+            on_full: self.on_full,
+        };
+        let disk = Arc::new(FakeDisk::new(&self.world.machine));
+        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, &self.exports)
+    }
+
+    fn count(&mut self, found: &Recovered, segments_before: u64) {
+        let tally = &mut self.world.tally;
+        tally.add(Event::TornTail, found.torn_tails);
+        tally.add(Event::Footer, found.footers);
+        tally.add(Event::Scan, found.scans);
+        tally.add(Event::SizeGrown, u64::from(self.segments > segments_before));
+        tally.add(Event::SizeShrunk, u64::from(self.segments < segments_before));
+    }
+
+    /// Reads every sector of every volume and judges it, without faults. Only other READs are under way.
+    fn verify(&mut self, process: &mut Process, before: Before) {
+        let would_block = [0, 100, 1000][self.world.rng.index(3)];
+        machine(&self.world.machine).faults = Faults { would_block, ..Faults::default() };
+        for export in self.exports.clone() {
+            let (volume, sectors) = (process.cache.volume(export), self.world.oracle.sectors(export));
+            let step = self.world.rng.within(1..257);
+            for start in (0..sectors).step_by(usize::try_from(step).unwrap()) {
+                let range = SectorRange::new(start, step.min(sectors - start)).unwrap();
+                let request = Request {
+                    id: self.content(),
+                    volume: Arc::clone(&volume),
+                    kind: Kind::Read,
+                    range,
+                    issued: 0,
+                };
+                let lane = self.world.rng.index(process.lanes());
+                process.observe(&mut self.world, lane, request, before);
+            }
+        }
+    }
+
+    fn content(&mut self) -> Content {
+        self.next_content += 1;
+        self.next_content
+    }
+
+    /// Works until the machine crashes, or until everything was stopped cleanly.
+    fn live(&mut self, process: &mut Process, crash: Crash) {
+        let rng = &mut self.world.rng;
+        let long = rng.permille(40);
+        let steps = if long { rng.within(3000..9000) } else { rng.within(20..900) };
+        let mix = if long { Mix::overwriting(rng) } else { Mix::random(rng) };
+        let clean = rng.permille(80);
+        {
+            let mut machine = machine(&self.world.machine);
+            machine.faults = faults(rng);
+            if self.world.trace {
+                eprintln!("== {:?}", machine.faults);
+            }
+            if !clean && rng.permille(850) {
+                machine.arm(rng.within(0..steps / 2 + 4), crash);
+            }
+        }
+        let depth = 1 + rng.index(24);
+        let lazy_keeper = rng.permille(100);
+        for _ in 0..steps {
+            self.step(process, &mix, depth, lazy_keeper);
+            if self.world.dead() {
+                break;
+            }
+        }
+        let written = process.written_bytes;
+        self.world.tally.add(Event::Overwritten, u64::from(written > 3 * self.segments * SEGMENT));
+        let mut at_rest = false;
+        if !self.world.dead() && (clean || self.world.rng.permille(300)) {
+            at_rest = self.settle(process);
+            if at_rest {
+                self.verify(process, Before::Rest);
+            }
+        }
+        if clean && at_rest {
+            self.world.tally.hit(Event::CleanStop);
+        } else {
+            machine(&self.world.machine).crash_now(crash);
+        }
+    }
+
+    /// Lets everything come to an end and returns whether it did.
+    fn settle(&mut self, process: &mut Process) -> bool {
+        machine(&self.world.machine).calm();
+        let rest = process.settle(&mut self.world);
+        if rest == (Rest { withdrawn: 0, stuck: 0 }) {
+            return true;
+        }
+        let live = self.world.oracle.live_frames();
+        let room = (self.segments - 2 * self.shards_max - 4) * FRAMES_PER_SEGMENT;
+        assert!(
+            self.too_large || live > room / 2,
+            "{rest:?}: writes wait for ever although all data takes {live} frames of {room}: {:?}",
+            process.cache.stats()
+        );
+        rest.stuck == 0
+    }
+
+    /// One thing happens.
+    fn step(&mut self, process: &mut Process, mix: &Mix, depth: usize, lazy_keeper: bool) {
+        let lane = self.world.rng.index(process.lanes());
+        match self.world.rng.index(100) {
+            0..40 => {
+                if process.load(lane) < depth {
+                    let export = self.exports[self.world.rng.index(self.exports.len())];
+                    let (volume, sectors) = (process.cache.volume(export), self.world.oracle.sectors(export));
+                    let id = self.content();
+                    let request = mix.request(&mut self.world.rng, id, &volume, sectors);
+                    process.arrive(&mut self.world, lane, request);
+                }
+                process.admit(&mut self.world, lane);
+            }
+            40..50 => while process.admit(&mut self.world, lane) {},
+            50..62 => {
+                let cancel = self.world.rng.permille(30);
+                let all = self.world.rng.coin();
+                while process.fill_held(&mut self.world, lane, cancel) && all {}
+            }
+            62..74 => {
+                process.turn(lane);
+                process.look_again(lane);
+            }
+            74..84 => {
+                process.advance(&mut self.world, lane, Rng::index);
+            }
+            84..90 => {
+                process.collect(&mut self.world, lane);
+            }
+            90..96 => {
+                if !lazy_keeper || self.world.rng.permille(50) {
+                    process.keep(&mut self.world);
+                }
+            }
+            96..99 => {
+                let time = [1, 100, 10_000, 1_000_000][self.world.rng.index(4)];
+                process.sleep(Duration::from_micros(time));
+            }
+            _ => {
+                if self.world.rng.permille(60) {
+                    self.replace_volume(process);
+                }
+            }
+        }
+    }
+
+    /// Removes a volume for ever and makes a new one of the same size.
+    fn replace_volume(&mut self, process: &Process) {
+        let index = self.world.rng.index(self.exports.len());
+        let export = self.exports.swap_remove(index);
+        let sectors = self.world.oracle.sectors(export);
+        self.world.tally.hit(Event::VolumeRemoved);
+        self.world.tally.add(Event::VolumeRemovedBusy, u64::from(process.is_busy(export)));
+        process.cache.remove(export);
+        self.world.oracle.remove(export);
+        if self.world.trace {
+            eprintln!("== export {export} is removed");
+        }
+        self.add_volume(sectors);
+    }
+}
+
+/// What fails in a life: usually nothing, or one kind, or everything a little.
+fn faults(rng: &mut Rng) -> Faults {
+    let rate = [5, 30, 150][rng.index(3)];
+    let would_block = [0, 100, 700][rng.index(3)];
+    let none = Faults { would_block, ..Faults::default() };
+    match rng.index(10) {
+        0 => Faults { write: rate, ..none },
+        1 => Faults { sync: rate, ..none },
+        2 => Faults { read: rate, ..none },
+        3 => Faults { open: rate, ..none },
+        4 => Faults { write: 5, sync: 5, read: 5, open: 20, would_block },
+        _ => none,
+    }
+}

@@ -1,0 +1,218 @@
+//! One file of the fake disk: what the page cache shows, what the medium holds, and every version in between.
+//!
+//! Does not own names of files or when things fail. Invariant: `live` is what a reader sees; `durable` is what a power
+//! cut leaves if the kernel wrote nothing back by itself; for each frame that was written since it was last made durable,
+//! `dirty` holds every content it had, oldest first.
+
+use std::collections::BTreeMap;
+
+use super::faults::PowerCut;
+use super::rng::Rng;
+use super::tally::{Event, Tally};
+
+/// Bytes in a page of the page cache.
+pub const FRAME: usize = 4096;
+/// Bytes that the medium writes as one.
+pub const SECTOR: usize = 512;
+
+/// One content a frame had.
+#[derive(Debug)]
+struct Version {
+    /// When it was written, counted over all files.
+    tick: u64,
+    bytes: Box<[u8]>,
+}
+
+/// A file's bytes.
+#[derive(Debug, Default)]
+pub struct File {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: BTreeMap<usize, Vec<Version>>,
+}
+
+impl File {
+    /// Makes the file `len` bytes long at least, durably; new bytes are zero.
+    pub fn allocate(&mut self, len: usize) {
+        let len = len.max(self.live.len());
+        self.live.resize(len, 0);
+        self.durable.resize(len, 0);
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// What a reader sees.
+    pub fn live(&self) -> &[u8] {
+        &self.live
+    }
+
+    /// Changes bytes both in memory and on the medium, as rot would.
+    pub fn rot(&mut self, change: impl Fn(&mut [u8])) {
+        change(&mut self.live);
+        change(&mut self.durable);
+    }
+
+    /// Puts `bytes` into the page cache at `offset`, a multiple of 512.
+    pub fn write(&mut self, offset: usize, bytes: &[u8], tick: u64) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.live[offset..offset + bytes.len()].copy_from_slice(bytes);
+        for frame in offset / FRAME..(offset + bytes.len()).div_ceil(FRAME) {
+            let bytes = self.live[frame * FRAME..(frame + 1) * FRAME].into();
+            self.dirty.entry(frame).or_default().push(Version { tick, bytes });
+        }
+    }
+
+    /// Makes everything written so far durable.
+    pub fn sync(&mut self) {
+        for (frame, mut versions) in std::mem::take(&mut self.dirty) {
+            if let Some(last) = versions.pop() {
+                self.durable[frame * FRAME..(frame + 1) * FRAME].copy_from_slice(&last.bytes);
+            }
+        }
+    }
+
+    /// As [`Self::sync`] on a medium that fails: some frames become durable, all others are no longer dirty, so that no
+    /// later sync will write them. Readers still see them.
+    pub fn sync_badly(&mut self, rng: &mut Rng) {
+        let lost = rng.within(0..1001);
+        for (frame, mut versions) in std::mem::take(&mut self.dirty) {
+            if let Some(last) = versions.pop()
+                && rng.next() % 1000 >= lost
+            {
+                self.durable[frame * FRAME..(frame + 1) * FRAME].copy_from_slice(&last.bytes);
+            }
+        }
+    }
+
+    /// Loses the page cache. Returns ticks of the newest frame kept and the oldest frame lost.
+    pub fn cut_power(
+        &mut self,
+        cut: PowerCut,
+        rng: &mut Rng,
+        tally: &mut Tally,
+    ) -> (Option<u64>, Option<u64>) {
+        let (mut newest_kept, mut oldest_lost) = (None::<u64>, None::<u64>);
+        for (frame, versions) in std::mem::take(&mut self.dirty) {
+            let place = &mut self.durable[frame * FRAME..(frame + 1) * FRAME];
+            let first_tick = versions.first().map_or(0, |version| version.tick);
+            if !rng.permille(cut.kept) {
+                tally.hit(Event::FrameLost);
+                oldest_lost = Some(oldest_lost.map_or(first_tick, |tick| tick.min(first_tick)));
+                continue;
+            }
+            let pick = |rng: &mut Rng| {
+                // The newest version is the likeliest, as the kernel writes back whatever is there at that time.
+                if rng.coin() { versions.len() - 1 } else { rng.index(versions.len()) }
+            };
+            if rng.permille(cut.torn) {
+                tally.hit(Event::FrameTorn);
+                for sector in (0..FRAME).step_by(SECTOR) {
+                    if rng.coin() {
+                        let bytes = &versions[pick(rng)].bytes[sector..sector + SECTOR];
+                        place[sector..sector + SECTOR].copy_from_slice(bytes);
+                    }
+                }
+            } else {
+                tally.hit(Event::FrameKept);
+                let version = &versions[pick(rng)];
+                place.copy_from_slice(&version.bytes);
+                newest_kept = newest_kept.max(Some(version.tick));
+            }
+        }
+        self.live.clone_from(&self.durable);
+        (newest_kept, oldest_lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: PowerCut = PowerCut { kept: 1000, torn: 0 };
+    const NONE: PowerCut = PowerCut { kept: 0, torn: 0 };
+
+    fn file(frames: usize) -> File {
+        let mut file = File::default();
+        file.allocate(frames * FRAME);
+        file
+    }
+
+    fn cut(file: &mut File, cut: PowerCut, seed: u64) {
+        file.cut_power(cut, &mut Rng::new(seed), &mut Tally::default());
+    }
+
+    #[test]
+    fn what_was_synced_survives_every_power_cut() {
+        for seed in 0..50 {
+            let mut file = file(4);
+            file.write(FRAME, &[1; 2 * FRAME], 1);
+            file.sync();
+            let how = PowerCut::random(&mut Rng::new(seed));
+            cut(&mut file, how, seed);
+            assert_eq!(file.live()[FRAME..3 * FRAME], [1; 2 * FRAME]);
+        }
+    }
+
+    #[test]
+    fn what_was_not_synced_may_be_lost_or_kept() {
+        let mut lost = file(2);
+        lost.write(0, &[1; FRAME], 1);
+        cut(&mut lost, NONE, 1);
+        assert_eq!(lost.live()[..FRAME], [0; FRAME]);
+        let mut kept = file(2);
+        kept.write(0, &[1; FRAME], 1);
+        cut(&mut kept, ALL, 1);
+        assert_eq!(kept.live()[..FRAME], [1; FRAME]);
+    }
+
+    #[test]
+    fn a_later_frame_may_survive_an_earlier_one_and_both_are_reported() {
+        let half = PowerCut { kept: 500, torn: 0 };
+        let reordered = (0..50).any(|seed| {
+            let mut file = file(2);
+            file.write(0, &[1; FRAME], 1);
+            file.write(FRAME, &[2; FRAME], 2);
+            let ticks = file.cut_power(half, &mut Rng::new(seed), &mut Tally::default());
+            let reordered = file.live()[0] == 0 && file.live()[FRAME] == 2;
+            assert_eq!(reordered, ticks == (Some(2), Some(1)));
+            reordered
+        });
+        assert!(reordered);
+    }
+
+    #[test]
+    fn a_torn_frame_mixes_whole_sectors_of_its_versions_and_nothing_else() {
+        let mut mixed = false;
+        for seed in 0..50 {
+            let mut file = file(1);
+            file.write(0, &[1; FRAME], 1);
+            file.write(SECTOR, &[2; SECTOR], 2);
+            file.write(0, &[3; FRAME], 3);
+            cut(&mut file, PowerCut { kept: 1000, torn: 1000 }, seed);
+            for sector in file.live().chunks(SECTOR) {
+                assert!(sector.iter().all(|byte| *byte == sector[0] && *byte <= 3));
+            }
+            mixed |= file.live().chunks(SECTOR).any(|sector| sector[0] != file.live()[0]);
+        }
+        assert!(mixed);
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_not_made_good_by_the_next_one() {
+        let lost = (0..50).any(|seed| {
+            let mut file = file(8);
+            file.write(0, &[1; 8 * FRAME], 1);
+            file.sync_badly(&mut Rng::new(seed));
+            assert_eq!(file.live()[..], [1; 8 * FRAME]);
+            file.sync();
+            cut(&mut file, ALL, seed);
+            file.live().contains(&0)
+        });
+        assert!(lost);
+    }
+}

@@ -1,0 +1,411 @@
+//! A computer with one cache directory: it outlives the process under test, is killed, loses power, and its disk fails.
+//!
+//! Owns files, the lock, the faults and the moment of the crash. Does not own the interface the cache sees (`disk`).
+//! Invariants: after the crash nothing that the dead process still does has an effect; a file whose creation returned
+//! survives, one whose creation was interrupted may or may not.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::faults::{Crash, Faults, PowerCut, eio, enospc};
+use super::file::{FRAME, File, SECTOR};
+use super::rng::Rng;
+use super::tally::{Event, Tally};
+
+/// Number of a file, never used again.
+pub type Inode = u64;
+
+/// The computer.
+#[derive(Debug)]
+pub struct Machine {
+    rng: Rng,
+    /// What happened.
+    pub tally: Tally,
+    /// What fails.
+    pub faults: Faults,
+    /// Syncs are answered and not carried out; proves that the oracle notices.
+    pub syncs_lie: bool,
+    /// Prints every change to the disk.
+    pub trace: bool,
+    /// Bytes that the file system has free.
+    pub free_bytes: u64,
+    generation: u64,
+    dead: bool,
+    /// Changes to the disk until the crash.
+    fuse: Option<u64>,
+    crash: Crash,
+    locked: bool,
+    superblock: Option<Vec<u8>>,
+    names: BTreeMap<u32, Inode>,
+    files: BTreeMap<Inode, File>,
+    /// Names that a power cut may bring back.
+    unlinked: BTreeMap<u32, Inode>,
+    next_inode: Inode,
+    ticks: u64,
+    /// Injected failures of this life: writes and openings, syncs, reads.
+    injected: [u64; 3],
+}
+
+/// What becomes of one change to the disk.
+enum Fate {
+    Done,
+    /// The crash comes in the middle of it.
+    Crashes,
+    /// The process is dead already.
+    Dead,
+}
+
+impl Machine {
+    /// A computer with an empty cache directory.
+    pub fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            tally: Tally::default(),
+            faults: Faults::default(),
+            syncs_lie: false,
+            trace: false,
+            free_bytes: 1 << 40,
+            generation: 0,
+            dead: false,
+            fuse: None,
+            crash: Crash::Kill,
+            locked: false,
+            superblock: None,
+            names: BTreeMap::new(),
+            files: BTreeMap::new(),
+            unlinked: BTreeMap::new(),
+            next_inode: 0,
+            ticks: 0,
+            injected: [0; 3],
+        }
+    }
+
+    /// Which process may use the disk.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether the crash has come.
+    pub fn dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Lets the machine crash in the middle of the change to the disk that comes after `changes` others.
+    pub fn arm(&mut self, changes: u64, crash: Crash) {
+        self.fuse = Some(changes);
+        self.crash = crash;
+    }
+
+    /// Crashes at once, unless that has happened.
+    pub fn crash_now(&mut self, crash: Crash) {
+        if !self.dead {
+            self.dead = true;
+            self.crash = crash;
+        }
+    }
+
+    /// Lets nothing fail and nothing crash.
+    pub fn calm(&mut self) {
+        self.faults = Faults { would_block: self.faults.would_block, ..Faults::default() };
+        self.fuse = None;
+    }
+
+    /// Injected failures since the last reboot: writes and openings, syncs, reads.
+    pub fn injected(&self) -> [u64; 3] {
+        self.injected
+    }
+
+    /// Starts again after a crash, or after a clean stop, and says which crash it was.
+    pub fn reboot(&mut self) -> Option<Crash> {
+        let crash = self.dead.then_some(self.crash);
+        if let Some(crash) = crash {
+            self.tally.hit(if crash == Crash::Kill { Event::Kill } else { Event::PowerCut });
+        }
+        if crash == Some(Crash::PowerCut) {
+            self.lose_power();
+        }
+        self.generation += 1;
+        self.dead = false;
+        self.fuse = None;
+        self.locked = false;
+        self.injected = [0; 3];
+        crash
+    }
+
+    fn lose_power(&mut self) {
+        let cut = PowerCut::random(&mut self.rng);
+        let (mut newest_kept, mut oldest_lost) = (None, None::<u64>);
+        for file in self.files.values_mut() {
+            // Some files fare differently from the others.
+            let cut = if self.rng.permille(200) { PowerCut::random(&mut self.rng) } else { cut };
+            let (kept, lost) = file.cut_power(cut, &mut self.rng, &mut self.tally);
+            newest_kept = newest_kept.max(kept);
+            oldest_lost = oldest_lost.into_iter().chain(lost).min();
+        }
+        if let (Some(kept), Some(lost)) = (newest_kept, oldest_lost)
+            && kept > lost
+        {
+            self.tally.hit(Event::FramesReordered);
+        }
+        for (slot, inode) in std::mem::take(&mut self.unlinked) {
+            if self.rng.coin() && !self.names.contains_key(&slot) {
+                self.tally.hit(Event::RemovalLost);
+                self.names.insert(slot, inode);
+            }
+        }
+    }
+
+    fn fate(&mut self, generation: u64) -> Fate {
+        if self.dead || generation != self.generation {
+            return Fate::Dead;
+        }
+        match &mut self.fuse {
+            Some(0) => {
+                self.dead = true;
+                Fate::Crashes
+            }
+            Some(left) => {
+                *left -= 1;
+                Fate::Done
+            }
+            None => Fate::Done,
+        }
+    }
+
+    fn alive(&self, generation: u64) -> io::Result<()> {
+        if self.dead || generation != self.generation { Err(eio()) } else { Ok(()) }
+    }
+
+    /// Takes the lock for process `generation`.
+    pub fn lock(&mut self, generation: u64) -> io::Result<bool> {
+        self.alive(generation)?;
+        Ok(!std::mem::replace(&mut self.locked, true))
+    }
+
+    /// Gives the lock back.
+    pub fn unlock(&mut self, generation: u64) {
+        if generation == self.generation {
+            self.locked = false;
+        }
+    }
+
+    /// The superblock.
+    pub fn superblock(&self, generation: u64) -> io::Result<Option<Vec<u8>>> {
+        self.alive(generation)?;
+        Ok(self.superblock.clone())
+    }
+
+    /// Replaces the superblock, from outside of any process.
+    pub fn set_superblock(&mut self, bytes: Vec<u8>) {
+        self.superblock = Some(bytes);
+    }
+
+    /// Replaces the superblock.
+    pub fn replace_superblock(&mut self, generation: u64, bytes: &[u8]) -> io::Result<()> {
+        match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            Fate::Crashes => {
+                self.tally.hit(Event::CrashInSuperblock);
+                if self.rng.coin() {
+                    self.superblock = Some(bytes.to_vec());
+                }
+                return Err(eio());
+            }
+            Fate::Done => self.superblock = Some(bytes.to_vec()),
+        }
+        Ok(())
+    }
+
+    /// Slots that have a file.
+    pub fn segments(&self, generation: u64) -> io::Result<Vec<u32>> {
+        self.alive(generation)?;
+        // Not in ascending order: the interface promises none.
+        Ok(self.names.keys().rev().copied().collect())
+    }
+
+    /// Opens or makes the file of `slot`.
+    pub fn open(&mut self, generation: u64, slot: u32, bytes: u64) -> io::Result<Inode> {
+        let bytes = usize::try_from(bytes).unwrap();
+        self.alive(generation)?;
+        let complete = |machine: &Self, inode: &Inode| machine.files[inode].len() >= bytes;
+        let fails = self.rng.permille(self.faults.open);
+        if fails {
+            self.tally.hit(Event::OpenEio);
+            self.injected[0] += 1;
+        }
+        if let Some(&inode) = self.names.get(&slot).filter(|inode| complete(self, inode)) {
+            return if fails { Err(eio()) } else { Ok(inode) };
+        }
+        let crashes = match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            Fate::Crashes => true,
+            Fate::Done => false,
+        };
+        if crashes {
+            self.tally.hit(Event::CrashInCreate);
+        }
+        // What fails or crashes leaves no file, an empty one or a whole one.
+        let done = if crashes || fails { self.rng.within(0..3) } else { 2 };
+        if done >= 1 && !self.names.contains_key(&slot) {
+            self.next_inode += 1;
+            self.files.insert(self.next_inode, File::default());
+            self.names.insert(slot, self.next_inode);
+            self.unlinked.remove(&slot);
+        }
+        if done == 2 {
+            self.file(self.names[&slot]).allocate(bytes);
+        }
+        if crashes || fails { Err(enospc()) } else { Ok(self.names[&slot]) }
+    }
+
+    /// Removes the file of `slot`. Who has it open keeps it.
+    pub fn remove(&mut self, generation: u64, slot: u32) -> io::Result<()> {
+        match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            Fate::Crashes if self.rng.coin() => return Err(eio()),
+            Fate::Crashes | Fate::Done => {}
+        }
+        let inode = self.names.remove(&slot).ok_or(io::ErrorKind::NotFound)?;
+        self.unlinked.insert(slot, inode);
+        Ok(())
+    }
+
+    /// Writes `bytes` at `offset`, or some of them.
+    pub fn write(&mut self, generation: u64, inode: Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let offset = self.check_place(inode, offset, bytes.len());
+        let crashes = match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            Fate::Crashes => true,
+            Fate::Done => false,
+        };
+        let fails = self.rng.permille(self.faults.write);
+        let written = if crashes || fails { self.part_of(bytes.len()) } else { bytes.len() };
+        self.ticks += 1;
+        let tick = self.ticks;
+        if self.trace {
+            let frame = offset / FRAME;
+            eprintln!("    file {inode} frame {frame}: {written} of {} bytes written", bytes.len());
+        }
+        self.file(inode).write(offset, &bytes[..written], tick);
+        if crashes {
+            if written > 0 && written < bytes.len() {
+                let kill = self.crash == Crash::Kill;
+                self.tally.hit(if kill { Event::AppendCutByKill } else { Event::AppendCutByPower });
+            }
+            return Err(eio());
+        }
+        if !fails {
+            return Ok(());
+        }
+        self.injected[0] += 1;
+        if written == bytes.len() {
+            self.tally.hit(Event::WriteWholeButFailed);
+        } else if written > 0 {
+            self.tally.hit(Event::WriteShort);
+        }
+        if self.rng.coin() {
+            self.tally.hit(Event::WriteEio);
+            Err(eio())
+        } else {
+            self.tally.hit(Event::WriteEnospc);
+            Err(enospc())
+        }
+    }
+
+    /// Nothing, all, or any number of sectors.
+    fn part_of(&mut self, len: usize) -> usize {
+        match self.rng.index(6) {
+            0 => 0,
+            1 => len,
+            2 => len.min(FRAME),
+            _ => self.rng.index(len / SECTOR + 1) * SECTOR,
+        }
+    }
+
+    /// Makes what was written to the file durable.
+    pub fn sync(&mut self, generation: u64, inode: Inode) -> io::Result<()> {
+        match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            // What had been written back by then is for the power cut to choose.
+            Fate::Crashes => {
+                self.tally.hit(Event::CrashInSync);
+                return Err(eio());
+            }
+            Fate::Done => {}
+        }
+        if self.rng.permille(self.faults.sync) {
+            self.tally.hit(Event::SyncEio);
+            self.injected[1] += 1;
+            if self.trace {
+                eprintln!("    file {inode} sync fails");
+            }
+            let mut rng = self.rng.fork();
+            self.file(inode).sync_badly(&mut rng);
+            return Err(eio());
+        }
+        if self.trace {
+            eprintln!("    file {inode} synced");
+        }
+        if !self.syncs_lie {
+            self.file(inode).sync();
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer` from `offset`.
+    pub fn read(&mut self, generation: u64, inode: Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.alive(generation)?;
+        if self.rng.permille(self.faults.read) {
+            self.tally.hit(Event::ReadEio);
+            self.injected[2] += 1;
+            return Err(eio());
+        }
+        let offset = usize::try_from(offset).unwrap();
+        assert!(
+            offset.is_multiple_of(FRAME) && buffer.len().is_multiple_of(FRAME),
+            "a read that is not aligned"
+        );
+        let bytes = self.file(inode).live().get(offset..offset + buffer.len());
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    /// As [`Self::read`], or `false` when that would have to wait.
+    pub fn read_now(
+        &mut self,
+        generation: u64,
+        inode: Inode,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> io::Result<bool> {
+        self.alive(generation)?;
+        if self.rng.permille(self.faults.would_block) {
+            self.tally.hit(Event::ReadWouldBlock);
+            buffer.fill(0xee);
+            return Ok(false);
+        }
+        self.read(generation, inode, offset, buffer).map(|()| true)
+    }
+
+    /// The bytes of the file of `slot` as a reader sees them, if there is one.
+    pub fn bytes_of(&self, slot: u32) -> Option<&[u8]> {
+        self.names.get(&slot).map(|inode| self.files[inode].live())
+    }
+
+    /// Changes bytes of the file of `slot` on the medium.
+    pub fn rot(&mut self, slot: u32, change: impl Fn(&mut [u8])) {
+        let inode = self.names[&slot];
+        self.file(inode).rot(change);
+    }
+
+    fn file(&mut self, inode: Inode) -> &mut File {
+        self.files.get_mut(&inode).unwrap()
+    }
+
+    fn check_place(&mut self, inode: Inode, offset: u64, len: usize) -> usize {
+        let offset = usize::try_from(offset).unwrap();
+        assert!(offset.is_multiple_of(FRAME) && len.is_multiple_of(FRAME), "a write that is not aligned");
+        assert!(offset + len <= self.file(inode).len(), "a write beyond the end of a segment file");
+        offset
+    }
+}

@@ -1,0 +1,32 @@
+//! A seeded simulation of the cache on a computer that fails.
+//!
+//! ```text
+//! episode ── lives of one computer, one crash after the other
+//!    │
+//!    ├── workload ── which requests arrive
+//!    ├── process ─── one life: shards, keeper, requests in flight, everything late and out of order
+//!    │      │
+//!    │      └── glidefs::cache, on disk ── machine ── file, faults
+//!    └── oracle ──── what a READ may return; content stamps each sector so that it can be told
+//!
+//! rig ── a cache that does one thing after the other, for `damage`, the tests of rot
+//! ```
+//!
+//! Everything runs on one thread and draws from one seed. What differs between two runs with the same seed is only what
+//! the cache draws for itself: its random identity.
+
+pub mod content;
+mod damage;
+pub mod disk;
+pub mod episode;
+pub mod faults;
+pub mod file;
+pub mod machine;
+pub mod oracle;
+pub mod process;
+pub mod request;
+pub mod rig;
+pub mod rng;
+pub mod tally;
+pub mod workload;
+pub mod world;

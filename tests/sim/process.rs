@@ -1,0 +1,371 @@
+//! One life of the cache: its shards with their workers' duties, its keeper, and everything that is under way.
+//!
+//! Owns the order in which things happen, all of it drawn from the seed. Does not own what is asked for (`workload`) nor
+//! what is right (`oracle`). Invariant: a request that was given to a shard comes back from that shard exactly once, or
+//! the process dies first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use glidefs::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation, Shard, Want};
+
+use super::content::Content;
+use super::disk::{FakeClock, machine};
+use super::oracle::Before;
+use super::request::{Kind, Request, SimToken};
+use super::rng::Rng;
+use super::tally::Event;
+use super::world::World;
+
+/// Something the shard wants, possibly carried out and not reported yet.
+enum Pending {
+    Wanted(Want),
+    Synced(u32, io::Result<()>),
+    Read(u32, io::Result<()>, Vec<u8>),
+}
+
+/// One worker.
+struct Lane {
+    shard: Shard<SimToken>,
+    /// Requests that wait for admission.
+    queue: VecDeque<Request>,
+    /// Requests that were admitted and wait for a buffer.
+    held: Vec<(Request, Reservation)>,
+    ask_after: Option<Duration>,
+    waiting: bool,
+    progress: Arc<AtomicBool>,
+    pending: Vec<Pending>,
+    inside: BTreeMap<Content, Request>,
+}
+
+/// How everything came to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// Requests that were never admitted.
+    pub withdrawn: usize,
+    /// Writes that were admitted and still wait, because the cache is full and their segment failed.
+    pub stuck: usize,
+}
+
+/// One life.
+pub struct Process {
+    /// The cache.
+    pub cache: Cache,
+    clock: Arc<FakeClock>,
+    keeper: Keeper,
+    lanes: Vec<Lane>,
+    /// Bytes of data admitted.
+    pub written_bytes: u64,
+}
+
+impl Process {
+    /// Starts workers for the `shards` shards of `cache`.
+    pub fn new(cache: Cache, clock: Arc<FakeClock>, shards: usize) -> Self {
+        let lanes = (0..shards).map(|index| {
+            let progress = Arc::new(AtomicBool::new(false));
+            let flag = Arc::clone(&progress);
+            cache.on_progress(index, Arc::new(move || flag.store(true, Ordering::Release)));
+            Lane {
+                shard: cache.shard(index, Arc::default()),
+                queue: VecDeque::new(),
+                held: Vec::new(),
+                ask_after: None,
+                waiting: false,
+                progress,
+                pending: Vec::new(),
+                inside: BTreeMap::new(),
+            }
+        });
+        let lanes = lanes.collect();
+        Self { keeper: cache.keeper(), cache, clock, lanes, written_bytes: 0 }
+    }
+
+    /// Number of workers.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Requests of worker `lane` that have not come back.
+    pub fn load(&self, lane: usize) -> usize {
+        let lane = &self.lanes[lane];
+        lane.queue.len() + lane.held.len() + lane.inside.len()
+    }
+
+    /// Whether a request of `export` is inside a shard.
+    pub fn is_busy(&self, export: glidefs::units::ExportId) -> bool {
+        self.lanes.iter().flat_map(|lane| lane.inside.values()).any(|request| request.export() == export)
+    }
+
+    /// A request arrives at worker `lane`.
+    pub fn arrive(&mut self, world: &mut World, lane: usize, request: Request) {
+        if request.changes() {
+            self.lanes[lane].queue.push_back(request);
+        } else {
+            self.enter(world, lane, request, None);
+        }
+    }
+
+    /// Worker `lane` asks for the head of its line. Returns whether the line moved.
+    pub fn admit(&mut self, world: &mut World, lane: usize) -> bool {
+        let now = self.clock.now();
+        let this = &mut self.lanes[lane];
+        if this.progress.swap(false, Ordering::AcqRel) {
+            this.waiting = false;
+        }
+        if this.waiting || this.ask_after.is_some_and(|time| now < time) {
+            return false;
+        }
+        let Some(request) = this.queue.front() else { return false };
+        this.ask_after = None;
+        match this.shard.admit(request.data_bytes()) {
+            Admission::Accept(reservation) => {
+                self.written_bytes += request.data_bytes() as u64;
+                let request = this.queue.pop_front().unwrap();
+                this.held.push((request, reservation));
+                true
+            }
+            Admission::Delay(time) => {
+                assert!(!time.is_zero(), "a delay of no time at all");
+                world.tally.hit(Event::Delay);
+                this.ask_after = Some(now + time);
+                false
+            }
+            Admission::Wait => {
+                world.tally.hit(Event::Wait);
+                this.waiting = true;
+                false
+            }
+            Admission::Full => {
+                world.tally.hit(Event::Full);
+                this.queue.pop_front();
+                true
+            }
+        }
+    }
+
+    /// A request of worker `lane` gets its buffer, or is withdrawn before that.
+    pub fn fill_held(&mut self, world: &mut World, lane: usize, cancel: bool) -> bool {
+        // A reservation is used in the order it was made: a pool serves its line strictly.
+        if self.lanes[lane].held.is_empty() {
+            return false;
+        }
+        let (request, reservation) = self.lanes[lane].held.remove(0);
+        if cancel {
+            world.tally.hit(Event::Cancelled);
+            self.lanes[lane].shard.cancel(reservation);
+            self.lanes[lane].waiting = false;
+        } else {
+            self.enter(world, lane, request, Some(reservation));
+        }
+        true
+    }
+
+    fn enter(
+        &mut self,
+        world: &mut World,
+        lane: usize,
+        mut request: Request,
+        reservation: Option<Reservation>,
+    ) {
+        let this = &mut self.lanes[lane];
+        let (token, volume, range) = (request.token(), Arc::clone(&request.volume), request.range);
+        if world.trace {
+            eprintln!("  {lane} < {} {:?} of {} {range:?}", request.id, request.kind, volume.id());
+        }
+        if request.changes() {
+            let zero = matches!(request.kind, Kind::Zero { .. });
+            world.oracle.issue(volume.id(), range, request.id, zero);
+        } else {
+            request.issued = world.oracle.tick();
+        }
+        world.tally.hit(Event::Request);
+        let kind = request.kind;
+        assert!(this.inside.insert(request.id, request).is_none());
+        match (kind, reservation) {
+            (Kind::Write { fua }, Some(room)) => this.shard.write(&volume, range, fua, room, token),
+            (Kind::Zero { fua }, Some(room)) => this.shard.zero(&volume, range, fua, room, token),
+            (Kind::Flush, None) => this.shard.flush(&volume, token),
+            (Kind::Read, None) => this.shard.read(&volume, range, token),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Worker `lane` ends a turn of its loop and takes note of what to wait for.
+    pub fn turn(&mut self, lane: usize) {
+        let lane = &mut self.lanes[lane];
+        lane.shard.turn();
+        lane.pending.extend(lane.shard.wants().map(Pending::Wanted));
+    }
+
+    /// Lets one thing that worker `lane` waits for advance by one step: it is carried out, or its result is reported.
+    /// `pick` chooses among them.
+    pub fn advance(
+        &mut self,
+        world: &mut World,
+        lane: usize,
+        pick: impl FnOnce(&mut Rng, usize) -> usize,
+    ) -> bool {
+        let lane = &mut self.lanes[lane];
+        lane.pending.extend(lane.shard.wants().map(Pending::Wanted));
+        if lane.pending.is_empty() {
+            return false;
+        }
+        let index = pick(&mut world.rng, lane.pending.len());
+        let next = match lane.pending.remove(index) {
+            Pending::Wanted(Want::Sync { op, file }) => Pending::Synced(op, file.sync()),
+            Pending::Wanted(Want::Read { op, file, offset, mut buffer }) => {
+                let result = file.read_at(&mut buffer, offset);
+                Pending::Read(op, result, buffer)
+            }
+            _ if world.dead() => return false,
+            Pending::Synced(op, result) => {
+                let earlier = &lane.pending[..index];
+                let overtakes = |pending: &Pending| {
+                    matches!(pending, Pending::Synced(..) | Pending::Wanted(Want::Sync { .. }))
+                };
+                world.tally.add(Event::SyncOutOfOrder, u64::from(earlier.iter().any(overtakes)));
+                lane.shard.sync_done(op, result);
+                return true;
+            }
+            Pending::Read(op, result, buffer) => {
+                let earlier = &lane.pending[..index];
+                let overtakes = |pending: &Pending| {
+                    matches!(pending, Pending::Read(..) | Pending::Wanted(Want::Read { .. }))
+                };
+                world.tally.add(Event::ReadOutOfOrder, u64::from(earlier.iter().any(overtakes)));
+                lane.shard.read_done(op, result, buffer);
+                return true;
+            }
+        };
+        lane.pending.insert(index, next);
+        true
+    }
+
+    /// Worker `lane` acknowledges what is finished; the oracle judges it. Returns how many requests came back.
+    pub fn collect(&mut self, world: &mut World, lane: usize) -> usize {
+        if world.dead() {
+            return 0;
+        }
+        let this = &mut self.lanes[lane];
+        let done: Vec<(SimToken, Result<(), IoError>)> = this.shard.completed().collect();
+        let count = done.len();
+        for (token, result) in done {
+            let request = self.lanes[lane].inside.remove(&token.id);
+            let request = request
+                .unwrap_or_else(|| panic!("request {} came back twice, or from another shard", token.id));
+            if world.trace {
+                eprintln!("  {lane} > {} {:?} of {} {result:?}", request.id, request.kind, request.export());
+            }
+            let reads = self.lanes.iter().flat_map(|lane| lane.inside.values());
+            let oldest = reads.filter(|other| other.kind == Kind::Read).map(|other| other.issued).min();
+            world.judge(&request, &token, result, oldest);
+        }
+        count
+    }
+
+    /// Worker `lane` carries out a READ beside which there is no write, and what it returns is held against the past.
+    pub fn observe(&mut self, world: &mut World, lane: usize, request: Request, before: Before) {
+        let token = request.token();
+        let this = &mut self.lanes[lane];
+        this.shard.read(&request.volume, request.range, token);
+        for _ in 0..10_000 {
+            self.turn(lane);
+            while self.advance(world, lane, Rng::index) {}
+            if let Some((token, result)) = self.lanes[lane].shard.completed().next() {
+                assert_eq!((token.id, result), (request.id, Ok(())), "{request:?} after {before:?}");
+                let data = token.data(request.range);
+                if let Err(violation) = world.oracle.observe(request.export(), request.range, before, data) {
+                    panic!("after {before:?}, READ of {:?}: {violation}", request.range);
+                }
+                return;
+            }
+        }
+        panic!("{request:?} never came back");
+    }
+
+    /// The keeper does one pass. Returns whether there was anything to do.
+    pub fn keep(&mut self, world: &mut World) -> bool {
+        let dead = world.dead();
+        let busy = self.keeper.step();
+        if !dead && world.dead() {
+            world.tally.hit(Event::CrashInKeeper);
+        }
+        busy
+    }
+
+    /// Worker `lane` looks again for room although nobody told it to, as it may after any turn.
+    pub fn look_again(&mut self, lane: usize) {
+        self.lanes[lane].waiting = false;
+    }
+
+    /// Lets time pass.
+    pub fn sleep(&mut self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    /// Lets everything come to an end, without faults. Requests that wait for room in a cache that has none are withdrawn.
+    ///
+    /// A worker that waits for room asks again only when its progress hook was called, as an idle worker would.
+    pub fn settle(&mut self, world: &mut World) -> Rest {
+        const ROUNDS: usize = 20_000;
+        /// Time between two looks of the keeper when nobody wakes it.
+        const PATIENCE: Duration = Duration::from_millis(100);
+        /// The keeper may leave a disk that failed alone for a while, so rest is what lasts for three seconds.
+        const QUIET_ROUNDS: usize = 30;
+        let mut idle_rounds = 0;
+        for _ in 0..ROUNDS {
+            let mut busy = false;
+            for lane in 0..self.lanes.len() {
+                while self.admit(world, lane) {
+                    busy = true;
+                }
+                while self.fill_held(world, lane, false) {
+                    busy = true;
+                }
+                self.turn(lane);
+                while self.advance(world, lane, |_, _| 0) {
+                    busy = true;
+                }
+                busy |= self.collect(world, lane) > 0;
+            }
+            let kept = self.keep(world);
+            if busy {
+                idle_rounds = 0;
+                continue;
+            }
+            idle_rounds += 1;
+            assert!(idle_rounds < 2000, "the keeper never rests, or a delayed write is never taken");
+            if !kept && idle_rounds > QUIET_ROUNDS {
+                return self.rest(world);
+            }
+            self.clock.advance(PATIENCE);
+        }
+        panic!("the cache did not come to rest in {ROUNDS} rounds");
+    }
+
+    /// Checks that nothing is left.
+    fn rest(&mut self, world: &mut World) -> Rest {
+        let stats = self.cache.stats();
+        let mut rest = Rest { withdrawn: 0, stuck: 0 };
+        for index in 0..self.lanes.len() {
+            self.look_again(index);
+            let moved = self.admit(world, index);
+            assert!(!moved, "worker {index} waited for room that was there, and was not told: {stats:?}");
+            let lane = &mut self.lanes[index];
+            rest.withdrawn += std::mem::take(&mut lane.queue).len();
+            rest.stuck += lane.inside.len();
+            // A write that was admitted and then lost its segment to a failure waits for the next one.
+            let full = stats.segments_free <= 2 && machine(&world.machine).injected().iter().sum::<u64>() > 0;
+            let waits = full && lane.inside.values().all(Request::changes);
+            assert!(lane.inside.is_empty() || waits, "never came back: {:?}, {stats:?}", lane.inside);
+            assert_eq!(lane.shard.idle(), lane.inside.is_empty(), "shard {index}");
+        }
+        assert_eq!(stats.corrupt_frames, 0, "a checksum did not match");
+        assert!(stats.used_bytes <= stats.limit_bytes, "{stats:?}");
+        world.tally.add(Event::Cleaned, stats.segments_cleaned);
+        rest
+    }
+}

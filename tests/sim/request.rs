@@ -1,0 +1,116 @@
+//! A request of the simulation, and the token that goes through the cache in its place.
+
+use std::fmt;
+use std::sync::Arc;
+
+use glidefs::cache::{Token, Volume};
+use glidefs::units::{ExportId, SectorRange};
+
+use super::content::{Content, fill};
+use super::file::FRAME;
+use super::oracle::Moment;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write {
+        /// Stable before it is acknowledged.
+        fua: bool,
+    },
+    /// DISCARD or WRITE_ZEROES.
+    Zero {
+        /// Stable before it is acknowledged.
+        fua: bool,
+    },
+    /// FLUSH.
+    Flush,
+}
+
+/// A request.
+#[derive(Clone)]
+pub struct Request {
+    /// Never used twice in an episode.
+    pub id: Content,
+    /// Of which export.
+    pub volume: Arc<Volume>,
+    /// What to do.
+    pub kind: Kind,
+    /// Where; empty for FLUSH.
+    pub range: SectorRange,
+    /// When it was given to the cache.
+    pub issued: Moment,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, kind, range, .. } = self;
+        write!(
+            f,
+            "request {id} ({kind:?} of sectors {} + {} of export {})",
+            range.start(),
+            range.count(),
+            self.export()
+        )
+    }
+}
+
+impl Request {
+    /// Of which export.
+    pub fn export(&self) -> ExportId {
+        self.volume.id()
+    }
+
+    /// Bytes of data that a WRITE brings.
+    pub fn data_bytes(&self) -> usize {
+        if matches!(self.kind, Kind::Write { .. }) { self.bytes() } else { 0 }
+    }
+
+    /// Whether it needs room in the log.
+    pub fn changes(&self) -> bool {
+        matches!(self.kind, Kind::Write { .. } | Kind::Zero { .. })
+    }
+
+    fn bytes(&self) -> usize {
+        usize::try_from(self.range.bytes().unwrap()).unwrap()
+    }
+
+    /// The token to give to the cache. What is not data is set to bytes that no sector holds.
+    pub fn token(&self) -> SimToken {
+        let mut buffer = match self.kind {
+            Kind::Read | Kind::Write { .. } => vec![0xdd; self.bytes().next_multiple_of(FRAME)],
+            Kind::Zero { .. } | Kind::Flush => Vec::new(),
+        };
+        if self.data_bytes() > 0 {
+            let bytes = self.bytes();
+            fill(&mut buffer[..bytes], self.id, self.export(), self.range.start());
+        }
+        SimToken { id: self.id, address: buffer.as_ptr() as usize, buffer }
+    }
+}
+
+/// What the cache holds while a request is in it.
+#[derive(Debug)]
+pub struct SimToken {
+    /// Which request.
+    pub id: Content,
+    /// Where the buffer was when it was handed out.
+    address: usize,
+    buffer: Vec<u8>,
+}
+
+impl SimToken {
+    /// The data of a READ of `range` that came back.
+    pub fn data(&self, range: SectorRange) -> &[u8] {
+        assert_eq!(self.buffer.as_ptr() as usize, self.address, "a token came back with another buffer");
+        &self.buffer[..usize::try_from(range.bytes().unwrap()).unwrap()]
+    }
+}
+
+impl Token for SimToken {
+    fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}

@@ -1,0 +1,220 @@
+//! A cache with one shard that does one thing after the other, for tests that need to know what is on the disk.
+//!
+//! Owns the map from writes to structures on disk, read with the public decoders. Does not own what damage must do.
+
+use std::sync::{Arc, Mutex};
+
+use glidefs::cache::format::{Record, SegmentHeader, Trailer, decode_record};
+use glidefs::cache::{
+    Admission, Cache, CacheError, IoError, Keeper, OnFull, Options, Recovered, Shard, Want,
+};
+use glidefs::units::{ExportId, SectorRange};
+
+use super::content::{Content, fill};
+use super::disk::{FakeClock, FakeDisk, Shared, machine};
+use super::faults::Crash;
+use super::file::FRAME;
+use super::machine::Machine;
+use super::request::{Kind, Request, SimToken};
+use super::rng::Rng;
+
+/// Size of a segment, bytes.
+pub const SEGMENT: u64 = 256 * 1024;
+/// The exports that exist.
+pub const EXPORTS: [ExportId; 2] = [ExportId(1), ExportId(2)];
+
+/// A computer with a calm disk.
+pub struct Rig {
+    /// The computer.
+    pub shared: Shared,
+    next: Content,
+}
+
+/// A write that was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Of which export.
+    pub export: ExportId,
+    /// Where.
+    pub range: SectorRange,
+    /// What.
+    pub content: Content,
+}
+
+/// A segment as it lies on the disk.
+#[derive(Debug)]
+pub struct Found {
+    /// In which slot.
+    pub slot: u32,
+    /// Its trailer, if it is sealed.
+    pub trailer: Option<Trailer>,
+    /// Its records with the frames of their headers.
+    pub records: Vec<(u32, Record)>,
+}
+
+impl Rig {
+    /// A computer with an empty cache directory.
+    pub fn new() -> Self {
+        Self { shared: Arc::new(Mutex::new(Machine::new(Rng::new(1)))), next: 0 }
+    }
+
+    /// Opens the cache.
+    pub fn open(&self) -> Result<Opened, CacheError> {
+        let options =
+            Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
+        let disk = Arc::new(FakeDisk::new(&self.shared));
+        let (cache, recovered) = Cache::open(disk, Arc::new(FakeClock::default()), options, &EXPORTS)?;
+        let (shard, keeper) = (cache.shard(0, Arc::default()), cache.keeper());
+        Ok(Opened { cache, shard, keeper, recovered })
+    }
+
+    /// Kills the process.
+    pub fn kill(&self, opened: Opened) {
+        machine(&self.shared).crash_now(Crash::Kill);
+        machine(&self.shared).reboot();
+        drop(opened);
+    }
+
+    /// Writes `count` sectors from `start` of `export`.
+    pub fn write(&mut self, opened: &mut Opened, export: ExportId, start: u64, count: u64) -> Written {
+        self.next += 1;
+        let written = Written { export, range: SectorRange::new(start, count).unwrap(), content: self.next };
+        opened.run(&written, Kind::Write { fua: false }).unwrap();
+        written
+    }
+
+    /// Fills several segments, makes them stable and lets the keeper seal them.
+    pub fn fill_segments(&mut self, opened: &mut Opened) -> Vec<Written> {
+        let mut all = Vec::new();
+        for number in 0..40 {
+            for export in EXPORTS {
+                all.push(self.write(opened, export, number * 40, 30 + number % 10));
+            }
+        }
+        for export in EXPORTS {
+            opened.flush(export);
+        }
+        opened.keep();
+        all
+    }
+
+    /// The segments on the disk that hold records.
+    pub fn survey(&self) -> Vec<Found> {
+        let machine = machine(&self.shared);
+        let mut found = Vec::new();
+        for (slot, bytes) in (0..16).filter_map(|slot| Some((slot, machine.bytes_of(slot)?))) {
+            let Ok(header) = SegmentHeader::decode(&bytes[..FRAME]) else { continue };
+            let key = header.key();
+            let trailer = Trailer::decode(&bytes[bytes.len() - FRAME..], &key, SEGMENT).ok();
+            let (mut records, mut position) = (Vec::new(), 1);
+            while let Some(frame) = bytes.get(position * FRAME..(position + 1) * FRAME)
+                && let Ok(record) = decode_record(frame, &key, u32::try_from(position).unwrap())
+            {
+                let next = position + 1 + record.crcs.len();
+                records.push((u32::try_from(position).unwrap(), record));
+                position = next;
+            }
+            if !records.is_empty() {
+                found.push(Found { slot, trailer, records });
+            }
+        }
+        found
+    }
+
+    /// The first sealed segment.
+    pub fn sealed(&self) -> Found {
+        self.survey().into_iter().find(|found| found.trailer.is_some()).expect("no segment was sealed")
+    }
+
+    /// Flips a bit of byte `at` of the file of `slot`. Twice is as if it had not been done.
+    pub fn flip(&self, slot: u32, at: u64) {
+        machine(&self.shared).rot(slot, |bytes| bytes[usize::try_from(at).unwrap()] ^= 0x10);
+    }
+
+    /// Everything on the disk.
+    pub fn image(&self) -> Vec<Option<Vec<u8>>> {
+        let machine = machine(&self.shared);
+        (0..20).map(|slot| machine.bytes_of(slot).map(<[u8]>::to_vec)).collect()
+    }
+}
+
+/// A cache that is open.
+pub struct Opened {
+    /// The cache.
+    pub cache: Cache,
+    shard: Shard<SimToken>,
+    keeper: Keeper,
+    /// What opening it found.
+    pub recovered: Recovered,
+}
+
+impl Opened {
+    fn run(&mut self, what: &Written, kind: Kind) -> Result<Vec<u8>, IoError> {
+        let volume = self.cache.volume(what.export);
+        let request = Request { id: what.content, volume, kind, range: what.range, issued: 0 };
+        let token = request.token();
+        match kind {
+            Kind::Read => self.shard.read(&request.volume, request.range, token),
+            Kind::Flush => self.shard.flush(&request.volume, token),
+            Kind::Zero { .. } => panic!("not used"),
+            Kind::Write { fua } => {
+                let room = loop {
+                    match self.shard.admit(request.data_bytes()) {
+                        Admission::Accept(room) => break room,
+                        _ => assert!(self.keeper.step(), "there is no room"),
+                    }
+                };
+                self.shard.write(&request.volume, request.range, fua, room, token);
+            }
+        }
+        for _ in 0..100 {
+            self.shard.turn();
+            for want in self.shard.wants().collect::<Vec<_>>() {
+                match want {
+                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
+                    Want::Read { op, file, offset, mut buffer } => {
+                        let result = file.read_at(&mut buffer, offset);
+                        self.shard.read_done(op, result, buffer);
+                    }
+                }
+            }
+            if let Some((token, result)) = self.shard.completed().next() {
+                return result.map(|()| token.data(request.range).to_vec());
+            }
+            self.keeper.step();
+        }
+        panic!("{request:?} never came back");
+    }
+
+    /// Makes everything written to `export` stable.
+    pub fn flush(&mut self, export: ExportId) {
+        let all = Written { export, range: SectorRange::new(0, 0).unwrap(), content: 0 };
+        self.run(&all, Kind::Flush).unwrap();
+    }
+
+    /// Lets the keeper do all it has to do.
+    pub fn keep(&mut self) {
+        let mut steps = 0;
+        while self.keeper.step() {
+            steps += 1;
+            assert!(steps < 10_000, "the keeper never rests");
+        }
+    }
+
+    /// Reads `count` sectors from `start` of what `written` wrote; `Ok` tells whether they are right.
+    pub fn reads_back(&mut self, written: &Written, start: u64, count: u64) -> Result<bool, IoError> {
+        let part = Written { range: SectorRange::new(start, count).unwrap(), ..*written };
+        let found = self.run(&part, Kind::Read)?;
+        let mut expected = vec![0; found.len()];
+        fill(&mut expected, written.content, written.export, start);
+        Ok(found == expected)
+    }
+
+    /// Requires that all of `written` is there.
+    pub fn require_all<'a>(&mut self, written: impl IntoIterator<Item = &'a Written>) {
+        for written in written {
+            let found = self.reads_back(written, written.range.start(), written.range.count());
+            assert_eq!(found, Ok(true), "{written:?}");
+        }
+    }
+}

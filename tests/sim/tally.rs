@@ -1,0 +1,212 @@
+//! What happened in a simulation, counted, so that a fault that never fired fails the test instead of passing it.
+//!
+//! Owns the list of events. Does not own when they happen.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Everything worth counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// The process was killed and its page cache stayed.
+    Kill,
+    /// The host lost power.
+    PowerCut,
+    /// A kill cut an append in the middle.
+    AppendCutByKill,
+    /// Power was lost in the middle of an append.
+    AppendCutByPower,
+    /// A crash in the middle of a sync.
+    CrashInSync,
+    /// A crash while a segment file was made.
+    CrashInCreate,
+    /// A crash while the superblock was replaced.
+    CrashInSuperblock,
+    /// A crash while the keeper worked.
+    CrashInKeeper,
+    /// A crash while the cache was being opened.
+    CrashInOpen,
+    /// A frame that was not synced was lost at a power cut.
+    FrameLost,
+    /// A frame that was not synced survived a power cut.
+    FrameKept,
+    /// A frame that was not synced was torn at a power cut.
+    FrameTorn,
+    /// A frame survived a power cut, and one written before it, in any file, did not.
+    FramesReordered,
+    /// A removed file was back after a power cut.
+    RemovalLost,
+    /// A write failed with EIO.
+    WriteEio,
+    /// A write failed with ENOSPC.
+    WriteEnospc,
+    /// A failed write left part of its bytes behind.
+    WriteShort,
+    /// A failed write left all of its bytes behind.
+    WriteWholeButFailed,
+    /// A sync failed with EIO.
+    SyncEio,
+    /// A read failed with EIO.
+    ReadEio,
+    /// Opening or making a segment file failed.
+    OpenEio,
+    /// A read did not find its bytes in memory.
+    ReadWouldBlock,
+    /// A sync ended before one that was asked for earlier.
+    SyncOutOfOrder,
+    /// A read ended before one that was asked for earlier.
+    ReadOutOfOrder,
+    /// Opening failed because of an injected fault, and succeeded without it.
+    OpenFailedCleanly,
+    /// The cache was stopped with nothing in flight.
+    CleanStop,
+    /// It was opened with another number of shards.
+    ShardsChanged,
+    /// It was opened with a larger size.
+    SizeGrown,
+    /// It was opened with a smaller size.
+    SizeShrunk,
+    /// It refused to be opened with a smaller size.
+    ShrinkRefused,
+    /// A volume was removed.
+    VolumeRemoved,
+    /// A volume was removed with requests of it in flight.
+    VolumeRemovedBusy,
+    /// A write was told to ask again later.
+    Delay,
+    /// A write was told to wait for room.
+    Wait,
+    /// A write was refused because the cache is full.
+    Full,
+    /// A reservation was given back unused.
+    Cancelled,
+    /// A request failed because of an injected fault.
+    RequestFailed,
+    /// A FLUSH came back without error.
+    Flushed,
+    /// A write with FUA came back without error.
+    WrittenThrough,
+    /// A read returned bytes of a write that was in flight at the same time.
+    ReadRaced,
+    /// A segment was cleaned.
+    Cleaned,
+    /// One life wrote more than three times the size of the cache.
+    Overwritten,
+    /// After a power cut a sector was older than its newest acknowledged write, as it may be.
+    WriteLost,
+    /// After a crash a sector was that of a write that had not been acknowledged, as it may be.
+    UnacknowledgedKept,
+    /// Recovery found a record that was not whole.
+    TornTail,
+    /// Recovery read a segment through its footer.
+    Footer,
+    /// Recovery scanned a segment.
+    Scan,
+    /// Requests carried out.
+    Request,
+    /// Sectors compared.
+    SectorChecked,
+}
+
+impl Event {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 49] = {
+        use Event as E;
+        [
+            E::Kill,
+            E::PowerCut,
+            E::AppendCutByKill,
+            E::AppendCutByPower,
+            E::CrashInSync,
+            E::CrashInCreate,
+            E::CrashInSuperblock,
+            E::CrashInKeeper,
+            E::CrashInOpen,
+            E::FrameLost,
+            E::FrameKept,
+            E::FrameTorn,
+            E::FramesReordered,
+            E::RemovalLost,
+            E::WriteEio,
+            E::WriteEnospc,
+            E::WriteShort,
+            E::WriteWholeButFailed,
+            E::SyncEio,
+            E::ReadEio,
+            E::OpenEio,
+            E::ReadWouldBlock,
+            E::SyncOutOfOrder,
+            E::ReadOutOfOrder,
+            E::OpenFailedCleanly,
+            E::CleanStop,
+            E::ShardsChanged,
+            E::SizeGrown,
+            E::SizeShrunk,
+            E::ShrinkRefused,
+            E::VolumeRemoved,
+            E::VolumeRemovedBusy,
+            E::Delay,
+            E::Wait,
+            E::Full,
+            E::Cancelled,
+            E::RequestFailed,
+            E::Flushed,
+            E::WrittenThrough,
+            E::ReadRaced,
+            E::Cleaned,
+            E::Overwritten,
+            E::WriteLost,
+            E::UnacknowledgedKept,
+            E::TornTail,
+            E::Footer,
+            E::Scan,
+            E::Request,
+            E::SectorChecked,
+        ]
+    };
+}
+
+/// How often each event happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<Event, u64>);
+
+impl Tally {
+    /// Counts one `event`.
+    pub fn hit(&mut self, event: Event) {
+        self.add(event, 1);
+    }
+
+    /// Counts `times` events.
+    pub fn add(&mut self, event: Event, times: u64) {
+        if times > 0 {
+            *self.0.entry(event).or_default() += times;
+        }
+    }
+
+    /// How often `event` happened.
+    pub fn get(&self, event: Event) -> u64 {
+        self.0.get(&event).copied().unwrap_or(0)
+    }
+
+    /// Adds all of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for (&event, &times) in &other.0 {
+            self.add(event, times);
+        }
+    }
+
+    /// Events that did not happen.
+    pub fn missing(&self) -> Vec<Event> {
+        Event::ALL.into_iter().filter(|event| self.get(*event) == 0).collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (column, event) in Event::ALL.into_iter().enumerate() {
+            let end = if column % 4 == 3 { "\n" } else { "  " };
+            write!(f, "{:>20} {:>8}{end}", format!("{event:?}"), self.get(event))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! What outlives a process: the computer, the judge, and chance.
+//!
+//! Owns the verdict on a request that came back. Invariant: a request fails only for a reason that was injected.
+
+use glidefs::cache::IoError;
+
+use super::disk::{Shared, machine};
+use super::oracle::{Moment, Oracle};
+use super::request::{Kind, Request, SimToken};
+use super::rng::Rng;
+use super::tally::{Event, Tally};
+
+/// What outlives a process.
+pub struct World {
+    /// The computer.
+    pub machine: Shared,
+    /// The judge.
+    pub oracle: Oracle,
+    /// Chance.
+    pub rng: Rng,
+    /// What happened.
+    pub tally: Tally,
+    /// Prints every event.
+    pub trace: bool,
+}
+
+impl World {
+    /// Whether the process is dead and must not be listened to.
+    pub fn dead(&self) -> bool {
+        machine(&self.machine).dead()
+    }
+
+    /// Judges a request that came back. `oldest_read` is when the oldest READ was issued that is still under way.
+    pub fn judge(
+        &mut self,
+        request: &Request,
+        token: &SimToken,
+        result: Result<(), IoError>,
+        oldest_read: Option<Moment>,
+    ) {
+        let export = request.export();
+        let removed = self.oracle.sectors(export) == 0;
+        let [writes, syncs, reads] = machine(&self.machine).injected();
+        if let Err(error) = result {
+            let fua = matches!(request.kind, Kind::Write { fua: true } | Kind::Zero { fua: true });
+            let explained = match error {
+                IoError::Removed(id) => removed && id == export,
+                IoError::Read => request.kind == Kind::Read && reads > 0,
+                IoError::Write => request.changes() && writes > 0,
+                IoError::Sync => (fua || request.kind == Kind::Flush) && syncs > 0,
+                IoError::Corrupt | IoError::TooLarge => false,
+            };
+            assert!(explained, "{request:?} failed for no reason: {error:?}");
+            self.tally.hit(Event::RequestFailed);
+        }
+        let ok = result.is_ok();
+        match request.kind {
+            Kind::Read if ok => {
+                let data = token.data(request.range);
+                if let Err(violation) = self.oracle.check(export, request.range, request.issued, data) {
+                    panic!("READ {} of {:?}: {violation}", request.id, request.range);
+                }
+            }
+            Kind::Read => {}
+            Kind::Write { fua } | Kind::Zero { fua } => {
+                self.oracle.end(export, request.range, request.id, ok, fua);
+                self.tally.add(Event::WrittenThrough, u64::from(ok && fua));
+            }
+            Kind::Flush if ok => {
+                let reads_since = oldest_read.unwrap_or(u64::MAX);
+                self.oracle.flushed(export, request.issued, reads_since);
+                self.tally.hit(Event::Flushed);
+            }
+            Kind::Flush => {}
+        }
+    }
+}
