@@ -1,0 +1,128 @@
+# shellcheck shell=bash
+# The virtual machine of scripts/system-test: its disks, its boot, its power cut. Sourced by scripts/system-test.
+#
+# RUN_DIR holds everything of one run: root.ext4 (a copy of the image), cache.raw (what is on the platters of the disk
+# under the cache), host/ (the guest sees it as /host), console.N and cache.log. It goes away with the run.
+#
+# The disk under the cache has a volatile write cache: nbdkit keeps every write in a file that is already unlinked and
+# brings it to cache.raw when the guest flushes, and only then. When both processes are killed, exactly what was never
+# flushed is lost: the worst a disk may do.
+
+QEMU_PID=
+NBDKIT_PID=
+BOOTS=0
+# Loaded before the root is there, each after what it depends on.
+GUEST_MODULES=(virtio_pci virtio_blk 9pnet_virtio 9p ext4)
+
+need_machine_tools() {
+	need_packages qemu-system-x86_64=qemu-system-x86 setpriv=util-linux nbdkit=nbdkit mkfs.xfs=xfsprogs jq=jq
+	[ -e "$(nbdkit --dump-config | sed -n 's/^filterdir=//p')/nbdkit-cache-filter.so" ] ||
+		die "nbdkit has no cache filter: install its basic filters"
+}
+
+build_guest_initramfs() {
+	local kernel release busybox tree=$RUN_DIR/initramfs.d module file
+	local -A seen=()
+	kernel=$(kernel_dir trixie-backports)
+	release=$(<"$kernel/release")
+	busybox=$(static_busybox)
+	mkdir -p "$tree"/{bin,dev,proc,modules,root}
+	install -m 755 "$busybox" "$tree/bin/busybox"
+	install -m 755 "$REPOSITORY/scripts/lib/system/init" "$tree/init"
+	for module in "${GUEST_MODULES[@]}"; do
+		while read -r file; do
+			if [ -z "$file" ] || [ -n "${seen[$file]:-}" ]; then continue; fi
+			seen[$file]=yes
+			cp "$file" "$tree/modules/"
+			echo "${file##*/}" >>"$tree/modules/order"
+		done < <(modprobe -d "$kernel" -S "$release" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p')
+	done
+	(cd "$tree" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$RUN_DIR/initramfs"
+	rm -rf "$tree"
+}
+
+# prepare_machine CACHE-SIZE: the disks and the directory shared with the guest.
+prepare_machine() {
+	mkdir -p "$RUN_DIR/host"
+	build_guest_initramfs
+	cp --sparse=always --reflink=auto "$IMAGE" "$RUN_DIR/root.ext4"
+	truncate -s "$1" "$RUN_DIR/cache.raw"
+	mkfs.xfs -q "$RUN_DIR/cache.raw"
+}
+
+# start_detached COMMAND…: in a session of its own, so that Ctrl-C reaches only this script, and ended with it however
+# that ends. Sets STARTED.
+start_detached() {
+	setsid setpriv --pdeathsig KILL "$@" </dev/null &
+	STARTED=$!
+}
+
+start_cache_disk() {
+	local waited
+	rm -f "$RUN_DIR/cache.sock"
+	# One block of the cache a page of the guest: a flushed page never brings an unflushed neighbour along.
+	TMPDIR=$RUN_DIR start_detached nbdkit --foreground --exit-with-parent --unix "$RUN_DIR/cache.sock" \
+		--filter=cache file "$RUN_DIR/cache.raw" cache=writeback cache-min-block-size=4096 \
+		>"$RUN_DIR/cache.log" 2>&1
+	NBDKIT_PID=$STARTED
+	for ((waited = 0; waited < 50; waited++)); do
+		[ ! -S "$RUN_DIR/cache.sock" ] || return 0
+		sleep 0.1
+	done
+	die "nbdkit did not start: $(cat "$RUN_DIR/cache.log")"
+}
+
+boot() {
+	local kernel arguments
+	kernel=$(kernel_dir trixie-backports)
+	BOOTS=$((BOOTS + 1))
+	CONSOLE=$RUN_DIR/console.$BOOTS
+	start_cache_disk
+	# The kernel's watchdogs would take a busy host for a hung guest.
+	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off tsc=reliable"
+	arguments+=" net.ifnames=0 loglevel=4 systemd.show_status=yes systemd.log_color=no"
+	start_detached qemu-system-x86_64 -name glidefs-system -nodefaults -no-user-config -display none -no-reboot \
+		-machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 2048M \
+		-kernel "$kernel/kernel" -initrd "$RUN_DIR/initramfs" -append "$arguments" \
+		-chardev "file,id=console,path=$CONSOLE" -serial chardev:console \
+		-drive "file=$RUN_DIR/root.ext4,if=none,id=root,format=raw,cache=writeback" \
+		-device virtio-blk-pci,drive=root \
+		-drive "file=nbd:unix:$RUN_DIR/cache.sock,if=none,id=cache,format=raw,cache=writeback" \
+		-device virtio-blk-pci,drive=cache \
+		-fsdev "local,id=modules,path=$kernel/lib/modules/$(<"$kernel/release"),security_model=none,readonly=on" \
+		-device virtio-9p-pci,fsdev=modules,mount_tag=modules \
+		-fsdev "local,id=host,path=$RUN_DIR/host,security_model=none" \
+		-device virtio-9p-pci,fsdev=host,mount_tag=host \
+		>"$RUN_DIR/qemu.log" 2>&1
+	QEMU_PID=$STARTED
+}
+
+machine_runs() { [ -n "$QEMU_PID" ] && kill -0 "$QEMU_PID" 2>/dev/null; }
+
+# Both at once, as far as the guest can tell: the disk answers nothing more before the machine is gone.
+cut_power() {
+	kill -STOP "$NBDKIT_PID"
+	kill -KILL "$QEMU_PID"
+	wait "$QEMU_PID" 2>/dev/null || true
+	kill -KILL "$NBDKIT_PID"
+	wait "$NBDKIT_PID" 2>/dev/null || true
+	QEMU_PID='' NBDKIT_PID=''
+}
+
+# wait_power_off SECONDS: status 1 if it is still on then.
+wait_power_off() {
+	local deadline=$((SECONDS + $1))
+	while machine_runs; do
+		[ $SECONDS -lt $deadline ] || return 1
+		sleep 0.2
+	done
+}
+
+end_machine() {
+	local pid
+	for pid in $QEMU_PID $NBDKIT_PID; do
+		kill -KILL "$pid" 2>/dev/null || true
+		wait "$pid" 2>/dev/null || true
+	done
+	QEMU_PID='' NBDKIT_PID=''
+}
