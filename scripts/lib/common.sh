@@ -1,0 +1,61 @@
+# Shared by the scripts that build, install and check. Sourced, never run.
+# shellcheck shell=bash
+
+REPOSITORY=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
+
+# The program under test; scripts that run inside a virtual machine find it built.
+# shellcheck disable=SC2034
+GLIDEFS=${GLIDEFS_BIN:-$REPOSITORY/target/release/glidefs}
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+	printf 'error: %s\n' "$*" >&2
+	exit 1
+}
+
+# step TITLE: a heading with the time since the script began.
+STEP_STARTED=$SECONDS
+step() { printf '\n== %s  (%d s)\n' "$*" $((SECONDS - STEP_STARTED)) >&2; }
+
+# need_packages COMMAND=PACKAGE…: installs the Debian packages whose command is missing.
+need_packages() {
+	local pair missing=()
+	for pair in "$@"; do
+		command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+	done
+	[ ${#missing[@]} -eq 0 ] && return 0
+	[ "$(id -u)" -eq 0 ] || die "missing: run as root: apt-get install -y ${missing[*]}"
+	command -v apt-get >/dev/null || die "missing, and there is no apt-get here: install ${missing[*]}"
+	say "installing ${missing[*]}"
+	apt-get update -q >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Libraries have no command to look for: libclang, which bindgen needs, is found by its headers' package.
+need_build_tools() {
+	need_packages cc=build-essential clang=clang curl=curl
+	if ! dpkg-query -W -f='${Status}\n' 'libclang-dev' 2>/dev/null | grep -q 'ok installed'; then
+		[ "$(id -u)" -eq 0 ] || die "missing: run as root: apt-get install -y libclang-dev"
+		say "installing libclang-dev"
+		apt-get update -q >/dev/null
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends libclang-dev >/dev/null
+	fi
+	export PATH="$HOME/.cargo/bin:$PATH"
+	if ! command -v cargo >/dev/null; then
+		if apt-cache show rustup >/dev/null 2>&1; then
+			need_packages rustup=rustup
+			rustup toolchain install stable --profile default >/dev/null
+		else
+			curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default >/dev/null
+		fi
+	fi
+	command -v cargo >/dev/null || die "no Rust tool chain: install one from https://rustup.rs"
+}
+
+# build_release: the program as it is shipped.
+build_release() {
+	need_build_tools
+	(cd "$REPOSITORY" && cargo build --release --locked --bin glidefs)
+}
+
+have_ublk() { [ -e /dev/ublk-control ] || modprobe ublk_drv 2>/dev/null && [ -e /dev/ublk-control ]; }
