@@ -12,11 +12,12 @@ use super::disk::{Clock, Disk, SegmentFile};
 use super::error::CacheError;
 use super::format::{FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use super::handle::{LockGuard, Options, Parts, Recovered, Shared};
+use super::keeper::CLEANER;
 use super::pressure::RESERVE;
 use super::scan::{self, Identity, Scan, offset};
 use super::seal;
 use super::segment::{Segment, extent};
-use super::slots::{Event, Slots};
+use super::slots::{Event, Slot, Slots, State};
 use super::superblock::{CACHE_VERSION, Superblock};
 use super::volume::Volume;
 use crate::units::{ExportId, FRAME_BYTES};
@@ -53,12 +54,19 @@ pub(super) fn open(
         found: Recovered::default(),
     };
     // Everything is read before anything is written: damage anywhere leaves the cache as it was.
-    let mut unsealed = Vec::new();
+    let mut segments = Vec::new();
     for slot in &present {
-        unsealed.extend(recovery.read_slot(*slot)?);
+        segments.extend(recovery.identify(*slot)?);
     }
+    // Of two copies of the same write the one replayed last is referred to. That is the one that cleaning made, and its
+    // newest, so that what it emptied is free.
+    segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+    for found in &mut segments {
+        recovery.read(found)?;
+    }
+    recovery.make_room_to_clean(&segments)?;
     recovery.rewrite_fronts()?;
-    for found in unsealed {
+    for found in segments {
         recovery.seal(found)?;
     }
     recovery.drop_slots_beyond(limit, &present)?;
@@ -148,12 +156,17 @@ fn slot_limit(options: &Options, segment_bytes: u64) -> Result<u32, CacheError> 
     }
 }
 
-/// A segment that must be sealed before the cache is used.
-struct Unsealed {
+/// A segment that was found.
+struct Found {
     slot: u32,
     key: SegmentKey,
     file: Arc<dyn SegmentFile>,
-    scan: Scan,
+    /// None when it was not sealed.
+    trailer: Option<Trailer>,
+    /// Cleaning filled it.
+    by_cleaner: bool,
+    /// What a scan found in it; `None` when it was sealed, or holds nothing.
+    scan: Option<Scan>,
 }
 
 struct Recovery<'a> {
@@ -167,32 +180,25 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Reads what `slot` holds into the indexes, and returns what must be sealed.
-    fn read_slot(&mut self, slot: u32) -> Result<Option<Unsealed>, CacheError> {
+    /// Finds out which segment `slot` holds, if any.
+    fn identify(&mut self, slot: u32) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(slot);
         let file = at(self.disk.open_segment(slot, 0), "opening", name)?;
-        let frames = self.slots.segment_frames();
-        let identity = match scan::identify(&*file, self.slots.cache_id(), frames) {
+        let identity = match scan::identify(&*file, self.slots.cache_id(), self.slots.segment_frames()) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return self.read_short(slot, &*file);
+                self.check_short(slot, &*file)?;
+                return Ok(None);
             }
             identity => at(identity, "reading", name)?,
         };
-        let (key, trailer, bad_header) = match identity {
-            Identity::Blank => {
-                self.slots.get(slot).set_file(file);
-                return Ok(None);
+        self.slots.get(slot).set_file(Arc::clone(&file));
+        let (header, trailer, bad_header) = match identity {
+            Identity::Blank => return Ok(None),
+            Identity::Sealed { trailer, header } => {
+                let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(&trailer.key));
+                (rebuilt, Some(trailer), header.is_none())
             }
-            Identity::Sealed { trailer, bad_header } => {
-                if bad_header {
-                    self.fronts.push((slot, self.front_of(&trailer.key)));
-                }
-                (trailer.key, Some(trailer), bad_header)
-            }
-            Identity::Unsealed { header, bad_header } => {
-                self.fronts.push((slot, header));
-                (header.key(), None, bad_header)
-            }
+            Identity::Unsealed { header, bad_header } => (header, None, bad_header),
             Identity::TooNew { version } => {
                 return Err(CacheError::TooNew {
                     directory: self.disk.location(),
@@ -209,50 +215,96 @@ impl Recovery<'_> {
                 "a segment header is damaged or half-written; its copy or the trailer serves instead"
             );
         }
-        // The highest id is in some header even if nothing was appended under it.
-        self.last_segment_id = self.last_segment_id.max(key.segment_id);
-        let scanned = match trailer {
-            Some(trailer) => self.read_sealed(slot, &*file, &trailer)?,
-            None => match at(scan::scan(&*file, &key, frames), "scanning", name)? {
-                Ok(scanned) => scanned,
-                Err(frame) => return Err(self.damaged(slot, frame, "record header")),
-            },
-        };
-        self.slots.get(slot).set_file(Arc::clone(&file));
-        if trailer.is_none() && scanned.torn {
-            self.found.torn_tails += 1;
-            tracing::info!(
-                file = name(),
-                offset_bytes = offset(scanned.tail),
-                "dropped an unfinished record"
-            );
+        if bad_header || trailer.is_none() {
+            self.fronts.push((slot, header));
         }
-        if scanned.records.is_empty() {
-            return Ok(None);
+        // The highest id is in some header even if nothing was appended under it.
+        self.last_segment_id = self.last_segment_id.max(header.segment_id);
+        let by_cleaner = header.shard == CLEANER;
+        Ok(Some(Found { slot, key: header.key(), file, trailer, by_cleaner, scan: None }))
+    }
+
+    /// Reads what a segment holds into the indexes.
+    fn read(&mut self, found: &mut Found) -> Result<(), CacheError> {
+        let slot = found.slot;
+        let scan = match &found.trailer {
+            Some(trailer) => self.read_sealed(slot, &*found.file, trailer)?,
+            None => self.scan(found)?,
+        };
+        if scan.records.is_empty() {
+            return Ok(());
         }
         self.found.segments += 1;
-        self.found.records += scanned.records.len() as u64;
+        self.found.records += scan.records.len() as u64;
         let used = self.slots.get(slot);
-        used.make_crcs(frames);
-        used.begin_use(key.segment_id, scanned.tail);
+        used.make_crcs(self.slots.segment_frames());
+        used.begin_use(found.key.segment_id, scan.tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
-        self.replay(slot, &scanned.records);
-        if trailer.is_some() {
+        let (entries, ignored) = self.replay(slot, &scan.records);
+        self.found.entries += entries;
+        self.found.ignored_entries += ignored;
+        if found.trailer.is_some() {
             used.on(Event::Seal);
-            return Ok(None);
+        } else {
+            self.found.scans += 1;
+            found.scan = Some(scan);
         }
-        self.found.scans += 1;
-        Ok(Some(Unsealed { slot, key, file, scan: scanned }))
+        Ok(())
+    }
+
+    fn scan(&mut self, found: &Found) -> Result<Scan, CacheError> {
+        let name = || self.disk.segment_name(found.slot);
+        let scanned = scan::scan(&*found.file, &found.key, self.slots.segment_frames());
+        match at(scanned, "scanning", name)? {
+            Ok(scan) if scan.torn => {
+                self.found.torn_tails += 1;
+                tracing::info!(
+                    file = name(),
+                    offset_bytes = offset(scan.tail),
+                    "dropped an unfinished record"
+                );
+                Ok(scan)
+            }
+            Ok(scan) => Ok(scan),
+            Err(frame) => Err(self.damaged(found.slot, frame, "record header")),
+        }
+    }
+
+    /// When no slot is free, gives up what an interrupted cleaning moved last, and goes back to the originals.
+    ///
+    /// Cleaning takes the last free slot only to empty another one into it. Until that one is free again all its data is
+    /// still there, so the copies can be forgotten; otherwise cleaning could never go on.
+    fn make_room_to_clean(&mut self, segments: &[Found]) -> Result<(), CacheError> {
+        let Some(last) = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none()) else {
+            return Ok(());
+        };
+        let is_needed = |(_, slot): (u32, &Slot)| slot.state() != State::Free && slot.extents() > 0;
+        if !self.slots.iter().all(is_needed) {
+            return Ok(());
+        }
+        let counted = self.found;
+        for found in segments.iter().filter(|found| found.slot != last.slot) {
+            match (&found.trailer, &found.scan) {
+                (_, Some(scan)) => self.replay(found.slot, &scan.records),
+                (Some(trailer), None) => {
+                    let scan = self.read_sealed(found.slot, &*found.file, trailer)?;
+                    self.replay(found.slot, &scan.records)
+                }
+                (None, None) => continue,
+            };
+        }
+        self.found = counted;
+        Ok(())
     }
 
     /// A file that is shorter than a segment: one whose making was cut short, or a damaged one.
-    fn read_short(&self, slot: u32, file: &dyn SegmentFile) -> Result<Option<Unsealed>, CacheError> {
+    fn check_short(&self, slot: u32, file: &dyn SegmentFile) -> Result<(), CacheError> {
         let blank = match scan::read_frame(file, 0) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => true,
             frame => at(frame, "reading", || self.disk.segment_name(slot))?.iter().all(|byte| *byte == 0),
         };
-        if blank { Ok(None) } else { Err(self.damaged(slot, 0, "the file is shorter than a segment")) }
+        if blank { Ok(()) } else { Err(self.damaged(slot, 0, "the file is shorter than a segment")) }
     }
 
     /// The records of a sealed segment: from its footer, or by a walk that must arrive at the footer.
@@ -294,29 +346,32 @@ impl Recovery<'_> {
         }
     }
 
-    /// Puts records into the indexes and their checksums into the slot.
-    fn replay(&mut self, slot: u32, records: &[FooterRecord]) {
+    /// Puts records into the indexes and their checksums into the slot. Returns how many entries were of known exports, and
+    /// how many of others.
+    fn replay(&self, slot: u32, records: &[FooterRecord]) -> (u64, u64) {
+        let (mut known, mut ignored) = (0, 0);
         for record in records {
             self.slots.get(slot).set_crcs(record.position_frames + 1, &record.crcs);
             for entry in &record.entries {
                 let Some(volume) = self.volumes.get(&entry.export) else {
-                    self.found.ignored_entries += 1;
+                    ignored += 1;
                     continue;
                 };
-                self.found.entries += 1;
+                known += 1;
                 let found = extent(entry, slot, record.position_frames);
                 volume.recovered(self.slots, std::iter::once(found));
             }
         }
+        (known, ignored)
     }
 
     /// The header that a sealed segment should have.
-    fn front_of(&self, key: &SegmentKey) -> SegmentHeader {
+    fn rebuilt_header(&self, key: &SegmentKey) -> SegmentHeader {
         SegmentHeader {
             cache_id: key.cache_id,
             segment_id: key.segment_id,
             // Who wrote it is not known any more, and nobody needs to.
-            shard: u32::MAX,
+            shard: 0,
             segment_bytes: self.slots.segment_bytes(),
         }
     }
@@ -332,8 +387,8 @@ impl Recovery<'_> {
     }
 
     /// Makes a segment that was scanned stable and closes it for ever.
-    fn seal(&mut self, found: Unsealed) -> Result<(), CacheError> {
-        let Unsealed { slot, key, file, scan } = found;
+    fn seal(&mut self, found: Found) -> Result<(), CacheError> {
+        let Found { slot, key, file, scan: Some(scan), .. } = found else { return Ok(()) };
         let name = || self.disk.segment_name(slot);
         at(scan::rewrite(&*file, scan.stable, scan.tail), "rewriting", name)?;
         let mut footer = FooterBuilder::new();

@@ -31,8 +31,8 @@ pub(super) fn read_frame(file: &dyn SegmentFile, frame: u32) -> io::Result<Box<F
 pub(super) enum Identity {
     /// Nothing was ever written, or nothing that was finished.
     Blank,
-    /// A segment with a trailer; all of it is stable.
-    Sealed { trailer: Trailer, bad_header: bool },
+    /// A segment with a trailer; all of it is stable. No header when that is damaged.
+    Sealed { trailer: Trailer, header: Option<SegmentHeader> },
     /// A segment without one.
     Unsealed { header: SegmentHeader, bad_header: bool },
     /// A newer glidefs wrote it.
@@ -68,7 +68,7 @@ pub(super) fn identify(file: &dyn SegmentFile, cache_id: [u8; 16], frames: u32) 
     if let Some(key) = key
         && let Ok(trailer) = Trailer::decode(&last[..], &key, segment_bytes)
     {
-        return Ok(Identity::Sealed { trailer, bad_header });
+        return Ok(Identity::Sealed { trailer, header: header.ok() });
     }
     if let Ok(header) = header.or_else(|_| ours(SegmentHeader::decode(&last[..]))) {
         return Ok(Identity::Unsealed { header, bad_header });

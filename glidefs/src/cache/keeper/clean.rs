@@ -27,6 +27,9 @@ const CANDIDATES: usize = 8;
 const GAIN_DIVISOR: u32 = 8;
 const GAIN_DIVISOR_URGENT: u32 = 64;
 
+/// Failures of the disk in a row after which cleaning goes on in another segment.
+const FAILURES_MAX: u32 = 8;
+
 /// Part of an entry that is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -43,6 +46,8 @@ struct Run {
 pub(super) struct Cleaner {
     /// Where data moves to.
     segment: Option<Segment>,
+    /// Times in a row that the disk failed there.
+    failures: u32,
     /// Segments that were not worth it, with the counts they had then.
     passed: HashMap<u32, (u64, u32, u64)>,
     batch: Batch,
@@ -54,8 +59,9 @@ pub(super) struct Cleaner {
 /// Why a segment was left half-way.
 #[derive(Debug)]
 enum Halt {
-    /// There is no segment to move to.
+    /// There is no segment to move to, or its disk does not take data now.
     NoRoom,
+    /// Reading failed.
     Disk(io::Error),
 }
 
@@ -66,16 +72,27 @@ impl From<io::Error> for Halt {
 }
 
 impl Cleaner {
-    /// Lets go of the segment data moves to when its disk failed to make it stable.
-    pub fn close_if_poisoned(&mut self, shared: &Shared) {
-        let poisoned = |segment: &mut Segment| shared.slots.get(segment.slot).is_poisoned();
-        if let Some(segment) = self.segment.take_if(poisoned) {
-            shared.close(segment);
+    /// Makes the segment data moves to stable again if a sync of it failed.
+    pub fn heal(&mut self, shared: &Shared) {
+        let poisoned = |segment: &&Segment| shared.slots.get(segment.slot).is_poisoned();
+        if let Some(segment) = self.segment.as_ref().filter(poisoned)
+            && !super::heal(shared, shared.slots.get(segment.slot), segment)
+        {
+            self.failures += 1;
+            if self.failures >= FAILURES_MAX
+                && let Some(segment) = self.segment.take()
+            {
+                self.failures = 0;
+                shared.close(segment);
+            }
         }
     }
 
     /// Cleans one segment if that is due, and returns whether it did.
     pub fn step(&mut self, shared: &Shared, preparer: &mut Preparer, free: u32) -> bool {
+        if self.segment.as_ref().is_some_and(|segment| shared.slots.get(segment.slot).is_poisoned()) {
+            return false;
+        }
         let poisoned = shared.slots.iter().find(|(number, slot)| {
             slot.is_poisoned() && slot.extents() > 0 && !self.was_passed(*number, slot)
         });
@@ -139,7 +156,7 @@ impl Cleaner {
             Ok(cleaned) => cleaned,
             Err(Halt::NoRoom) => return false,
             Err(Halt::Disk(error)) => {
-                report(shared, number, &error, "cleaning a segment failed");
+                report(shared, number, &error, "reading a segment to clean it failed");
                 false
             }
         };
@@ -243,22 +260,36 @@ impl Cleaner {
         }
         let slots = &shared.slots;
         let fits = self.segment.as_ref().is_some_and(|segment| {
-            segment.has_room_for(slots, &self.batch, 0, 0) && !slots.get(segment.slot).is_poisoned()
+            segment.has_room_for(slots, &self.batch, 0, 0)
+                && (self.failures < FAILURES_MAX)
+                && !slots.get(segment.slot).is_poisoned()
         });
         if !fits {
             if let Some(full) = self.segment.take() {
                 shared.close(full);
             }
+            self.failures = 0;
             self.segment = preparer.prepare(shared, CLEANER, 0);
         }
         let Some(mut segment) = self.segment.take() else { return Err(Halt::NoRoom) };
         let position = match segment.append(slots, &mut self.batch, std::iter::once(&self.data[..])) {
             Ok(position) => position,
             Err(error) => {
-                shared.close(segment);
-                return Err(Halt::Disk(error));
+                // Tried again in the same place: to leave it would take one more of the few free slots.
+                if self.failures == 0 {
+                    report(
+                        shared,
+                        segment.slot,
+                        &error,
+                        "moving data to another segment failed; trying again",
+                    );
+                }
+                self.failures += 1;
+                self.segment = Some(segment);
+                return Err(Halt::NoRoom);
             }
         };
+        self.failures = 0;
         for (entry, volume) in self.batch.entries().iter().zip(&self.volumes) {
             volume.relocated(slots, extent(entry, segment.slot, position));
         }

@@ -26,7 +26,7 @@ use super::volume::Place;
 const PATIENCE: Duration = Duration::from_millis(100);
 const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
 /// Shard number in the header of segments that cleaning fills.
-const CLEANER: u32 = u32::MAX;
+pub(super) const CLEANER: u32 = u32::MAX;
 
 /// The cache's background work. One a cache.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     fn seal(&mut self) -> bool {
-        self.cleaner.close_if_poisoned(&self.shared);
+        self.cleaner.heal(&self.shared);
         self.closed.append(&mut self.shared.take_closed());
         let mut progress = false;
         for segment in std::mem::take(&mut self.closed) {
