@@ -25,6 +25,8 @@ use super::volume::Place;
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);
 const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
+const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it does; free space on the disk of cache.dir, or lower \
+                          cache.size";
 /// Shard number in the header of segments that cleaning fills.
 pub(super) const CLEANER: u32 = u32::MAX;
 
@@ -191,11 +193,14 @@ impl Keeper {
         let news = stuck && !self.stuck;
         self.stuck = stuck;
         if news {
-            tracing::warn!(
-                free_segments = free,
-                segments = shared.slots.limit(),
-                "the cache is full of data that is needed: writes stop until exports are removed or cache.size grows"
-            );
+            // A disk that gives no segment has been reported with its error.
+            if !self.preparer.failing {
+                tracing::warn!(
+                    free_segments = free,
+                    segments = shared.slots.limit(),
+                    "the cache is full of data that is needed: writes stop until exports are removed or cache.size grows"
+                );
+            }
             for port in &shared.ports {
                 port.wake();
             }
@@ -331,7 +336,7 @@ impl Preparer {
         if let Err(error) = &prepared
             && !self.failing
         {
-            report(shared, number, error, "preparing a segment failed; trying again until it succeeds");
+            report(shared, number, error, NO_SEGMENT);
         }
         self.failing = prepared.is_err();
         prepared.ok()

@@ -1,0 +1,105 @@
+# What scripts/bad-input does to the cache on disk: each structure damaged on its own, a newer format, a full disk.
+# Sourced, never run; needs common.sh, daemon.sh and the checks of bad-input.
+# shellcheck shell=bash
+
+# flip FILE OFFSET: inverts one byte; doing it again restores it.
+flip() {
+	local byte
+	byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+	# shellcheck disable=SC2059
+	printf "\\x$(printf %02x $((byte ^ 255)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+# superblock_of_version FILE VERSION: changes the version, with a checksum that is right.
+superblock_of_version() {
+	python3 - "$1" "$2" <<-'PYTHON'
+		import struct, sys
+		def crc32c(data):
+		    crc = 0xFFFFFFFF
+		    for byte in data:
+		        crc ^= byte
+		        for _ in range(8):
+		            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+		    return crc ^ 0xFFFFFFFF
+		with open(sys.argv[1], "r+b") as file:
+		    block = bytearray(file.read())
+		    struct.pack_into("<H", block, 8, int(sys.argv[2]))
+		    struct.pack_into("<I", block, 44, crc32c(block[:44]))
+		    file.seek(0)
+		    file.write(block)
+	PYTHON
+}
+
+# block LETTER: 4 KiB that can be found again.
+block() { yes "marked block $1 of the damage test" | head -c 4096; }
+# put LETTER MIB: writes and flushes a block at MIB of the device.
+put() { block "$1" | dd of="$DEVICE" bs=4096 seek=$(($2 * 256)) oflag=direct conv=notrunc,fsync iflag=fullblock status=none; }
+# same LETTER MIB: the block at MIB of the device is whole.
+same() { dd if="$DEVICE" bs=4096 skip=$(($2 * 256)) count=1 iflag=direct status=none | cmp - <(block "$1"); }
+all_same() { same A 0 && same B 1 && same C 2; }
+starts_refused() { timeout 60 "$GLIDEFS" run --config "$WORK/glidefs.toml"; }
+at_least_one() { awk -v value="$(metric "$1")" 'BEGIN { exit !(value >= 1) }'; }
+
+# damaged_cache: what recovery can make up for is made up for, what it cannot is refused and nothing is changed.
+damaged_cache() {
+	local meta="$WORK/cache/cache.meta" place segment data last footer
+	put A 0
+	put B 1
+	put C 2
+	stop_daemon KILL
+	place=$(grep -abo -m 1 'marked block A' "$WORK"/cache/segments/*.seg | tail -n 1)
+	IFS=: read -r segment data _ <<<"$place"
+
+	superblock_of_version "$meta" 2
+	refuses "a cache of a newer format" 'format 2.*newer' starts_refused
+	superblock_of_version "$meta" 1
+	flip "$meta" 20
+	refuses "a damaged superblock" 'cache.meta is damaged' starts_refused
+	flip "$meta" 20
+	# Entries begin 48 bytes into the record header, which is the frame before its first data.
+	flip "$segment" $((data / 4096 * 4096 - 4096 + 48))
+	refuses "a damaged entry of a stable record" "$(basename "$segment") is damaged at byte" starts_refused
+	flip "$segment" $((data / 4096 * 4096 - 4096 + 48))
+	flip "$segment" 40
+	start_daemon
+	holds "a damaged segment header costs nothing" all_same
+	stop_daemon TERM
+
+	last=$(($(stat -c %s "$segment") - 4096))
+	footer=$(od -An -tu4 -j $((last + 12)) -N 4 "$segment")
+	flip "$segment" $((footer * 4096 + 60))
+	start_daemon
+	holds "a damaged footer costs nothing" all_same
+	holds "a damaged footer is counted" at_least_one glidefs_cache_bad_footers_total
+	stop_daemon TERM
+
+	flip "$segment" "$data"
+	start_daemon
+	refuses "a damaged data frame" 'input/output error' same A 0
+	holds "only the reads that need the frame fail" same B 1
+	holds "a damaged data frame is counted" at_least_one glidefs_cache_corrupt_frames_total
+	holds "a damaged data frame is logged" grep -E "$(basename "$segment").*checksum|checksum.*$(basename "$segment")" "$WORK/daemon.log"
+	flip "$segment" "$data"
+	holds "a restored frame is read again" all_same
+}
+
+# full_disk: writes wait for room, and nothing else does.
+full_disk() {
+	local free writer waited=0
+	free=$(($(stat -f -c '%a * %S' "$WORK")))
+	fallocate -l $((free - (200 << 20))) "$WORK/ballast"
+	DEVICE_LARGE=$(create large 1GiB)
+	fio --name=large --filename="$DEVICE_LARGE" --direct=1 --ioengine=io_uring --rw=write --bs=128k --iodepth=8 --size=768m \
+		--verify=crc32c --verify_fatal=1 --output-format=terse >"$WORK/large.out" 2>&1 &
+	writer=$!
+	until grep -q 'No space left on device' "$WORK/daemon.log" || [ $waited -ge 120 ]; do
+		sleep 0.5
+		waited=$((waited + 1))
+	done
+	holds "a full disk is logged, and what to do about it" grep -E 'free space on the disk of cache.dir' "$WORK/daemon.log"
+	sleep 2
+	holds "writes wait for a full disk" kill -0 $writer
+	holds "reads do not wait for a full disk" all_same
+	rm "$WORK/ballast"
+	holds "writes go on when there is room" wait $writer
+}
