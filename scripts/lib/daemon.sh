@@ -26,7 +26,7 @@ cleanup() {
 		tail -n 40 "$WORK/daemon.log" >&2
 	fi
 	if [ -n "$DAEMON_PID" ] && kill -0 "$DAEMON_PID" 2>/dev/null; then
-		glidefs_delete_all || true
+		glidefs_delete_all 2>/dev/null || true
 		kill -TERM "$DAEMON_PID" 2>/dev/null || true
 		wait "$DAEMON_PID" 2>/dev/null || true
 	fi
@@ -57,7 +57,8 @@ ready() { curl -sf --unix-socket "$WORK/glidefs.sock" http://localhost/readyz >/
 # start_daemon: in the background, and waits until it serves.
 start_daemon() {
 	local waited=0
-	"$GLIDEFS" run --config "$WORK/glidefs.toml" >>"$WORK/daemon.log" 2>&1 &
+	# In a session of its own: Ctrl-C is for the script, which removes the devices before it stops the daemon.
+	setsid "$GLIDEFS" run --config "$WORK/glidefs.toml" >>"$WORK/daemon.log" 2>&1 &
 	DAEMON_PID=$!
 	until ready; do
 		kill -0 "$DAEMON_PID" 2>/dev/null || {

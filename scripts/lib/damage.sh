@@ -31,7 +31,7 @@ superblock_of_version() {
 }
 
 # block LETTER: 4 KiB that can be found again.
-block() { yes "marked block $1 of the damage test" | head -c 4096; }
+block() { head -c 4096 < <(yes "marked block $1 of the damage test"); }
 # put LETTER MIB: writes and flushes a block at MIB of the device.
 put() { block "$1" | dd of="$DEVICE" bs=4096 seek=$(($2 * 256)) oflag=direct conv=notrunc,fsync iflag=fullblock status=none; }
 # same LETTER MIB: the block at MIB of the device is whole.
@@ -89,7 +89,7 @@ full_disk() {
 	free=$(($(stat -f -c '%a * %S' "$WORK")))
 	fallocate -l $((free - (200 << 20))) "$WORK/ballast"
 	DEVICE_LARGE=$(create large 1GiB)
-	fio --name=large --filename="$DEVICE_LARGE" --direct=1 --ioengine=io_uring --rw=write --bs=128k --iodepth=8 --size=768m \
+	fio --name=large --filename="$DEVICE_LARGE" --direct=1 --ioengine=io_uring --rw=write --bs=128k --iodepth=8 --size=400m \
 		--verify=crc32c --verify_fatal=1 --output-format=terse >"$WORK/large.out" 2>&1 &
 	writer=$!
 	until grep -q 'No space left on device' "$WORK/daemon.log" || [ $waited -ge 120 ]; do

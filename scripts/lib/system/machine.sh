@@ -82,7 +82,7 @@ boot() {
 	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off tsc=reliable"
 	arguments+=" net.ifnames=0 loglevel=4 systemd.show_status=yes systemd.log_color=no"
 	start_detached qemu-system-x86_64 -name glidefs-system -nodefaults -no-user-config -display none -no-reboot \
-		-machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 2048M \
+		-machine q35 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 2 -m 2048M \
 		-kernel "$kernel/kernel" -initrd "$RUN_DIR/initramfs" -append "$arguments" \
 		-chardev "file,id=console,path=$CONSOLE" -serial chardev:console \
 		-drive "file=$RUN_DIR/root.ext4,if=none,id=root,format=raw,cache=writeback" \

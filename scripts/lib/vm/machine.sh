@@ -98,7 +98,9 @@ build_command_line() {
 	fi
 
 	QEMU=(qemu-system-x86_64 -name glidefs-vm -nodefaults -no-user-config -display none -no-reboot -machine q35
-		-cpu max -m "${memory_mib}M" -kernel "$kernel/kernel" -initrd "$kernel/initramfs" -append "$arguments")
+	# Without the flags for fast string moves: the kernel then copies eight bytes a step and not one, which the emulator
+	# carries out one by one.
+		-cpu max,-erms,-fsrm -m "${memory_mib}M" -kernel "$kernel/kernel" -initrd "$kernel/initramfs" -append "$arguments")
 	if [[ $OPT_DETERMINISTIC == yes ]]; then
 		QEMU+=(-accel "tcg,thread=single" -icount "shift=0,sleep=off" -rtc clock=vm)
 	else
