@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -54,9 +54,11 @@ impl Inbox {
     pub fn take(&self) -> Option<Message> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
+}
 
-    /// The descriptor the ring reads, 8 bytes at a time.
-    pub fn fd(&self) -> RawFd {
-        self.event.as_raw_fd()
+/// The eventfd, which the ring reads 8 bytes at a time.
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 }

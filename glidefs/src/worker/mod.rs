@@ -17,10 +17,11 @@ pub mod driver;
 mod executor;
 mod inbox;
 mod requests;
-mod ring;
+pub mod ring;
 mod run;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::sync::Arc;
 use std::thread;

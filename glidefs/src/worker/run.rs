@@ -7,13 +7,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use io_uring::{opcode, types};
+use io_uring::squeue;
 use slab::Slab;
 use tokio::sync::oneshot;
 
@@ -23,11 +23,15 @@ use super::driver::{Failure, QueueDriver, TagEvent};
 use super::executor::Executor;
 use super::inbox::{Inbox, Message};
 use super::requests::{Buffer, Fetched, HostedQueue, InFlight};
-use super::ring::{Event, Ring};
+use super::ring::{self, Completion, Event, Memory, Op, Ring, Target};
+use super::waiting::{TagId, Waiting};
 use crate::buffer::{Pool, Slot};
-use crate::cache::{Admission, Cache, IoError, Reservation, SegmentFile, Shard, ShardStats, Token, Want};
+use crate::cache::{Admission, Cache, IoError, Reservation, Shard, ShardStats, Token, Want};
 use crate::export::Operation;
 use crate::observe::io::WorkerStats;
+
+/// Bytes of an eventfd's counter.
+const INBOX_COUNT_BYTES: usize = 8;
 
 /// What a worker is made of.
 pub struct Setup {
@@ -74,7 +78,7 @@ pub fn main(setup: Setup, ready: &Ready) {
 type Granted = (Fetched, Option<Reservation>, Slot);
 
 struct Loop {
-    ring: Ring,
+    ring: Ring<Waiting>,
     queues: Slab<HostedQueue>,
     shard: Shard<InFlight>,
     pool: Pool,
@@ -90,10 +94,6 @@ struct Loop {
     /// Requests the cache is done with; kept for its room.
     done: Vec<(InFlight, Result<(), IoError>)>,
     inbox: Arc<Inbox>,
-    /// Where the ring puts the eventfd's counter.
-    inbox_count: Box<u64>,
-    /// Reads the ring is filling, by the cache's operation number.
-    reads: Slab<(u32, Vec<u8>)>,
     now: Instant,
     stats: Arc<WorkerStats>,
 }
@@ -110,7 +110,14 @@ impl Loop {
         // After pinning, so that the first touch places the arena on the local NUMA node.
         let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
             .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
-        let ring = Ring::new(setup.queues_max).map_err(|error| ("setting up io_uring", error))?;
+        let options = ring::Options { files_max: setup.queues_max, ..ring::Options::default() };
+        let mut ring = Ring::new(&options).map_err(|error| ("setting up io_uring", error))?;
+        if let Err(error) = ring.register_arena(&pool) {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "running without registered buffers: raise LimitMEMLOCK above the size of the buffers"
+            );
+        }
         setup.stats.cpu.add(setup.cpu.0 as u64);
         let notify = {
             let inbox = Arc::clone(&setup.inbox);
@@ -129,25 +136,26 @@ impl Loop {
             advanced: false,
             done: Vec::new(),
             inbox: setup.inbox,
-            inbox_count: Box::new(0),
-            reads: Slab::new(),
             now: Instant::now(),
             stats: setup.stats,
         };
-        this.arm_inbox().map_err(|error| ("arming the inbox", error))?;
+        this.arm_inbox(vec![0; INBOX_COUNT_BYTES]);
         Ok(this)
     }
 
     fn run(&mut self) -> io::Result<()> {
-        let mut completions = Vec::new();
+        let mut events = Vec::new();
         loop {
             let patience = self.patience();
             self.ring.submit_and_wait(patience)?;
             self.now = Instant::now();
             self.stats.turns.add(1);
-            self.ring.drain(&mut completions);
-            for (user_data, result) in completions.drain(..) {
-                self.complete(user_data, result)?;
+            self.ring.drain(&mut events);
+            for event in events.drain(..) {
+                match event {
+                    Event::Command { token, result } => self.tag_event(TagId::decode(token), result)?,
+                    Event::Operation(completion) => self.complete(completion)?,
+                }
             }
             // Any turn may have made room; a pause that was asked for is kept.
             if !self.stalled.is_empty() && self.ask_again.is_none_or(|due| due <= self.now) {
@@ -156,7 +164,7 @@ impl Loop {
             self.executor.run_ready();
             self.resume_granted()?;
             self.shard.turn();
-            self.submit_wants()?;
+            self.submit_wants();
             self.finish_completed()?;
         }
     }
@@ -172,32 +180,32 @@ impl Loop {
         self.ask_again.map(|due| due.saturating_duration_since(Instant::now()))
     }
 
-    fn complete(&mut self, user_data: u64, result: i32) -> io::Result<()> {
-        match Event::decode(user_data) {
-            Some(Event::Tag { slot, tag }) => self.tag_event(slot, tag, result),
-            Some(Event::Inbox) => {
+    fn complete(&mut self, completion: Completion<Waiting>) -> io::Result<()> {
+        let Completion { context, result, memory } = completion;
+        match (context, memory) {
+            (Waiting::Inbox, Memory::Heap(count)) => {
+                result?;
                 while let Some(message) = self.inbox.take() {
                     match message {
                         Message::Attach { driver, armed } => drop(armed.send(self.attach(driver))),
                         Message::Ping(pong) => drop(pong.send(())),
                     }
                 }
-                self.arm_inbox()?;
+                self.arm_inbox(count);
                 self.resume_stalled()
             }
-            Some(Event::Sync(operation)) => {
-                self.shard.sync_done(operation, outcome(result).map(drop));
+            (Waiting::Sync(op), _) => {
+                self.shard.sync_done(op, result.map(drop));
                 Ok(())
             }
-            Some(Event::Read(key)) => {
-                let (operation, buffer) = self.reads.remove(key as usize);
-                let done = outcome(result).and_then(|bytes| {
+            (Waiting::Read(op), Memory::Heap(buffer)) => {
+                let done = result.and_then(|bytes| {
                     if bytes == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
                 });
-                self.shard.read_done(operation, done, buffer);
+                self.shard.read_done(op, done, buffer);
                 Ok(())
             }
-            None => Err(io::Error::other(format!("completion of unknown kind {user_data:#x}"))),
+            (context, _) => Err(io::Error::other(format!("{context:?} came back without its buffer"))),
         }
     }
 
@@ -208,15 +216,12 @@ impl Loop {
         let entry = self.queues.vacant_entry();
         let slot = u32::try_from(entry.key()).map_err(|_| io::ErrorKind::QuotaExceeded)?;
         self.ring.register_file(slot, driver.char_device())?;
-        let fetches: Vec<_> = (0..driver.depth())
-            .map(|tag| driver.fetch(tag, slot).user_data(Event::Tag { slot, tag }.encode()))
-            .collect();
+        let fetches: Vec<_> =
+            (0..driver.depth()).map(|tag| (driver.fetch(tag, slot), TagId { slot, tag })).collect();
         let (gone_sender, gone) = oneshot::channel();
         entry.insert(HostedQueue { driver, export, stats, tags_gone: 0, gone: Some(gone_sender) });
-        for fetch in &fetches {
-            // SAFETY: a fetch command points at nothing but the tag's stable buffer, which lives as long as the driver,
-            // and the driver is dropped after every tag's last completion.
-            unsafe { self.ring.push(fetch)? };
+        for (fetch, tag) in fetches {
+            self.command(fetch, tag)?;
         }
         self.ring.submit()?;
         self.stats.queues.add(1);
@@ -224,19 +229,20 @@ impl Loop {
         Ok(gone)
     }
 
-    fn arm_inbox(&mut self) -> io::Result<()> {
-        let read = opcode::Read::new(
-            types::Fd(self.inbox.fd()),
-            std::ptr::from_mut(&mut *self.inbox_count).cast(),
-            8,
-        )
-        .build()
-        .user_data(Event::Inbox.encode());
-        // SAFETY: the counter is boxed and lives as long as the ring; the process ends when the worker does.
-        unsafe { self.ring.push(&read) }
+    /// Queues a command that a driver made for one of its tags.
+    fn command(&mut self, command: squeue::Entry, tag: TagId) -> io::Result<()> {
+        // SAFETY: a queue's command points at nothing but the tag's stable buffer, which lives as long as the driver, and the
+        // driver is dropped after every tag's last completion.
+        unsafe { self.ring.command(command, tag.encode()) }
     }
 
-    fn tag_event(&mut self, slot: u32, tag: u16, result: i32) -> io::Result<()> {
+    /// Has the ring read the inbox's eventfd. A failure shows in the completion.
+    fn arm_inbox(&mut self, count: Vec<u8>) {
+        let inbox = Arc::clone(&self.inbox) as Arc<dyn AsFd>;
+        self.ring.start(Op::read(Target::Open(inbox), 0, count), Waiting::Inbox);
+    }
+
+    fn tag_event(&mut self, TagId { slot, tag }: TagId, result: i32) -> io::Result<()> {
         let Some(queue) = self.queues.get_mut(slot as usize) else {
             return Err(io::Error::other(format!("completion for queue slot {slot}, which is empty")));
         };
@@ -378,34 +384,15 @@ impl Loop {
         Ok(())
     }
 
-    fn submit_wants(&mut self) -> io::Result<()> {
+    fn submit_wants(&mut self) {
         for want in self.shard.wants() {
             match want {
-                Want::Sync { op, file } => {
-                    let sync = opcode::Fsync::new(types::Fd(descriptor(&*file)?))
-                        .flags(types::FsyncFlags::DATASYNC)
-                        .build()
-                        .user_data(Event::Sync(op).encode());
-                    // SAFETY: a sync points to no memory.
-                    unsafe { self.ring.push(&sync)? };
+                Want::Sync { op, file } => self.ring.start(Op::sync_data(file), Waiting::Sync(op)),
+                Want::Read { op, file, offset, buffer } => {
+                    self.ring.start(Op::read(file, offset, buffer).whole(), Waiting::Read(op))
                 }
-                Want::Read { op, file, offset, mut buffer } => {
-                    let key = self.reads.vacant_key();
-                    let len = u32::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-                    let read = opcode::Read::new(types::Fd(descriptor(&*file)?), buffer.as_mut_ptr(), len)
-                        .offset(offset)
-                        .build()
-                        .user_data(
-                            Event::Read(u32::try_from(key).map_err(|_| io::ErrorKind::QuotaExceeded)?)
-                                .encode(),
-                        );
-                    self.reads.insert((op, buffer));
-                    // SAFETY: the buffer's heap block stays in `reads`, unmoved, until the completion has been seen.
-                    unsafe { self.ring.push(&read)? };
-                }
-            }
+            };
         }
-        Ok(())
     }
 
     fn finish_completed(&mut self) -> io::Result<()> {
@@ -442,9 +429,8 @@ impl Loop {
     fn commit(&mut self, slot: u32, tag: u16, result: Result<u32, &Failure>) -> io::Result<()> {
         let queue = &mut self.queues[slot as usize];
         queue.stats.in_flight.sub(1);
-        let commit = queue.driver.commit(tag, slot, result).user_data(Event::Tag { slot, tag }.encode());
-        // SAFETY: as for fetch commands in `attach`.
-        unsafe { self.ring.push(&commit) }
+        let commit = queue.driver.commit(tag, slot, result);
+        self.command(commit, TagId { slot, tag })
     }
 
     fn report(&self, slot: u32, tag: u16, operation: Option<Operation>, failure: &Failure) {
@@ -465,13 +451,6 @@ impl Loop {
             "request failed"
         );
     }
-}
-
-/// The descriptor of a segment file; a worker's cache is always on a real directory.
-fn descriptor(file: &dyn SegmentFile) -> io::Result<RawFd> {
-    file.fd()
-        .map(|fd| fd.as_raw_fd())
-        .ok_or_else(|| io::Error::other("the cache's disk has no file descriptors"))
 }
 
 /// Counts a request that was carried out.
@@ -500,9 +479,4 @@ fn count(
             stats.zero_bytes.add(range_bytes.unwrap_or(0));
         }
     }
-}
-
-/// A completion's result as the call would have returned it.
-fn outcome(result: i32) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.wrapping_neg()))
 }

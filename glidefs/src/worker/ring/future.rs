@@ -1,0 +1,216 @@
+//! Completions that are awaited.
+//!
+//! Owns the link between an operation and the future that waits for it, and a reactor that drives a ring of such operations
+//! on one thread. Does not own memory: while the operation is under way the ring has it, whether or not anybody waits.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::kernel::Ring;
+use super::memory::{Buffer, Memory};
+use super::operation::Op;
+use super::under_way::{Completion, Event, OpId};
+
+/// How long a reactor that is dropped waits for what is under way.
+const DROP_PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+struct Shared {
+    outcome: Option<(Memory, io::Result<usize>)>,
+    waker: Option<Waker>,
+}
+
+/// A promise of a completion, to be the context of an operation, and the future that it resolves.
+pub fn promise<B: Buffer>() -> (Promise, Pending<B>) {
+    let shared = Rc::new(RefCell::default());
+    (Promise { shared: Rc::clone(&shared) }, Pending { shared, buffer: PhantomData })
+}
+
+/// The ring's end: to be resolved with the completion.
+#[derive(Debug)]
+pub struct Promise {
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl Promise {
+    /// Hands the outcome to whoever waits. If nobody does any more, the memory is freed here.
+    pub fn resolve(self, result: io::Result<usize>, memory: Memory) {
+        let waker = {
+            let mut shared = self.shared.borrow_mut();
+            shared.outcome = Some((memory, result));
+            shared.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The end that is awaited: gives the memory back, and the bytes moved or why the operation failed.
+///
+/// Dropping it neither cancels the operation nor frees its memory: both end with the completion.
+#[must_use = "an operation goes on without it, but nobody learns how it ended"]
+pub struct Pending<B> {
+    shared: Rc<RefCell<Shared>>,
+    buffer: PhantomData<fn() -> B>,
+}
+
+impl<B: Buffer> Future for Pending<B> {
+    type Output = (B, io::Result<usize>);
+
+    /// # Panics
+    /// When the promise was resolved with memory of another type than `B`, which [`Reactor`] never does.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut shared = self.shared.borrow_mut();
+        if let Some((memory, result)) = shared.outcome.take() {
+            let Some(buffer) = B::from_memory(memory) else {
+                panic!("a promise was resolved with the memory of another operation")
+            };
+            return Poll::Ready((buffer, result));
+        }
+        if !shared.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            shared.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl<B> fmt::Debug for Pending<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// A ring whose operations are awaited, all on one thread. Clones share it.
+///
+/// Operations reach the kernel in batches, when the reactor [turns](Self::turn).
+#[derive(Clone)]
+pub struct Reactor {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    ring: RefCell<Ring<Promise>>,
+    events: RefCell<Vec<Event<Promise>>>,
+}
+
+impl Reactor {
+    /// A reactor over `ring`.
+    pub fn new(ring: Ring<Promise>) -> Self {
+        Self { inner: Rc::new(Inner { ring: RefCell::new(ring), events: RefCell::default() }) }
+    }
+
+    /// Starts `op`, at the next turn at the latest.
+    pub fn start<B: Buffer>(&self, op: Op<B>) -> Pending<B> {
+        self.start_with_id(op).1
+    }
+
+    /// Starts `op` and tells its id, to [cancel](Self::cancel) it.
+    pub fn start_with_id<B: Buffer>(&self, op: Op<B>) -> (OpId, Pending<B>) {
+        let (promise, pending) = promise();
+        (self.inner.ring.borrow_mut().start(op, promise), pending)
+    }
+
+    /// An empty chain: of its operations each starts when the one before it has completed in full.
+    pub fn chain(&self) -> Chain<'_> {
+        Chain { reactor: self, ops: Vec::new() }
+    }
+
+    /// Asks the kernel to give up an operation. Its future becomes ready in any case.
+    pub fn cancel(&self, id: OpId) -> io::Result<()> {
+        self.inner.ring.borrow_mut().cancel(id)
+    }
+
+    /// Gives access to the ring, to register files or an arena.
+    pub fn with_ring<T>(&self, work: impl FnOnce(&mut Ring<Promise>) -> T) -> T {
+        work(&mut self.inner.ring.borrow_mut())
+    }
+
+    /// Submits what was started, waits at most for `timeout` for something to complete, and wakes those who wait for it.
+    pub fn turn(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.inner.ring.borrow_mut().submit_and_wait(timeout)?;
+        self.inner.deliver();
+        Ok(())
+    }
+
+    /// Drives `future` and the operations it starts to its end.
+    ///
+    /// # Errors
+    /// When the ring fails. A future that waits for something else than operations of this reactor is never woken.
+    pub fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        let mut future = pin!(future);
+        // The future is polled after every turn, so nobody has to be woken.
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return Ok(output);
+            }
+            self.turn(None)?;
+        }
+    }
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let under_way = self.inner.ring.borrow().under_way();
+        f.debug_struct("Reactor").field("under_way", &under_way).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn deliver(&self) {
+        let mut events = std::mem::take(&mut *self.events.borrow_mut());
+        self.ring.borrow_mut().drain(&mut events);
+        // The ring is not borrowed here: a waker or a dropped buffer may come back into the reactor.
+        for event in events.drain(..) {
+            if let Event::Operation(Completion { context, result, memory }) = event {
+                context.resolve(result, memory);
+            }
+        }
+        *self.events.borrow_mut() = events;
+    }
+}
+
+impl Drop for Inner {
+    /// Ends what is under way, so that futures that outlive the reactor become ready.
+    fn drop(&mut self) {
+        let ended = self.ring.get_mut().shut_down(DROP_PATIENCE, self.events.get_mut());
+        if let Err(error) = ended {
+            tracing::error!(error = &error as &dyn std::error::Error, "a ring could not be shut down");
+        }
+        self.deliver();
+    }
+}
+
+/// A chain being put together; see [`Ring::start_chain`].
+#[must_use = "a chain does nothing until it is started"]
+pub struct Chain<'a> {
+    reactor: &'a Reactor,
+    ops: Vec<(Op<Memory>, Promise)>,
+}
+
+impl Chain<'_> {
+    /// Adds `op` at the end.
+    pub fn then<B: Buffer>(&mut self, op: Op<B>) -> Pending<B> {
+        let (promise, pending) = promise();
+        self.ops.push((op.erase(), promise));
+        pending
+    }
+
+    /// Starts the chain, at the next turn at the latest.
+    pub fn start(mut self) {
+        self.reactor.inner.ring.borrow_mut().start_chain(&mut self.ops, &mut Vec::new());
+    }
+}
+
+impl fmt::Debug for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chain").field("ops", &self.ops.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,405 @@
+//! The queues shared with the kernel, and everything the kernel still uses.
+//!
+//! Owns the ring, its tables of registered files and buffers, the memory of operations under way, and all `unsafe` of this
+//! layer. Does not own what a context or a command's token means.
+//!
+//! Invariants: an entry that points to memory is pushed only after that memory was put into `under_way`, and taken out of
+//! it only with the entry's last completion; `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode, squeue};
+use slab::Slab;
+
+use super::memory::{Buffer, Memory};
+use super::operation::{Kind, Op};
+use super::options::{KernelWorkers, Options};
+use super::under_way::{
+    Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay,
+};
+use crate::buffer::Pool;
+
+/// How long a ring that is dropped waits for what is under way, before it leaks the memory.
+const DROP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// An io_uring whose operations carry contexts of type `C`. It stays on the thread that made it.
+pub struct Ring<C> {
+    // Dropped before the arena it has registered.
+    ring: IoUring,
+    /// Keeps the registered arena alive.
+    arena: Option<Pool>,
+    under_way: Slab<UnderWay<C>>,
+    /// Completions taken off the queue but not looked at yet.
+    seen: VecDeque<(u64, i32)>,
+    /// Completions of operations that could not be started.
+    refused: Vec<Event<C>>,
+    generation: u32,
+    /// One bit for each operation the kernel knows.
+    supported: u128,
+    /// Empty vectors, kept for their room.
+    spare_pieces: Vec<Vec<libc::iovec>>,
+    /// Entries of a chain being started; kept for its room.
+    chain: Vec<squeue::Entry>,
+    /// Whether submissions may be taken by a thread that serves other rings too, and so cuts chains.
+    shares_submission_thread: bool,
+}
+
+impl<C> Ring<C> {
+    /// A ring for the calling thread. Where the kernel can (6.1), completions are worked on only when the thread asks for them.
+    pub fn new(options: &Options) -> io::Result<Self> {
+        let ring = options.build()?;
+        if options.files_max > 0 {
+            ring.submitter().register_files_sparse(options.files_max)?;
+        }
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let supported =
+            (0..128).filter(|&code| probe.is_supported(code)).fold(0, |bits, code| bits | 1 << code);
+        Ok(Self {
+            ring,
+            arena: None,
+            under_way: Slab::new(),
+            seen: VecDeque::new(),
+            refused: Vec::new(),
+            generation: 0,
+            supported,
+            spare_pieces: Vec::new(),
+            chain: Vec::new(),
+            shares_submission_thread: options.submission_thread.is_some() && options.workers_of.is_some(),
+        })
+    }
+
+    /// Registers the arena of `pool`, once, for operations on its slots; the ring keeps the arena alive.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when there is one. The kernel's `ENOMEM` means that `RLIMIT_MEMLOCK` is below the arena's size.
+    pub fn register_arena(&mut self, pool: &Pool) -> io::Result<()> {
+        if self.arena.is_some() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the ring has a registered arena"));
+        }
+        let (start, bytes) = pool.arena();
+        let pieces: Vec<_> = (0..bytes)
+            .step_by(REGISTERED_BYTES_MAX)
+            .map(|at| libc::iovec {
+                iov_base: start.wrapping_add(at).cast_mut().cast(),
+                iov_len: REGISTERED_BYTES_MAX.min(bytes - at),
+            })
+            .collect();
+        // SAFETY: the pieces are the arena's own mapping, which lives as long as the pool; `arena` keeps the pool until after
+        // the ring is closed, because it is declared after it.
+        unsafe { self.ring.submitter().register_buffers(&pieces)? };
+        self.arena = Some(pool.clone());
+        Ok(())
+    }
+
+    /// Whether operations on slots of a registered arena can be started.
+    pub fn has_arena(&self) -> bool {
+        self.arena.is_some()
+    }
+
+    /// Whether the kernel knows operations of this kind.
+    pub fn supports(&self, kind: Kind) -> bool {
+        self.supported >> kind.code() & 1 == 1
+    }
+
+    /// The kernel's workers of this ring, for another ring to share.
+    pub fn workers(&self) -> io::Result<KernelWorkers> {
+        KernelWorkers::of(self.as_fd())
+    }
+
+    /// Registers `fd` at place `slot`.
+    pub fn register_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
+        self.update_file(slot, fd)
+    }
+
+    /// Lets go of the file at place `slot`. A registered file outlives `close`, and would keep its device alive.
+    pub fn unregister_file(&self, slot: u32) -> io::Result<()> {
+        self.update_file(slot, -1)
+    }
+
+    fn update_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
+        match self.ring.submitter().register_files_update(slot, &[fd])? {
+            1 => Ok(()),
+            _ => Err(io::Error::other("the ring's file table took no entry")),
+        }
+    }
+
+    /// Operations started whose completions have not been drained.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len() + self.refused.len()
+    }
+
+    /// Queues `op`. Its memory belongs to the ring until [`drain`](Self::drain) hands out the completion; that also
+    /// tells when it could not be started. Nothing reaches the kernel before the next submit, unless the queue is full.
+    pub fn start<B: Buffer>(&mut self, op: Op<B>, context: C) -> OpId {
+        let id = self.adopt(op.erase(), context);
+        if let Err(error) = self.encode(id).and_then(|entry| self.push(&[entry])) {
+            self.refuse(id, error);
+        }
+        id
+    }
+
+    /// Queues `ops` so that each starts when the one before it has completed in full. When one fails or is cut short, those
+    /// after it fail with `ECANCELED`. Empties `ops`, and adds the ids of the operations to `ids` in their order.
+    ///
+    /// A chain that cannot be queued as a whole fails as a whole: one longer than the submission queue, and any chain on a
+    /// ring that shares another one's submission thread, which takes few entries at a time and cuts chains where it stops.
+    pub fn start_chain(&mut self, ops: &mut Vec<(Op<Memory>, C)>, ids: &mut Vec<OpId>) {
+        let first = ids.len();
+        for (op, context) in ops.drain(..) {
+            ids.push(self.adopt(op, context));
+        }
+        let chain = &ids[first..];
+        if let Err(error) = self.push_chain(chain) {
+            let code = error.raw_os_error();
+            for &id in chain {
+                let error = code.map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+                self.refuse(id, error);
+            }
+        }
+    }
+
+    fn push_chain(&mut self, ids: &[OpId]) -> io::Result<()> {
+        if self.shares_submission_thread {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let mut entries = std::mem::take(&mut self.chain);
+        entries.clear();
+        for (at, &id) in ids.iter().enumerate() {
+            if let Some(op) = self.under_way.get_mut(id.key as usize) {
+                // What is sent again for a short transfer would come after the rest of the chain.
+                op.whole = false;
+            }
+            let linked = if at + 1 < ids.len() { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
+            entries.push(self.encode(id)?.flags(linked));
+        }
+        let pushed = self.push(&entries);
+        self.chain = entries;
+        pushed
+    }
+
+    /// Asks the kernel to give up an operation. Its completion comes in any case, with `ECANCELED` if it was not done yet.
+    pub fn cancel(&mut self, id: OpId) -> io::Result<()> {
+        match self.under_way.get_mut(id.key as usize) {
+            Some(op) if op.generation == id.generation => op.cancelled = true,
+            _ => return Ok(()),
+        }
+        self.push(&[opcode::AsyncCancel::new(id.encode()).build().user_data(IGNORED)])
+    }
+
+    /// Queues a ready-made `entry`, the completion of which is reported with `token`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a token of 2^63 or above; whatever a submit fails with when the queue was full.
+    ///
+    /// # Safety
+    /// Whatever memory `entry` points to stays valid until its completion has been seen, or the process ends.
+    pub unsafe fn command(&mut self, entry: squeue::Entry, token: u64) -> io::Result<()> {
+        if token >= OPERATION {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.push(&[entry.user_data(token)])
+    }
+
+    /// Submits what is queued without waiting.
+    pub fn submit(&mut self) -> io::Result<()> {
+        tolerate(self.ring.submit())
+    }
+
+    /// Submits what is queued and waits for a completion, at most for `timeout`; `Some(0)` only looks.
+    pub fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let has_some = !self.seen.is_empty() || !self.refused.is_empty();
+        let timeout = if has_some { Some(Duration::ZERO) } else { timeout };
+        let submitter = self.ring.submitter();
+        match timeout {
+            None => tolerate(submitter.submit_and_wait(1)),
+            Some(timeout) => {
+                let timespec = Timespec::from(timeout);
+                // Waiting for one completion with a deadline also runs deferred task work, which a plain submit does not.
+                tolerate(submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timespec)))
+            }
+        }
+    }
+
+    /// Moves all completions that have arrived to `into`.
+    pub fn drain(&mut self, into: &mut Vec<Event<C>>) {
+        into.append(&mut self.refused);
+        self.collect();
+        while let Some((user_data, result)) = self.seen.pop_front() {
+            into.extend(self.completed(user_data, result));
+        }
+        into.append(&mut self.refused);
+    }
+
+    /// Cancels all operations, waits for them at most for `patience`, and moves what completed to `into`.
+    pub fn shut_down(&mut self, patience: Duration, into: &mut Vec<Event<C>>) -> io::Result<()> {
+        let ids: Vec<_> = self
+            .under_way
+            .iter()
+            .filter_map(|(key, op)| Some(OpId { key: u32::try_from(key).ok()?, generation: op.generation }))
+            .collect();
+        for id in ids {
+            self.cancel(id)?;
+        }
+        let deadline = Instant::now() + patience;
+        loop {
+            self.drain(into);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.under_way.is_empty() || left.is_zero() {
+                return Ok(());
+            }
+            self.submit_and_wait(Some(left))?;
+        }
+    }
+
+    /// Takes completions off the shared queue.
+    fn collect(&mut self) {
+        self.seen.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+    }
+
+    /// Takes over the memory of an operation, without starting it.
+    fn adopt(&mut self, op: Op<Memory>, context: C) -> OpId {
+        let Op { kind, target, offset, buffer: memory, window, whole, after_all } = op;
+        self.generation = (self.generation + 1) % GENERATIONS;
+        let generation = self.generation;
+        let window = window.unwrap_or(0..memory.bytes());
+        let pieces = self.spare_pieces.pop().unwrap_or_default();
+        let key = self.under_way.insert(UnderWay {
+            context,
+            memory,
+            kind,
+            target,
+            offset,
+            window,
+            whole,
+            after_all,
+            cancelled: false,
+            moved: 0,
+            generation,
+            pieces,
+        });
+        // An entry takes more than a byte of memory: 2^32 of them are out of reach.
+        OpId { key: u32::try_from(key).unwrap_or(u32::MAX), generation }
+    }
+
+    /// The entry for what is left to do of an operation. It points to memory in `under_way`.
+    fn encode(&mut self, id: OpId) -> io::Result<squeue::Entry> {
+        let arena = self.arena.as_ref().map(Pool::arena);
+        let supported = self.supported;
+        let op = self.under_way.get_mut(id.key as usize).ok_or(io::ErrorKind::NotFound)?;
+        if supported >> op.kind.code() & 1 == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(op.entry(arena)?.user_data(id.encode()))
+    }
+
+    /// Puts `entries` into the submission queue, all at once, submitting what is queued when there is no room.
+    ///
+    /// Callers pass entries that point to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to what
+    /// the caller of [`command`](Self::command) answers for.
+    fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
+        if entries.len() > self.ring.params().sq_entries() as usize {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a chain longer than the submission queue",
+            ));
+        }
+        loop {
+            // SAFETY: memory in `under_way` stays where it is until `completed` sees the completion with the same
+            // `user_data`: heap blocks and slots do not move with their owners, `pieces` is not changed while its entry is
+            // queued, and `drop` waits for completions or leaks what is left. Commands are covered by `command`'s contract.
+            if unsafe { self.ring.submission().push_multiple(entries) }.is_ok() {
+                return Ok(());
+            }
+            if self.ring.params().is_setup_sqpoll() {
+                self.submit()?;
+                tolerate(self.ring.submitter().squeue_wait())?;
+            } else {
+                self.submit()?;
+            }
+            // The kernel takes no submission while its completion queue overflows.
+            self.collect();
+        }
+    }
+
+    /// Ends an operation that could not be started.
+    fn refuse(&mut self, id: OpId, error: io::Error) {
+        let op = self.under_way.remove(id.key as usize);
+        let done = self.done(op, Err(error));
+        self.refused.push(done);
+    }
+
+    fn done(&mut self, mut op: UnderWay<C>, result: io::Result<usize>) -> Event<C> {
+        if op.pieces.capacity() > 0 {
+            op.pieces.clear();
+            self.spare_pieces.push(op.pieces);
+        }
+        Event::Operation(Completion { context: op.context, result, memory: op.memory })
+    }
+
+    /// What a completion means; `None` when there is more to come, or nobody waits.
+    fn completed(&mut self, user_data: u64, result: i32) -> Option<Event<C>> {
+        if user_data < OPERATION {
+            return Some(Event::Command { token: user_data, result });
+        }
+        if user_data == IGNORED {
+            return None;
+        }
+        let id = OpId::decode(user_data);
+        let Some(op) = self.under_way.get_mut(id.key as usize).filter(|op| op.generation == id.generation)
+        else {
+            tracing::error!(user_data, result, "the ring completed an operation that is not under way");
+            return None;
+        };
+        let outcome = match op.advance(result) {
+            Some(outcome) => outcome,
+            None => match self.encode(id).and_then(|entry| self.push(&[entry])) {
+                Ok(()) => return None,
+                Err(error) => Err(error),
+            },
+        };
+        let op = self.under_way.remove(id.key as usize);
+        Some(self.done(op, outcome))
+    }
+}
+
+impl<C> AsFd for Ring<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the ring's own and open as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl<C> Drop for Ring<C> {
+    /// The kernel goes on with operations after a ring is closed, so they have to end first.
+    fn drop(&mut self) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let ended = self.shut_down(DROP_PATIENCE, &mut Vec::new());
+        if !self.under_way.is_empty() {
+            tracing::error!(
+                operations = self.under_way.len(),
+                ?ended,
+                "operations did not end: leaking their memory"
+            );
+            std::mem::forget(std::mem::take(&mut self.under_way));
+            std::mem::forget(self.arena.take());
+        }
+    }
+}
+
+/// Results of a submit that only mean "look at the completions and come again".
+fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        },
+    }
+}

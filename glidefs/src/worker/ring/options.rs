@@ -1,0 +1,108 @@
+//! How a ring is set up.
+//!
+//! Owns the choices and their defaults. Does not own the ring that comes of them ([`super::kernel`]).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::IoUring;
+
+use super::super::affinity::Cpu;
+
+/// Choices made when a ring is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Entries of the submission queue, at least; more may be started, which then costs further system calls.
+    pub submissions: u32,
+    /// Entries of the completion queue, at least. Beyond it the kernel keeps a backlog.
+    pub completions: u32,
+    /// Places for registered files.
+    pub files_max: u32,
+    /// A kernel thread that picks up submissions, so that submitting needs no system call.
+    pub submission_thread: Option<SubmissionThread>,
+    /// Completions are polled for instead of signalled by interrupts. Only reads and writes of files opened with
+    /// `O_DIRECT`, on a device that has queues for it, can be started on such a ring.
+    pub poll_completions: bool,
+    /// Share the kernel's workers with another ring.
+    pub workers_of: Option<KernelWorkers>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            submissions: 1024,
+            completions: 16 * 1024,
+            files_max: 0,
+            submission_thread: None,
+            poll_completions: false,
+            workers_of: None,
+        }
+    }
+}
+
+impl Options {
+    /// Sets up a ring as chosen, as modern as the kernel can.
+    pub(super) fn build(&self) -> io::Result<IoUring> {
+        match self.build_with(true) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.build_with(false),
+            other => other,
+        }
+    }
+
+    fn build_with(&self, modern: bool) -> io::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        // An entry the kernel refuses must not cut a chain (SUBMIT_ALL came with Linux 5.18, before ublk).
+        builder.setup_cqsize(self.completions.max(self.submissions)).setup_clamp().setup_submit_all();
+        if modern {
+            // SINGLE_ISSUER came with Linux 6.0 and DEFER_TASKRUN with 6.1; without them the ring is slower, not different.
+            builder.setup_single_issuer();
+            if self.submission_thread.is_none() {
+                builder.setup_defer_taskrun();
+            }
+        }
+        if let Some(thread) = self.submission_thread {
+            builder.setup_sqpoll(u32::try_from(thread.idle.as_millis()).unwrap_or(u32::MAX));
+            if let Some(cpu) = thread.cpu {
+                builder.setup_sqpoll_cpu(u32::try_from(cpu.0).map_err(|_| io::ErrorKind::InvalidInput)?);
+            }
+        }
+        if self.poll_completions {
+            builder.setup_iopoll();
+        }
+        if let Some(workers) = &self.workers_of {
+            builder.setup_attach_wq(workers.as_fd().as_raw_fd());
+        }
+        builder.build(self.submissions)
+    }
+}
+
+/// A kernel thread that polls the submission queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SubmissionThread {
+    /// How long it polls without finding anything before it sleeps.
+    pub idle: Duration,
+    /// The CPU it is bound to.
+    pub cpu: Option<Cpu>,
+}
+
+/// The kernel side of one ring, for others to share; it may be sent to other threads.
+///
+/// What is shared depends on the kernel. Since Linux 5.12 the threads that carry out blocking operations belong to the
+/// task, so rings of one thread share them anyway, and this shares the submission thread, where there is one.
+#[derive(Clone, Debug)]
+pub struct KernelWorkers(Arc<OwnedFd>);
+
+impl KernelWorkers {
+    /// Those of the ring behind `ring`.
+    pub(super) fn of(ring: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(Arc::new(ring.try_clone_to_owned()?)))
+    }
+}
+
+impl AsFd for KernelWorkers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

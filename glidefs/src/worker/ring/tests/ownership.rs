@@ -1,0 +1,133 @@
+//! Memory is the ring's until the kernel is done with it, whoever else has lost interest.
+
+use std::sync::Arc;
+
+use super::super::{Op, Options};
+use super::*;
+use crate::worker::executor::Executor;
+
+#[test]
+fn a_slot_comes_back_to_the_pool_with_the_completion_and_not_before() {
+    let (pool, stats) = pool(1);
+    let reactor = reactor(&pool);
+    let (read, write) = pipe();
+    for polled in [false, true] {
+        let mut pending = reactor.start(Op::read_fixed(Arc::clone(&read), 0, slot(&pool, 1 << 17, 0)));
+        if polled {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(std::pin::Pin::new(&mut pending).poll(&mut context).is_pending());
+        }
+        drop(pending);
+        for _ in 0..3 {
+            reactor.turn(Some(Duration::from_millis(2))).unwrap();
+            assert_eq!(stats.pool.live_bytes.get(), 1 << 17, "the kernel may still write to it");
+            assert!(pool.try_acquire(1).is_none(), "it was the only slot");
+        }
+        nix::unistd::write(&write, &[1; 16]).unwrap();
+        reactor.turn(Some(PATIENCE)).unwrap();
+        assert_eq!(stats.pool.live_bytes.get(), 0);
+        assert!(pool.try_acquire(1).is_some_and(|slot| slot[..16] == [1; 16]));
+    }
+}
+
+#[test]
+fn a_ring_that_is_dropped_ends_what_is_under_way_and_frees_its_memory() {
+    let (pool, stats) = pool(2);
+    let (read, write) = pipe();
+    let mut ring: Ring<()> = ring(&Options::default());
+    ring.register_arena(&pool).unwrap();
+    ring.start(Op::read_fixed(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
+    ring.start(Op::readv(Arc::clone(&read), 0, vec![slot(&pool, BLOCK, 0), slot(&pool, BLOCK, 0)]), ());
+    ring.submit().unwrap();
+    ring.start(Op::read(Arc::clone(&read), 0, slot(&pool, BLOCK, 0)), ());
+    assert_eq!(stats.pool.live_bytes.get(), 4 * BLOCK as u64);
+    drop(ring);
+    assert_eq!(stats.pool.live_bytes.get(), 0);
+    nix::unistd::write(&write, &[9; 4]).unwrap();
+    let mut bytes = [0; 8];
+    assert_eq!(nix::unistd::read(&read, &mut bytes).unwrap(), 4, "nobody else has read them");
+}
+
+#[test]
+fn the_arena_lives_as_long_as_the_ring_it_is_registered_with() {
+    let (pool, stats) = pool(1);
+    let weak_count = Arc::strong_count(&stats);
+    let mut ring: Ring<()> = ring(&Options::default());
+    ring.register_arena(&pool).unwrap();
+    let slot = slot(&pool, BLOCK, 3);
+    drop(pool);
+    let file = file();
+    ring.start(Op::write_fixed(file, 0, slot), ());
+    assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), BLOCK);
+    assert_eq!(Arc::strong_count(&stats), weak_count, "the arena holds the counters");
+    drop(ring);
+    assert_eq!(Arc::strong_count(&stats), 1);
+}
+
+#[test]
+fn the_file_stays_open_until_the_operation_has_ended() {
+    let mut ring: Ring<()> = ring(&Options::default());
+    let file = file();
+    let watch = Arc::downgrade(&file);
+    ring.start(Op::write(file, 0, vec![1; 8]), ());
+    assert!(watch.upgrade().is_some());
+    assert_eq!(wait(&mut ring, 1).remove(0).result.unwrap(), 8);
+    assert!(watch.upgrade().is_none());
+}
+
+#[test]
+fn futures_that_outlive_their_reactor_become_ready() {
+    let reactor = reactor(&pool(1).0);
+    let (read, _write) = pipe();
+    let pending = reactor.start(Op::read(read, 0, vec![4; 3]));
+    drop(reactor);
+    let other = super::reactor(&pool(1).0);
+    let (bytes, result) = other.block_on(pending).unwrap();
+    assert_eq!((errno(result), bytes), (libc::ECANCELED, vec![4; 3]));
+}
+
+#[test]
+fn tasks_of_the_executor_await_operations() {
+    let (pool, stats) = pool(1);
+    let reactor = reactor(&pool);
+    let mut executor = Executor::new(Arc::new(|| ()));
+    let file = file();
+    for at in 0..100_u64 {
+        let (reactor, pool, file) = (reactor.clone(), pool.clone(), Arc::clone(&file));
+        executor.spawn(async move {
+            // More tasks than the arena holds slots.
+            let mut slot = pool.acquire(BLOCK).unwrap().await;
+            slot.fill(at as u8);
+            let (slot, result) = reactor.start(Op::write_fixed(file.clone(), at * BLOCK as u64, slot)).await;
+            assert_eq!(result.unwrap(), BLOCK);
+            let (slot, result) = reactor.start(Op::read_fixed(file, at * BLOCK as u64, slot)).await;
+            assert_eq!((result.unwrap(), &slot[..]), (BLOCK, &[at as u8; BLOCK][..]));
+        });
+    }
+    let mut ended = executor.run_ready();
+    while ended < 100 {
+        reactor.turn(Some(PATIENCE)).unwrap();
+        ended += executor.run_ready();
+    }
+    assert_eq!(stats.pool.live_bytes.get(), 0);
+}
+
+#[test]
+fn commands_are_reported_with_their_tokens() {
+    let mut ring: Ring<()> = ring(&Options::default());
+    for token in [0, 1, (1 << 63) - 1] {
+        // SAFETY: it points to no memory.
+        unsafe { ring.command(io_uring::opcode::Nop::new().build(), token) }.unwrap();
+    }
+    // SAFETY: as above.
+    assert!(unsafe { ring.command(io_uring::opcode::Nop::new().build(), 1 << 63) }.is_err());
+    let mut tokens = Vec::new();
+    while tokens.len() < 3 {
+        for event in completed_by_now(&mut ring) {
+            let Event::Command { token, result: 0 } = event else { panic!("{event:?}") };
+            tokens.push(token);
+        }
+    }
+    tokens.sort_unstable();
+    assert_eq!(tokens, [0, 1, (1 << 63) - 1]);
+}

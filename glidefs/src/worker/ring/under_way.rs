@@ -1,0 +1,195 @@
+//! An operation between its start and its completion.
+//!
+//! Owns how an operation is encoded, what the result of a transfer makes of it, and the names of operations. Does not own the
+//! queues, and makes nothing unsafe: an entry is harmless until [`super::kernel`] pushes it.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use io_uring::types::FsyncFlags;
+use io_uring::{opcode, squeue, types};
+
+use super::memory::Memory;
+use super::operation::{Kind, Target};
+
+/// Set in the `user_data` of operations, clear in that of commands.
+pub(super) const OPERATION: u64 = 1 << 63;
+/// `user_data` of what nobody waits for.
+pub(super) const IGNORED: u64 = u64::MAX;
+/// Generations in use: 31 bits, without the last, which would make an [`OpId`] look like [`IGNORED`].
+pub(super) const GENERATIONS: u32 = u32::MAX >> 1;
+/// Bytes the kernel takes in one registered buffer, at most; a multiple of the largest slot, so that no slot is cut in two.
+pub(super) const REGISTERED_BYTES_MAX: usize = 1 << 30;
+/// Names an operation under way. Never that of an operation that has completed and another that took its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpId {
+    pub(super) key: u32,
+    pub(super) generation: u32,
+}
+
+impl OpId {
+    /// As `user_data`: the operation bit, 31 bits of generation, 32 bits of key.
+    pub(super) fn encode(self) -> u64 {
+        OPERATION | (u64::from(self.generation) << 32) | u64::from(self.key)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each field was put there by `encode` with that width"
+    )]
+    pub(super) fn decode(user_data: u64) -> Self {
+        Self { key: user_data as u32, generation: ((user_data & !OPERATION) >> 32) as u32 }
+    }
+}
+
+/// What an operation came to.
+#[derive(Debug)]
+pub struct Completion<C> {
+    /// What it was started with.
+    pub context: C,
+    /// Bytes moved, or why it failed. Fewer bytes than were asked for are a short transfer, not an error.
+    pub result: io::Result<usize>,
+    /// The memory it was started with.
+    pub memory: Memory,
+}
+
+/// Something that completed.
+#[derive(Debug)]
+pub enum Event<C> {
+    /// A command pushed with [`Ring::command`].
+    Command {
+        /// Its token.
+        token: u64,
+        /// The kernel's result.
+        result: i32,
+    },
+    /// An operation.
+    Operation(Completion<C>),
+}
+
+/// An operation the kernel has not completed yet.
+pub(super) struct UnderWay<C> {
+    pub context: C,
+    pub memory: Memory,
+    pub kind: Kind,
+    pub target: Target,
+    pub offset: u64,
+    pub window: Range<usize>,
+    pub whole: bool,
+    pub after_all: bool,
+    pub cancelled: bool,
+    /// Bytes moved by earlier transfers of a `whole` operation.
+    pub moved: usize,
+    pub generation: u32,
+    /// Addresses of the bytes still to move; a vectored operation points to them.
+    pub pieces: Vec<libc::iovec>,
+}
+
+impl<C> UnderWay<C> {
+    /// What a transfer's `result` makes of the operation; `None` when the rest is to be sent again.
+    pub(super) fn advance(&mut self, result: i32) -> Option<io::Result<usize>> {
+        let wanted = self.window.len();
+        let goes_on = self.whole && !self.cancelled;
+        let Ok(bytes) = usize::try_from(result) else {
+            let code = result.wrapping_neg();
+            return match code {
+                libc::EINTR if goes_on => None,
+                // A direct read cannot go on from within a block, and only the end of the file can have stopped it there.
+                libc::EINVAL if self.moved > 0 && self.kind.reads() => Some(Ok(self.moved)),
+                libc::ECANCELED if self.moved > 0 => Some(Ok(self.moved)),
+                _ => Some(Err(io::Error::from_raw_os_error(code))),
+            };
+        };
+        self.moved += bytes;
+        if !goes_on || self.moved >= wanted {
+            return Some(Ok(self.moved));
+        }
+        match bytes {
+            0 if self.kind.reads() => Some(Ok(self.moved)),
+            0 => Some(Err(io::ErrorKind::WriteZero.into())),
+            _ => None,
+        }
+    }
+
+    /// The entry for what is left to do. It points to `memory` and `pieces`, which must stay until its completion.
+    pub(super) fn entry(&mut self, arena: Option<(*const u8, usize)>) -> io::Result<squeue::Entry> {
+        let invalid = |why: &'static str| io::Error::new(io::ErrorKind::InvalidInput, why);
+        if self.window.start > self.window.end || self.window.end > self.memory.bytes() {
+            return Err(invalid("the window lies outside the memory"));
+        }
+        let (fd, mut flags) = match &self.target {
+            Target::Nothing => (-1, squeue::Flags::empty()),
+            Target::Registered(place) => {
+                let place = i32::try_from(*place).map_err(|_| invalid("no such registered file"))?;
+                (place, squeue::Flags::FIXED_FILE)
+            }
+            Target::Open(file) => (file.as_fd().as_raw_fd(), squeue::Flags::empty()),
+            Target::Segment(file) => match file.fd() {
+                Some(fd) => (fd.as_raw_fd(), squeue::Flags::empty()),
+                None => return Err(io::ErrorKind::Unsupported.into()),
+            },
+        };
+        if self.after_all {
+            flags |= squeue::Flags::IO_DRAIN;
+        }
+        let fd = types::Fd(fd);
+        let offset = self.offset.checked_add(self.moved as u64).ok_or_else(|| invalid("beyond any file"))?;
+        let window = self.window.start + self.moved..self.window.end;
+        gather(&mut self.memory, window, &mut self.pieces);
+        let index = if self.kind.is_fixed() { registered_index(&self.pieces, arena)? } else { 0 };
+        let first = self.pieces.first();
+        let start = first.map_or(std::ptr::null_mut(), |piece| piece.iov_base.cast::<u8>());
+        let bytes = u32::try_from(first.map_or(0, |piece| piece.iov_len))
+            .map_err(|_| invalid("more bytes than one operation can move"))?;
+        let count = u32::try_from(self.pieces.len()).map_err(|_| invalid("too many pieces"))?;
+        let pieces = self.pieces.as_ptr();
+        let entry = match self.kind {
+            Kind::Nop => opcode::Nop::new().build(),
+            Kind::Sync { data_only } => {
+                let how = if data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
+                opcode::Fsync::new(fd).flags(how).build()
+            }
+            Kind::Read => opcode::Read::new(fd, start, bytes).offset(offset).build(),
+            Kind::Write => opcode::Write::new(fd, start, bytes).offset(offset).build(),
+            Kind::ReadFixed => opcode::ReadFixed::new(fd, start, bytes, index).offset(offset).build(),
+            Kind::WriteFixed => opcode::WriteFixed::new(fd, start, bytes, index).offset(offset).build(),
+            Kind::Readv => opcode::Readv::new(fd, pieces, count).offset(offset).build(),
+            Kind::Writev => opcode::Writev::new(fd, pieces, count).offset(offset).build(),
+            Kind::ReadvFixed => opcode::ReadvFixed::new(fd, pieces, count, index).offset(offset).build(),
+            Kind::WritevFixed => opcode::WritevFixed::new(fd, pieces, count, index).offset(offset).build(),
+        };
+        Ok(entry.flags(flags))
+    }
+}
+
+/// Fills `pieces` with the addresses of the bytes of `window`.
+fn gather(memory: &mut Memory, window: Range<usize>, pieces: &mut Vec<libc::iovec>) {
+    pieces.clear();
+    let mut at = 0;
+    memory.for_each_part(|part| {
+        let within =
+            window.start.saturating_sub(at).min(part.len())..window.end.saturating_sub(at).min(part.len());
+        at += part.len();
+        if !within.is_empty() {
+            let part = &mut part[within];
+            pieces.push(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+        }
+    });
+}
+
+/// In which registered buffer all of `pieces` lie.
+fn registered_index(pieces: &[libc::iovec], arena: Option<(*const u8, usize)>) -> io::Result<u16> {
+    let refused = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let (start, bytes) = arena.ok_or_else(|| refused("the ring has no registered arena"))?;
+    let index_of = |piece: &libc::iovec| {
+        let offset = piece.iov_base.addr().checked_sub(start.addr()).filter(|&offset| offset < bytes);
+        offset.map(|offset| offset / REGISTERED_BYTES_MAX)
+    };
+    let Some(first) = pieces.first() else { return Ok(0) };
+    let index = index_of(first).ok_or_else(|| refused("the slot is not of the registered arena"))?;
+    if !pieces.iter().all(|piece| index_of(piece) == Some(index)) {
+        return Err(refused("the slots are not of one registered buffer"));
+    }
+    u16::try_from(index).map_err(|_| refused("the arena is too large"))
+}
