@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use glidefs::config::keys;
 
 /// The layers, highest first: each imports only those after it.
-const LAYERS: [&str; 13] = [
-    "daemon", "cli", "api", "config", "ublk", "worker", "router", "export", "cache", "store", "buffer",
-    "observe", "units",
+const LAYERS: [&str; 14] = [
+    "daemon", "cli", "bench", "api", "config", "ublk", "worker", "router", "export", "cache", "store",
+    "buffer", "observe", "units",
 ];
 
 /// External crates that belong to certain layers.
-const OWNERS: [(&str, &[&str]); 20] = [
+const OWNERS: [(&str, &[&str]); 22] = [
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
@@ -31,6 +31,8 @@ const OWNERS: [(&str, &[&str]); 20] = [
     ("clap_mangen", &["cli"]),
     ("comfy_table", &["cli"]),
     ("indicatif", &["cli"]),
+    ("hdrhistogram", &["bench"]),
+    ("plotters", &["bench"]),
     ("hyper", &["cli"]),
     ("hyper_util", &["cli"]),
     ("http_body_util", &["cli"]),

@@ -17,6 +17,8 @@ pub mod daemon;
 
 pub mod cli;
 
+pub mod bench;
+
 pub mod api;
 
 pub mod config;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::bench::BenchCommand;
 use crate::config::{ByteSize, DEFAULT_PATH};
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
@@ -81,6 +82,11 @@ pub(super) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Measure what this machine can do
+    Bench {
+        #[command(subcommand)]
+        command: BenchCommand,
     },
     /// Print a completion script
     #[command(after_help = "Example:\n  glidefs completions bash > /etc/bash_completion.d/glidefs")]

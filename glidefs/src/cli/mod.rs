@@ -5,6 +5,7 @@
 //! `--json` is JSON and nothing else.
 
 mod args;
+mod bench;
 mod client;
 mod commands;
 mod print;
@@ -63,6 +64,9 @@ enum CliError {
     /// The answer could not be printed.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
+    /// A measurement failed.
+    #[error(transparent)]
+    Bench(crate::bench::BenchError),
     /// The client could not be started.
     #[error("cannot start the client")]
     Runtime(#[source] std::io::Error),
@@ -106,6 +110,7 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
             emit(&text)
         }
         Command::Man { dir } => commands::man(dir.as_deref()),
+        Command::Bench { command } => bench::run(command),
         Command::Export { command } => {
             with_client(&cli.daemon, async |client| commands::export(client, command).await)
         }

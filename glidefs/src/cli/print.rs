@@ -18,7 +18,8 @@ fn bytes(bytes: u64) -> String {
     if tenth == 0 { format!("{whole} {}", UNITS[unit]) } else { format!("{whole}.{tenth} {}", UNITS[unit]) }
 }
 
-fn table(header: &[&str], right: &[usize]) -> Table {
+/// A table without lines, the columns `right` aligned to the right.
+pub(super) fn table(header: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
     for &column in right {

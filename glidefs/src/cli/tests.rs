@@ -31,6 +31,15 @@ fn what_is_not_understood_exits_with_two_and_says_why() {
         ("glidefs export create a --size 1GiB --queue-depth 5000", "1..=4096"),
         ("glidefs status --token-file x", "--api"),
         ("glidefs nonsense", "unrecognized"),
+        ("glidefs bench file --engine rings", "threads:N"),
+        ("glidefs bench file --mode rw", "randwrite"),
+        ("glidefs bench file --bs 4K", "KiB"),
+        ("glidefs bench file --duration 10", "such as 10s"),
+        ("glidefs bench file --table nothing", "fixed-vs-vectored"),
+        ("glidefs bench file --compare ring", "2 values"),
+        ("glidefs bench file --overwrite", "--file"),
+        ("glidefs bench file --direct --buffered", "cannot be used with"),
+        ("glidefs bench file --table polled --engine ring", "cannot be used with"),
     ] {
         let error = parse(line).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{line}");
@@ -48,6 +57,20 @@ fn several_exports_are_made_or_deleted_at_once() {
             panic!("{line}")
         };
         assert_eq!(names.names.len(), 3, "{line}");
+    }
+}
+
+#[test]
+fn what_is_measured_is_listed_with_commas() {
+    for line in [
+        "glidefs bench file",
+        "glidefs bench file --engine pread,ring-fixed+sqpoll,threads:128 --mode read,randwrite --bs 4KiB,128KiB",
+        "glidefs bench file --numjobs 1,16 --iodepth 1,16 --topology shared-workers --sqpoll --iopoll --direct",
+        "glidefs bench file --compare ring ring-fixed --repeat 6 --duration 1s --warmup 100ms --markdown",
+        "glidefs bench file --table fixed-buffers --json --plot x.svg --dir /tmp",
+        "glidefs bench file --file /tmp/x --overwrite --size 1GiB --verify",
+    ] {
+        assert!(parse(line).is_ok(), "{line}");
     }
 }
 

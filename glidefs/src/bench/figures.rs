@@ -1,0 +1,213 @@
+//! What was measured: one run, and several runs of one case with their spread.
+//!
+//! Owns the arithmetic. Latencies are kept to three significant digits (hdrhistogram).
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::plan::Case;
+
+/// Longest latency that is told apart, nanoseconds.
+const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
+
+/// Latencies of operations, nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        // The bounds are constants that the library takes: low ≥ 1, high ≥ 2 × low, at most five digits.
+        #[expect(
+            clippy::expect_used,
+            reason = "the bounds are constants that are valid, as every test shows"
+        )]
+        Self(Histogram::new_with_bounds(1, LATENCY_NANOS_MAX, 3).expect("valid bounds"))
+    }
+}
+
+impl Latencies {
+    /// Counts one; more than a minute counts as a minute.
+    pub fn record(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds those of another job.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Number of operations counted.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The figures that are shown.
+    pub fn figures(&self) -> LatencyFigures {
+        LatencyFigures {
+            avg: self.0.mean(),
+            p50: self.0.value_at_quantile(0.5),
+            p95: self.0.value_at_quantile(0.95),
+            p99: self.0.value_at_quantile(0.99),
+            p999: self.0.value_at_quantile(0.999),
+            max: self.0.max(),
+        }
+    }
+}
+
+/// Latency, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyFigures {
+    /// Mean.
+    pub avg: f64,
+    /// Half of the operations took at most this.
+    pub p50: u64,
+    /// 95 % did.
+    pub p95: u64,
+    /// 99 % did.
+    pub p99: u64,
+    /// 99.9 % did.
+    #[serde(rename = "p99.9")]
+    pub p999: u64,
+    /// The slowest one.
+    pub max: u64,
+}
+
+/// CPU time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// Of the process's own code.
+    pub user: Duration,
+    /// Of the kernel for the process.
+    pub system: Duration,
+}
+
+/// One run of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// What was run.
+    #[serde(flatten)]
+    pub case: Case,
+    /// How long it was measured.
+    pub seconds: f64,
+    /// Operations completed in that time.
+    pub operations: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// Operations a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bytes_per_second: f64,
+    /// How long they took, nanoseconds.
+    pub latency_nanos: LatencyFigures,
+    /// CPU time the process spent in its own code, seconds.
+    pub user_seconds: f64,
+    /// CPU time the kernel spent for the process, its worker threads included, seconds.
+    pub system_seconds: f64,
+}
+
+/// A figure of a run.
+pub type Figure = fn(&Run) -> f64;
+
+#[expect(clippy::cast_precision_loss, reason = "figures are shown to a few digits")]
+impl Run {
+    /// A run of `case` whose operations took `latencies` and moved `bytes` within `measured`, using `cpu`.
+    pub fn new(case: Case, measured: Duration, latencies: &Latencies, bytes: u64, cpu: CpuTime) -> Self {
+        let (seconds, operations) = (measured.as_secs_f64(), latencies.count());
+        Self {
+            case,
+            seconds,
+            operations,
+            bytes,
+            iops: operations as f64 / seconds,
+            bytes_per_second: bytes as f64 / seconds,
+            latency_nanos: latencies.figures(),
+            user_seconds: cpu.user.as_secs_f64(),
+            system_seconds: cpu.system.as_secs_f64(),
+        }
+    }
+
+    /// CPUs busy in the process's own code, per cent of one.
+    pub fn user_percent(&self) -> f64 {
+        100.0 * self.user_seconds / self.seconds
+    }
+
+    /// CPUs busy in the kernel for the process, per cent of one.
+    pub fn system_percent(&self) -> f64 {
+        100.0 * self.system_seconds / self.seconds
+    }
+
+    /// CPU time an operation cost, nanoseconds.
+    pub fn cpu_nanos_per_operation(&self) -> f64 {
+        1e9 * (self.user_seconds + self.system_seconds) / self.operations.max(1) as f64
+    }
+
+    /// Latency figures as numbers to calculate with, nanoseconds.
+    pub const LATENCIES: [(&'static str, Figure); 5] = [
+        ("avg", |run| run.latency_nanos.avg),
+        ("p50", |run| run.latency_nanos.p50 as f64),
+        ("p95", |run| run.latency_nanos.p95 as f64),
+        ("p99", |run| run.latency_nanos.p99 as f64),
+        ("p99.9", |run| run.latency_nanos.p999 as f64),
+    ];
+}
+
+/// All runs of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Group {
+    /// The case.
+    #[serde(flatten)]
+    pub case: Case,
+    /// Its runs, in the order in which they were made.
+    pub runs: Vec<Run>,
+}
+
+impl Group {
+    /// A figure over the runs.
+    pub fn spread(&self, figure: impl Fn(&Run) -> f64) -> Spread {
+        Spread::of(&self.runs, figure)
+    }
+}
+
+/// A figure over several runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Mean of the runs.
+    pub mean: f64,
+    /// Half the distance between the highest and the lowest; `None` for a single run.
+    pub half_range: Option<f64>,
+}
+
+impl Spread {
+    /// That of `figure` over `runs`; zero when there are none.
+    #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
+    pub fn of(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Self {
+        let values: Vec<f64> = runs.iter().map(figure).collect();
+        if values.is_empty() {
+            return Self { mean: 0.0, half_range: None };
+        }
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Self {
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            half_range: (values.len() > 1).then_some((high - low) / 2.0),
+        }
+    }
+
+    /// Half the range in per cent of the mean.
+    pub fn percent(self) -> Option<f64> {
+        self.half_range.map(|half| if self.mean == 0.0 { 0.0 } else { 100.0 * half / self.mean })
+    }
+
+    /// How much `after` differs from this, per cent.
+    pub fn change_percent(self, after: Self) -> f64 {
+        if self.mean == 0.0 { 0.0 } else { 100.0 * (after.mean - self.mean) / self.mean }
+    }
+
+    /// Whether `after` differs by more than the two spread; `None` when there is no spread to tell by.
+    pub fn differs(self, after: Self) -> Option<bool> {
+        Some((after.mean - self.mean).abs() > self.half_range? + after.half_range?)
+    }
+}

@@ -1,0 +1,64 @@
+//! What figures were measured on: they mean nothing without.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use nix::sys::statfs::{self, statfs};
+use serde::Serialize;
+
+use crate::worker::affinity;
+
+/// The machine, as far as figures depend on it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// CPUs the process may use.
+    pub cpus: usize,
+    /// What they are called.
+    pub cpu_model: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// File system of the test file.
+    pub file_system: String,
+}
+
+impl Machine {
+    /// This machine, with the file system that `path` is on.
+    pub fn here(path: &Path) -> Self {
+        let line =
+            |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Self {
+            cpus: affinity::allowed().map_or(1, |cpus| cpus.len()),
+            cpu_model: model.map_or_else(|| std::env::consts::ARCH.into(), |(_, name)| name.to_owned()),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            file_system: file_system(path),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpus, cpu_model, kernel, file_system } = self;
+        write!(f, "{cpus} CPUs ({cpu_model}), Linux {kernel}, {file_system}")
+    }
+}
+
+fn file_system(path: &Path) -> String {
+    let existing = path.ancestors().find(|path| path.exists()).filter(|path| !path.as_os_str().is_empty());
+    let Ok(figures) = statfs(existing.unwrap_or(Path::new("."))) else { return "unknown file system".into() };
+    let known = [
+        (statfs::EXT4_SUPER_MAGIC, "ext4"),
+        (statfs::XFS_SUPER_MAGIC, "XFS"),
+        (statfs::TMPFS_MAGIC, "tmpfs"),
+        (statfs::BTRFS_SUPER_MAGIC, "btrfs"),
+        (statfs::OVERLAYFS_SUPER_MAGIC, "overlayfs"),
+        (statfs::NFS_SUPER_MAGIC, "NFS"),
+    ];
+    let kind = figures.filesystem_type();
+    known
+        .iter()
+        .find(|(magic, _)| *magic == kind)
+        .map_or_else(|| format!("file system {:#x}", kind.0), |(_, name)| (*name).to_owned())
+}
