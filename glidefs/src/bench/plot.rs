@@ -10,6 +10,9 @@ use super::plan::Case;
 
 const SIZE: (u32, u32) = (960, 540);
 
+/// Depths that are named: the powers of two up to the largest depth there can be.
+const LABELS_MAX: usize = 13;
+
 /// Points of one line: depth and IOPS.
 type Points = Vec<(f64, f64)>;
 
@@ -61,9 +64,14 @@ fn draw(text: &mut String, lines: &[(String, Points)]) -> Result<(), Box<dyn std
         .build_cartesian_2d(0.0..depth_max + 0.2, 0.0..iops_max)?;
     chart
         .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_labels(LABELS_MAX)
         .x_desc("operations in flight a job")
         .y_desc("IOPS")
-        .x_label_formatter(&|log| format!("{:.0}", log.exp2()))
+        .x_label_formatter(&|log| {
+            if log.fract() == 0.0 { format!("{:.0}", log.exp2()) } else { String::new() }
+        })
         .y_label_formatter(&|iops| super::report::iops(*iops))
         .draw()?;
     for (index, (name, points)) in lines.iter().enumerate() {

@@ -57,7 +57,7 @@ pub struct Completion<C> {
 /// Something that completed.
 #[derive(Debug)]
 pub enum Event<C> {
-    /// A command pushed with [`Ring::command`].
+    /// A command pushed with [`Ring::command`](super::Ring::command).
     Command {
         /// Its token.
         token: u64,
