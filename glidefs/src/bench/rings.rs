@@ -15,6 +15,7 @@ use super::target::{self, Places};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
 use crate::units::REQUEST_BYTES_MAX;
+use crate::worker::affinity::Cpu;
 use crate::worker::ring::{
     Completion, Event, KernelWorkers, Kind, Memory, Op, Options, Ring, SubmissionThread, Target,
 };
@@ -43,7 +44,7 @@ pub(super) struct RingJob {
     setup: Setup,
 }
 
-fn options(case: Case, workers_of: Option<KernelWorkers>) -> Options {
+fn options(case: Case, submission_cpu: Option<Cpu>, workers_of: Option<KernelWorkers>) -> Options {
     let depth = u32::try_from(case.load.iodepth).unwrap_or(u32::MAX);
     Options {
         submissions: depth,
@@ -52,18 +53,21 @@ fn options(case: Case, workers_of: Option<KernelWorkers>) -> Options {
         submission_thread: case
             .engine
             .polls_submissions
-            .then_some(SubmissionThread { idle: SUBMISSION_IDLE, cpu: None }),
+            .then_some(SubmissionThread { idle: SUBMISSION_IDLE, cpu: submission_cpu }),
         poll_completions: case.engine.polls_completions,
         workers_of,
     }
 }
 
 /// A ring for those of the jobs to share the workers of, if they do.
-pub(super) fn anchor(case: Case) -> Result<Option<(Ring<usize>, KernelWorkers)>, BenchError> {
+pub(super) fn anchor(
+    case: Case,
+    submission_cpu: Option<Cpu>,
+) -> Result<Option<(Ring<usize>, KernelWorkers)>, BenchError> {
     if !case.engine.shares_workers {
         return Ok(None);
     }
-    let shared = Ring::new(&options(case, None)).and_then(|ring| {
+    let shared = Ring::new(&options(case, submission_cpu, None)).and_then(|ring| {
         let workers = ring.workers()?;
         Ok((ring, workers))
     });
@@ -87,8 +91,8 @@ impl RingJob {
         let memory = setup.fail("making buffers");
         let pool = Pool::new(slots_for(case), Arc::new(WorkerStats::default()))
             .map_err(|error| memory(io::Error::other(error)))?;
-        let mut ring: Ring<usize> =
-            Ring::new(&options(case, setup.workers.clone())).map_err(setup.fail("setting up a ring"))?;
+        let mut ring: Ring<usize> = Ring::new(&options(case, setup.submission_cpu, setup.workers.clone()))
+            .map_err(setup.fail("setting up a ring"))?;
         ring.register_file(FILE, setup.file.as_raw_fd()).map_err(setup.fail("registering the file"))?;
         if matches!(case.engine.way, Way::RingFixed | Way::RingVectoredFixed) {
             ring.register_arena(&pool).map_err(setup.fail("registering buffers (see RLIMIT_MEMLOCK)"))?;

@@ -19,7 +19,7 @@ use super::plan::{Case, Settings};
 use super::rings::{self, RingJob};
 use super::target::TestFile;
 use super::{BenchError, target};
-use crate::worker::affinity;
+use crate::worker::affinity::{self, Cpu};
 use crate::worker::ring::KernelWorkers;
 
 /// When operations count.
@@ -44,6 +44,10 @@ pub(super) struct Setup {
     pub size_bytes: u64,
     pub verify: bool,
     pub workers: Option<KernelWorkers>,
+    /// Where it is pinned to.
+    pub cpu: Option<Cpu>,
+    /// Where its submission thread is bound to, if it has one.
+    pub submission_cpu: Option<Cpu>,
 }
 
 /// What a job looks at while it runs.
@@ -112,8 +116,7 @@ enum Job {
 
 impl Job {
     fn new(setup: Setup) -> Result<Self, BenchError> {
-        let cpus = affinity::allowed().map_err(setup.fail("looking up the CPUs"))?;
-        if let (Some(&cpu), true) = (cpus.get(setup.job), setup.case.load.numjobs <= cpus.len()) {
+        if let Some(cpu) = setup.cpu {
             affinity::pin(cpu).map_err(setup.fail("pinning a thread"))?;
         }
         Ok(if setup.case.engine.is_ring() {
@@ -145,8 +148,16 @@ fn cpu_time() -> CpuTime {
 
 /// Runs `case` once.
 pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, BenchError> {
-    let anchor = rings::anchor(case)?;
     let jobs = case.load.numjobs;
+    let cpus = affinity::allowed().map_err(|source| BenchError::Setup {
+        engine: case.engine.to_string(),
+        what: "looking up the CPUs",
+        source,
+    })?;
+    // A CPU each where there are enough, and others for submission threads while there are any.
+    let cpu_of = |job: usize| cpus.get(job).copied().filter(|_| jobs <= cpus.len());
+    let submission_cpu_of = |job: usize| cpus.get(jobs + job).copied();
+    let anchor = rings::anchor(case, submission_cpu_of(0))?;
     let (ready, go) = (Barrier::new(jobs + 1), Barrier::new(jobs + 1));
     let (stop, window) = (AtomicBool::new(false), OnceLock::new());
     let work = |job: usize, workers: Option<KernelWorkers>| {
@@ -157,6 +168,8 @@ pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, Benc
             size_bytes: file.size_bytes(),
             verify: settings.verify,
             workers,
+            cpu: cpu_of(job),
+            submission_cpu: submission_cpu_of(job),
         };
         let prepared = Job::new(setup);
         ready.wait();
