@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use io_uring::{IoUring, squeue};
@@ -124,7 +125,7 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     let ctrl = match preferred {
         Some(ctrl) => ctrl,
         None => build(-1).map_err(|error| {
-            if at_limit() { DeviceError::LimitReached } else { kernel("ADD_DEV", None, error) }
+            if at_limit(LIMIT_PATH.as_ref(), CLASS_PATH.as_ref()) { DeviceError::LimitReached } else { kernel("ADD_DEV", None, error) }
         })?,
     };
     // From here on the device stays until it is deleted by name: dropping `ctrl` must not delete it.
@@ -276,7 +277,7 @@ fn params(sectors: u64) -> sys::ublk_params {
 fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
     ensure_ring()?;
     // Asking the driver about a number it does not know is an error like any other; sysfs tells the two apart.
-    if !std::path::Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists() {
+    if !Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists() {
         return Ok(None);
     }
     let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;
@@ -313,9 +314,29 @@ fn kernel(command: &'static str, id: Option<DeviceId>, error: UblkError) -> Devi
     DeviceError::Kernel { command, path: id.map_or_else(|| "a new device".into(), DeviceId::path), source }
 }
 
-/// Whether the kernel's limit of devices is reached.
-fn at_limit() -> bool {
-    let limit = std::fs::read_to_string(LIMIT_PATH).ok().and_then(|text| text.trim().parse::<usize>().ok());
-    let devices = std::fs::read_dir(CLASS_PATH).map(Iterator::count).ok();
+/// Whether the kernel's limit of devices, in file `limit`, is reached by those listed in folder `devices`. Kernels before 6.2
+/// and those that limit unprivileged devices only never get here with it reached.
+fn at_limit(limit: &Path, devices: &Path) -> bool {
+    let limit = std::fs::read_to_string(limit).ok().and_then(|text| text.trim().parse::<usize>().ok());
+    let devices = std::fs::read_dir(devices).map(Iterator::count).ok();
     matches!((limit, devices), (Some(limit), Some(devices)) if devices >= limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_devices_is_reached_with_as_many_as_it_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let (limit, devices) = (folder.path().join("ublks_max"), folder.path().join("ublk-char"));
+        std::fs::create_dir(&devices).unwrap();
+        std::fs::write(&limit, "2\n").unwrap();
+        for name in ["ublkc0", "ublkc1"] {
+            assert!(!at_limit(&limit, &devices));
+            std::fs::write(devices.join(name), "").unwrap();
+        }
+        assert!(at_limit(&limit, &devices));
+        assert!(!at_limit(&folder.path().join("none"), &devices), "a driver without the limit has none");
+    }
 }
