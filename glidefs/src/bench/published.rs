@@ -259,7 +259,8 @@ impl Here {
             Self::SystemPercent => {
                 let (before, after) = compared.spreads(Run::system_percent);
                 let points = after.mean - before.mean;
-                let text = format!("{:.0}% → {:.0}% ({points:+.0} points)", before.mean, after.mean);
+                let text = format!("{:.0}% → {:.0}% ({points:+.0} points)", before.mean, after.mean)
+                    .replace('-', "−");
                 (text, compared.verdict(Run::system_percent))
             }
         }
