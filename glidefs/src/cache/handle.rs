@@ -262,6 +262,12 @@ impl Shared {
         self.signal.raise();
     }
 
+    /// Whether a shard waits for a segment, or left one to be sealed.
+    pub fn is_keeper_needed(&self) -> bool {
+        self.ports.iter().any(Port::is_waiting)
+            || !self.closed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Segments closed since the last call.
     pub fn take_closed(&self) -> Vec<Segment> {
         std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner))

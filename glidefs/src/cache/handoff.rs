@@ -61,6 +61,11 @@ impl Port {
         lock(&self.inner).owned
     }
 
+    /// Whether the shard asked for a segment and there was none.
+    pub fn is_waiting(&self) -> bool {
+        lock(&self.inner).waiting
+    }
+
     /// The shard let go of a segment.
     pub fn gave_back(&self) {
         let mut inner = lock(&self.inner);

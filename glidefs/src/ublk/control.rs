@@ -125,7 +125,11 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     let ctrl = match preferred {
         Some(ctrl) => ctrl,
         None => build(-1).map_err(|error| {
-            if at_limit(LIMIT_PATH.as_ref(), CLASS_PATH.as_ref()) { DeviceError::LimitReached } else { kernel("ADD_DEV", None, error) }
+            if at_limit(LIMIT_PATH.as_ref(), CLASS_PATH.as_ref()) {
+                DeviceError::LimitReached
+            } else {
+                kernel("ADD_DEV", None, error)
+            }
         })?,
     };
     // From here on the device stays until it is deleted by name: dropping `ctrl` must not delete it.

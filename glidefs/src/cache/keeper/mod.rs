@@ -7,11 +7,13 @@
 
 mod clean;
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use self::clean::Cleaner;
+use super::disk::SegmentFile;
 use super::format::SegmentHeader;
 use super::handle::Shared;
 use super::handoff::{OWNED_MAX, OWNED_MIN};
@@ -24,6 +26,8 @@ use super::volume::Place;
 
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Bytes of a new segment that are written and synced at once.
+const FILL_BYTES: usize = 4 << 20;
 const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
 const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it does; free space on the disk of cache.dir, or lower \
                           cache.size";
@@ -343,12 +347,34 @@ impl Preparer {
     }
 }
 
+/// Writes zeroes all over a new segment, as long as nobody waits for it. The file system notes for each allocated block
+/// whether it was ever written, and a sync that covers a first write has to make that note stable as well: a FLUSH then
+/// costs a commit of the file system's journal.
+fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<()> {
+    let zeroes = vec![0; FILL_BYTES];
+    let (mut at, end) = (0, shared.slots.segment_bytes());
+    while at < end && !shared.is_keeper_needed() {
+        let bytes = (end - at).min(FILL_BYTES as u64);
+        // At most FILL_BYTES.
+        let part = &zeroes[..usize::try_from(bytes).unwrap_or(FILL_BYTES)];
+        file.write_at(&[IoSlice::new(part)], at)?;
+        // A piece at a time, so that the keeper is never away for long.
+        file.sync()?;
+        at += bytes;
+    }
+    Ok(())
+}
+
 /// Writes a fresh header into a free slot. Call with its file held by [`Slot::begin_sync`].
 fn prepare_slot(shared: &Shared, shard: u32, number: u32) -> std::io::Result<Segment> {
     let (slots, slot) = (&shared.slots, shared.slots.get(number));
     let file = match slot.file() {
         Some(file) => Arc::clone(file),
-        None => Arc::clone(slot.set_file(shared.disk.open_segment(number, slots.segment_bytes())?)),
+        None => {
+            let file = shared.disk.open_segment(number, slots.segment_bytes())?;
+            fill(shared, &*file)?;
+            Arc::clone(slot.set_file(file))
+        }
     };
     let header = SegmentHeader {
         cache_id: slots.cache_id(),
