@@ -2,8 +2,12 @@
 //!
 //! Runs on a real directory (`GLIDEFS_BENCH_DIR`, by default under `target/`), with the cache's own code and a thread that
 //! does the syncs the shard asks for, as the ring does for a worker. Prints both rates and their ratio; goal: at least 20.
+//! Beside each, what one `pwrite` of 4 KiB and one `fdatasync` take on the same file system.
 #![allow(clippy::expect_used, clippy::cast_precision_loss, reason = "a bench may end, and counts are small")]
 
+mod support;
+
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -12,6 +16,7 @@ use glidefs::cache::{
     Admission, Cache, Directory, MonotonicClock, OnFull, Options, Shard, Token, Volume, Want,
 };
 use glidefs::units::{ExportId, SectorRange};
+use support::Ratios;
 
 const RUN: Duration = Duration::from_secs(5);
 const WRITE_SECTORS: u64 = 8;
@@ -31,9 +36,7 @@ impl Token for Client {
 
 /// Flushes a second that `clients` clients get, each on an export of its own.
 fn rate(clients: usize) -> f64 {
-    let base = std::env::var_os("GLIDEFS_BENCH_DIR")
-        .map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), std::path::PathBuf::from);
-    let directory = tempfile::tempdir_in(base).expect("the bench directory can be written");
+    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
     let options = Options { size_bytes: 1 << 30, segment_bytes: 64 << 20, shards: 1, on_full: OnFull::Wait };
     let disk = Arc::new(Directory::new(directory.path()));
@@ -108,9 +111,30 @@ fn rate(clients: usize) -> f64 {
     rate
 }
 
+/// Writes of 4 KiB, each made stable, that a plain file takes a second.
+fn floor() -> f64 {
+    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
+    let file =
+        std::fs::File::create(directory.path().join("plain")).expect("the bench directory can be written");
+    file.write_all_at(&vec![0x5a; 64 << 20], 0).and_then(|()| file.sync_all()).expect("the disk works");
+    let (mut syncs, started) = (0_u64, Instant::now());
+    while started.elapsed() < RUN {
+        file.write_all_at(&[0xa5; 4096], syncs % 16_384 * 4096).expect("the disk works");
+        file.sync_data().expect("the disk works");
+        syncs += 1;
+    }
+    syncs as f64 / started.elapsed().as_secs_f64()
+}
+
 fn main() {
+    let mut ratios = Ratios::new("group_commit");
+    let plain = floor();
     let alone = rate(1);
     let together = rate(64);
+    for (id, rate) in [("group_commit/1_export", alone), ("group_commit/64_exports", together)] {
+        ratios.add(id, "pwrite 4 KiB and fdatasync", vec![(1e9 / rate, 1e9 / plain)]);
+    }
+    ratios.save();
     println!("one export:  {alone:>10.0} flushes/s");
     println!("64 exports:  {together:>10.0} flushes/s");
     println!("ratio:       {:>10.1}  (goal: at least 20)", together / alone);

@@ -1,0 +1,127 @@
+//! What an acknowledged write costs, beside a plain `pwrite` of the same bytes to the same file system.
+//!
+//! A case is a batch of WRITEs from admission to completion: checksums, one append, index, counters. Its floor is as many
+//! `pwrite` calls into files that are as long and as old as the segments. Both overwrite what they wrote before, both leave
+//! the bytes in the page cache; the cache's keeper syncs what it seals meanwhile, the floor does not. Also what a read of
+//! cached data costs beside a `pread`.
+#![allow(clippy::expect_used, reason = "a bench may end")]
+
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput};
+use support::rig::{Rig, SEGMENT_BYTES};
+use support::{Group, Ratios};
+
+/// Segments, and bytes of the plain file.
+const SEGMENTS: u64 = 10;
+const FILE_BYTES: u64 = SEGMENTS * SEGMENT_BYTES;
+/// Bytes of the export that are written, over and over. Less than the cache, so that nothing needs to be cleaned.
+const SPAN_BYTES: u64 = 128 << 20;
+const MIB: usize = 1 << 20;
+/// Makes neighbours in time strangers in place; prime to every number of blocks.
+const STRIDE: u64 = 1237;
+
+/// The plain file, written as the log is: from the front to the end, and again.
+struct Plain {
+    file: File,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Plain {
+    fn new(directory: &std::path::Path) -> Self {
+        let path = directory.join("plain");
+        let file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path);
+        let file = file.expect("the bench directory can be written");
+        let bytes = vec![0x5a; MIB];
+        for offset in (0..FILE_BYTES).step_by(MIB) {
+            file.write_all_at(&bytes, offset).expect("the disk has room");
+        }
+        file.sync_all().expect("the disk works");
+        Self { file, at: 0, bytes }
+    }
+
+    fn next(&mut self, bytes: usize) -> u64 {
+        let at = if self.at + bytes as u64 > FILE_BYTES { 0 } else { self.at };
+        self.at = at + bytes as u64;
+        at
+    }
+
+    fn write(&mut self, bytes: usize) {
+        let at = self.next(bytes);
+        self.file.write_all_at(&self.bytes[..bytes], at).expect("the disk works");
+    }
+
+    fn read(&mut self, bytes: usize) {
+        let at = self.next(bytes);
+        self.file.read_exact_at(&mut self.bytes[..bytes], at).expect("the disk works");
+    }
+}
+
+fn appends(group: &mut Group<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
+    let mut number = 0;
+    for (name, bytes) in [("4KiB", 4 << 10), ("16KiB", 16 << 10), ("128KiB", 128 << 10)] {
+        for batch in [1_u64, 8, 64] {
+            let blocks = SPAN_BYTES / bytes as u64;
+            group.throughput(Throughput::Bytes(batch * bytes as u64));
+            let case = || {
+                for _ in 0..batch {
+                    rig.write(number * STRIDE % blocks * bytes as u64, bytes);
+                    number += 1;
+                }
+                rig.turn();
+            };
+            let floor = || (0..batch).for_each(|_| plain.write(bytes));
+            ratios.against(group, &format!("append/{name}/batch_of_{batch}"), "pwrite", floor, case);
+            rig.settle();
+        }
+    }
+}
+
+fn reads(group: &mut Group<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
+    for offset in (0..SPAN_BYTES).step_by(128 << 10) {
+        rig.write(offset, 128 << 10);
+        rig.turn();
+    }
+    rig.settle();
+    let mut number = 0;
+    for (name, bytes) in [("4KiB", 4 << 10), ("128KiB", 128 << 10)] {
+        let blocks = SPAN_BYTES / bytes as u64;
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let case = || {
+            rig.read(number * STRIDE % blocks * bytes as u64, bytes);
+            rig.turn();
+            number += 1;
+        };
+        ratios.against(group, &format!("read/{name}"), "pread", || plain.read(bytes), case);
+        rig.settle();
+    }
+}
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    let mut ratios = Ratios::new("log");
+    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
+    let mut rig = Rig::new(directory.path(), SEGMENTS);
+    let mut plain = Plain::new(directory.path());
+    // Every segment was written once before anything is measured, like the plain file.
+    for number in 0..FILE_BYTES / (128 << 10) {
+        rig.write(number * (128 << 10) % SPAN_BYTES, 128 << 10);
+        rig.turn();
+    }
+    rig.settle();
+    let mut group = criterion.benchmark_group("log");
+    appends(&mut group, &mut ratios, &mut rig, &mut plain);
+    reads(&mut group, &mut ratios, &mut rig, &mut plain);
+    group.finish();
+    ratios.save();
+    criterion.final_summary();
+}

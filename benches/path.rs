@@ -1,0 +1,84 @@
+//! The data path for `scripts/bench-callgrind`: 4 KiB writes and reads from admission to completion, through a shard, a pool
+//! and real segment files; everything a request costs in user space but the ring and the device.
+//!
+//! `path CASE COUNT` warms up, then runs the case COUNT times inside a function of its own that callgrind collects. Without
+//! callgrind it prints the time a request takes, system calls included.
+#![allow(clippy::expect_used, reason = "a bench may end")]
+
+mod support;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use support::rig::Rig;
+
+const BLOCK_BYTES: usize = 4096;
+/// Blocks that are written, over and over: 16 MiB.
+const BLOCKS: u64 = 4096;
+/// Enough for the whole run, so that no segment is sealed or freed meanwhile.
+const SEGMENTS: u64 = 8;
+/// Makes neighbours in time strangers in place; prime to [`BLOCKS`].
+const STRIDE: u64 = 1237;
+
+/// Where write number `number` goes, in bytes.
+fn place(number: u64) -> u64 {
+    number * STRIDE % BLOCKS * BLOCK_BYTES as u64
+}
+
+// The names are what the script collects by.
+#[inline(never)]
+fn collected_writes(rig: &mut Rig, count: u64, batch: u64) {
+    let mut number = 0;
+    while number < count {
+        for _ in 0..batch {
+            rig.write(place(number), BLOCK_BYTES);
+            number += 1;
+        }
+        rig.turn();
+    }
+}
+
+#[inline(never)]
+fn collected_reads(rig: &mut Rig, count: u64) {
+    for number in 0..count {
+        rig.read(place(number), BLOCK_BYTES);
+        rig.turn();
+    }
+}
+
+#[inline(never)]
+fn collected_flushes(rig: &mut Rig, count: u64) {
+    for _ in 0..count {
+        rig.flush();
+        rig.turn();
+    }
+}
+
+fn main() {
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
+    let case = words.next().unwrap_or_else(|| "write-8".into());
+    let count = words.next().map_or(BLOCKS, |word| word.parse().expect("a number of requests"));
+    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
+    let mut rig = Rig::new(directory.path(), SEGMENTS);
+    for number in 0..BLOCKS {
+        rig.write(place(number), BLOCK_BYTES);
+        if number % 8 == 7 {
+            rig.turn();
+        }
+    }
+    rig.flush();
+    rig.settle();
+    let start = Instant::now();
+    match case.as_str() {
+        "write-1" => collected_writes(black_box(&mut rig), count, 1),
+        "write-8" => collected_writes(black_box(&mut rig), count, 8),
+        "read" => collected_reads(black_box(&mut rig), count),
+        "flush" => collected_flushes(black_box(&mut rig), count),
+        _ => {
+            eprintln!("no case {case:?}: use write-1, write-8, read or flush");
+            std::process::exit(2);
+        }
+    }
+    let nanos = start.elapsed().as_nanos() / u128::from(count.max(1));
+    println!("{case}: {count} requests, {nanos} ns each with system calls");
+}

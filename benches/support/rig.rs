@@ -1,0 +1,222 @@
+//! A shard of a cache on a real directory with a pool of buffers, driven as a worker's loop drives them, without a device.
+//!
+//! Owns the requests' way: bounds → log space → slot → cache → turn → counters → slot back. Left out are the ring, the
+//! kernel's commands and the copy to and from the client. Invariant: nothing here allocates once it is warm, so what a
+//! counting allocator sees was allocated by what is measured.
+#![allow(dead_code, reason = "each user drives a part")]
+#![allow(clippy::expect_used, reason = "a rig that fails measures nothing")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use glidefs::buffer::{Pool, Slot};
+use glidefs::cache::{
+    Admission, Cache, Directory, MonotonicClock, OnFull, Options, Recovered, Reservation, Shard, Token, Want,
+};
+use glidefs::export::{Export, Operation, Request};
+use glidefs::observe::io::{QueueStats, WorkerStats};
+use glidefs::units::{ExportId, SECTOR_BYTES, SectorRange};
+
+/// Bytes of a segment, as the daemon has them.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+/// Bytes of the export.
+pub const EXPORT_BYTES: u64 = 1 << 40;
+/// Slots of the pool.
+const SLOTS: usize = 256;
+const EXPORT: ExportId = ExportId(1);
+
+/// A request under way, of the same shape as the worker's.
+pub struct InFlight {
+    slot: u32,
+    tag: u16,
+    request: Request,
+    started: Instant,
+    buffer: Option<Slot>,
+}
+
+impl Token for InFlight {
+    fn buffer(&mut self) -> &mut [u8] {
+        self.buffer.as_deref_mut().unwrap_or_default()
+    }
+}
+
+/// What a worker has, without its ring.
+pub struct Rig {
+    shard: Shard<InFlight>,
+    pool: Pool,
+    export: Export,
+    stats: Arc<QueueStats>,
+    wants: Vec<Want>,
+    now: Instant,
+    cache: Cache,
+    keeper: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Opens the cache in `directory`.
+pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Recovered) {
+    let options =
+        Options { size_bytes: segments * segment_bytes, segment_bytes, shards: 1, on_full: OnFull::Wait };
+    let disk = Arc::new(Directory::new(directory));
+    Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[EXPORT]).expect("the cache opens")
+}
+
+impl Rig {
+    /// A rig over a cache of `segments` segments in `directory`, which is made if it is not there.
+    pub fn new(directory: &Path, segments: u64) -> Self {
+        Self::over(open(directory, segments, SEGMENT_BYTES).0)
+    }
+
+    /// A rig over an open cache.
+    pub fn over(cache: Cache) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let keeper = {
+            let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop));
+            thread::spawn(move || keeper.run(&stop))
+        };
+        let me = thread::current();
+        cache.on_progress(0, Arc::new(move || me.unpark()));
+        let export = Export::new(EXPORT, "bench".into(), EXPORT_BYTES, cache.volume(EXPORT));
+        Self {
+            shard: cache.shard(0, Arc::default()),
+            pool: Pool::new(SLOTS, Arc::new(WorkerStats::default())).expect("memory for a pool"),
+            stats: export.queue_stats(0),
+            export,
+            wants: Vec::new(),
+            now: Instant::now(),
+            cache,
+            keeper: Some(keeper),
+            stop,
+        }
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The counters of the queue.
+    pub fn stats(&self) -> &QueueStats {
+        &self.stats
+    }
+
+    /// Begins a WRITE of `bytes` bytes at byte `offset`; the next turn appends it.
+    #[inline]
+    pub fn write(&mut self, offset: u64, bytes: usize) {
+        let token = self.fetched(Operation::Write, offset, bytes);
+        let reservation = self.admit(bytes);
+        let token = self.buffered(token, bytes);
+        let range = token.request.range;
+        self.shard.write(self.export.volume(), range, false, reservation, token);
+    }
+
+    /// Begins a READ of `bytes` bytes at byte `offset`.
+    #[inline]
+    pub fn read(&mut self, offset: u64, bytes: usize) {
+        let token = self.fetched(Operation::Read, offset, bytes);
+        let token = self.buffered(token, bytes);
+        let range = token.request.range;
+        self.shard.read(self.export.volume(), range, token);
+    }
+
+    /// Begins a FLUSH.
+    #[inline]
+    pub fn flush(&mut self) {
+        let token = self.fetched(Operation::Flush, 0, 0);
+        self.shard.flush(self.export.volume(), token);
+    }
+
+    /// Ends a turn, and returns how many requests were finished.
+    #[inline]
+    pub fn turn(&mut self) -> usize {
+        self.shard.turn();
+        self.wants.extend(self.shard.wants());
+        for want in self.wants.drain(..) {
+            match want {
+                Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
+                Want::Read { op, file, offset, mut buffer } => {
+                    let result = file.read_at(&mut buffer, offset);
+                    self.shard.read_done(op, result, buffer);
+                }
+            }
+        }
+        let mut finished = 0;
+        let nanos = u64::try_from(self.now.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        for (token, result) in self.shard.completed() {
+            result.expect("the disk works");
+            let bytes = token.request.range.bytes().unwrap_or(0);
+            match token.request.operation {
+                Operation::Read => {
+                    self.stats.read_size.record(bytes);
+                    self.stats.read_latency.record(nanos);
+                }
+                Operation::Write => {
+                    self.stats.write_size.record(bytes);
+                    self.stats.write_latency.record(nanos);
+                }
+                _ => self.stats.flushes.add(1),
+            }
+            self.stats.in_flight.sub(1);
+            finished += 1;
+        }
+        self.now = Instant::now();
+        finished
+    }
+
+    /// Takes turns until every request has come back.
+    pub fn settle(&mut self) {
+        while !self.shard.idle() {
+            if self.turn() == 0 {
+                thread::park_timeout(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[inline]
+    fn fetched(&self, operation: Operation, offset: u64, bytes: usize) -> InFlight {
+        self.stats.in_flight.add(1);
+        let range =
+            SectorRange::new(offset / SECTOR_BYTES, bytes as u64 / SECTOR_BYTES).expect("a small range");
+        let request = Request { operation, range, fua: false };
+        self.export.check(&request).expect("inside the export");
+        InFlight { slot: 0, tag: 0, request, started: self.now, buffer: None }
+    }
+
+    #[inline]
+    fn buffered(&mut self, token: InFlight, bytes: usize) -> InFlight {
+        let buffer = self.pool.try_acquire(bytes).expect("batches are smaller than the pool");
+        InFlight { buffer: Some(buffer), ..token }
+    }
+
+    #[inline]
+    fn admit(&mut self, bytes: usize) -> Reservation {
+        loop {
+            match self.shard.admit(bytes) {
+                Admission::Accept(reservation) => return reservation,
+                refused => self.wait(&refused),
+            }
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, refused: &Admission) {
+        self.turn();
+        match refused {
+            Admission::Delay(pause) => thread::park_timeout(*pause),
+            _ => thread::park_timeout(Duration::from_millis(1)),
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(keeper) = self.keeper.take() {
+            // Its panic was reported already.
+            let _ = keeper.join();
+        }
+    }
+}
