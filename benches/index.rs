@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use glidefs::cache::index::{Backing, Extent, Index};
+use glidefs::cache::index::{Backing, Extent, Index, Refs};
 use glidefs::units::{FRAME_SECTORS, SectorRange, Seq};
 use support::Ratios;
 
@@ -49,7 +49,7 @@ fn main() {
     let mut index = Index::default();
     let mut seq = 0;
     let mut count = 0_i64;
-    let mut refs = |_slot: u32, delta: i32| count += i64::from(delta);
+    let mut refs = |told: Refs| count += i64::from(told.extents);
     let start = Instant::now();
     for block in 0..blocks {
         seq += 1;

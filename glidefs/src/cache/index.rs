@@ -59,6 +59,24 @@ pub struct Extent {
     pub backing: Backing,
 }
 
+/// How what refers to a slot changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refs {
+    /// The slot.
+    pub slot: u32,
+    /// How many extents more refer to it.
+    pub extents: i32,
+    /// How many sectors of data more they refer to.
+    pub sectors: i64,
+}
+
+impl Refs {
+    /// Sectors of data that are not referred to any more.
+    fn sectors_gone(self) -> u64 {
+        self.sectors.min(0).unsigned_abs()
+    }
+}
+
 /// Part of the answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -79,11 +97,11 @@ pub struct Index {
 
 impl Index {
     /// Makes `extent` the content of its sectors, except where a newer one is. An equal sequence number is replaced,
-    /// so a write that moved is found at its last place. `refs(slot, delta)` is told how the number of extents that refer
-    /// to a slot changes; what comes is told before what goes, so a count never touches 0 in between.
+    /// so a write that moved is found at its last place. `refs` is told how what refers to each slot changes; what comes is
+    /// told before what goes, so a count never touches 0 in between.
     ///
     /// A range of more than `u32::MAX` sectors becomes several extents.
-    pub fn insert(&mut self, extent: Extent, refs: &mut impl FnMut(u32, i32)) {
+    pub fn insert(&mut self, extent: Extent, refs: &mut impl FnMut(Refs)) {
         let (mut at, end) = (extent.range.start(), extent.range.end());
         // Live writes come in order; only replay and moved data can meet something newer.
         let may_be_older = extent.seq < self.max_seq;
@@ -130,9 +148,9 @@ impl Index {
     }
 
     /// Forgets everything, the highest sequence number as well.
-    pub fn clear(&mut self, refs: &mut impl FnMut(u32, i32)) {
+    pub fn clear(&mut self, refs: &mut impl FnMut(Refs)) {
         for item in self.extents.iter() {
-            refs(item.backing.slot(), -1);
+            refs(item.lost(item.start, item.end()));
         }
         *self = Self::default();
     }
@@ -156,7 +174,7 @@ impl Index {
     }
 
     /// Gives `[from, to)`, where nothing is newer, to `extent`.
-    fn overwrite(&mut self, from: u64, to: u64, extent: &Extent, refs: &mut impl FnMut(u32, i32)) {
+    fn overwrite(&mut self, from: u64, to: u64, extent: &Extent, refs: &mut impl FnMut(Refs)) {
         let mut at = from;
         while at < to {
             let count = u32::try_from(to - at).unwrap_or(u32::MAX);

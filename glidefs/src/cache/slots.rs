@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::disk::SegmentFile;
 use super::format::SegmentKey;
-use super::index::{Backing, Index};
-use crate::units::{FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
+use super::index::Refs;
+use crate::units::{FRAME_BYTES, FRAME_SECTORS};
 
 /// Where a slot is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,47 +289,15 @@ impl Slots {
         u32::try_from(self.iter().filter(|(_, slot)| slot.state() == state).count()).unwrap_or(u32::MAX)
     }
 
-    /// Counts `delta` more extents that refer to `slot`.
-    pub fn count_extents(&self, slot: u32, delta: i32) {
-        let extents = &self.get(slot).extents;
-        if delta >= 0 {
-            extents.fetch_add(delta.unsigned_abs(), Ordering::AcqRel);
-        } else {
-            extents.fetch_sub(delta.unsigned_abs(), Ordering::AcqRel);
+    /// Counts what an index says of a slot.
+    pub fn count_refs(&self, refs: Refs) {
+        let slot = self.get(refs.slot);
+        slot.live_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
+        if refs.extents > 0 {
+            slot.extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        } else if refs.extents < 0 {
+            slot.extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
         }
-    }
-
-    /// Counts the sectors of data that stop and start to be referred to when a write `seq` of `range` to `to` enters
-    /// `index`. Call before the insert.
-    pub fn count_sectors(&self, index: &Index, range: SectorRange, seq: Seq, to: Backing) {
-        let mut taken = 0;
-        index.lookup(range, |piece| {
-            if piece.seq > seq {
-                return;
-            }
-            taken += piece.range.count();
-            if let Some(Backing::Data { slot, .. }) = piece.backing {
-                self.add_sectors(slot, -1, piece.range.count());
-            }
-        });
-        if let Backing::Data { slot, .. } = to {
-            self.add_sectors(slot, 1, taken);
-        }
-    }
-
-    /// Forgets the sectors of data that `index` refers to.
-    pub fn forget_sectors(&self, index: &Index) {
-        for extent in index.iter() {
-            if let Backing::Data { slot, .. } = extent.backing {
-                self.add_sectors(slot, -1, extent.range.count());
-            }
-        }
-    }
-
-    fn add_sectors(&self, slot: u32, sign: i64, sectors: u64) {
-        // Below 2^32: data extents lie inside a segment.
-        let sectors = i64::try_from(sectors).unwrap_or(i64::MAX);
-        self.get(slot).live_sectors.fetch_add(sign * sectors, Ordering::Relaxed);
     }
 
     /// How stable the frames before `end` of segment `segment_id`, last seen in `slot`, are.

@@ -162,8 +162,7 @@ impl Volume {
     /// Forgets all data, for ever.
     pub(super) fn remove(&self, slots: &Slots) {
         let mut inner = self.lock();
-        slots.forget_sectors(&inner.index);
-        inner.index.clear(&mut |slot, delta| slots.count_extents(slot, delta));
+        inner.index.clear(&mut |refs| slots.count_refs(refs));
         inner.unsynced = Vec::new();
         inner.removed = true;
     }
@@ -171,8 +170,7 @@ impl Volume {
 
 impl Inner {
     fn insert(&mut self, slots: &Slots, extent: Extent) {
-        slots.count_sectors(&self.index, extent.range, extent.seq, extent.backing);
-        self.index.insert(extent, &mut |slot, delta| slots.count_extents(slot, delta));
+        self.index.insert(extent, &mut |refs| slots.count_refs(refs));
     }
 
     fn remember(&mut self, slots: &Slots, place: Place) {

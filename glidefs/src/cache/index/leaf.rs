@@ -3,7 +3,7 @@
 //! Owns the memory layout: starts apart from the rest, so that a search reads eight adjacent cache lines at most.
 //! Does not own which extents belong in which leaf. Invariant: starts ascend strictly, and both arrays are equally long.
 
-use super::Backing;
+use super::{Backing, Refs};
 use crate::units::Seq;
 
 /// Most extents in a leaf: few enough to shift in a few dozen nanoseconds, enough to keep the tree of leaves small.
@@ -38,12 +38,35 @@ impl Item {
         Self { count, ..*self }
     }
 
+    /// What is left of it behind sector `to`, if anything.
+    pub(super) fn beyond(&self, to: u64) -> Option<Self> {
+        (self.end() > to).then(|| self.tail(to))
+    }
+
+    /// What refers to its slot once it is there.
+    pub(super) fn gained(&self) -> Refs {
+        Refs { slot: self.backing.slot(), extents: 1, sectors: signed(self.data_sectors()) }
+    }
+
+    /// What no longer refers to its slot when `[from, to)`, which overlaps it, is taken out of it.
+    pub(super) fn lost(&self, from: u64, to: u64) -> Refs {
+        let taken = self.end().min(to).saturating_sub(self.start.max(from));
+        let sectors = if self.data_sectors() == 0 { 0 } else { -signed(taken) };
+        let left = i32::from(self.start < from) + i32::from(self.end() > to);
+        Refs { slot: self.backing.slot(), extents: left - 1, sectors }
+    }
+
     pub(super) fn data_sectors(&self) -> u64 {
         match self.backing {
             Backing::Data { .. } => u64::from(self.count),
             Backing::Zero { .. } => 0,
         }
     }
+}
+
+/// A number of sectors, which an extent counts in 32 bits.
+fn signed(sectors: u64) -> i64 {
+    i64::try_from(sectors).unwrap_or(i64::MAX)
 }
 
 #[derive(Clone, Copy, Debug)]

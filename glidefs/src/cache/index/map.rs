@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use super::Refs;
 use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf};
 
 /// A leaf that shrank to this joins the one before it if there is room.
@@ -73,8 +74,8 @@ impl ExtentMap {
     }
 
     /// Makes `item` the extent of its sectors. `refs` is told of it first, then of what it splits or removes.
-    pub(super) fn write(&mut self, item: Item, refs: &mut impl FnMut(u32, i32)) {
-        refs(item.backing.slot(), 1);
+    pub(super) fn write(&mut self, item: Item, refs: &mut impl FnMut(Refs)) {
+        refs(item.gained());
         if !self.write_in_leaf(item, refs) {
             self.carve(item.start, item.end(), refs);
             self.add(item);
@@ -82,7 +83,7 @@ impl ExtentMap {
     }
 
     /// Does so with one search if all that it touches lies in one leaf with room, which is nearly always.
-    fn write_in_leaf(&mut self, item: Item, refs: &mut impl FnMut(u32, i32)) -> bool {
+    fn write_in_leaf(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
         let (from, to) = (item.start, item.end());
         let Some((key, owner)) = self.owners.range_mut(..=from).next_back() else { return false };
         let leaf = &mut owner.leaf;
@@ -97,20 +98,17 @@ impl ExtentMap {
             && found.end() > from
         {
             leaf.replace(before, found.head(from));
-            gone_sectors += found.tail(from).data_sectors();
-            if found.end() > to {
-                refs(found.backing.slot(), 1);
-                rest = Some(found.tail(to));
-            }
+            let lost = found.lost(from, to);
+            gone_sectors += lost.sectors_gone();
+            refs(lost);
+            rest = found.beyond(to);
         }
         let mut end = at;
         while let Some(found) = leaf.get(end).filter(|found| found.start < to) {
-            gone_sectors += found.data_sectors();
-            if found.end() > to {
-                rest = Some(found.tail(to));
-            } else {
-                refs(found.backing.slot(), -1);
-            }
+            let lost = found.lost(from, to);
+            gone_sectors += lost.sectors_gone();
+            refs(lost);
+            rest = found.beyond(to);
             end += 1;
         }
         let was = leaf.len();
@@ -127,14 +125,14 @@ impl ExtentMap {
         if place < end {
             leaf.remove(place, end);
         }
-        let new_sectors = item.data_sectors() + rest.map_or(0, |rest| rest.data_sectors());
-        self.data_sectors = self.data_sectors.saturating_sub(gone_sectors).saturating_add(new_sectors);
+        self.data_sectors =
+            self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
         self.len = self.len - was + leaf.len();
         true
     }
 
     /// Removes `[from, to)` from all extents.
-    fn carve(&mut self, from: u64, to: u64, refs: &mut impl FnMut(u32, i32)) {
+    fn carve(&mut self, from: u64, to: u64, refs: &mut impl FnMut(Refs)) {
         let mut rest = None;
         // Of the leaves that own sectors below `from`, only the last two can hold the extent that reaches there.
         for (_, owner) in self.owners.range_mut(..from).rev().take(2) {
@@ -142,10 +140,8 @@ impl ExtentMap {
             if let Some(found) = owner.leaf.get(before).filter(|found| found.end() > from) {
                 owner.leaf.replace(before, found.head(from));
                 self.data_sectors = self.data_sectors.saturating_sub(found.tail(from).data_sectors());
-                if found.end() > to {
-                    refs(found.backing.slot(), 1);
-                    rest = Some(found.tail(to));
-                }
+                refs(found.lost(from, to));
+                rest = found.beyond(to);
             }
             break;
         }
@@ -156,11 +152,8 @@ impl ExtentMap {
             for found in leaf.iter_from(first).take(end - first) {
                 self.len -= 1;
                 self.data_sectors = self.data_sectors.saturating_sub(found.data_sectors());
-                if found.end() > to {
-                    rest = Some(found.tail(to));
-                } else {
-                    refs(found.backing.slot(), -1);
-                }
+                refs(found.lost(from, to));
+                rest = found.beyond(to);
             }
             leaf.remove(first, end);
             next = Some(owner.next).filter(|next| *next < to);

@@ -27,20 +27,28 @@ struct Pair {
     index: Index,
     model: Vec<Sector>,
     refs: HashMap<u32, i64>,
+    sectors: HashMap<u32, i64>,
 }
 
 impl Pair {
     fn new(base: u64) -> Self {
-        Self { base, index: Index::default(), model: vec![None; SECTORS as usize], refs: HashMap::new() }
+        Self {
+            base,
+            index: Index::default(),
+            model: vec![None; SECTORS as usize],
+            refs: HashMap::new(),
+            sectors: HashMap::new(),
+        }
     }
 
     fn insert(&mut self, extent: Extent) {
         let referred = |index: &Index, slot| index.iter().any(|found| found.backing.slot() == slot);
         let slots: Vec<u32> = (0..8).filter(|slot| referred(&self.index, *slot)).collect();
         let mut touched_zero = Vec::new();
-        self.index.insert(extent, &mut |slot, delta| {
+        self.index.insert(extent, &mut |Refs { slot, extents, sectors }| {
+            *self.sectors.entry(slot).or_default() += sectors;
             let count = self.refs.entry(slot).or_default();
-            *count += i64::from(delta);
+            *count += i64::from(extents);
             assert!(*count >= 0, "slot {slot} has {count} references");
             if *count == 0 {
                 touched_zero.push(slot);
@@ -81,7 +89,7 @@ impl Pair {
 
     fn check(&self) {
         assert_eq!(self.lookup(0, SECTORS), self.model);
-        let mut refs: HashMap<u32, i64> = HashMap::new();
+        let (mut refs, mut sectors) = (HashMap::<u32, i64>::new(), HashMap::<u32, i64>::new());
         let mut data_sectors = 0;
         let mut end = 0;
         for extent in self.index.iter() {
@@ -93,11 +101,14 @@ impl Pair {
             *refs.entry(extent.backing.slot()).or_default() += 1;
             if let Backing::Data { .. } = extent.backing {
                 data_sectors += extent.range.count();
+                *sectors.entry(extent.backing.slot()).or_default() += extent.range.count() as i64;
             }
         }
-        let counted: HashMap<u32, i64> =
-            self.refs.iter().filter(|(_, n)| **n > 0).map(|(s, n)| (*s, *n)).collect();
-        assert_eq!(counted, refs, "reported references are those that exist");
+        let counted = |told: &HashMap<u32, i64>| -> HashMap<u32, i64> {
+            told.iter().filter(|(_, n)| **n != 0).map(|(s, n)| (*s, *n)).collect()
+        };
+        assert_eq!(counted(&self.refs), refs, "reported references are those that exist");
+        assert_eq!(counted(&self.sectors), sectors, "and so are the sectors they refer to");
         assert_eq!(self.index.len(), self.index.iter().count());
         assert_eq!(self.index.live_bytes(), data_sectors * SECTOR_BYTES);
     }
@@ -205,9 +216,12 @@ proptest! {
         for extent in extents {
             pair.insert(extent);
         }
-        let Pair { index, refs, .. } = &mut pair;
-        index.clear(&mut |slot, delta| *refs.entry(slot).or_default() += i64::from(delta));
-        prop_assert!(refs.values().all(|count| *count == 0));
+        let Pair { index, refs, sectors, .. } = &mut pair;
+        index.clear(&mut |told| {
+            *refs.entry(told.slot).or_default() += i64::from(told.extents);
+            *sectors.entry(told.slot).or_default() += told.sectors;
+        });
+        prop_assert!(refs.values().chain(sectors.values()).all(|count| *count == 0));
         prop_assert!(index.is_empty());
         prop_assert_eq!(index.max_seq(), Seq(0));
         prop_assert_eq!(index.live_bytes(), 0);
@@ -241,8 +255,8 @@ fn a_range_longer_than_an_extent_can_be_is_covered_by_several() {
     let mut index = Index::default();
     let mut refs = 0;
     let range = SectorRange::new(5, 3 * u64::from(u32::MAX)).unwrap();
-    index.insert(Extent { range, seq: Seq(1), backing: Backing::Zero { slot: 1 } }, &mut |_, delta| {
-        refs += delta;
+    index.insert(Extent { range, seq: Seq(1), backing: Backing::Zero { slot: 1 } }, &mut |told| {
+        refs += told.extents;
     });
     assert_eq!((index.len(), refs), (3, 3));
     let mut end = 5;
@@ -257,8 +271,8 @@ fn a_range_longer_than_an_extent_can_be_is_covered_by_several() {
 fn a_place_beyond_any_segment_neither_panics_nor_wraps() {
     let mut index = Index::default();
     let backing = Backing::Data { slot: 0, sector: u32::MAX - 1 };
-    index.insert(extent(0, 1000, 1, backing), &mut |_, _| ());
-    index.insert(extent(10, 10, 2, Backing::Zero { slot: 0 }), &mut |_, _| ());
+    index.insert(extent(0, 1000, 1, backing), &mut |_| ());
+    index.insert(extent(10, 10, 2, Backing::Zero { slot: 0 }), &mut |_| ());
     let tail = index.iter().last().unwrap();
     assert_eq!(tail.backing, Backing::Data { slot: 0, sector: u32::MAX });
 }
@@ -266,7 +280,7 @@ fn a_place_beyond_any_segment_neither_panics_nor_wraps() {
 #[test]
 fn nothing_happens_for_an_empty_range() {
     let mut index = Index::default();
-    index.insert(extent(7, 0, 1, Backing::Zero { slot: 0 }), &mut |_, _| panic!("no extent, no reference"));
+    index.insert(extent(7, 0, 1, Backing::Zero { slot: 0 }), &mut |_| panic!("no extent, no reference"));
     index.lookup(SectorRange::new(7, 0).unwrap(), |_| panic!("no sectors, no piece"));
     assert!(index.is_empty());
 }
