@@ -91,6 +91,9 @@ build_command_line() {
 	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
 	# Measuring the delay loop takes long and fails on a busy host: it is given.
 	arguments+=" mitigations=off tsc=reliable lpj=10000000"
+	if [[ -n $OPT_PLUGIN ]]; then
+		arguments+=" nokaslr"
+	fi
 	if [[ $OPT_VERBOSE == yes ]]; then
 		arguments+=" loglevel=8"
 	else
@@ -101,6 +104,9 @@ build_command_line() {
 	# Without the flags for fast string moves: the kernel then copies eight bytes a step and not one, which the emulator
 	# carries out one by one.
 		-cpu max,-erms,-fsrm -m "${memory_mib}M" -kernel "$kernel/kernel" -initrd "$kernel/initramfs" -append "$arguments")
+	if [[ -n $OPT_PLUGIN ]]; then
+		QEMU+=(-plugin "$OPT_PLUGIN")
+	fi
 	if [[ $OPT_DETERMINISTIC == yes ]]; then
 		QEMU+=(-accel "tcg,thread=single" -icount "shift=0,sleep=off" -rtc clock=vm)
 	else
