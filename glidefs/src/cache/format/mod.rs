@@ -25,6 +25,7 @@ mod footer;
 pub mod fuzzing;
 mod record;
 mod segment;
+mod sparse;
 
 pub use footer::{Footer, FooterBuilder, FooterRecord, decode_footer};
 pub use record::{

@@ -6,8 +6,9 @@
 
 use std::fmt;
 
+use super::sparse::crc_around;
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, get, put, put_crc,
+    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, get, put,
     put_preamble,
 };
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
@@ -248,13 +249,15 @@ impl RecordBuilder {
     /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` says how many frames from
     /// the start of the segment were known to be synced when this was called. [`Self::reset`] begins the next record.
     pub fn finish(&mut self, key: &SegmentKey, position_frames: u32, stable_frames: u32) -> &Frame {
+        let zeroes = self.entries_end()..self.crcs_at();
         let frame = &mut self.frame.0;
         put_preamble(frame, MAGIC, key);
         put(frame, ENTRY_COUNT_AT, &self.entries.to_le_bytes());
         put(frame, DATA_FRAMES_AT, &u32::from(self.data_frames).to_le_bytes());
         put(frame, POSITION_AT, &position_frames.to_le_bytes());
         put(frame, STABLE_AT, &stable_frames.to_le_bytes());
-        put_crc(frame);
+        let crc = crc_around(frame, zeroes);
+        put(frame, CRC_AT, &crc.to_le_bytes());
         frame
     }
 
