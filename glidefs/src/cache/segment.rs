@@ -22,6 +22,9 @@ const FOOTER_RECORD_BYTES: u32 = 16;
 const FOOTER_ENTRY_BYTES: u32 = 32;
 const FOOTER_CRC_BYTES: u32 = 4;
 
+/// Pieces of a record, its header included, that a short list holds.
+const GATHER_FEW: usize = 17;
+
 /// Entries that will be one record, with what the footer needs to know of them.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -191,21 +194,17 @@ impl Segment {
         let slot = slots.get(self.slot);
         let data_frames = batch.data_frames();
         let header = batch.builder.finish(&self.key, position, slot.synced().min(position));
-        let mut parts = [IoSlice::new(&[]); RECORD_ENTRIES_MAX + 1];
-        parts[0] = IoSlice::new(header);
-        let mut count = 1;
-        for (part, bytes) in parts[1..].iter_mut().zip(data) {
-            *part = IoSlice::new(bytes);
-            count += 1;
+        let place = Gather {
+            file: &*self.file,
+            offset: u64::from(position) * FRAME_BYTES as u64,
+            bytes: (data_frames as usize + 1) * FRAME_BYTES,
+        };
+        // Most records are short, and to clear a list for the longest takes longer than to fill one for these.
+        if batch.entries.len() < GATHER_FEW {
+            place.write::<GATHER_FEW>(header, data)?;
+        } else {
+            place.write::<{ RECORD_ENTRIES_MAX + 1 }>(header, data)?;
         }
-        let bytes: usize = parts[..count].iter().map(|part| part.len()).sum();
-        if bytes != (data_frames as usize + 1) * FRAME_BYTES {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a batch whose data does not match its entries",
-            ));
-        }
-        self.file.write_at(&parts[..count], u64::from(position) * FRAME_BYTES as u64)?;
         slot.set_crcs(position + 1, &batch.crcs);
         self.footer.add_record(position, &batch.entries, &batch.crcs);
         self.position = position + 1 + data_frames;
@@ -216,6 +215,37 @@ impl Segment {
     /// The end of what was appended.
     pub fn place(&self) -> Place {
         Place { slot: self.slot, segment_id: self.key.segment_id, end: self.position }
+    }
+}
+
+/// Where a record goes.
+struct Gather<'a> {
+    file: &'a dyn SegmentFile,
+    offset: u64,
+    /// Length of the record.
+    bytes: usize,
+}
+
+impl Gather<'_> {
+    /// Writes `header` and `data`, fewer than `PARTS` pieces, with one call.
+    fn write<'h, 'd: 'h, const PARTS: usize>(
+        &self,
+        header: &'h [u8],
+        data: impl Iterator<Item = &'d [u8]>,
+    ) -> io::Result<()> {
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        parts[0] = IoSlice::new(header);
+        let (mut count, mut bytes) = (1, header.len());
+        for (part, piece) in parts[1..].iter_mut().zip(data) {
+            *part = IoSlice::new(piece);
+            count += 1;
+            bytes += piece.len();
+        }
+        if bytes != self.bytes {
+            let what = "a batch whose data does not match its entries";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.file.write_at(&parts[..count], self.offset)
     }
 }
 
