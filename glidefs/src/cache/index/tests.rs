@@ -101,7 +101,8 @@ impl Pair {
             *refs.entry(extent.backing.slot()).or_default() += 1;
             if let Backing::Data { .. } = extent.backing {
                 data_sectors += extent.range.count();
-                *sectors.entry(extent.backing.slot()).or_default() += extent.range.count() as i64;
+                *sectors.entry(extent.backing.slot()).or_default() +=
+                    i64::try_from(extent.range.count()).unwrap();
             }
         }
         let counted = |told: &HashMap<u32, i64>| -> HashMap<u32, i64> {
