@@ -99,6 +99,10 @@ impl Keeper {
                 {
                     port.offer(segment);
                     progress = true;
+                    if std::mem::take(&mut self.preparer.filled) {
+                        // Filling takes long, and nobody waits: other work comes first.
+                        return true;
+                    }
                 }
             }
         }
@@ -321,6 +325,8 @@ struct Preparer {
     next_slot: u32,
     /// The disk did not give the last segment.
     failing: bool,
+    /// The last segment was filled.
+    filled: bool,
 }
 
 impl Preparer {
@@ -335,7 +341,7 @@ impl Preparer {
             .map(|step| (self.next_slot + step) % limit)
             .find(|number| slots.get(*number).state() == State::Free && slots.get(*number).begin_sync())?;
         self.next_slot = (number + 1) % limit;
-        let prepared = prepare_slot(shared, shard, number);
+        let prepared = self.prepare_slot(shared, shard, number);
         slots.get(number).cancel_sync();
         if let Err(error) = &prepared
             && !self.failing
@@ -345,12 +351,36 @@ impl Preparer {
         self.failing = prepared.is_err();
         prepared.ok()
     }
+
+    /// Writes a fresh header into a free slot. Call with its file held by [`Slot::begin_sync`].
+    fn prepare_slot(&mut self, shared: &Shared, shard: u32, number: u32) -> std::io::Result<Segment> {
+        let (slots, slot) = (&shared.slots, shared.slots.get(number));
+        let file = match slot.file() {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = shared.disk.open_segment(number, slots.segment_bytes())?;
+                self.filled = fill(shared, &*file)?;
+                Arc::clone(slot.set_file(file))
+            }
+        };
+        let header = SegmentHeader {
+            cache_id: slots.cache_id(),
+            segment_id: shared.new_segment_id(),
+            shard,
+            segment_bytes: slots.segment_bytes(),
+        };
+        seal::write_header(&*file, &header, slots.segment_frames(), &slot.front_unsure)?;
+        slot.make_crcs(slots.segment_frames());
+        slot.begin_use(header.segment_id, 1);
+        slot.on(Event::Prepare);
+        Ok(Segment::new(number, header.key(), file))
+    }
 }
 
 /// Writes zeroes all over a new segment, as long as nobody waits for it. The file system notes for each allocated block
 /// whether it was ever written, and a sync that covers a first write has to make that note stable as well: a FLUSH then
-/// costs a commit of the file system's journal.
-fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<()> {
+/// costs a commit of the file system's journal. `false` when nothing was written.
+fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<bool> {
     let zeroes = vec![0; FILL_BYTES];
     let (mut at, end) = (0, shared.slots.segment_bytes());
     while at < end && !shared.is_keeper_needed() {
@@ -362,29 +392,5 @@ fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<()> {
         file.sync()?;
         at += bytes;
     }
-    Ok(())
-}
-
-/// Writes a fresh header into a free slot. Call with its file held by [`Slot::begin_sync`].
-fn prepare_slot(shared: &Shared, shard: u32, number: u32) -> std::io::Result<Segment> {
-    let (slots, slot) = (&shared.slots, shared.slots.get(number));
-    let file = match slot.file() {
-        Some(file) => Arc::clone(file),
-        None => {
-            let file = shared.disk.open_segment(number, slots.segment_bytes())?;
-            fill(shared, &*file)?;
-            Arc::clone(slot.set_file(file))
-        }
-    };
-    let header = SegmentHeader {
-        cache_id: slots.cache_id(),
-        segment_id: shared.new_segment_id(),
-        shard,
-        segment_bytes: slots.segment_bytes(),
-    };
-    seal::write_header(&*file, &header, slots.segment_frames(), &slot.front_unsure)?;
-    slot.make_crcs(slots.segment_frames());
-    slot.begin_use(header.segment_id, 1);
-    slot.on(Event::Prepare);
-    Ok(Segment::new(number, header.key(), file))
+    Ok(at > 0)
 }
