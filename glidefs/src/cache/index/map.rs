@@ -88,6 +88,17 @@ impl ExtentMap {
         let Some((key, owner)) = self.owners.range_mut(..=from).next_back() else { return false };
         let leaf = &mut owner.leaf;
         let at = leaf.count_before(from);
+        if let Some(found) = leaf.get(at)
+            && (found.start, found.count) == (from, item.count)
+        {
+            // The same sectors once more, as file systems write; this needs no room, and a leaf may be full.
+            refs(found.lost(from, to));
+            leaf.replace(at, item);
+            let gone_sectors = found.data_sectors();
+            self.data_sectors =
+                self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
+            return true;
+        }
         if to >= owner.next || (at == 0 && *key != 0) || leaf.len() + 2 > LEAF_ITEMS_MAX {
             return false;
         }
