@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::slice;
 
-use super::buddy::{BLOCK_PAGES, Chunk, PAGE_BYTES};
+use super::buddy::{BLOCK_PAGES, Chunk, PAGE_BYTES, SizeClass};
 use super::{BufferError, SLOTS_MAX};
 use crate::units::REQUEST_BYTES_MAX;
 
@@ -64,13 +64,36 @@ impl<L: Lender> Arena<L> {
     pub(super) fn lease(self: &Rc<Self>, chunk: Chunk) -> Lease<L> {
         let (block, bits) = place(&chunk);
         let word = &self.leased[block];
-        assert!(word.get() & bits == 0, "{chunk:?} is lent out already, at least in part");
+        if word.get() & bits != 0 {
+            refuse(&chunk, "is lent out already, at least in part");
+        }
         word.set(word.get() | bits);
         // SAFETY: `block` indexes `leased`, which has one word for each block of the mapping, and the pages end within
         // the block (`place` checked it), so the offset is inside the mapping.
         let start = unsafe { self.memory.base.add(chunk.first_page() as usize * PAGE_BYTES) };
-        Lease { start, bytes: chunk.class().bytes(), chunk: Some(chunk), arena: Rc::clone(self) }
+        // At most REQUEST_BYTES_MAX.
+        #[expect(clippy::cast_possible_truncation)]
+        let bytes = chunk.class().bytes() as u32;
+        Lease { start, bytes, bits, chunk: Some(chunk), arena: Rc::clone(self) }
     }
+}
+
+/// Ends the process: two requests would share memory. Takes copies, so that the chunk can stay in registers.
+#[cold]
+#[inline(never)]
+fn refuse_pages(first_page: u32, class: SizeClass, why: &str) -> ! {
+    panic!("{class:?} from page {first_page} {why}");
+}
+
+#[inline]
+fn refuse(chunk: &Chunk, why: &str) -> ! {
+    refuse_pages(chunk.first_page(), chunk.class(), why)
+}
+
+/// The word of the record that stands for the block of page `page`.
+#[inline]
+fn word_of(page: u32) -> usize {
+    (page / BLOCK_PAGES) as usize
 }
 
 /// Where a chunk stands in the record: which word, and which bits of it.
@@ -78,15 +101,19 @@ impl<L: Lender> Arena<L> {
 fn place(chunk: &Chunk) -> (usize, u32) {
     let (first, pages) = (chunk.first_page(), chunk.class().pages());
     let at = first % BLOCK_PAGES;
-    assert!(at + pages <= BLOCK_PAGES, "{chunk:?} is not of one block");
-    ((first / BLOCK_PAGES) as usize, (u32::MAX >> (u32::BITS - pages)) << at)
+    if at + pages > BLOCK_PAGES {
+        refuse(chunk, "is not of one block");
+    }
+    (word_of(first), (u32::MAX >> (u32::BITS - pages)) << at)
 }
 
 /// The sole right to a run of pages. Dropping it returns them to the lender.
 #[derive(Debug)]
 pub(super) struct Lease<L: Lender> {
     start: NonNull<u8>,
-    bytes: usize,
+    bytes: u32,
+    /// Its bits in the record.
+    bits: u32,
     /// `None` only while being dropped.
     chunk: Option<Chunk>,
     /// Keeps the mapping alive.
@@ -105,9 +132,8 @@ impl<L: Lender> Drop for Lease<L> {
     #[inline]
     fn drop(&mut self) {
         let Some(chunk) = self.chunk.take() else { return };
-        let (block, bits) = place(&chunk);
-        let word = &self.arena.leased[block];
-        word.set(word.get() & !bits);
+        let word = &self.arena.leased[word_of(chunk.first_page())];
+        word.set(word.get() & !self.bits);
         // Last, because the lender may lend the pages out again at once.
         self.arena.lender.returned(chunk);
     }
@@ -121,7 +147,7 @@ impl<L: Lender> Deref for Lease<L> {
         // SAFETY: `start..start + bytes` is inside the mapping, which `arena` keeps alive, and was initialised by the
         // kernel (zeroes) and by `touch`. `Arena::lease` set this lease's bits when none of them was set and only our
         // drop clears them, so no other lease covers these bytes, and mutable access needs `&mut self`.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes as usize) }
     }
 }
 
@@ -129,7 +155,7 @@ impl<L: Lender> DerefMut for Lease<L> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes this the only access through the only lease.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes as usize) }
     }
 }
 
@@ -236,7 +262,7 @@ impl Drop for Mapping {
 mod tests {
     use std::cell::RefCell;
 
-    use super::super::buddy::SizeClass::{KiB4, KiB16, KiB64, KiB128};
+    use super::SizeClass::{KiB4, KiB16, KiB64, KiB128};
     use super::*;
 
     #[cfg(not(miri))]

@@ -26,10 +26,11 @@ pub(super) const BLOCK_PAGES: u32 = 32;
 /// Sizes that chunks come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SizeClass {
-    KiB4,
-    KiB16,
-    KiB64,
-    KiB128,
+    // The number is how many pages a chunk has, as a power of two, so that it need not be looked up.
+    KiB4 = 0,
+    KiB16 = 2,
+    KiB64 = 4,
+    KiB128 = 5,
 }
 
 const _: () = assert!(SizeClass::KiB128.bytes() == REQUEST_BYTES_MAX);
@@ -52,12 +53,18 @@ impl SizeClass {
     }
 
     /// Pages in a chunk, as a power of two.
+    #[inline]
     const fn pages_log2(self) -> u32 {
+        self as u32
+    }
+
+    /// Its place in [`Self::ALL`].
+    const fn level(self) -> usize {
         match self {
             Self::KiB4 => 0,
-            Self::KiB16 => 2,
-            Self::KiB64 => 4,
-            Self::KiB128 => 5,
+            Self::KiB16 => 1,
+            Self::KiB64 => 2,
+            Self::KiB128 => 3,
         }
     }
 
@@ -228,7 +235,7 @@ impl Buddy {
     pub(super) fn new(blocks: u32) -> Self {
         let mut levels = SizeClass::ALL.map(|class| Level::new(class, blocks));
         for block in (0..blocks).rev() {
-            levels[SizeClass::KiB128 as usize].link_first(block);
+            levels[SizeClass::KiB128.level()].link_first(block);
         }
         Self { levels, last: None }
     }
@@ -254,7 +261,7 @@ impl Buddy {
 
     /// Takes a chunk from the smallest free chunk that holds one.
     fn split(&mut self, class: SizeClass) -> Option<Chunk> {
-        let wanted = class as usize;
+        let wanted = class.level();
         let found = (wanted..self.levels.len()).find(|&level| self.levels[level].head != NIL)?;
         let level = &mut self.levels[found];
         let group = level.head;
@@ -273,7 +280,7 @@ impl Buddy {
 
     /// Merges a chunk with its siblings as far as they are free.
     fn merge(&mut self, Chunk { mut first_page, class }: Chunk) {
-        for level in &mut self.levels[class as usize..] {
+        for level in &mut self.levels[class.level()..] {
             let (group, free) = level.push(first_page);
             if free == level.whole {
                 level.unlink(group);
