@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::disk::{Clock, Disk};
 use super::error::CacheError;
 use super::format::frame_crc;
-use super::handoff::{Hook, Port, Signal};
+use super::handoff::{Hook, OWNED_MAX, Port, Signal};
 use super::keeper::Keeper;
 use super::pressure::{Marks, Pressure};
 use super::recovery;
@@ -234,7 +234,8 @@ impl Shared {
             figures: Figures { bad_footers: AtomicU64::new(bad_footers), ..Figures::default() },
             next_segment_id: AtomicU64::new(next_segment_id),
             keeper_blocked: AtomicBool::new(false),
-            closed: Mutex::default(),
+            // Room for all that shards may have, so that letting go of one allocates nothing.
+            closed: Mutex::new(Vec::with_capacity(options.shards.saturating_mul(OWNED_MAX as usize))),
             volumes: Mutex::new(volumes),
             _lock: lock,
         }
@@ -268,9 +269,9 @@ impl Shared {
             || !self.closed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Segments closed since the last call.
-    pub fn take_closed(&self) -> Vec<Segment> {
-        std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Moves the segments closed since the last call to `segments`.
+    pub fn take_closed(&self, segments: &mut Vec<Segment>) {
+        segments.append(&mut self.closed.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The keeper found a file it wants to sync being synced.

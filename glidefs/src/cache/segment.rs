@@ -134,9 +134,9 @@ impl fmt::Debug for Segment {
 }
 
 impl Segment {
-    /// A segment whose header was just written, and nothing else.
-    pub fn new(slot: u32, key: SegmentKey, file: Arc<dyn SegmentFile>) -> Self {
-        Self::resume(slot, key, file, 1, FooterBuilder::new())
+    /// A segment of `frames` frames whose header was just written, and nothing else.
+    pub fn new(slot: u32, key: SegmentKey, file: Arc<dyn SegmentFile>, frames: u32) -> Self {
+        Self::resume(slot, key, file, 1, FooterBuilder::with_room(frames))
     }
 
     /// A segment that holds the records that `footer` describes, up to frame `position`.

@@ -30,6 +30,9 @@ const RESERVED_AT: usize = 10;
 const RECORD_COUNT_AT: usize = 12;
 const RECORD_BYTES: usize = 12;
 
+/// Most memory that a footer is given before it needs it.
+const ROOM_BYTES_MAX: usize = 1 << 20;
+
 /// Gathers what a segment's records say while they are appended.
 #[derive(Clone, Debug)]
 pub struct FooterBuilder {
@@ -48,6 +51,17 @@ impl FooterBuilder {
     /// A footer without records.
     pub fn new() -> Self {
         Self { bytes: vec![0; BODY_AT], records: 0 }
+    }
+
+    /// A footer without records, with memory for those of a segment of `segment_frames` frames that is filled with writes, so
+    /// that whoever appends does not ask for it. Many zero ranges, or a very long segment, may take more.
+    pub fn with_room(segment_frames: u32) -> Self {
+        // No write of data takes more for its length than one of a single frame in a record of many.
+        let room =
+            (segment_frames as usize).saturating_mul(ENTRY_BYTES + FRAME_CRC_BYTES).min(ROOM_BYTES_MAX);
+        let mut footer = Self::new();
+        footer.bytes.reserve_exact(room);
+        footer
     }
 
     /// Adds the record appended at frame `position_frames`, later in the segment than any added before.

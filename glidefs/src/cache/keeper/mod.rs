@@ -111,7 +111,7 @@ impl Keeper {
 
     fn seal(&mut self) -> bool {
         self.cleaner.heal(&self.shared);
-        self.closed.append(&mut self.shared.take_closed());
+        self.shared.take_closed(&mut self.closed);
         let mut progress = false;
         for segment in std::mem::take(&mut self.closed) {
             if seal_one(&self.shared, &segment) {
@@ -373,7 +373,7 @@ impl Preparer {
         slot.make_crcs(slots.segment_frames());
         slot.begin_use(header.segment_id, 1);
         slot.on(Event::Prepare);
-        Ok(Segment::new(number, header.key(), file))
+        Ok(Segment::new(number, header.key(), file, slots.segment_frames()))
     }
 }
 
