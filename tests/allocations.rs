@@ -1,0 +1,154 @@
+//! The data path takes no memory from the heap once it is warm.
+//!
+//! A counting allocator sees every allocation of the test's own thread; the cache's keeper and other tests have threads of
+//! their own. Requests go the whole way from the check of their bounds to completion, over a real directory; writes
+//! replace a fixed set of blocks, so that the index has no reason to grow. Locks cannot be counted from outside: that the
+//! only one on the way is the export's own is left to the reader of `shard`.
+
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+#[path = "../benches/support/rig.rs"]
+mod rig;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use rig::Rig;
+
+thread_local! {
+    /// Allocations of this thread so far. Constant and without a destructor, so that reading it allocates nothing.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+impl Counting {
+    fn count() {
+        // A thread that ends has no counter any more, and is none that is measured.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: the caller's promises are `System`'s own.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: the caller's promises are `System`'s own.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    // SAFETY: the caller's promises are `System`'s own.
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+
+    // SAFETY: the caller's promises are `System`'s own.
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread while `work` runs.
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+const BLOCK_BYTES: usize = 4096;
+const BLOCKS: u64 = 512;
+const STRIDE: u64 = 61;
+const SEGMENTS: u64 = 6;
+
+fn place(number: u64) -> u64 {
+    number * STRIDE % BLOCKS * BLOCK_BYTES as u64
+}
+
+fn write_all(rig: &mut Rig, batch: u64) {
+    for number in 0..BLOCKS {
+        rig.write(place(number), BLOCK_BYTES);
+        if number % batch == batch - 1 {
+            rig.turn();
+        }
+    }
+    rig.settle();
+}
+
+fn read_all(rig: &mut Rig) {
+    for number in 0..BLOCKS {
+        rig.read(place(number), BLOCK_BYTES);
+        rig.turn();
+    }
+    rig.settle();
+}
+
+/// A rig that has done everything a few times.
+fn warm(directory: &tempfile::TempDir) -> Rig {
+    let mut rig = Rig::new(directory.path(), SEGMENTS);
+    for batch in [1, 8, 64] {
+        write_all(&mut rig, batch);
+        read_all(&mut rig);
+        rig.flush();
+        rig.settle();
+    }
+    rig
+}
+
+#[test]
+fn the_counter_sees_an_allocation() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn overwriting_blocks_allocates_nothing_whatever_the_batch() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = warm(&directory);
+    for batch in [1, 8, 64] {
+        assert_eq!(allocations(|| write_all(&mut rig, batch)), 0, "batches of {batch}");
+    }
+}
+
+#[test]
+fn reading_cached_blocks_allocates_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = warm(&directory);
+    assert_eq!(allocations(|| read_all(&mut rig)), 0);
+}
+
+#[test]
+fn a_flush_allocates_nothing_whether_or_not_there_is_something_to_sync() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = warm(&directory);
+    assert_eq!(allocations(|| rig.flush()), 0, "nothing unsynced");
+    rig.settle();
+    write_all(&mut rig, 8);
+    let synced = allocations(|| {
+        rig.flush();
+        rig.settle();
+    });
+    assert_eq!(synced, 0, "something unsynced");
+}
+
+/// The lists of the footer are made with a segment, so a writer that fills one meets no growth of them either.
+#[test]
+fn filling_a_segment_from_its_start_allocates_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = warm(&directory);
+    let rounds = rig::SEGMENT_BYTES / (BLOCKS * BLOCK_BYTES as u64) / 2;
+    let counted = allocations(|| (0..rounds).for_each(|_| write_all(&mut rig, 1)));
+    assert_eq!(counted, 0);
+}
