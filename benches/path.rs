@@ -10,6 +10,7 @@ mod support;
 use std::hint::black_box;
 use std::time::Instant;
 
+use glidefs::buffer::Pool;
 use support::rig::Rig;
 
 const BLOCK_BYTES: usize = 4096;
@@ -54,6 +55,13 @@ fn collected_flushes(rig: &mut Rig, count: u64) {
     }
 }
 
+#[inline(never)]
+fn collected_slots(pool: &Pool, count: u64) {
+    for _ in 0..count {
+        drop(black_box(pool.try_acquire(black_box(BLOCK_BYTES))));
+    }
+}
+
 fn main() {
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
     let case = words.next().unwrap_or_else(|| "write-8".into());
@@ -74,8 +82,9 @@ fn main() {
         "write-8" => collected_writes(black_box(&mut rig), count, 8),
         "read" => collected_reads(black_box(&mut rig), count),
         "flush" => collected_flushes(black_box(&mut rig), count),
+        "slot" => collected_slots(black_box(rig.pool()), count),
         _ => {
-            eprintln!("no case {case:?}: use write-1, write-8, read or flush");
+            eprintln!("no case {case:?}: use write-1, write-8, read, flush or slot");
             std::process::exit(2);
         }
     }

@@ -98,6 +98,11 @@ impl Rig {
         &self.cache
     }
 
+    /// The buffers.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// The counters of the queue.
     pub fn stats(&self) -> &QueueStats {
         &self.stats
