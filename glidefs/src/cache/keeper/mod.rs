@@ -27,7 +27,7 @@ use super::volume::Place;
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes of a new segment that are written and synced at once.
-const FILL_BYTES: usize = 4 << 20;
+const FILL_BYTES: usize = 1 << 20;
 const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
 const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it does; free space on the disk of cache.dir, or lower \
                           cache.size";
