@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
+use glidefs::units::REQUEST_BYTES_MAX;
 use support::rig::{Rig, SEGMENT_BYTES};
 use support::{Group, Ratios};
 
@@ -37,9 +38,9 @@ impl Plain {
         let path = directory.join("plain");
         let file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path);
         let file = file.expect("the bench directory can be written");
-        let bytes = vec![0x5a; MIB];
+        let bytes = vec![0x5a; 64 * REQUEST_BYTES_MAX];
         for offset in (0..FILE_BYTES).step_by(MIB) {
-            file.write_all_at(&bytes, offset).expect("the disk has room");
+            file.write_all_at(&bytes[..MIB], offset).expect("the disk has room");
         }
         file.sync_all().expect("the disk works");
         Self { file, at: 0, bytes }
@@ -51,9 +52,12 @@ impl Plain {
         at
     }
 
-    fn write(&mut self, bytes: usize) {
-        let at = self.next(bytes);
-        self.file.write_all_at(&self.bytes[..bytes], at).expect("the disk works");
+    /// Writes as many times `bytes` bytes, each time from another buffer, as the requests of a batch have.
+    fn write(&mut self, batch: u64, bytes: usize) {
+        for place in 0..batch {
+            let (at, from) = (self.next(bytes), usize::try_from(place).unwrap_or(0) * bytes);
+            self.file.write_all_at(&self.bytes[from..from + bytes], at).expect("the disk works");
+        }
     }
 
     fn read(&mut self, bytes: usize) {
@@ -75,7 +79,7 @@ fn appends(group: &mut Group<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mu
                 }
                 rig.turn();
             };
-            let floor = || (0..batch).for_each(|_| plain.write(bytes));
+            let floor = || plain.write(batch, bytes);
             ratios.against(group, &format!("append/{name}/batch_of_{batch}"), "pwrite", floor, case);
             rig.settle();
         }
