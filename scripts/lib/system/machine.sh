@@ -72,12 +72,11 @@ start_cache_disk() {
 	die "nbdkit did not start: $(cat "$RUN_DIR/cache.log")"
 }
 
-boot() {
+start_machine() {
 	local kernel arguments
 	kernel=$(kernel_dir trixie-backports)
 	BOOTS=$((BOOTS + 1))
 	CONSOLE=$RUN_DIR/console.$BOOTS
-	start_cache_disk
 	# The kernel's watchdogs would take a busy host for a hung guest.
 	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off tsc=reliable"
 	arguments+=" net.ifnames=0 loglevel=4 systemd.show_status=yes systemd.log_color=no"
@@ -95,6 +94,23 @@ boot() {
 		-device virtio-9p-pci,fsdev=host,mount_tag=host \
 		>"$RUN_DIR/qemu.log" 2>&1
 	QEMU_PID=$STARTED
+}
+
+systemd_has_started() { grep -aq 'Welcome to' "$CONSOLE" 2>/dev/null; }
+
+# Returns when systemd runs. A kernel that dies before has changed nothing yet: QEMU before 8.1 may run an instruction that
+# the kernel has just replaced, which is fatal while processors start; that boot is begun again.
+boot() {
+	local try
+	start_cache_disk
+	for ((try = 1; try <= BOOT_TRIES; try++)); do
+		start_machine
+		while machine_runs && ! systemd_has_started && [ $SECONDS -lt "$DEADLINE" ]; do
+			sleep 0.2
+		done
+		if machine_runs || systemd_has_started; then return 0; fi
+		say "the kernel died while it booted (try $try of $BOOT_TRIES): $(grep -am 1 -E 'Oops|int3:|Kernel panic' "$CONSOLE")"
+	done
 }
 
 machine_runs() { [ -n "$QEMU_PID" ] && kill -0 "$QEMU_PID" 2>/dev/null; }

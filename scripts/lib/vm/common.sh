@@ -9,6 +9,8 @@ VM_LIB=$REPOSITORY/scripts/lib/vm
 
 # The status of a VM that failed, as opposed to a command that failed in it; of one that ran out of time.
 readonly STATUS_VM_FAILED=125 STATUS_TIMEOUT=124
+# How often a boot is begun whose kernel dies before it did anything.
+readonly BOOT_TRIES=3
 
 say() {
 	printf 'vm: %s\n' "$*" >&2

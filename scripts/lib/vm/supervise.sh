@@ -183,8 +183,29 @@ watch_vm() {
 	exec {clock}>&-
 }
 
+# The kernel died before the command began, so nothing is lost by booting again. QEMU before 8.1 may run an instruction that
+# the kernel has just replaced (a stale int3), which is fatal while the processors start.
+died_in_boot() {
+	[[ -z $RESULT && ! -s $RUN_DIR/guest/started && ! -e $RUN_DIR/guest/failure ]] &&
+		grep -aq 'Kernel panic' "$LOG_FILE" 2>/dev/null
+}
+
+run_qemu() {
+	start_qemu
+	if [[ $OPT_MODE == exec ]]; then
+		follow_output
+	fi
+	if [[ $OPT_VERBOSE == yes ]]; then
+		follow_log
+	fi
+	watch_vm
+	wait "${FOLLOWERS[@]}" 2>/dev/null || true
+	FOLLOWERS=()
+}
+
 # Runs the VM to its end and exits with the status that tells how it went.
 run_vm() {
+	local try
 	RESULT='' RESULT_OF_STOP=''
 	# What preparing took does not count.
 	SECONDS=0 STARTED_MICROSECONDS=${EPOCHREALTIME/[^0-9]/}
@@ -197,16 +218,13 @@ run_vm() {
 	ulimit -Sn "$(ulimit -Hn)"
 	build_command_line
 	write_guest_files
-	start_qemu
-	if [[ $OPT_MODE == exec ]]; then
-		follow_output
-	fi
-	if [[ $OPT_VERBOSE == yes ]]; then
-		follow_log
-	fi
-	watch_vm
-	wait "${FOLLOWERS[@]}" 2>/dev/null || true
-	FOLLOWERS=()
+	for ((try = 1; try <= BOOT_TRIES; try++)); do
+		run_qemu
+		if ! died_in_boot; then
+			break
+		fi
+		show_log "the kernel died while it booted (try $try of $BOOT_TRIES)"
+	done
 	if [[ -n $RESULT ]]; then
 		exit "$RESULT"
 	elif [[ -s $RUN_DIR/guest/status ]]; then
