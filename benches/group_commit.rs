@@ -29,8 +29,16 @@ struct Client {
 }
 
 impl Token for Client {
+    type Part = Vec<u8>;
+
     fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
+    }
+
+    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let mut part = std::mem::take(&mut self.buffer);
+        part.truncate(bytes);
+        Some(part)
     }
 }
 

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each user drives a part")]
 #![allow(clippy::expect_used, reason = "a rig that fails measures nothing")]
 
+use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +39,16 @@ pub struct InFlight {
 }
 
 impl Token for InFlight {
+    type Part = Slot;
+
     fn buffer(&mut self) -> &mut [u8] {
         self.buffer.as_deref_mut().unwrap_or_default()
+    }
+
+    fn lend(&mut self, bytes: usize) -> Option<Slot> {
+        let mut slot = self.buffer.take()?;
+        slot.shorten(bytes);
+        Some(slot)
     }
 }
 
@@ -49,7 +58,7 @@ pub struct Rig {
     pool: Pool,
     export: Export,
     stats: Arc<QueueStats>,
-    wants: Vec<Want>,
+    wants: Vec<Want<Slot>>,
     now: Instant,
     cache: Cache,
     keeper: Option<JoinHandle<()>>,
@@ -141,6 +150,11 @@ impl Rig {
         self.wants.extend(self.shard.wants());
         for want in self.wants.drain(..) {
             match want {
+                Want::Append { op, file, offset, parts } => {
+                    let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+                    let result = file.write_at(&pieces, offset);
+                    self.shard.append_done(op, result, parts);
+                }
                 Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
                 Want::Read { op, file, offset, mut buffer } => {
                     let result = file.read_at(&mut buffer, offset);

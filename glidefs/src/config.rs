@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::worker::engine::{self, Appends};
+
 pub use self::values::{ByteSize, CPU_NUMBER_MAX, CpuList, Listen, StoreUrl, TimeSpan, ValueError};
 
 /// Where the daemon looks for its configuration when it is not told.
@@ -79,13 +81,36 @@ pub enum OnFull {
 
 /// How the cache writes to its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// The best that works in the directory.
     #[default]
     Auto,
-    /// The `pwrite` family of system calls.
+    /// System calls, through the page cache.
     Pwrite,
+    /// The worker's ring, through the page cache.
+    Ring,
+    /// As `Ring`, from registered buffers.
+    RingFixed,
+    /// The worker's ring, past the page cache.
+    RingDirect,
+    /// As `RingDirect`, from registered buffers.
+    RingFixedDirect,
+}
+
+impl Engine {
+    /// The one that is asked for, if one is.
+    pub fn wanted(self) -> Option<engine::Engine> {
+        let (appends, direct) = match self {
+            Self::Auto => return None,
+            Self::Pwrite => (Appends::Pwrite, false),
+            Self::Ring => (Appends::Ring, false),
+            Self::RingFixed => (Appends::RingFixed, false),
+            Self::RingDirect => (Appends::Ring, true),
+            Self::RingFixedDirect => (Appends::RingFixed, true),
+        };
+        Some(engine::Engine { appends, direct })
+    }
 }
 
 /// `[store]`

@@ -27,6 +27,8 @@ use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions, Volum
 use crate::ublk::{Features, UblkDevices};
 use crate::units::ExportId;
 use crate::worker::affinity::Cpu;
+use crate::worker::engine::Engine;
+use crate::worker::engine::probe::{self, Probe, ProbeError};
 use crate::worker::{self, Worker, WorkerError, WorkerOptions};
 
 /// Size of a segment of the cache, bytes.
@@ -50,6 +52,9 @@ pub enum DaemonError {
     /// The cache could not be opened.
     #[error("the cache could not be opened")]
     Cache(#[from] CacheError),
+    /// There is no way to write to the cache.
+    #[error("the cache has no engine")]
+    Engine(#[from] ProbeError),
     /// The workers could not be started.
     #[error("the workers could not be started")]
     Workers(#[from] WorkerError),
@@ -88,7 +93,9 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     raise_descriptor_limit();
     let features = Features::probe()?;
-    let (catalog, cache) = open_cache(config)?;
+    let bounce = config.bounce_mode || !features.user_copy();
+    let probe = choose_engine(config, bounce)?;
+    let (catalog, cache) = open_cache(config, probe.chosen)?;
     let keeper_stop = Arc::new(AtomicBool::new(false));
     let keeper = std::thread::Builder::new()
         .name("keeper".into())
@@ -97,7 +104,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
             move || keeper.run(&stop)
         })
         .map_err(system("spawning the keeper thread"))?;
-    let workers = worker::start(&cache, &worker_options(config))?;
+    let workers = worker::start(&cache, &worker_options(config, probe.chosen))?;
     let devices = Arc::new(UblkDevices::new(
         workers.clone(),
         features,
@@ -124,17 +131,34 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         Arc::new(CacheVolumes(cache.clone())),
         options,
     );
-    let result = runtime.block_on(serve(config, Parts { router, devices, workers, cache }));
+    let result = runtime.block_on(serve(config, Parts { router, devices, workers, cache, probe }));
     keeper_stop.store(true, Ordering::Release);
     drop(keeper.join());
     result
 }
 
-fn open_cache(config: &Config) -> Result<(Catalog, Cache), DaemonError> {
+/// Measures how the cache's directory is best written to.
+fn choose_engine(config: &Config, bounce: bool) -> Result<Probe, DaemonError> {
     let directory: &PathBuf = &config.cache.dir;
     if !directory.is_dir() {
         return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
     }
+    let wanted = config.cache.engine.wanted();
+    if bounce {
+        // The ring would have to keep a tag's own buffer after the tag is gone.
+        let chosen = Engine::default();
+        if wanted.is_some_and(|wanted| wanted != chosen) {
+            tracing::warn!(engine = %chosen, "bounce mode writes with this engine, not with the one that was asked for");
+        }
+        return Ok(Probe { chosen, figures: Vec::new() });
+    }
+    let probe = probe::run(directory, wanted)?;
+    tracing::info!(engine = %probe.chosen, "the cache has its engine");
+    Ok(probe)
+}
+
+fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), DaemonError> {
+    let directory: &PathBuf = &config.cache.dir;
     let catalog = Catalog::open(&directory.join("catalog.redb"))?;
     let options = cache::Options {
         size_bytes: config.cache.size.0,
@@ -145,7 +169,7 @@ fn open_cache(config: &Config) -> Result<(Catalog, Cache), DaemonError> {
             OnFull::Enospc => cache::OnFull::Enospc,
         },
     };
-    let disk = Arc::new(Directory::new(directory));
+    let disk = Arc::new(Directory::new(directory).direct(engine.direct));
     let (cache, recovered) =
         Cache::open(disk, Arc::new(MonotonicClock::default()), options, &catalog.export_ids())?;
     tracing::info!(
@@ -158,13 +182,14 @@ fn open_cache(config: &Config) -> Result<(Catalog, Cache), DaemonError> {
     Ok((catalog, cache))
 }
 
-fn worker_options(config: &Config) -> WorkerOptions {
+fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
     // A queue needs its descriptor, and the kernel allows no table larger than the limit on descriptors.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     let queues = config.exports.max.saturating_mul(usize::from(config.exports.queues.max(1)));
     WorkerOptions {
         cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
         slots_per_worker: config.buffers.slots_per_worker,
+        appends: engine.appends,
         queues_max: u32::try_from(queues.max(64))
             .unwrap_or(u32::MAX)
             .min(u32::try_from(descriptors).unwrap_or(u32::MAX)),

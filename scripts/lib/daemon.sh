@@ -35,12 +35,13 @@ cleanup() {
 	exit $status
 }
 
-# write_config [EXTRA-TOML]: the daemon's configuration; CACHE_SIZE may be set before.
+# write_config [EXTRA-TOML]: the daemon's configuration; CACHE_SIZE and GLIDEFS_CACHE_ENGINE may be set before.
 write_config() {
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
 		dir = "$WORK/cache"
 		size = "${CACHE_SIZE:-2GiB}"
+		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
 
 		[api]
 		listen = "127.0.0.1:9470"

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glidefs::cache::{Clock, Disk, SegmentFile};
+use glidefs::cache::{Clock, Disk, Lock, SegmentFile};
 
 use super::machine::{Inode, Machine};
 
@@ -43,6 +43,12 @@ impl fmt::Debug for FakeDisk {
 
 struct Guard(FakeDisk);
 
+impl Lock for Guard {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         machine(&self.0.shared).unlock(self.0.generation);
@@ -54,9 +60,9 @@ impl Disk for FakeDisk {
         "/fake".into()
     }
 
-    fn lock(&self) -> io::Result<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
         let locked = machine(&self.shared).lock(self.generation)?;
-        Ok(locked.then(|| Box::new(Guard(self.clone())) as Box<dyn Send + Sync>))
+        Ok(locked.then(|| Box::new(Guard(self.clone())) as Box<dyn Lock>))
     }
 
     fn read_superblock(&self) -> io::Result<Option<Vec<u8>>> {

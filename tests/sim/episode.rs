@@ -176,7 +176,8 @@ impl Episode {
                 }
                 Ok((cache, found)) => {
                     self.count(&found, segments);
-                    return Process::new(cache, Arc::clone(&self.clock), self.shards);
+                    let appends = self.world.rng.index(5);
+                    return Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
                 }
                 Err(CacheError::CannotShrink { size_bytes_min, .. }) if self.segments < segments => {
                     assert!(size_bytes_min <= segments * SEGMENT && size_bytes_min > self.segments * SEGMENT);

@@ -5,7 +5,7 @@
 //! the process dies first.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use glidefs::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation, Shar
 
 use super::content::Content;
 use super::disk::{FakeClock, machine};
+use super::file::FRAME;
 use super::oracle::Before;
 use super::request::{Kind, Request, SimToken};
 use super::rng::Rng;
@@ -22,7 +23,8 @@ use super::world::World;
 
 /// Something the shard wants, possibly carried out and not reported yet.
 enum Pending {
-    Wanted(Want),
+    Wanted(Want<Vec<u8>>),
+    Appended(u32, io::Result<()>, Vec<Vec<u8>>),
     Synced(u32, io::Result<()>),
     Read(u32, io::Result<()>, Vec<u8>),
 }
@@ -62,14 +64,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts workers for the `shards` shards of `cache`.
-    pub fn new(cache: Cache, clock: Arc<FakeClock>, shards: usize) -> Self {
+    /// Starts workers for the `shards` shards of `cache`, with so many `appends` under way in each at most; 0 appends at once.
+    pub fn new(cache: Cache, clock: Arc<FakeClock>, shards: usize, appends: usize) -> Self {
         let lanes = (0..shards).map(|index| {
             let progress = Arc::new(AtomicBool::new(false));
             let flag = Arc::clone(&progress);
             cache.on_progress(index, Arc::new(move || flag.store(true, Ordering::Release)));
+            let mut shard = cache.shard(index, Arc::default());
+            if appends > 0 {
+                shard.defer_appends((0..appends).map(|_| vec![0; FRAME]).collect());
+            }
             Lane {
-                shard: cache.shard(index, Arc::default()),
+                shard,
                 queue: VecDeque::new(),
                 held: Vec::new(),
                 ask_after: None,
@@ -215,12 +221,26 @@ impl Process {
         }
         let index = pick(&mut world.rng, lane.pending.len());
         let next = match lane.pending.remove(index) {
+            Pending::Wanted(Want::Append { op, file, offset, parts }) => {
+                let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+                let result = file.write_at(&pieces, offset);
+                Pending::Appended(op, result, parts)
+            }
             Pending::Wanted(Want::Sync { op, file }) => Pending::Synced(op, file.sync()),
             Pending::Wanted(Want::Read { op, file, offset, mut buffer }) => {
                 let result = file.read_at(&mut buffer, offset);
                 Pending::Read(op, result, buffer)
             }
             _ if world.dead() => return false,
+            Pending::Appended(op, result, parts) => {
+                let earlier = &lane.pending[..index];
+                let overtakes = |pending: &Pending| {
+                    matches!(pending, Pending::Appended(..) | Pending::Wanted(Want::Append { .. }))
+                };
+                world.tally.add(Event::AppendOutOfOrder, u64::from(earlier.iter().any(overtakes)));
+                lane.shard.append_done(op, result, parts);
+                return true;
+            }
             Pending::Synced(op, result) => {
                 let earlier = &lane.pending[..index];
                 let overtakes = |pending: &Pending| {

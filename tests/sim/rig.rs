@@ -2,6 +2,7 @@
 //!
 //! Owns the map from writes to structures on disk, read with the public decoders. Does not own what damage must do.
 
+use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use glidefs::cache::format::{Record, SegmentHeader, Trailer, decode_record};
@@ -171,6 +172,11 @@ impl Opened {
             self.shard.turn();
             for want in self.shard.wants().collect::<Vec<_>>() {
                 match want {
+                    Want::Append { op, file, offset, parts } => {
+                        let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+                        let result = file.write_at(&pieces, offset);
+                        self.shard.append_done(op, result, parts);
+                    }
                     Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
                     Want::Read { op, file, offset, mut buffer } => {
                         let result = file.read_at(&mut buffer, offset);

@@ -52,6 +52,8 @@ pub enum Event {
     OpenEio,
     /// A read did not find its bytes in memory.
     ReadWouldBlock,
+    /// An append ended before one that was asked for earlier.
+    AppendOutOfOrder,
     /// A sync ended before one that was asked for earlier.
     SyncOutOfOrder,
     /// A read ended before one that was asked for earlier.
@@ -110,7 +112,7 @@ pub enum Event {
 
 impl Event {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 49] = {
+    pub const ALL: [Self; 50] = {
         use Event as E;
         [
             E::Kill,
@@ -135,6 +137,7 @@ impl Event {
             E::ReadEio,
             E::OpenEio,
             E::ReadWouldBlock,
+            E::AppendOutOfOrder,
             E::SyncOutOfOrder,
             E::ReadOutOfOrder,
             E::OpenFailedCleanly,

@@ -165,8 +165,10 @@ pub struct WorkerStatus {
 pub struct CacheStatus {
     /// Its directory.
     pub dir: String,
-    /// How it writes to its files.
+    /// How it appends to its files.
     pub engine: String,
+    /// What was measured at start; empty in bounce mode.
+    pub probe: Vec<EngineStatus>,
     /// Space it may use, bytes.
     pub size_bytes: u64,
     /// Space in segments that hold data, bytes.
@@ -175,6 +177,19 @@ pub struct CacheStatus {
     pub dirty_bytes: u64,
     /// Frames that failed their checksum when they were read.
     pub corrupt_frames: u64,
+}
+
+/// What an engine gave when the cache's directory was probed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EngineStatus {
+    /// Which.
+    pub engine: String,
+    /// Median time of an append of 36 KiB until it may be acknowledged.
+    pub append_nanoseconds: Option<u64>,
+    /// The same with a sync behind it.
+    pub synced_append_nanoseconds: Option<u64>,
+    /// Why it cannot be used in this directory.
+    pub error: Option<String>,
 }
 
 /// A refusal.

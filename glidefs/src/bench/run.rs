@@ -110,7 +110,7 @@ impl Setup {
 
 /// Either kind of job.
 enum Job {
-    Blocking(BlockingJob),
+    Blocking(Box<BlockingJob>),
     Ring(Box<RingJob>),
 }
 
@@ -122,7 +122,7 @@ impl Job {
         Ok(if setup.case.engine.is_ring() {
             Self::Ring(Box::new(RingJob::new(setup)?))
         } else {
-            Self::Blocking(BlockingJob::new(setup)?)
+            Self::Blocking(Box::new(BlockingJob::new(setup)?))
         })
     }
 

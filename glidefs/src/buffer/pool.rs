@@ -201,17 +201,26 @@ impl Lender for Ledger {
 /// It keeps the arena alive, so it may outlive its pool.
 pub struct Slot {
     lease: Lease<Ledger>,
+    /// Bytes of it that are shown.
+    len: usize,
 }
 
 /// Makes the slot of memory that was taken.
 #[inline]
 fn slot(arena: &Rc<Arena<Ledger>>, chunk: Chunk) -> Slot {
     arena.lender().stats.pool.acquires.add(1);
-    Slot { lease: arena.lease(chunk) }
+    let lease = arena.lease(chunk);
+    Slot { len: lease.len(), lease }
 }
 
 impl Slot {
-    /// Length in bytes: 4, 16, 64 or 128 KiB.
+    /// Shows only the first `len` bytes from now on, where it shows more. It takes as much of the arena as before.
+    #[inline]
+    pub fn shorten(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Bytes it takes: 4, 16, 64 or 128 KiB.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.lease.len()
@@ -229,14 +238,21 @@ impl Deref for Slot {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.lease
+        // Never more than the lease has.
+        &self.lease[..self.len]
     }
 }
 
 impl DerefMut for Slot {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.lease
+        &mut self.lease[..self.len]
+    }
+}
+
+impl AsMut<[u8]> for Slot {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
     }
 }
 

@@ -9,19 +9,31 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::disk::{Disk, SegmentFile};
+use super::disk::{Disk, Lock, SegmentFile};
+
+/// How long the kernel may take to end what it does for a process that has ended.
+const LOCK_PATIENCE: Duration = Duration::from_mins(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A cache directory on a real file system.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
+    direct: bool,
 }
 
 impl Directory {
     /// The cache in `path`, which must exist when the cache is opened.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), direct: false }
+    }
+
+    /// Whether deferred appends go past the page cache.
+    #[must_use]
+    pub fn direct(self, direct: bool) -> Self {
+        Self { direct, ..self }
     }
 
     fn segments_path(&self) -> PathBuf {
@@ -37,8 +49,43 @@ impl Directory {
     }
 }
 
+impl Lock for File {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+}
+
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+/// Takes the lock; `false` when the process that has it lives, or the kernel does not end its work for one that has ended.
+fn wait_for_lock(file: &File) -> io::Result<bool> {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if owner_lives(file) || began.elapsed() > LOCK_PATIENCE => {
+                return Ok(false);
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Whether the process named in the lock's file lives; also `true` when none is named.
+fn owner_lives(file: &File) -> bool {
+    let mut text = [0; 16];
+    let read = file.read_at(&mut text, 0).unwrap_or(0);
+    let named = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let Some(process) = named else { return true };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    // "PID (name) state …"; Z and X have ended and wait for their parent to take note.
+    !matches!(
+        stat.rsplit(')').next().map(str::trim_start).and_then(|rest| rest.chars().next()),
+        Some('Z' | 'X')
+    )
 }
 
 /// Slot number of a file called `NNNNNNNN.seg`.
@@ -52,21 +99,18 @@ impl Disk for Directory {
         self.path.display().to_string()
     }
 
-    fn lock(&self) -> io::Result<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
         if !self.path.is_dir() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(self.path.join("LOCK"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
+        let path = self.path.join("LOCK");
+        let file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
+        if !wait_for_lock(&file)? {
+            return Ok(None);
         }
+        file.set_len(0)?;
+        file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)?;
         match fs::create_dir(self.segments_path()) {
             Ok(()) => sync_directory(&self.path)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -116,7 +160,9 @@ impl Disk for Directory {
             file.sync_all()?;
             sync_directory(&self.segments_path())?;
         }
-        Ok(Arc::new(RealSegment { file }))
+        let open_direct = || OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path);
+        let direct = self.direct.then(open_direct).transpose()?;
+        Ok(Arc::new(RealSegment { file, direct }))
     }
 
     fn remove_segment(&self, slot: u32) -> io::Result<()> {
@@ -133,6 +179,8 @@ impl Disk for Directory {
 #[derive(Debug)]
 struct RealSegment {
     file: File,
+    /// Past the page cache.
+    direct: Option<File>,
 }
 
 impl SegmentFile for RealSegment {
@@ -186,5 +234,58 @@ impl SegmentFile for RealSegment {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
+    }
+
+    fn append_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.direct.as_ref().unwrap_or(&self.file).as_fd())
+    }
+
+    fn forget_pages(&self) {
+        if self.direct.is_some() {
+            // It only saves work; a file system that knows nothing of it is as good.
+            let _ = nix::fcntl::posix_fadvise(
+                &self.file,
+                0,
+                0,
+                nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lock's file, locked, naming `process` as its owner.
+    fn owned(directory: &Path, process: u32) -> File {
+        let file = File::create(directory.join("LOCK")).unwrap();
+        file.lock().unwrap();
+        file.write_all_at(process.to_string().as_bytes(), 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_directory_whose_owner_lives_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let _owner = owned(directory.path(), std::process::id());
+        assert!(Directory::new(directory.path()).lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_the_kernel_still_does_for_a_process_that_ended_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let owner = owned(directory.path(), child.id());
+        child.wait().unwrap();
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_PAUSE * 4);
+            drop(owner);
+        });
+        let lock = Directory::new(directory.path()).lock().unwrap();
+        ending.join().unwrap();
+        let text = fs::read_to_string(directory.path().join("LOCK")).unwrap();
+        assert_eq!(text.trim(), std::process::id().to_string());
+        assert!(lock.unwrap().fd().is_some());
     }
 }

@@ -10,16 +10,24 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Keeps every other process out of a cache directory while it, or a copy of its descriptor, lives.
+pub trait Lock: Send + Sync {
+    /// The descriptor that holds the lock. A ring that has it registered holds the lock for as long as the kernel works for the
+    /// ring, which is longer than its process lives: a write under way past the page cache is not ended by `kill -9`.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
 /// A cache directory: the superblock and the segment files. Calls may block; a worker never makes them.
 pub trait Disk: Debug + Send + Sync {
     /// Where this is, for messages.
     fn location(&self) -> String;
 
-    /// Keeps every other process out until the guard is dropped. `None` when another process holds the lock.
+    /// Keeps every other process out until the guard is dropped. `None` when another process holds the lock, or the kernel
+    /// still works for one that has ended.
     ///
     /// # Errors
     /// `NotFound` when the directory does not exist; `PermissionDenied` or `ReadOnlyFilesystem` when it cannot be written.
-    fn lock(&self) -> io::Result<Option<Box<dyn Send + Sync>>>;
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>>;
 
     /// The superblock's bytes, or `None` when this is a new cache.
     fn read_superblock(&self) -> io::Result<Option<Vec<u8>>>;
@@ -62,6 +70,15 @@ pub trait SegmentFile: Debug + Send + Sync {
     /// The file descriptor, for a ring. `None` on a disk that has none; use [`SegmentFile::read_at`] and
     /// [`SegmentFile::sync`] on another thread then.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The file descriptor for deferred appends: [`SegmentFile::fd`], or one that goes past the page cache.
+    fn append_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd()
+    }
+
+    /// Drops what the page cache holds of the file where appends go past it: they would have to do so piece by piece. Called
+    /// when everything written is stable; may block.
+    fn forget_pages(&self) {}
 }
 
 /// Time since some moment before the cache was opened.

@@ -4,10 +4,11 @@
 //! its export was not removed, always the same one.
 
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::disk::{Clock, Disk};
+use super::disk::{Clock, Disk, Lock};
 use super::error::CacheError;
 use super::format::frame_crc;
 use super::handoff::{Hook, OWNED_MAX, Port, Signal};
@@ -93,11 +94,11 @@ pub(super) struct Shared {
     closed: Mutex<Vec<Segment>>,
     volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
     /// Keeps other daemons out.
-    _lock: LockGuard,
+    lock: LockGuard,
 }
 
 /// What [`Disk::lock`] gave.
-pub(super) struct LockGuard(#[expect(dead_code, reason = "held for its drop")] pub Box<dyn Send + Sync>);
+pub(super) struct LockGuard(pub Box<dyn Lock>);
 
 impl std::fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -160,6 +161,12 @@ impl Cache {
     pub fn shard<T: Token>(&self, index: usize, stats: Arc<ShardStats>) -> Shard<T> {
         assert!(index < self.shared.ports.len(), "shard {index} of {}", self.shared.ports.len());
         Shard::new(Arc::clone(&self.shared), index, stats)
+    }
+
+    /// What keeps other processes out. Register it with every ring that carries out [`Want::Append`](super::Want::Append), so
+    /// that no other process opens the cache while such a write is under way.
+    pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.lock.0.fd()
     }
 
     /// The background work; run it on a thread of its own. Call once.
@@ -237,7 +244,7 @@ impl Shared {
             // Room for all that shards may have, so that letting go of one allocates nothing.
             closed: Mutex::new(Vec::with_capacity(options.shards.saturating_mul(OWNED_MAX as usize))),
             volumes: Mutex::new(volumes),
-            _lock: lock,
+            lock,
         }
     }
 

@@ -51,7 +51,7 @@ mod tests;
 mod volume;
 
 pub use directory::Directory;
-pub use disk::{Clock, Disk, MonotonicClock, SegmentFile};
+pub use disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};
 pub use error::{CacheError, IoError};
 pub use handle::{Cache, OnFull, Options, Recovered};
 pub use handoff::Hook;

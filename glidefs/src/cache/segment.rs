@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::disk::SegmentFile;
 use super::format::{
-    Entry, EntryKind, FooterBuilder, PushError, RECORD_ENTRIES_MAX, RecordBuilder, SegmentKey,
+    Entry, EntryKind, FooterBuilder, FooterMark, PushError, RECORD_ENTRIES_MAX, RecordBuilder, SegmentKey,
 };
 use super::index::{Backing, Extent};
 use super::slots::Slots;
@@ -44,6 +44,11 @@ impl Batch {
 
     pub fn data_frames(&self) -> u32 {
         self.builder.data_frames()
+    }
+
+    /// The record's first frame, complete once the record has its place.
+    pub fn header(&self) -> &[u8; FRAME_BYTES] {
+        self.builder.frame()
     }
 
     /// Whether one more entry with `frames` frames of data fits, or, when `frames` is 0, `entries` more without.
@@ -113,6 +118,21 @@ impl Room {
             frames: self.frames.saturating_sub(other.frames),
             footer_bytes: self.footer_bytes.saturating_sub(other.footer_bytes),
         }
+    }
+}
+
+/// A place in a segment, and what its footer held up to there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    /// Frame.
+    pub position: u32,
+    footer: FooterMark,
+}
+
+impl Mark {
+    /// The place in bytes.
+    pub fn offset(self) -> u64 {
+        u64::from(self.position) * FRAME_BYTES as u64
     }
 }
 
@@ -190,26 +210,53 @@ impl Segment {
         batch: &mut Batch,
         data: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<u32> {
+        let mark = self.place_record(slots, batch);
+        match self.write_record(mark, batch, data) {
+            Ok(()) => {
+                slots.get(self.slot).set_appended(self.position);
+                Ok(mark.position)
+            }
+            Err(error) => {
+                self.retract(mark);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the record of `batch` its place at the segment's end and completes its header. It counts once it was written
+    /// and the slot was told that it was appended.
+    pub fn place_record(&mut self, slots: &Slots, batch: &mut Batch) -> Mark {
         let position = self.position;
         let slot = slots.get(self.slot);
-        let data_frames = batch.data_frames();
-        let header = batch.builder.finish(&self.key, position, slot.synced().min(position));
-        let place = Gather {
-            file: &*self.file,
-            offset: u64::from(position) * FRAME_BYTES as u64,
-            bytes: (data_frames as usize + 1) * FRAME_BYTES,
-        };
+        batch.builder.finish(&self.key, position, slot.synced().min(position));
+        slot.set_crcs(position + 1, &batch.crcs);
+        let mark = Mark { position, footer: self.footer.mark() };
+        self.footer.add_record(position, &batch.entries, &batch.crcs);
+        self.position = position + 1 + batch.data_frames();
+        mark
+    }
+
+    /// Writes the record of `batch`, which was placed at `mark`, with one call.
+    pub fn write_record<'a>(
+        &self,
+        mark: Mark,
+        batch: &Batch,
+        data: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        let bytes = (batch.data_frames() as usize + 1) * FRAME_BYTES;
+        let place = Gather { file: &*self.file, offset: mark.offset(), bytes };
         // Most records are short, and to clear a list for the longest takes longer than to fill one for these.
         if batch.entries.len() < GATHER_FEW {
-            place.write::<GATHER_FEW>(header, data)?;
+            place.write::<GATHER_FEW>(batch.header(), data)
         } else {
-            place.write::<{ RECORD_ENTRIES_MAX + 1 }>(header, data)?;
+            place.write::<{ RECORD_ENTRIES_MAX + 1 }>(batch.header(), data)
         }
-        slot.set_crcs(position + 1, &batch.crcs);
-        self.footer.add_record(position, &batch.entries, &batch.crcs);
-        self.position = position + 1 + data_frames;
-        slot.set_appended(self.position);
-        Ok(position)
+    }
+
+    /// Takes back all records from `mark` on.
+    pub fn retract(&mut self, mark: Mark) {
+        self.position = mark.position;
+        self.footer.retract(mark.footer);
     }
 
     /// The end of what was appended.

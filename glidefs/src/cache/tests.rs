@@ -1,5 +1,6 @@
 //! Two workers, one keeper, real threads and a real directory: what the simulation, which has one thread, cannot show.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,8 +26,16 @@ struct Block {
 }
 
 impl Token for Block {
+    type Part = Vec<u8>;
+
     fn buffer(&mut self) -> &mut [u8] {
         &mut self.bytes
+    }
+
+    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let mut part = std::mem::take(&mut self.bytes);
+        part.truncate(bytes);
+        Some(part)
     }
 }
 
@@ -118,9 +127,14 @@ impl Worker {
 
     fn work(&mut self) {
         self.shard.turn();
-        let wants: Vec<Want> = self.shard.wants().collect();
+        let wants: Vec<_> = self.shard.wants().collect();
         for want in wants {
             match want {
+                Want::Append { op, file, offset, parts } => {
+                    let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+                    let result = file.write_at(&pieces, offset);
+                    self.shard.append_done(op, result, parts);
+                }
                 Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
                 Want::Read { op, file, offset, mut buffer } => {
                     let result = file.read_at(&mut buffer, offset);

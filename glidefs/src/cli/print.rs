@@ -1,10 +1,11 @@
 //! Answers as text for people.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::api::wire::{Deleted, Export, Status};
+use crate::api::wire::{Deleted, EngineStatus, Export, Status};
 
 /// A number of bytes, to three digits or so.
 fn bytes(bytes: u64) -> String {
@@ -94,6 +95,7 @@ pub(super) fn status(status: &Status) -> String {
         bytes(cache.dirty_bytes),
         cache.corrupt_frames
     );
+    let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
     let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
     let mut workers =
         table(&["WORKER", "CPU", "QUEUES", "REQUESTS", "BUFFERS IN USE", "BUFFERS"], &[0, 1, 2, 3, 4, 5]);
@@ -108,6 +110,22 @@ pub(super) fn status(status: &Status) -> String {
         ]);
     }
     text + &workers.trim_fmt()
+}
+
+/// What the engines gave at start: " (append, append with sync: pwrite 5 µs, 90 µs; …)".
+fn measured(probe: &[EngineStatus]) -> String {
+    let micros = |nanos: u64| format!("{:.1} µs", Duration::from_nanos(nanos).as_secs_f64() * 1e6);
+    let figures: Vec<_> = probe
+        .iter()
+        .filter_map(|figures| {
+            let (append, synced) = (figures.append_nanoseconds?, figures.synced_append_nanoseconds?);
+            Some(format!("{} {}, {}", figures.engine, micros(append), micros(synced)))
+        })
+        .collect();
+    if figures.is_empty() {
+        return String::new();
+    }
+    format!(" (append, append with sync: {})", figures.join("; "))
 }
 
 #[cfg(test)]

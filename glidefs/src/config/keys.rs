@@ -77,8 +77,8 @@ pub const SECTIONS: &[Section] = &[
             key(
                 "engine",
                 "\"auto\"",
-                "\"auto\" or \"pwrite\"",
-                "How the cache writes to its files; \"auto\" takes the best that works in the directory.",
+                "\"auto\", \"pwrite\", \"ring\", \"ring-fixed\", \"ring-direct\" or \"ring-fixed-direct\"",
+                "How the cache appends to its files; \"auto\" measures all in the directory at start and takes the best.",
             ),
         ],
     },

@@ -3,7 +3,7 @@
 //! Owns the way from each part's figures to wire types and metric ids. Does not own the figures, their names or encoding.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::api::{AppState, Readiness, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
@@ -14,6 +14,7 @@ use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
+use crate::worker::engine::probe::{Figures, Probe};
 
 /// The parts that are shown.
 pub struct Parts {
@@ -21,6 +22,7 @@ pub struct Parts {
     pub devices: Arc<UblkDevices>,
     pub workers: Vec<Worker>,
     pub cache: Cache,
+    pub probe: Probe,
 }
 
 impl Parts {
@@ -28,10 +30,11 @@ impl Parts {
     pub fn state(&self, config: &Config, ready: Readiness) -> AppState {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
         let dir = config.cache.dir.display().to_string();
+        let probe = self.probe.clone();
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
             workers: workers.iter().map(worker_status).collect(),
-            cache: cache_status(&cache.stats(), &dir),
+            cache: cache_status(&cache.stats(), &dir, &probe),
         };
         let registry = self.registry();
         let encode = move || {
@@ -68,6 +71,8 @@ impl Parts {
         registry.register(metrics::workers(
             self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
         ));
+        let probe = self.probe.clone();
+        registry.register(Arc::new(move |out: &mut Samples| engine_samples(&probe, out)));
         let cache = self.cache.clone();
         registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
         let shards: Vec<Arc<ShardStats>> =
@@ -93,14 +98,42 @@ fn worker_status(worker: &Worker) -> wire::WorkerStatus {
     }
 }
 
-fn cache_status(stats: &CacheStats, dir: &str) -> wire::CacheStatus {
+fn cache_status(stats: &CacheStats, dir: &str, probe: &Probe) -> wire::CacheStatus {
     wire::CacheStatus {
         dir: dir.to_owned(),
-        engine: "pwrite".into(),
+        engine: probe.chosen.name().into(),
+        probe: probe.figures.iter().map(engine_status).collect(),
         size_bytes: stats.limit_bytes,
         used_bytes: stats.used_bytes,
         dirty_bytes: stats.live_bytes,
         corrupt_frames: stats.corrupt_frames,
+    }
+}
+
+fn engine_status(figures: &Figures) -> wire::EngineStatus {
+    let (times, error) = match &figures.outcome {
+        Ok(times) => (Some(*times), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    wire::EngineStatus {
+        engine: figures.engine.name().into(),
+        append_nanoseconds: times.map(|(append, _)| nanos(append)),
+        synced_append_nanoseconds: times.map(|(_, synced)| nanos(synced)),
+        error,
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn engine_samples(probe: &Probe, out: &mut Samples) {
+    out.value(Metric::CacheEngine, &[probe.chosen.name()], 1);
+    for figures in &probe.figures {
+        let Ok((append, synced)) = &figures.outcome else { continue };
+        let name = figures.engine.name();
+        out.value(Metric::CacheProbeAppend, &[name], nanos(*append));
+        out.value(Metric::CacheProbeSync, &[name], nanos(*synced));
     }
 }
 

@@ -14,6 +14,7 @@
 
 pub mod affinity;
 pub mod driver;
+pub mod engine;
 mod executor;
 mod inbox;
 mod requests;
@@ -30,6 +31,7 @@ use crate::cache::{Cache, ShardStats};
 use crate::observe::io::WorkerStats;
 use affinity::Cpu;
 pub use driver::{Failure, QueueDriver};
+use engine::Appends;
 use inbox::{Inbox, Message};
 
 /// Why workers could not be started or told something.
@@ -74,6 +76,8 @@ pub struct WorkerOptions {
     pub slots_per_worker: usize,
     /// Queues a worker can host, at most.
     pub queues_max: u32,
+    /// How it appends to the log.
+    pub appends: Appends,
 }
 
 /// A handle on one worker.
@@ -138,6 +142,7 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             cpu,
             slots: options.slots_per_worker,
             queues_max: options.queues_max,
+            appends: options.appends,
             cache: cache.clone(),
             inbox: Arc::clone(&inbox),
             stats: Arc::clone(&stats),

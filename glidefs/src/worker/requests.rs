@@ -73,6 +73,8 @@ pub struct InFlight {
 }
 
 impl Token for InFlight {
+    type Part = Slot;
+
     fn buffer(&mut self) -> &mut [u8] {
         match &mut self.buffer {
             Buffer::None => &mut [],
@@ -80,6 +82,20 @@ impl Token for InFlight {
             // SAFETY: the driver keeps the tag's buffer until it is dropped, which is after every tag is gone, and a tag
             // that holds a request is not gone. The kernel touches the buffer only between commit and fetch.
             Buffer::Stable(bytes) => unsafe { bytes.as_mut() },
+        }
+    }
+
+    fn lend(&mut self, bytes: usize) -> Option<Slot> {
+        match std::mem::replace(&mut self.buffer, Buffer::None) {
+            Buffer::Slot(mut slot) => {
+                slot.shorten(bytes);
+                Some(slot)
+            }
+            // A tag's own buffer is not the ring's to keep.
+            other => {
+                self.buffer = other;
+                None
+            }
         }
     }
 }

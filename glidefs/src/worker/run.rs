@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::QueueGone;
 use super::affinity::{self, Cpu};
 use super::driver::{Failure, QueueDriver, TagEvent};
+use super::engine::Appends;
 use super::executor::Executor;
 use super::inbox::{Inbox, Message};
 use super::requests::{Buffer, Fetched, HostedQueue, InFlight};
@@ -29,7 +30,10 @@ use crate::buffer::{Pool, Slot};
 use crate::cache::{Admission, Cache, IoError, Reservation, Shard, ShardStats, Token, Want};
 use crate::export::Operation;
 use crate::observe::io::WorkerStats;
+use crate::units::FRAME_BYTES;
 
+/// Appends that may be under way. Each costs a header of 4 KiB of the arena; beyond it requests gather in larger batches.
+const APPENDS_MAX: usize = 16;
 /// Bytes of an eventfd's counter.
 const INBOX_COUNT_BYTES: usize = 8;
 
@@ -39,6 +43,7 @@ pub struct Setup {
     pub cpu: Cpu,
     pub slots: usize,
     pub queues_max: u32,
+    pub appends: Appends,
     pub cache: Cache,
     pub inbox: Arc<Inbox>,
     pub stats: Arc<WorkerStats>,
@@ -82,6 +87,7 @@ struct Loop {
     queues: Slab<HostedQueue>,
     shard: Shard<InFlight>,
     pool: Pool,
+    appends: Appends,
     executor: Executor,
     /// Requests whose slot has come.
     granted: Rc<RefCell<VecDeque<Granted>>>,
@@ -110,13 +116,25 @@ impl Loop {
         // After pinning, so that the first touch places the arena on the local NUMA node.
         let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
             .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
-        let options = ring::Options { files_max: setup.queues_max, ..ring::Options::default() };
+        // One file more than queues: the lock of the cache.
+        let files_max = setup.queues_max.saturating_add(1);
+        let options = ring::Options { files_max, ..ring::Options::default() };
         let mut ring = Ring::new(&options).map_err(|error| ("setting up io_uring", error))?;
+        let mut appends = setup.appends;
         if let Err(error) = ring.register_arena(&pool) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "running without registered buffers: raise LimitMEMLOCK above the size of the buffers"
             );
+            appends = appends.without_registered_buffers();
+        }
+        let mut shard = setup.cache.shard(setup.index, setup.shard_stats);
+        if appends != Appends::Pwrite {
+            if let Some(lock) = setup.cache.lock_fd() {
+                ring.register_file(setup.queues_max, lock.as_raw_fd())
+                    .map_err(|error| ("registering the lock of the cache", error))?;
+            }
+            shard.defer_appends((0..APPENDS_MAX).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect());
         }
         setup.stats.cpu.add(setup.cpu.0 as u64);
         let notify = {
@@ -127,8 +145,9 @@ impl Loop {
         let mut this = Self {
             ring,
             queues: Slab::new(),
-            shard: setup.cache.shard(setup.index, setup.shard_stats),
+            shard,
             pool,
+            appends,
             executor: Executor::new(notify),
             granted: Rc::default(),
             stalled: VecDeque::new(),
@@ -193,6 +212,10 @@ impl Loop {
                 }
                 self.arm_inbox(count);
                 self.resume_stalled()
+            }
+            (Waiting::Append(op), Memory::Slots(parts)) => {
+                self.shard.append_done(op, result.map(drop), parts);
+                Ok(())
             }
             (Waiting::Sync(op), _) => {
                 self.shard.sync_done(op, result.map(drop));
@@ -387,6 +410,14 @@ impl Loop {
     fn submit_wants(&mut self) {
         for want in self.shard.wants() {
             match want {
+                Want::Append { op, file, offset, parts } => {
+                    let target = Target::SegmentAppend(file);
+                    let write = match self.appends {
+                        Appends::RingFixed => Op::writev_fixed(target, offset, parts),
+                        Appends::Pwrite | Appends::Ring => Op::writev(target, offset, parts),
+                    };
+                    self.ring.start(write.whole(), Waiting::Append(op))
+                }
                 Want::Sync { op, file } => self.ring.start(Op::sync_data(file), Waiting::Sync(op)),
                 Want::Read { op, file, offset, buffer } => {
                     self.ring.start(Op::read(file, offset, buffer).whole(), Waiting::Read(op))

@@ -14,6 +14,7 @@ use std::time::Duration;
 use io_uring::{opcode, squeue, types};
 
 use super::driver::TagEvent;
+use super::engine::{Engine, probe};
 use super::{Failure, QueueDriver, QueueGone, Worker, WorkerOptions, affinity, start};
 use crate::cache::{Cache, Directory, MonotonicClock, OnFull, Options};
 use crate::export::{Export, Operation, Request};
@@ -177,18 +178,22 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(Engine::default())
+    }
+
+    fn with(engine: Engine) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options =
             Options { size_bytes: 64 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
-        let disk = Arc::new(Directory::new(directory.path()));
+        let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[]).unwrap();
         let stop_keeper = Arc::new(AtomicBool::new(false));
         let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
         std::thread::spawn(move || keeper.run(&stop));
         let cpus = vec![affinity::allowed().unwrap()[0]];
-        let worker = start(&cache, &WorkerOptions { cpus, slots_per_worker: SLOTS, queues_max: 64 })
-            .unwrap()
-            .remove(0);
+        let options =
+            WorkerOptions { cpus, slots_per_worker: SLOTS, queues_max: 64, appends: engine.appends };
+        let worker = start(&cache, &options).unwrap().remove(0);
         Self { _directory: directory, cache, worker, stop_keeper }
     }
 
@@ -209,8 +214,18 @@ fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_was_written_is_read_back_whatever_the_alignment() {
-    let bench = Bench::new();
+async fn what_was_written_is_read_back_whatever_the_alignment_and_the_engine() {
+    let directory = tempfile::tempdir().unwrap();
+    let probe = probe::run(directory.path(), None).unwrap();
+    let usable: Vec<_> = probe.figures.iter().filter(|figures| figures.outcome.is_ok()).collect();
+    assert!(usable.len() >= 2, "{probe:?}");
+    for figures in usable {
+        read_back(figures.engine).await;
+    }
+}
+
+async fn read_back(engine: Engine) {
+    let bench = Bench::with(engine);
     let mut client = Client::attach(&bench.worker, &bench.export(1)).await;
     for (seed, (start, count)) in (1..).zip([(0, 8), (3, 1), (5, 17), (100, 256), (101, 254), (1, 2)]) {
         let data = pattern(seed, count as usize * 512);

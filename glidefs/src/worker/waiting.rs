@@ -33,6 +33,8 @@ impl TagId {
 pub enum Waiting {
     /// The inbox's eventfd to be written.
     Inbox,
+    /// An append the cache asked for, by its number.
+    Append(u32),
     /// A sync the cache asked for, by its number.
     Sync(u32),
     /// A read the cache asked for, by its number.

@@ -47,6 +47,13 @@ impl Default for FooterBuilder {
     }
 }
 
+/// How far a [`FooterBuilder`] had come.
+#[derive(Clone, Copy, Debug)]
+pub struct FooterMark {
+    bytes: usize,
+    records: u32,
+}
+
 impl FooterBuilder {
     /// A footer without records.
     pub fn new() -> Self {
@@ -79,6 +86,17 @@ impl FooterBuilder {
             self.bytes.extend_from_slice(&crc.to_le_bytes());
         }
         self.records = self.records.saturating_add(1);
+    }
+
+    /// What it holds now, to come back to with [`Self::retract`].
+    pub fn mark(&self) -> FooterMark {
+        FooterMark { bytes: self.bytes.len(), records: self.records }
+    }
+
+    /// Forgets the records added since `mark` was taken.
+    pub fn retract(&mut self, mark: FooterMark) {
+        self.bytes.truncate(mark.bytes);
+        self.records = mark.records;
     }
 
     /// Records added.

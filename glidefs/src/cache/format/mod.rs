@@ -27,7 +27,7 @@ mod record;
 mod segment;
 mod sparse;
 
-pub use footer::{Footer, FooterBuilder, FooterRecord, decode_footer};
+pub use footer::{Footer, FooterBuilder, FooterMark, FooterRecord, decode_footer};
 pub use record::{
     Entry, EntryKind, PushError, RECORD_DATA_FRAMES_MAX, RECORD_ENTRIES_MAX, Record, RecordBuilder,
     decode_record,

@@ -261,6 +261,11 @@ impl RecordBuilder {
         frame
     }
 
+    /// The frame, as [`Self::finish`] left it.
+    pub fn frame(&self) -> &Frame {
+        &self.frame.0
+    }
+
     /// Forgets all entries.
     pub fn reset(&mut self) {
         let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());

@@ -369,6 +369,7 @@ impl Preparer {
             shard,
             segment_bytes: slots.segment_bytes(),
         };
+        file.forget_pages();
         seal::write_header(&*file, &header, slots.segment_frames(), &slot.front_unsure)?;
         slot.make_crcs(slots.segment_frames());
         slot.begin_use(header.segment_id, 1);

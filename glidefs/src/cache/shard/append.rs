@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::flight::{self, Flight, Flights, Load};
 use super::{Admission, Reservation, Shard, Token, sync};
 use crate::cache::error::IoError;
 use crate::cache::format::frame_crc;
@@ -27,12 +28,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// A write that was admitted.
 #[derive(Debug)]
-struct Pending<T> {
-    token: T,
+pub(super) struct Pending<T> {
+    pub token: T,
     volume: Arc<Volume>,
     range: SectorRange,
     /// Frames of data; 0 for zeroes.
-    frames: usize,
+    pub frames: usize,
     /// Entries it takes.
     entries: usize,
     fua: bool,
@@ -41,15 +42,15 @@ struct Pending<T> {
 
 /// The shard's end of the log.
 #[derive(Debug)]
-pub(super) struct Log<T> {
-    active: Option<Segment>,
+pub(super) struct Log<T: Token> {
+    pub active: Option<Segment>,
     standby: Option<Segment>,
     /// Room promised to admitted requests that are not appended yet.
     reserved: Room,
-    batch: Batch,
-    /// The requests of `batch`, in the order of its entries.
-    joined: Vec<Pending<T>>,
-    /// Requests that wait for a segment, behind `batch`.
+    /// The open batch.
+    open: Load<T>,
+    pub flights: Flights<T>,
+    /// Requests that wait for a segment, behind the open batch.
     backlog: VecDeque<Pending<T>>,
     /// A request was told to wait, maybe because of what is reserved.
     crowded: bool,
@@ -59,14 +60,14 @@ pub(super) struct Log<T> {
     next_admission: Duration,
 }
 
-impl<T> Default for Log<T> {
+impl<T: Token> Default for Log<T> {
     fn default() -> Self {
         Self {
             active: None,
             standby: None,
             reserved: Room::default(),
-            batch: Batch::default(),
-            joined: Vec::new(),
+            open: Load::default(),
+            flights: Flights::default(),
             backlog: VecDeque::new(),
             crowded: false,
             released: false,
@@ -75,9 +76,9 @@ impl<T> Default for Log<T> {
     }
 }
 
-impl<T> Log<T> {
+impl<T: Token> Log<T> {
     pub fn is_idle(&self) -> bool {
-        self.joined.is_empty() && self.backlog.is_empty()
+        self.open.joined.is_empty() && self.backlog.is_empty() && self.flights.is_idle()
     }
 }
 
@@ -194,19 +195,19 @@ fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
 /// Adds a request to the open batch, appending first what is in the way. Gives it back when there is no segment.
 fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), Pending<T>> {
     let frames = u32::try_from(pending.frames).unwrap_or(u32::MAX);
-    let log = &shard.log;
-    let crowded = !log.batch.fits(pending.entries, pending.frames)
+    let (log, batch) = (&shard.log, &shard.log.open.batch);
+    let crowded = !batch.fits(pending.entries, pending.frames)
         || log.active.as_ref().is_some_and(|active| {
-            !log.batch.is_empty()
-                && !active.has_room_for(&shard.shared.slots, &log.batch, pending.entries, frames)
+            !batch.is_empty() && !active.has_room_for(&shard.shared.slots, batch, pending.entries, frames)
         });
     if crowded && !append(shard) {
         return Err(pending);
     }
     let first = pending.volume.next_seqs(pending.entries as u64);
-    let pushed = push(&mut shard.log.batch, &mut pending, first);
+    let open = &mut shard.log.open;
+    let pushed = push(&mut open.batch, &mut pending, first);
     debug_assert!(pushed, "the request was measured before");
-    shard.log.joined.push(pending);
+    open.joined.push(pending);
     Ok(())
 }
 
@@ -243,7 +244,7 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     append(shard);
     let slots = &shard.shared.slots;
     if shard.log.active.as_ref().is_some_and(|active| slots.get(active.slot).is_poisoned()) {
-        retire(shard);
+        flight::leave(shard);
     }
     if shard.log.released && std::mem::take(&mut shard.log.crowded) {
         shard.shared.ports[shard.index].wake();
@@ -251,27 +252,15 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     shard.log.released = false;
 }
 
-/// Lets go of the active segment.
-fn retire<T: Token>(shard: &mut Shard<T>) {
-    if let Some(active) = shard.log.active.take() {
-        close(shard, active);
-    }
-}
-
-fn close<T: Token>(shard: &Shard<T>, segment: Segment) {
-    shard.shared.ports[shard.index].gave_back();
-    shard.shared.close(segment);
-}
-
 /// Makes the active segment one that takes the open batch; `false` when there is none yet.
 fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
     if let Some(active) = &shard.log.active {
         let slots = &shard.shared.slots;
         let usable = !slots.get(active.slot).is_poisoned();
-        if usable && active.has_room_for(slots, &shard.log.batch, 0, 0) {
+        if usable && active.has_room_for(slots, &shard.log.open.batch, 0, 0) {
             return true;
         }
-        retire(shard);
+        flight::leave(shard);
     }
     if !fetch_standby(shard) {
         return false;
@@ -280,67 +269,54 @@ fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
     true
 }
 
-/// Appends the open batch; `false` when there is no segment for it, and then it stays open.
+/// Appends the open batch; `false` when there is no segment for it or too much is under way, and then it stays open.
 fn append<T: Token>(shard: &mut Shard<T>) -> bool {
-    if shard.log.batch.is_empty() {
+    if shard.log.open.batch.is_empty() {
         return true;
     }
-    if !make_room(shard) {
+    if !shard.log.flights.may_start() || !make_room(shard) {
         return false;
     }
-    let Some(mut active) = shard.log.active.take() else { return false };
-    let mut joined = std::mem::take(&mut shard.log.joined);
-    let data = joined.iter_mut().filter(|pending| pending.frames > 0).map(|pending| {
-        let bytes = pending.frames * FRAME_BYTES;
-        &pending.token.buffer()[..bytes]
-    });
-    let appended = active.append(&shard.shared.slots, &mut shard.log.batch, data);
-    for pending in &joined {
+    let spare = shard.log.flights.spare_load();
+    let load = std::mem::replace(&mut shard.log.open, spare);
+    for pending in &load.joined {
         release(shard, pending.room);
     }
-    match appended {
-        Ok(position) => {
-            publish(shard, &active, position, &mut joined);
-            shard.log.active = Some(active);
-        }
-        Err(error) => {
-            fail(shard, &active, &error, &mut joined);
-            close(shard, active);
-        }
-    }
-    shard.log.batch.reset();
-    shard.log.joined = joined;
+    flight::start(shard, load);
     true
 }
 
-/// Indexes the requests of a record at frame `position`, and lets them go unless they wait for a sync.
-fn publish<T: Token>(shard: &mut Shard<T>, active: &Segment, position: u32, joined: &mut Vec<Pending<T>>) {
-    let place = active.place();
+/// Indexes the requests of a record that was written, and lets them go unless they wait for a sync.
+pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
+    let Flight { mark, place, load, .. } = flight;
+    shard.shared.slots.get(place.slot).set_appended(place.end);
     shard.stats.appends.add(1);
-    shard.stats.appended_requests.add(joined.len() as u64);
-    shard.stats.appended_bytes.add(u64::from(place.end - position) * FRAME_BYTES as u64);
+    shard.stats.appended_requests.add(load.joined.len() as u64);
+    shard.stats.appended_bytes.add(u64::from(place.end - mark.position) * FRAME_BYTES as u64);
     let mut first = 0;
-    for pending in joined.drain(..) {
-        let entries = &shard.log.batch.entries()[first..first + pending.entries];
+    for pending in load.joined.drain(..) {
+        let entries = &load.batch.entries()[first..first + pending.entries];
         first += pending.entries;
-        let extents = entries.iter().map(|entry| extent(entry, active.slot, position));
-        match pending.volume.appended(&shard.shared.slots, extents, place) {
-            Ok(()) if pending.fua => sync::wait_for(shard, place, pending.token),
+        let extents = entries.iter().map(|entry| extent(entry, place.slot, mark.position));
+        match pending.volume.appended(&shard.shared.slots, extents, *place) {
+            Ok(()) if pending.fua => sync::wait_for(shard, *place, pending.token),
             outcome => shard.finish(pending.token, outcome),
         }
     }
 }
 
-fn fail<T: Token>(shard: &mut Shard<T>, active: &Segment, error: &io::Error, joined: &mut Vec<Pending<T>>) {
+/// Lets the requests of a record go that was not written.
+pub(super) fn fail<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>, error: &io::Error) {
+    let Flight { mark, place, load, .. } = flight;
     shard.stats.append_errors.add(1);
     tracing::error!(
-        file = shard.shared.disk.segment_name(active.slot),
-        offset_bytes = u64::from(active.position()) * FRAME_BYTES as u64,
+        file = shard.shared.disk.segment_name(place.slot),
+        offset_bytes = mark.offset(),
         error = error as &dyn std::error::Error,
-        requests = joined.len(),
+        requests = load.joined.len(),
         "appending to the cache failed; the requests fail"
     );
-    for pending in joined.drain(..) {
+    for pending in load.joined.drain(..) {
         shard.finish(pending.token, Err(IoError::Write));
     }
 }

@@ -1,17 +1,19 @@
 //! One worker's part of the log: a state machine that appends, and says what it must wait for.
 //!
 //! Owns the requests inside it and their order. Does not own threads, rings or timers: the worker does what [`Want`] asks
-//! for and tells the result. Invariants: a token comes back exactly once; nothing here blocks, except that an append is
-//! one write into the page cache; after the first requests nothing here allocates per request.
+//! for and tells the result. Invariants: a token comes back exactly once; nothing here blocks, except that an append which
+//! is not deferred is one write into the page cache; after the first requests nothing here allocates per request.
 //!
 //! ```text
 //! admit ─▶ write/zero ─▶ open batch ──turn──▶ one append ─▶ index ─▶ completed
-//!                                                  │ FUA
+//!                                             │      ▲    │ FUA
+//!                         deferred: Want::Append ─▶ append_done
 //! flush ──────────────────────────▶ unsynced? ─▶ Want::Sync ─▶ sync_done ─▶ completed
 //! read ─▶ index ─▶ page cache, or Want::Read ─▶ read_done ─▶ checksums ─▶ completed
 //! ```
 
 mod append;
+mod flight;
 mod read;
 mod sync;
 #[cfg(test)]
@@ -34,8 +36,15 @@ use crate::units::SectorRange;
 
 /// A request as the cache sees it. It owns its buffer and comes back exactly once with its result.
 pub trait Token {
+    /// Memory of a token's buffer that was given away to be written.
+    type Part: AsMut<[u8]> + std::fmt::Debug;
+
     /// READ and WRITE: at least the range's bytes rounded up to whole frames. Others: may be empty.
     fn buffer(&mut self) -> &mut [u8];
+
+    /// Gives away the first `bytes` bytes of the buffer, whole frames; the rest may go with them. Asked of a WRITE, once, where
+    /// appends are deferred. `None` when the buffer cannot be given away: the write fails then.
+    fn lend(&mut self, bytes: usize) -> Option<Self::Part>;
 }
 
 /// Room in the log, held for one write. Give it to [`Shard::write`], [`Shard::zero`] or [`Shard::cancel`].
@@ -67,7 +76,19 @@ pub enum Admission {
 
 /// Something the shard waits for, for the worker to have done without blocking.
 #[derive(Debug)]
-pub enum Want {
+pub enum Want<P> {
+    /// Write all of `parts`, one after the other, from `offset` of `file` through [`SegmentFile::append_fd`]; hand the result
+    /// and the parts to [`Shard::append_done`]. Only where appends are deferred.
+    Append {
+        /// Which want this is.
+        op: u32,
+        /// Where to write.
+        file: Arc<dyn SegmentFile>,
+        /// From which byte, a multiple of 4096.
+        offset: u64,
+        /// What to write: whole frames each.
+        parts: Vec<P>,
+    },
     /// `fdatasync` of `file`; hand the result to [`Shard::sync_done`].
     Sync {
         /// Which want this is.
@@ -105,7 +126,7 @@ pub struct Shard<T: Token> {
     syncs: Syncs<T>,
     reads: Reads<T>,
     done: Done<T>,
-    wanted: Vec<Want>,
+    wanted: Vec<Want<T::Part>>,
 }
 
 impl<T: Token> Shard<T> {
@@ -120,6 +141,12 @@ impl<T: Token> Shard<T> {
             done: Vec::new(),
             wanted: Vec::new(),
         }
+    }
+
+    /// From now on appends are not done at once but handed out as [`Want::Append`], as many at a time as there are `headers`:
+    /// memory of 4 KiB each for the headers of records. Call it before the first write.
+    pub fn defer_appends(&mut self, headers: Vec<T::Part>) {
+        self.log.flights.defer(headers);
     }
 
     /// May a write of `data_bytes` (0 for zero ranges) be taken now? Reserves log space when accepted.
@@ -185,8 +212,13 @@ impl<T: Token> Shard<T> {
     }
 
     /// What to wait for now, each exactly once.
-    pub fn wants(&mut self) -> std::vec::Drain<'_, Want> {
+    pub fn wants(&mut self) -> std::vec::Drain<'_, Want<T::Part>> {
         self.wanted.drain(..)
+    }
+
+    /// Ends the [`Want::Append`] with this `op`; `parts` are those that were handed out.
+    pub fn append_done(&mut self, op: u32, result: io::Result<()>, parts: Vec<T::Part>) {
+        flight::done(self, op, result, parts);
     }
 
     /// Ends the [`Want::Sync`] with this `op`.

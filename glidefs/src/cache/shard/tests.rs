@@ -20,8 +20,16 @@ struct Request {
 }
 
 impl Token for Request {
+    type Part = Vec<u8>;
+
     fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
+    }
+
+    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let mut part = std::mem::take(&mut self.buffer);
+        part.truncate(bytes);
+        Some(part)
     }
 }
 
@@ -32,6 +40,11 @@ struct Rig {
     shard: Shard<Request>,
     stats: Arc<ShardStats>,
     recovered: Recovered,
+}
+
+fn write(file: &dyn SegmentFile, offset: u64, parts: &[Vec<u8>]) -> io::Result<()> {
+    let pieces: Vec<_> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
+    file.write_at(&pieces, offset)
 }
 
 fn range(start: u64, count: u64) -> SectorRange {
@@ -93,6 +106,10 @@ impl Rig {
             let wants: Vec<_> = self.shard.wants().collect();
             for want in wants {
                 match want {
+                    Want::Append { op, file, offset, parts } => {
+                        let result = write(&*file, offset, &parts);
+                        self.shard.append_done(op, result, parts);
+                    }
                     Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
                     Want::Read { op, file, offset, mut buffer } => {
                         let result = file.read_at(&mut buffer, offset);
@@ -297,4 +314,120 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
     shrink(&[]).unwrap();
     let files = std::fs::read_dir(directory.path().join("segments")).unwrap().count();
     assert!(files <= 5, "{files} files");
+}
+
+/// Memory for the headers of `count` records.
+fn headers(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| vec![0; FRAME_BYTES]).collect()
+}
+
+/// An append that was handed out.
+type Handed = (u32, Arc<dyn SegmentFile>, u64, Vec<Vec<u8>>);
+
+impl Rig {
+    /// Writes one frame of `byte` to sector `at` of A, in a record of its own that is handed out.
+    fn hand_out(&mut self, at: u64, byte: u8) -> Handed {
+        assert!(self.write(A, at, &[byte; FRAME_BYTES], false));
+        self.shard.turn();
+        let mut wants: Vec<_> = self.shard.wants().collect();
+        match wants.pop() {
+            Some(Want::Append { op, file, offset, parts }) if wants.is_empty() => (op, file, offset, parts),
+            other => panic!("{other:?} and {wants:?}"),
+        }
+    }
+
+    fn land(&mut self, (op, file, offset, parts): Handed) {
+        let result = write(&*file, offset, &parts);
+        self.shard.append_done(op, result, parts);
+    }
+
+    fn fail(&mut self, (op, _, _, parts): Handed) {
+        self.shard.append_done(op, Err(io::ErrorKind::StorageFull.into()), parts);
+    }
+
+    fn completed(&mut self) -> Vec<Result<(), IoError>> {
+        self.shard.completed().map(|(_, result)| result).collect()
+    }
+}
+
+#[test]
+fn a_deferred_record_is_acknowledged_and_seen_only_when_those_before_it_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.shard.defer_appends(headers(4));
+    let (first, second) = (rig.hand_out(0, 1), rig.hand_out(8, 2));
+    assert!(first.2 < second.2);
+    rig.land(second);
+    assert_eq!(rig.completed(), []);
+    assert_eq!(rig.cache.stats().extents, 0);
+    rig.land(first);
+    assert_eq!(rig.completed(), [Ok(()), Ok(())]);
+    assert_eq!(rig.read(A, 0, 16).unwrap(), [[1; FRAME_BYTES], [2; FRAME_BYTES]].concat());
+}
+
+#[test]
+fn a_deferred_record_that_fails_takes_those_behind_it_along_and_none_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.shard.defer_appends(headers(4));
+    let (first, second, third) = (rig.hand_out(0, 1), rig.hand_out(8, 2), rig.hand_out(16, 3));
+    rig.land(third);
+    rig.fail(second);
+    assert_eq!(rig.completed(), []);
+    rig.land(first);
+    assert_eq!(rig.completed(), [Ok(()), Err(IoError::Write), Err(IoError::Write)]);
+    let next = rig.hand_out(24, 4);
+    rig.land(next);
+    assert_eq!(rig.completed(), [Ok(())]);
+    assert!(rig.settle().is_empty());
+    rig.flush(A).unwrap();
+    while rig.keeper.step() {}
+    drop(rig);
+    let mut rig = open(&directory, 8);
+    let expected = [[1; FRAME_BYTES], [0; FRAME_BYTES], [0; FRAME_BYTES], [4; FRAME_BYTES]].concat();
+    assert_eq!(rig.read(A, 0, 32).unwrap(), expected);
+}
+
+#[test]
+fn requests_gather_while_as_many_records_as_may_be_are_under_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.shard.defer_appends(headers(1));
+    let first = rig.hand_out(0, 1);
+    for at in [8, 16] {
+        assert!(rig.write(A, at, &[2; FRAME_BYTES], false));
+        rig.shard.turn();
+    }
+    assert_eq!(rig.shard.wants().count(), 0);
+    rig.land(first);
+    assert_eq!(rig.settle().len(), 3);
+    assert_eq!(rig.stats.appends.get(), 2);
+    assert_eq!(rig.read(A, 8, 16).unwrap(), [2; 2 * FRAME_BYTES]);
+}
+
+#[test]
+fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.shard.defer_appends(headers(4));
+    let held = rig.hand_out(0, 1);
+    let slot_of = |handed: &Handed| handed.1.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let mut at = 0;
+    let last = loop {
+        at += 8;
+        let next = rig.hand_out(at, 2);
+        if slot_of(&next) != slot_of(&held) {
+            break next;
+        }
+        rig.land(next);
+    };
+    while rig.keeper.step() {}
+    assert_eq!(rig.cache.stats().segments_sealed, 0);
+    rig.land(last);
+    assert_eq!(rig.completed(), []);
+    rig.land(held);
+    assert_eq!(rig.completed().len() as u64, at / 8 + 1);
+    while rig.keeper.step() {}
+    assert_eq!(rig.cache.stats().segments_sealed, 1);
+    assert_eq!(rig.read(A, 0, 8).unwrap(), [1; FRAME_BYTES]);
 }

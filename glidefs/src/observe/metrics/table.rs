@@ -151,6 +151,12 @@ metrics! {
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
 
+    CacheEngine: Gauge "glidefs_cache_engine_info" in Info by [engine]
+        = "How the cache appends to its files; always 1.";
+    CacheProbeAppend: Gauge "glidefs_cache_probe_append_seconds" in Seconds by [engine]
+        = "Median time of an append of 36 KiB until it may be acknowledged, measured at start.";
+    CacheProbeSync: Gauge "glidefs_cache_probe_synced_append_seconds" in Seconds by [engine]
+        = "Median time of an append of 36 KiB with a sync behind it, measured at start.";
     CacheSizeSegments: Gauge "glidefs_cache_size_segments" in Number by []
         = "Segments that the configured size of the cache allows.";
     CacheSegments: Gauge "glidefs_cache_segments" in Number by [state]

@@ -83,6 +83,8 @@ pub enum Target {
     Open(Arc<dyn AsFd>),
     /// A file of the cache.
     Segment(Arc<dyn SegmentFile>),
+    /// A file of the cache, the way appends go.
+    SegmentAppend(Arc<dyn SegmentFile>),
 }
 
 impl fmt::Debug for Target {
@@ -92,6 +94,7 @@ impl fmt::Debug for Target {
             Self::Registered(place) => f.debug_tuple("Registered").field(place).finish(),
             Self::Open(file) => f.debug_tuple("Open").field(&file.as_fd()).finish(),
             Self::Segment(file) => f.debug_tuple("Segment").field(file).finish(),
+            Self::SegmentAppend(file) => f.debug_tuple("SegmentAppend").field(file).finish(),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::types::FsyncFlags;
 use io_uring::{opcode, squeue, types};
@@ -125,10 +125,8 @@ impl<C> UnderWay<C> {
                 (place, squeue::Flags::FIXED_FILE)
             }
             Target::Open(file) => (file.as_fd().as_raw_fd(), squeue::Flags::empty()),
-            Target::Segment(file) => match file.fd() {
-                Some(fd) => (fd.as_raw_fd(), squeue::Flags::empty()),
-                None => return Err(io::ErrorKind::Unsupported.into()),
-            },
+            Target::Segment(file) => (raw(file.fd())?, squeue::Flags::empty()),
+            Target::SegmentAppend(file) => (raw(file.append_fd())?, squeue::Flags::empty()),
         };
         if self.after_all {
             flags |= squeue::Flags::IO_DRAIN;
@@ -161,6 +159,10 @@ impl<C> UnderWay<C> {
         };
         Ok(entry.flags(flags))
     }
+}
+
+fn raw(fd: Option<BorrowedFd<'_>>) -> io::Result<RawFd> {
+    fd.map(|fd| fd.as_raw_fd()).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
 /// Fills `pieces` with the addresses of the bytes of `window`.

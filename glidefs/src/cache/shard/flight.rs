@@ -1,0 +1,244 @@
+//! Records between the moment they have their place and the moment their requests may be acknowledged.
+//!
+//! Invariants: the records of a segment land in the order of their places, because recovery ends at the first hole, and so
+//! nothing behind a hole may have been acknowledged; when one fails, those behind it in that segment fail as well; a
+//! segment is let go of when nothing is written to it any more.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::append::{Pending, fail, publish};
+use super::{Shard, Token, Want};
+use crate::cache::segment::{Batch, Mark, Segment};
+use crate::cache::volume::Place;
+use crate::units::FRAME_BYTES;
+
+/// A batch and its requests, in the order of its entries.
+#[derive(Debug)]
+pub(super) struct Load<T> {
+    pub batch: Batch,
+    pub joined: Vec<Pending<T>>,
+}
+
+impl<T> Default for Load<T> {
+    fn default() -> Self {
+        Self { batch: Batch::default(), joined: Vec::new() }
+    }
+}
+
+/// A record that is being written.
+#[derive(Debug)]
+pub(super) struct Flight<T> {
+    op: u32,
+    /// Where it begins.
+    pub mark: Mark,
+    /// Where it ends.
+    pub place: Place,
+    pub load: Load<T>,
+    /// How the write ended; `None` while it is under way.
+    outcome: Option<io::Result<()>>,
+}
+
+/// What happens next at the end of the log, in this order.
+#[derive(Debug)]
+enum Step<T> {
+    Land(Flight<T>),
+    /// Let go of a segment.
+    Close(Segment),
+}
+
+/// The records of a shard that are being written.
+#[derive(Debug)]
+pub(super) struct Flights<T: Token> {
+    /// Memory for record headers, one a flight that may start; `None` where records are written at once.
+    headers: Option<Vec<T::Part>>,
+    steps: VecDeque<Step<T>>,
+    next_op: u32,
+    /// The segment at the front of which a record failed.
+    failed: Option<u64>,
+    /// Kept for their room.
+    loads: Vec<Load<T>>,
+    parts: Vec<Vec<T::Part>>,
+}
+
+impl<T: Token> Default for Flights<T> {
+    fn default() -> Self {
+        Self {
+            headers: None,
+            steps: VecDeque::new(),
+            next_op: 0,
+            failed: None,
+            loads: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+}
+
+impl<T: Token> Flights<T> {
+    pub fn is_idle(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// From now on records are handed out to be written, as many at a time as there are `headers`.
+    pub fn defer(&mut self, headers: Vec<T::Part>) {
+        self.headers = Some(headers);
+    }
+
+    /// Whether another record may be written.
+    pub fn may_start(&self) -> bool {
+        self.headers.as_ref().is_none_or(|headers| !headers.is_empty())
+    }
+
+    /// An empty load.
+    pub fn spare_load(&mut self) -> Load<T> {
+        self.loads.pop().unwrap_or_default()
+    }
+}
+
+/// Writes `load`, for which the active segment has room, or hands it out to be written.
+pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
+    let Shard { shared, log, wanted, .. } = shard;
+    let Some(active) = &mut log.active else { return };
+    let flights = &mut log.flights;
+    let mark = active.place_record(&shared.slots, &mut load.batch);
+    let place = active.place();
+    let op = flights.next_op;
+    let outcome = if let Some(headers) = &mut flights.headers {
+        flights.next_op = op.wrapping_add(1);
+        let mut parts = flights.parts.pop().unwrap_or_default();
+        match lend(headers, &mut load, &mut parts) {
+            Ok(()) => {
+                let offset = mark.offset();
+                wanted.push(Want::Append { op, file: active.file.clone(), offset, parts });
+                None
+            }
+            Err(error) => {
+                take_back(headers, &mut parts);
+                flights.parts.push(parts);
+                Some(Err(error))
+            }
+        }
+    } else {
+        let data = load.joined.iter_mut().filter(|pending| pending.frames > 0).map(|pending| {
+            let bytes = pending.frames * FRAME_BYTES;
+            &pending.token.buffer()[..bytes]
+        });
+        Some(active.write_record(mark, &load.batch, data))
+    };
+    let flight = Flight { op, mark, place, load, outcome: None };
+    match outcome {
+        // Nothing is under way before it.
+        Some(outcome) if log.flights.steps.is_empty() => land(shard, flight, outcome),
+        outcome => log.flights.steps.push_back(Step::Land(Flight { outcome, ..flight })),
+    }
+    settle(shard);
+}
+
+/// Moves the memory that makes up the record of `load` to `parts`.
+fn lend<T: Token>(
+    headers: &mut Vec<T::Part>,
+    load: &mut Load<T>,
+    parts: &mut Vec<T::Part>,
+) -> io::Result<()> {
+    let mut header = headers.pop().ok_or(io::ErrorKind::QuotaExceeded)?;
+    let copied =
+        header.as_mut().get_mut(..FRAME_BYTES).map(|frame| frame.copy_from_slice(load.batch.header()));
+    parts.push(header);
+    copied.ok_or(io::ErrorKind::InvalidInput)?;
+    for pending in load.joined.iter_mut().filter(|pending| pending.frames > 0) {
+        let lent = pending.token.lend(pending.frames * FRAME_BYTES);
+        parts.push(lent.ok_or(io::ErrorKind::Unsupported)?);
+    }
+    Ok(())
+}
+
+/// Keeps the header of a record that was written and drops the rest.
+fn take_back<P>(headers: &mut Vec<P>, parts: &mut Vec<P>) {
+    let mut parts = parts.drain(..);
+    headers.extend(parts.next());
+}
+
+/// Notes how the write of record `op` ended.
+pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
+    let flights = &mut shard.log.flights;
+    if let Some(headers) = &mut flights.headers {
+        take_back(headers, &mut parts);
+    }
+    flights.parts.push(parts);
+    let found = flights.steps.iter_mut().find_map(|step| match step {
+        Step::Land(flight) if flight.op == op && flight.outcome.is_none() => Some(flight),
+        _ => None,
+    });
+    debug_assert!(found.is_some(), "no append {op} is under way");
+    if let Some(flight) = found {
+        flight.outcome = Some(result);
+    }
+    settle(shard);
+}
+
+/// Lets go of the active segment, once what is being written to it has landed.
+pub(super) fn leave<T: Token>(shard: &mut Shard<T>) {
+    if let Some(active) = shard.log.active.take() {
+        shard.log.flights.steps.push_back(Step::Close(active));
+        settle(shard);
+    }
+}
+
+/// Takes all steps that need not wait.
+fn settle<T: Token>(shard: &mut Shard<T>) {
+    while let Some(step) = shard.log.flights.steps.pop_front() {
+        match step {
+            Step::Land(mut flight) => match flight.outcome.take() {
+                Some(outcome) => land(shard, flight, outcome),
+                None => {
+                    shard.log.flights.steps.push_front(Step::Land(flight));
+                    return;
+                }
+            },
+            Step::Close(segment) => {
+                if shard.log.flights.failed == Some(segment.key.segment_id) {
+                    shard.log.flights.failed = None;
+                }
+                shard.shared.ports[shard.index].gave_back();
+                shard.shared.close(segment);
+            }
+        }
+    }
+}
+
+/// Ends a flight that nothing is before.
+fn land<T: Token>(shard: &mut Shard<T>, mut flight: Flight<T>, outcome: io::Result<()>) {
+    let behind_failed = shard.log.flights.failed == Some(flight.place.segment_id);
+    let outcome = if behind_failed { Err(io::Error::other("a record before it failed")) } else { outcome };
+    match outcome {
+        Ok(()) => publish(shard, &mut flight),
+        Err(error) => {
+            give_up(shard, &flight);
+            fail(shard, &mut flight, &error);
+        }
+    }
+    flight.load.batch.reset();
+    shard.log.flights.loads.push(flight.load);
+}
+
+/// Ends the segment of a record that failed where that record was to begin: what is there now is unknown.
+fn give_up<T: Token>(shard: &mut Shard<T>, flight: &Flight<T>) {
+    let id = flight.place.segment_id;
+    let log = &mut shard.log;
+    if log.flights.failed.replace(id) == Some(id) {
+        return;
+    }
+    if let Some(mut active) = log.active.take_if(|active| active.key.segment_id == id) {
+        active.retract(flight.mark);
+        log.flights.steps.push_back(Step::Close(active));
+        return;
+    }
+    let left = log.flights.steps.iter_mut().find_map(|step| match step {
+        Step::Close(segment) if segment.key.segment_id == id => Some(segment),
+        _ => None,
+    });
+    debug_assert!(left.is_some(), "a record of no segment");
+    if let Some(segment) = left {
+        segment.retract(flight.mark);
+    }
+}

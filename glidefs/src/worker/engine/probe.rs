@@ -1,0 +1,318 @@
+//! Measures the ways to append in the directory they are for, and chooses one.
+//!
+//! Owns the load, the figures and the rule. Does not own how workers append. What it writes is unlinked before it is written
+//! to, so nothing stays behind. Blocks: call it before the workers start.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Appends, Engine};
+use crate::buffer::{Pool, Slot};
+use crate::observe::io::WorkerStats;
+use crate::units::FRAME_BYTES;
+use crate::worker::ring::{Event, Kind, Memory, Op, Options, Ring, Target};
+
+/// Frames of an append: a header and eight writes of 4 KiB.
+const RECORD_FRAMES: usize = 9;
+const RECORD_BYTES: usize = RECORD_FRAMES * FRAME_BYTES;
+/// Appends that a file has room for; then they begin again at its start.
+const RECORDS: usize = 16;
+/// In each round every way does so many appends, and so many more with a sync behind each.
+const APPENDS_PER_ROUND: usize = 12;
+const SYNCS_PER_ROUND: usize = 4;
+const ROUNDS: usize = 6;
+/// Rounds are begun until this is over; one is always done.
+const TIME: Duration = Duration::from_millis(200);
+/// A way must be this much better than `pwrite` to be worth it: less is within what a repetition changes.
+const WORTH: f64 = 0.95;
+/// Nor may it acknowledge this much later.
+const LATER: f64 = 1.05;
+
+/// What one way gave.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Which.
+    pub engine: Engine,
+    /// Median time of an append until it may be acknowledged, and of an append with a sync behind it; or why it cannot be
+    /// used here.
+    pub outcome: Result<(Duration, Duration), Arc<io::Error>>,
+}
+
+/// What was measured, and what came of it.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The way to use.
+    pub chosen: Engine,
+    /// In the order of [`Engine::ALL`].
+    pub figures: Vec<Figures>,
+}
+
+/// Why the probe has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The directory cannot be written at all.
+    #[error("appending to a file in {directory} failed")]
+    Directory {
+        /// Which.
+        directory: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// What was asked for does not work here.
+    #[error("cache.engine = \"{engine}\" does not work in {directory}; \"auto\" takes the best that does")]
+    Unusable {
+        /// What was asked for.
+        engine: Engine,
+        /// Where.
+        directory: String,
+        /// The cause.
+        #[source]
+        source: Arc<io::Error>,
+    },
+}
+
+/// Measures every way in `directory` and chooses `wanted`, or the best.
+///
+/// The best has the lowest product of both times, of those that acknowledge no later than `pwrite`, which is kept unless
+/// another is better by a twentieth. A disk that answers more slowly than memory is left to the page cache by that rule.
+pub fn run(directory: &Path, wanted: Option<Engine>) -> Result<Probe, ProbeError> {
+    let name = || directory.display().to_string();
+    let failed = |source| ProbeError::Directory { directory: name(), source };
+    let pool =
+        Pool::new(1, Arc::new(WorkerStats::default())).map_err(|error| failed(io::Error::other(error)))?;
+    let mut ring =
+        Ring::new(&Options { submissions: 8, completions: 8, ..Options::default() }).map_err(failed)?;
+    let registered = ring.register_arena(&pool);
+    let mut lanes: Vec<Lane> = Engine::ALL.iter().map(|&engine| Lane::new(engine, directory)).collect();
+    if let Err(error) = registered {
+        let error = Arc::new(error);
+        for lane in lanes.iter_mut().filter(|lane| lane.engine.appends == Appends::RingFixed) {
+            lane.broken = Some(Arc::clone(&error));
+        }
+    }
+    let mut slots: Vec<Slot> = (0..RECORD_FRAMES).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect();
+    for (number, slot) in slots.iter_mut().enumerate() {
+        slot.fill(u8::try_from(number).unwrap_or(0) ^ 0x5a);
+    }
+    let began = Instant::now();
+    for round in 0..ROUNDS {
+        if round > 0 && began.elapsed() > TIME {
+            break;
+        }
+        for lane in &mut lanes {
+            lane.round(&mut ring, &mut slots);
+        }
+    }
+    let figures: Vec<Figures> = lanes.into_iter().map(Lane::figures).collect();
+    choose(figures, wanted, &name())
+}
+
+fn choose(figures: Vec<Figures>, wanted: Option<Engine>, directory: &str) -> Result<Probe, ProbeError> {
+    let of = |engine: Engine| figures.iter().find(|figures| figures.engine == engine);
+    if let Some(engine) = wanted {
+        if let Some(Err(source)) = of(engine).map(|figures| &figures.outcome) {
+            let directory = directory.to_owned();
+            return Err(ProbeError::Unusable { engine, directory, source: Arc::clone(source) });
+        }
+        return Ok(Probe { chosen: engine, figures });
+    }
+    let base = match of(Engine::default()).map(|figures| &figures.outcome) {
+        Some(Err(source)) => {
+            let source = io::Error::new(source.kind(), Arc::clone(source));
+            return Err(ProbeError::Directory { directory: directory.to_owned(), source });
+        }
+        Some(Ok(base)) => *base,
+        None => (Duration::MAX, Duration::MAX),
+    };
+    let ratio = |time: Duration, base: Duration| time.as_secs_f64() / base.as_secs_f64();
+    let costs = figures.iter().filter_map(|figures| {
+        let (append, synced) = *figures.outcome.as_ref().ok()?;
+        let (append, synced) = (ratio(append, base.0), ratio(synced, base.1));
+        (append <= LATER).then_some((append * synced, figures.engine))
+    });
+    // The cost is a product of two ratios.
+    let best = costs.filter(|(cost, _)| *cost < WORTH * WORTH).min_by(|a, b| a.0.total_cmp(&b.0));
+    let chosen = best.map_or(Engine::default(), |(_, engine)| engine);
+    Ok(Probe { chosen, figures })
+}
+
+/// One way, with a file of its own.
+struct Lane {
+    engine: Engine,
+    file: Option<Arc<File>>,
+    broken: Option<Arc<io::Error>>,
+    next: usize,
+    appends: Vec<Duration>,
+    syncs: Vec<Duration>,
+}
+
+impl Lane {
+    fn new(engine: Engine, directory: &Path) -> Self {
+        let mut lane =
+            Self { engine, file: None, broken: None, next: 0, appends: Vec::new(), syncs: Vec::new() };
+        match make_file(engine, directory) {
+            Ok(file) => lane.file = Some(Arc::new(file)),
+            Err(error) => lane.broken = Some(Arc::new(error)),
+        }
+        lane
+    }
+
+    fn round(&mut self, ring: &mut Ring<()>, slots: &mut Vec<Slot>) {
+        for number in 0..APPENDS_PER_ROUND + SYNCS_PER_ROUND {
+            let (Some(file), None) = (&self.file, &self.broken) else { return };
+            let sync = number >= APPENDS_PER_ROUND;
+            let offset = ((self.next % RECORDS) * RECORD_BYTES) as u64;
+            self.next += 1;
+            let began = Instant::now();
+            let mut outcome = append(self.engine.appends, file, offset, ring, slots);
+            if sync && outcome.is_ok() {
+                outcome = file.sync_data();
+            }
+            match outcome {
+                Ok(()) if sync => self.syncs.push(began.elapsed()),
+                Ok(()) => self.appends.push(began.elapsed()),
+                Err(error) => self.broken = Some(Arc::new(error)),
+            }
+        }
+    }
+
+    fn figures(self) -> Figures {
+        let outcome = match self.broken {
+            Some(error) => Err(error),
+            None => Ok((median(self.appends), median(self.syncs))),
+        };
+        Figures { engine: self.engine, outcome }
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// A file like a segment: allocated, written once, stable.
+fn make_file(engine: Engine, directory: &Path) -> io::Result<File> {
+    let path = directory.join(format!("probe-{engine}.tmp"));
+    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path)?;
+    let appender = if engine.direct {
+        OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path)
+    } else {
+        file.try_clone()
+    };
+    fs::remove_file(&path)?;
+    let appender = appender?;
+    file.write_all_at(&vec![0; RECORDS * RECORD_BYTES], 0)?;
+    file.sync_all()?;
+    nix::fcntl::posix_fadvise(&file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    Ok(appender)
+}
+
+fn append(
+    appends: Appends,
+    file: &Arc<File>,
+    offset: u64,
+    ring: &mut Ring<()>,
+    slots: &mut Vec<Slot>,
+) -> io::Result<()> {
+    let target = Target::from(Arc::clone(file));
+    let op = match appends {
+        Appends::Pwrite => return write_now(file, offset, slots),
+        Appends::Ring => Op::writev(target, offset, std::mem::take(slots)),
+        Appends::RingFixed if !ring.supports(Kind::WritevFixed) => {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel has no such operation (Linux 6.15)",
+            ));
+        }
+        Appends::RingFixed => Op::writev_fixed(target, offset, std::mem::take(slots)),
+    };
+    ring.start(op.whole(), ());
+    let mut events = Vec::new();
+    while events.is_empty() {
+        ring.submit_and_wait(None)?;
+        ring.drain(&mut events);
+    }
+    let Some(Event::Operation(completion)) = events.pop() else {
+        return Err(io::Error::other("another completion than that of the append"));
+    };
+    if let Memory::Slots(given_back) = completion.memory {
+        *slots = given_back;
+    }
+    completion.result.map(drop)
+}
+
+fn write_now(file: &File, offset: u64, slots: &[Slot]) -> io::Result<()> {
+    let parts: Vec<_> = slots.iter().map(|slot| io::IoSlice::new(slot)).collect();
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    match nix::sys::uio::pwritev(file, &parts, offset)? {
+        RECORD_BYTES => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(outcomes: [Option<(u64, u64)>; 5]) -> Vec<Figures> {
+        let of = |(engine, outcome): (Engine, Option<(u64, u64)>)| {
+            let micros = |(append, synced)| (Duration::from_micros(append), Duration::from_micros(synced));
+            let missing = || Arc::new(io::Error::from(io::ErrorKind::Unsupported));
+            Figures { engine, outcome: outcome.map(micros).ok_or_else(missing) }
+        };
+        Engine::ALL.into_iter().zip(outcomes).map(of).collect()
+    }
+
+    fn chosen(outcomes: [Option<(u64, u64)>; 5]) -> &'static str {
+        choose(figures(outcomes), None, "/cache").unwrap().chosen.name()
+    }
+
+    #[test]
+    fn the_page_cache_stays_the_choice_where_the_disk_is_slow_to_answer() {
+        assert_eq!(chosen([Some((5, 900)), Some((6, 900)), None, Some((500, 700)), None]), "pwrite");
+    }
+
+    #[test]
+    fn a_way_that_acknowledges_later_is_not_chosen_however_fast_it_syncs() {
+        let direct = Some((25, 26));
+        assert_eq!(chosen([Some((16, 54)), Some((18, 53)), None, direct, direct]), "pwrite");
+    }
+
+    #[test]
+    fn a_disk_as_fast_as_memory_is_written_directly() {
+        let direct = Some((8, 20));
+        assert_eq!(chosen([Some((10, 40)), Some((10, 40)), None, direct, None]), "ring-direct");
+        assert_eq!(chosen([Some((10, 40)), None, None, direct, Some((7, 19))]), "ring-fixed-direct");
+    }
+
+    #[test]
+    fn what_is_hardly_better_is_not_chosen() {
+        assert_eq!(chosen([Some((100, 100)), Some((97, 98)), None, None, None]), "pwrite");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_taken_or_refused_with_the_cause() {
+        let ring = Engine { appends: Appends::Ring, direct: false };
+        let slow = figures([Some((1, 1)), Some((9, 9)), None, None, None]);
+        assert_eq!(choose(slow.clone(), Some(ring), "/cache").unwrap().chosen, ring);
+        let fixed = Engine { appends: Appends::RingFixed, direct: true };
+        let error = choose(slow, Some(fixed), "/cache").unwrap_err().to_string();
+        assert!(error.contains("ring-fixed-direct") && error.contains("/cache"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_is_measured_and_left_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let probe = run(directory.path(), None).unwrap();
+        assert_eq!(probe.figures.len(), Engine::ALL.len());
+        let pwrite = probe.figures[0].outcome.as_ref().unwrap();
+        assert!(pwrite.0 > Duration::ZERO && pwrite.1 >= pwrite.0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(matches!(run(Path::new("/nowhere"), None), Err(ProbeError::Directory { .. })));
+    }
+}
