@@ -25,10 +25,11 @@ use crate::cache::{self, Cache, CacheError, Directory, MonotonicClock, Volume};
 use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions, Volumes};
 use crate::ublk::{Features, UblkDevices};
-use crate::units::ExportId;
+use crate::units::{ExportId, REQUEST_BYTES_MAX};
 use crate::worker::affinity::Cpu;
-use crate::worker::engine::Engine;
 use crate::worker::engine::probe::{self, Probe, ProbeError};
+use crate::worker::engine::{Appends, Engine};
+use crate::worker::ring::REGISTERED_BYTES_MAX;
 use crate::worker::{self, Worker, WorkerError, WorkerOptions};
 
 /// Size of a segment of the cache, bytes.
@@ -93,8 +94,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     raise_descriptor_limit();
     let features = Features::probe()?;
-    let bounce = config.bounce_mode || !features.user_copy();
-    let probe = choose_engine(config, bounce)?;
+    let probe = choose_engine(config)?;
     let (catalog, cache) = open_cache(config, probe.chosen)?;
     let keeper_stop = Arc::new(AtomicBool::new(false));
     let keeper = std::thread::Builder::new()
@@ -138,21 +138,21 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
 }
 
 /// Measures how the cache's directory is best written to.
-fn choose_engine(config: &Config, bounce: bool) -> Result<Probe, DaemonError> {
+fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
     let directory: &PathBuf = &config.cache.dir;
     if !directory.is_dir() {
         return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
     }
-    let wanted = config.cache.engine.wanted();
-    if bounce {
-        // The ring would have to keep a tag's own buffer after the tag is gone.
-        let chosen = Engine::default();
-        if wanted.is_some_and(|wanted| wanted != chosen) {
-            tracing::warn!(engine = %chosen, "bounce mode writes with this engine, not with the one that was asked for");
-        }
-        return Ok(Probe { chosen, figures: Vec::new() });
+    let mut probe = probe::run(directory, config.cache.engine.wanted())?;
+    let arena_bytes = config.buffers.slots_per_worker.saturating_mul(REQUEST_BYTES_MAX);
+    if arena_bytes > REGISTERED_BYTES_MAX && probe.chosen.appends == Appends::RingFixed {
+        // A record must lie in one registered buffer, and the kernel takes no larger ones.
+        probe.chosen.appends = probe.chosen.appends.without_registered_buffers();
+        tracing::warn!(engine = %probe.chosen, "buffers.slots_per_worker is too large for registered buffers");
     }
-    let probe = probe::run(directory, wanted)?;
+    if let Some(Err(error)) = probe.of(Engine::default()) {
+        tracing::warn!(error = %error, "appending to a file in cache.dir failed when it was measured");
+    }
     tracing::info!(engine = %probe.chosen, "the cache has its engine");
     Ok(probe)
 }
@@ -192,7 +192,8 @@ fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
         appends: engine.appends,
         queues_max: u32::try_from(queues.max(64))
             .unwrap_or(u32::MAX)
-            .min(u32::try_from(descriptors).unwrap_or(u32::MAX)),
+            // One more is for the lock of the cache.
+            .min(u32::try_from(descriptors.saturating_sub(1)).unwrap_or(u32::MAX)),
     }
 }
 

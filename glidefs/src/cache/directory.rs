@@ -74,12 +74,16 @@ fn wait_for_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether the process named in the lock's file lives; also `true` when none is named.
+/// Whether the process named in the lock's file lives; also `true` when none is named. This process is not the owner if it has
+/// to ask: it has the number of one that ended, as the first in a container does.
 fn owner_lives(file: &File) -> bool {
     let mut text = [0; 16];
     let read = file.read_at(&mut text, 0).unwrap_or(0);
     let named = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse::<u32>().ok());
     let Some(process) = named else { return true };
+    if process == std::process::id() {
+        return false;
+    }
     let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
     // "PID (name) state …"; Z and X have ended and wait for their parent to take note.
     !matches!(
@@ -109,8 +113,10 @@ impl Disk for Directory {
         if !wait_for_lock(&file)? {
             return Ok(None);
         }
-        file.set_len(0)?;
-        file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)?;
+        // A disk that is full can be served from; without the name a second start does not wait.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
         match fs::create_dir(self.segments_path()) {
             Ok(()) => sync_directory(&self.path)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -268,8 +274,12 @@ mod tests {
     #[test]
     fn a_directory_whose_owner_lives_is_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let _owner = owned(directory.path(), std::process::id());
-        assert!(Directory::new(directory.path()).lock().unwrap().is_none());
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let _owner = owned(directory.path(), other.id());
+        let lock = Directory::new(directory.path()).lock().unwrap();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(lock.is_none());
     }
 
     #[test]

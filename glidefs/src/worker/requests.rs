@@ -72,17 +72,24 @@ pub struct InFlight {
     pub buffer: Buffer,
 }
 
+impl Buffer {
+    /// The bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::None => &mut [],
+            Self::Slot(slot) => slot,
+            // SAFETY: the driver keeps the tag's buffer until it is dropped, which is after every tag is gone, and a tag
+            // that holds a request is not gone. The kernel touches the buffer only between commit and fetch.
+            Self::Stable(bytes) => unsafe { bytes.as_mut() },
+        }
+    }
+}
+
 impl Token for InFlight {
     type Part = Slot;
 
     fn buffer(&mut self) -> &mut [u8] {
-        match &mut self.buffer {
-            Buffer::None => &mut [],
-            Buffer::Slot(slot) => slot,
-            // SAFETY: the driver keeps the tag's buffer until it is dropped, which is after every tag is gone, and a tag
-            // that holds a request is not gone. The kernel touches the buffer only between commit and fetch.
-            Buffer::Stable(bytes) => unsafe { bytes.as_mut() },
-        }
+        self.buffer.bytes()
     }
 
     fn lend(&mut self, bytes: usize) -> Option<Slot> {

@@ -85,6 +85,7 @@ type Granted = (Fetched, Option<Reservation>, Slot);
 struct Loop {
     ring: Ring<Waiting>,
     queues: Slab<HostedQueue>,
+    queues_max: u32,
     shard: Shard<InFlight>,
     pool: Pool,
     appends: Appends,
@@ -145,6 +146,7 @@ impl Loop {
         let mut this = Self {
             ring,
             queues: Slab::new(),
+            queues_max: setup.queues_max,
             shard,
             pool,
             appends,
@@ -214,7 +216,11 @@ impl Loop {
                 self.resume_stalled()
             }
             (Waiting::Append(op), Memory::Slots(parts)) => {
-                self.shard.append_done(op, result.map(drop), parts);
+                let wanted: usize = parts.iter().map(|part| part.len()).sum();
+                let done = result.and_then(|bytes| {
+                    if bytes == wanted { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+                });
+                self.shard.append_done(op, done, parts);
                 Ok(())
             }
             (Waiting::Sync(op), _) => {
@@ -237,7 +243,9 @@ impl Loop {
         let export = Arc::clone(driver.export());
         let stats = export.queue_stats(queue_id);
         let entry = self.queues.vacant_entry();
-        let slot = u32::try_from(entry.key()).map_err(|_| io::ErrorKind::QuotaExceeded)?;
+        // Behind the last queue's place is the lock of the cache.
+        let free = u32::try_from(entry.key()).ok().filter(|slot| *slot < self.queues_max);
+        let slot = free.ok_or(io::ErrorKind::QuotaExceeded)?;
         self.ring.register_file(slot, driver.char_device())?;
         let fetches: Vec<_> =
             (0..driver.depth()).map(|tag| (driver.fetch(tag, slot), TagId { slot, tag })).collect();
@@ -359,7 +367,10 @@ impl Loop {
 
     /// Gives a READ or WRITE its buffer, now or when its turn comes.
     fn take_buffer(&mut self, fetched: Fetched, reservation: Option<Reservation>) -> io::Result<()> {
-        if let Some(stable) = self.queues[fetched.slot as usize].driver.stable_buffer(fetched.tag) {
+        // What the ring writes must be the ring's to keep, and a tag's own buffer is not.
+        let is_lent = reservation.is_some() && self.appends != Appends::Pwrite;
+        let stable = self.queues[fetched.slot as usize].driver.stable_buffer(fetched.tag);
+        if let Some(stable) = stable.filter(|_| !is_lent) {
             return self.transfer(fetched, reservation, Buffer::Stable(stable));
         }
         let len = fetched.data_bytes();
@@ -397,11 +408,16 @@ impl Loop {
             self.shard.read(volume, fetched.request.range, token);
             return Ok(());
         };
-        if let Buffer::Slot(slot) = &mut token.buffer
-            && let Err(error) = queue.driver.copy_in(fetched.tag, &mut slot[..fetched.data_bytes()])
-        {
-            self.shard.cancel(reservation);
-            return self.finish(token, Err(Failure::Copy(error)));
+        if let Buffer::Slot(slot) = &mut token.buffer {
+            let bytes = &mut slot[..fetched.data_bytes()];
+            let copied = match queue.driver.stable_buffer(fetched.tag) {
+                Some(stable) => copy(&Buffer::Stable(stable).bytes()[..bytes.len()], bytes),
+                None => queue.driver.copy_in(fetched.tag, bytes),
+            };
+            if let Err(error) = copied {
+                self.shard.cancel(reservation);
+                return self.finish(token, Err(Failure::Copy(error)));
+            }
         }
         self.shard.write(volume, fetched.request.range, fetched.request.fua, reservation, token);
         Ok(())
@@ -482,6 +498,12 @@ impl Loop {
             "request failed"
         );
     }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the other way to copy, which can fail")]
+fn copy(from: &[u8], to: &mut [u8]) -> io::Result<()> {
+    to.copy_from_slice(from);
+    Ok(())
 }
 
 /// Counts a request that was carried out.

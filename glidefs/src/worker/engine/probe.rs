@@ -21,12 +21,14 @@ const RECORD_FRAMES: usize = 9;
 const RECORD_BYTES: usize = RECORD_FRAMES * FRAME_BYTES;
 /// Appends that a file has room for; then they begin again at its start.
 const RECORDS: usize = 16;
-/// In each round every way does so many appends, and so many more with a sync behind each.
-const APPENDS_PER_ROUND: usize = 12;
-const SYNCS_PER_ROUND: usize = 4;
+/// In each round every way does so many appends, some of them with a sync behind.
+const APPENDS_PER_ROUND: usize = 16;
+const SYNC_EVERY: usize = 4;
 const ROUNDS: usize = 6;
 /// Rounds are begun until this is over; one is always done.
 const TIME: Duration = Duration::from_millis(200);
+/// Nothing more is begun after this: a disk that is so slow is left to the page cache.
+const TIME_MAX: Duration = Duration::from_secs(2);
 /// A way must be this much better than `pwrite` to be worth it: less is within what a repetition changes.
 const WORTH: f64 = 0.95;
 /// Nor may it acknowledge this much later.
@@ -39,8 +41,11 @@ pub struct Figures {
     pub engine: Engine,
     /// Median time of an append until it may be acknowledged, and of an append with a sync behind it; or why it cannot be
     /// used here.
-    pub outcome: Result<(Duration, Duration), Arc<io::Error>>,
+    pub outcome: Outcome,
 }
+
+/// Times, or why there are none.
+pub type Outcome = Result<(Duration, Duration), Arc<io::Error>>;
 
 /// What was measured, and what came of it.
 #[derive(Clone, Debug)]
@@ -51,18 +56,19 @@ pub struct Probe {
     pub figures: Vec<Figures>,
 }
 
+impl Probe {
+    /// What `engine` gave; `None` when it was not measured.
+    pub fn of(&self, engine: Engine) -> Option<&Outcome> {
+        self.figures.iter().find(|figures| figures.engine == engine).map(|figures| &figures.outcome)
+    }
+}
+
 /// Why the probe has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The directory cannot be written at all.
-    #[error("appending to a file in {directory} failed")]
-    Directory {
-        /// Which.
-        directory: String,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
+    /// There is no ring or no memory to measure with.
+    #[error("the ways to write to the cache could not be measured")]
+    Setup(#[source] io::Error),
     /// What was asked for does not work here.
     #[error("cache.engine = \"{engine}\" does not work in {directory}; \"auto\" takes the best that does")]
     Unusable {
@@ -80,13 +86,12 @@ pub enum ProbeError {
 ///
 /// The best has the lowest product of both times, of those that acknowledge no later than `pwrite`, which is kept unless
 /// another is better by a twentieth. A disk that answers more slowly than memory is left to the page cache by that rule.
+/// Where nothing can be written, as on a full disk, `pwrite` is the choice as well: segments that are there can be served.
 pub fn run(directory: &Path, wanted: Option<Engine>) -> Result<Probe, ProbeError> {
-    let name = || directory.display().to_string();
-    let failed = |source| ProbeError::Directory { directory: name(), source };
-    let pool =
-        Pool::new(1, Arc::new(WorkerStats::default())).map_err(|error| failed(io::Error::other(error)))?;
-    let mut ring =
-        Ring::new(&Options { submissions: 8, completions: 8, ..Options::default() }).map_err(failed)?;
+    let pool = Pool::new(1, Arc::new(WorkerStats::default()))
+        .map_err(|error| ProbeError::Setup(io::Error::other(error)))?;
+    let options = Options { submissions: 8, completions: 8, ..Options::default() };
+    let mut ring = Ring::new(&options).map_err(ProbeError::Setup)?;
     let registered = ring.register_arena(&pool);
     let mut lanes: Vec<Lane> = Engine::ALL.iter().map(|&engine| Lane::new(engine, directory)).collect();
     if let Err(error) = registered {
@@ -105,40 +110,37 @@ pub fn run(directory: &Path, wanted: Option<Engine>) -> Result<Probe, ProbeError
             break;
         }
         for lane in &mut lanes {
-            lane.round(&mut ring, &mut slots);
+            lane.round(&mut ring, &mut slots, began + TIME_MAX);
         }
     }
     let figures: Vec<Figures> = lanes.into_iter().map(Lane::figures).collect();
-    choose(figures, wanted, &name())
+    choose(figures, wanted, &directory.display().to_string())
 }
 
 fn choose(figures: Vec<Figures>, wanted: Option<Engine>, directory: &str) -> Result<Probe, ProbeError> {
-    let of = |engine: Engine| figures.iter().find(|figures| figures.engine == engine);
+    let mut probe = Probe { chosen: wanted.unwrap_or_default(), figures };
     if let Some(engine) = wanted {
-        if let Some(Err(source)) = of(engine).map(|figures| &figures.outcome) {
+        if engine != Engine::default()
+            && let Some(Err(source)) = probe.of(engine)
+        {
             let directory = directory.to_owned();
             return Err(ProbeError::Unusable { engine, directory, source: Arc::clone(source) });
         }
-        return Ok(Probe { chosen: engine, figures });
+        return Ok(probe);
     }
-    let base = match of(Engine::default()).map(|figures| &figures.outcome) {
-        Some(Err(source)) => {
-            let source = io::Error::new(source.kind(), Arc::clone(source));
-            return Err(ProbeError::Directory { directory: directory.to_owned(), source });
-        }
-        Some(Ok(base)) => *base,
-        None => (Duration::MAX, Duration::MAX),
-    };
+    let Some(Ok(base)) = probe.of(probe.chosen).cloned() else { return Ok(probe) };
     let ratio = |time: Duration, base: Duration| time.as_secs_f64() / base.as_secs_f64();
-    let costs = figures.iter().filter_map(|figures| {
+    let costs = probe.figures.iter().filter_map(|figures| {
         let (append, synced) = *figures.outcome.as_ref().ok()?;
         let (append, synced) = (ratio(append, base.0), ratio(synced, base.1));
         (append <= LATER).then_some((append * synced, figures.engine))
     });
     // The cost is a product of two ratios.
     let best = costs.filter(|(cost, _)| *cost < WORTH * WORTH).min_by(|a, b| a.0.total_cmp(&b.0));
-    let chosen = best.map_or(Engine::default(), |(_, engine)| engine);
-    Ok(Probe { chosen, figures })
+    if let Some((_, engine)) = best {
+        probe.chosen = engine;
+    }
+    Ok(probe)
 }
 
 /// One way, with a file of its own.
@@ -162,10 +164,14 @@ impl Lane {
         lane
     }
 
-    fn round(&mut self, ring: &mut Ring<()>, slots: &mut Vec<Slot>) {
-        for number in 0..APPENDS_PER_ROUND + SYNCS_PER_ROUND {
+    /// Appends, each fourth time with a sync.
+    fn round(&mut self, ring: &mut Ring<()>, slots: &mut Vec<Slot>, deadline: Instant) {
+        for number in 0..APPENDS_PER_ROUND {
             let (Some(file), None) = (&self.file, &self.broken) else { return };
-            let sync = number >= APPENDS_PER_ROUND;
+            if Instant::now() > deadline {
+                return;
+            }
+            let sync = number % SYNC_EVERY == SYNC_EVERY - 1;
             let offset = ((self.next % RECORDS) * RECORD_BYTES) as u64;
             self.next += 1;
             let began = Instant::now();
@@ -184,15 +190,18 @@ impl Lane {
     fn figures(self) -> Figures {
         let outcome = match self.broken {
             Some(error) => Err(error),
-            None => Ok((median(self.appends), median(self.syncs))),
+            None => median(self.appends).zip(median(self.syncs)).ok_or_else(|| {
+                let what = "the disk was too slow for the others to be measured as well";
+                Arc::new(io::Error::new(io::ErrorKind::TimedOut, what))
+            }),
         };
         Figures { engine: self.engine, outcome }
     }
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+fn median(mut times: Vec<Duration>) -> Option<Duration> {
     times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+    times.get(times.len() / 2).copied()
 }
 
 /// A file like a segment: allocated, written once, stable.
@@ -219,6 +228,9 @@ fn append(
     ring: &mut Ring<()>,
     slots: &mut Vec<Slot>,
 ) -> io::Result<()> {
+    if slots.len() != RECORD_FRAMES {
+        return Err(io::Error::other("memory is missing"));
+    }
     let target = Target::from(Arc::clone(file));
     let op = match appends {
         Appends::Pwrite => return write_now(file, offset, slots),
@@ -313,6 +325,7 @@ mod tests {
         let pwrite = probe.figures[0].outcome.as_ref().unwrap();
         assert!(pwrite.0 > Duration::ZERO && pwrite.1 >= pwrite.0);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
-        assert!(matches!(run(Path::new("/nowhere"), None), Err(ProbeError::Directory { .. })));
+        let probe = run(Path::new("/nowhere"), None).unwrap();
+        assert!(probe.chosen == Engine::default() && probe.of(probe.chosen).unwrap().is_err());
     }
 }

@@ -36,4 +36,4 @@ pub use kernel::Ring;
 pub use memory::{Buffer, Contiguous, Gathered, Memory};
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
-pub use under_way::{Completion, Event, OpId};
+pub use under_way::{Completion, Event, OpId, REGISTERED_BYTES_MAX};

@@ -20,7 +20,7 @@ pub(super) const IGNORED: u64 = u64::MAX;
 /// Generations in use: 31 bits, without the last, which would make an [`OpId`] look like [`IGNORED`].
 pub(super) const GENERATIONS: u32 = u32::MAX >> 1;
 /// Bytes the kernel takes in one registered buffer, at most; a multiple of the largest slot, so that no slot is cut in two.
-pub(super) const REGISTERED_BYTES_MAX: usize = 1 << 30;
+pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
 /// Names an operation under way. Never that of an operation that has completed and another that took its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpId {
