@@ -1,0 +1,123 @@
+//! Reading fields off the front of bytes, and numbers of variable length.
+//!
+//! Owns bounds only, not what fields mean. Invariant: nothing is read beyond the end, and every number has one encoding.
+
+use super::FormatError;
+
+/// Most bytes a varint takes.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// Bytes that are yet to be read.
+#[derive(Debug)]
+pub(super) struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The next `count` bytes.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
+        let short = FormatError::Length { found: self.0.len() as u64, needed: count as u64 };
+        let (head, rest) = self.0.split_at_checked(count).ok_or(short)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N)?);
+        Ok(array)
+    }
+
+    pub fn u8(&mut self) -> Result<u8, FormatError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub fn u16(&mut self) -> Result<u16, FormatError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub fn u32(&mut self) -> Result<u32, FormatError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64, FormatError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Bytes without a meaning are zero, so that a later version can give them one.
+    pub fn zeroes(&mut self, count: usize) -> Result<(), FormatError> {
+        if self.bytes(count)?.iter().all(|byte| *byte == 0) {
+            Ok(())
+        } else {
+            Err(FormatError::Malformed("unused bytes are set"))
+        }
+    }
+
+    /// Seven bits a byte, lowest first; the highest bit of a byte says that another follows.
+    pub fn varint(&mut self) -> Result<u64, FormatError> {
+        const WRONG: FormatError = FormatError::Malformed("number of variable length");
+        let mut value = 0_u64;
+        for index in 0..VARINT_BYTES_MAX {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            let shift = 7 * index;
+            if bits << shift >> shift != bits || (byte == 0 && index > 0) {
+                return Err(WRONG);
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(WRONG)
+    }
+
+    /// Nothing may be left.
+    pub fn end(self) -> Result<(), FormatError> {
+        if self.0.is_empty() { Ok(()) } else { Err(FormatError::Malformed("bytes behind the end")) }
+    }
+}
+
+/// Appends `value` as [`Cursor::varint`] reads it.
+pub(super) fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_number_of_variable_length_reads_back(value: u64, shift in 0..64) {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, value >> shift);
+            let mut cursor = Cursor::new(&bytes);
+            prop_assert_eq!(cursor.varint(), Ok(value >> shift));
+            prop_assert_eq!(cursor.end(), Ok(()));
+        }
+
+        #[test]
+        fn every_number_has_one_encoding(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+            let mut cursor = Cursor::new(&bytes);
+            if let Ok(value) = cursor.varint() {
+                let mut again = Vec::new();
+                put_varint(&mut again, value);
+                prop_assert_eq!(&again, &bytes[..bytes.len() - cursor.left()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests.
+//!
+//! Random bytes never get past a checksum, so they are also laid over valid content by exclusive or, and checksums, magic
+//! and version are put right again, as a forger could. Does not exist in the daemon. The property: bytes are refused, or are
+//! exactly what the encoder makes of what was decoded. Each answers whether what was laid over was accepted.
+
+use bytes::Bytes;
+
+use super::manifest::{self, Manifest, Origin, PackRef};
+use super::pack::{HEADER_MAGIC, TRAILER_CRC_AT, TRAILER_MAGIC};
+use super::records::{NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
+use super::{
+    EncodedPack, FORMAT_VERSION, HASH_BYTES, Marker, NameRecord, PackBuilder, PackHeader, PackIndex,
+    PackOptions, PackTrailer, Snapshot, Tombstone, crc32c, index, seal, verify_pack,
+};
+use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
+use crate::store::key::Key;
+use crate::units::{SectorRange, Seq};
+
+const VOLUME: VolumeId = VolumeId(*b"a sample volume.");
+
+/// `bytes` as, or over, the header, the trailer and the columns of the index of a pack, and as a pack.
+pub fn check_pack(bytes: &[u8]) -> bool {
+    let sample = sample_pack();
+    let pack = sample.trailer.pack;
+    let _ = verify_pack(&Bytes::copy_from_slice(bytes));
+    let _ = PackIndex::decode(bytes, &pack);
+    let _ = PackTrailer::decode(bytes, pack.total_bytes);
+    let whole = sample.parts.concat();
+
+    let mut header = over(&whole[..48], bytes, HEADER_MAGIC);
+    if let Ok(found) = PackHeader::decode(&header) {
+        assert_eq!(found.encode(), header);
+    }
+    header.truncate(bytes.len() % 48);
+    assert!(PackHeader::decode(&header).is_err());
+
+    let mut trailer = over(&whole[whole.len() - super::TRAILER_BYTES..], bytes, TRAILER_MAGIC);
+    let crc = crc32c(&trailer[..TRAILER_CRC_AT]);
+    trailer[TRAILER_CRC_AT..TRAILER_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    let accepted = PackTrailer::decode(&trailer, pack.total_bytes);
+    if let Ok(found) = accepted {
+        assert_eq!(found.encode(), trailer[..trailer.len() - HASH_BYTES]);
+    }
+
+    let Ok((_, sample)) = verify_pack(&whole.into()) else { unreachable!("the sample is a pack") };
+    let mut columns = index::columns(sample.entries());
+    columns.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= *from);
+    let Ok((entries, _)) = index::decode_columns(&columns, sample.entries().len()) else { return false };
+    assert_eq!(index::columns(&entries), columns);
+    assert!(entries.windows(2).all(|pair| {
+        pair[0].range.end() <= pair[1].range.start() && pair[0].block().end == pair[1].block().start
+    }));
+    accepted.is_ok()
+}
+
+/// `bytes` as, or over, a manifest.
+pub fn check_manifest(bytes: &[u8]) -> bool {
+    let _ = Manifest::decode(bytes);
+    let mut body = sample_manifest().body();
+    body.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= *from);
+    let Ok(found) = Manifest::decode(&manifest::seal_body(&body)) else { return false };
+    assert_eq!(found.body(), body);
+    let again = found.encode();
+    assert!(again.is_ok_and(|bytes| Manifest::decode(&bytes) == Ok(found)));
+    true
+}
+
+/// `bytes` as, or over, a name record, a tombstone and a snapshot; as a marker, and as the text of a key.
+pub fn check_records(bytes: &[u8]) -> bool {
+    let _ = (NameRecord::decode(bytes), Tombstone::decode(bytes), Snapshot::decode(bytes));
+    if let Ok(marker) = Marker::decode(bytes) {
+        assert_eq!(Marker::decode(&marker.encode()), Ok(marker));
+    }
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(key) = text.parse::<Key>()
+    {
+        assert_eq!(key.to_string(), text);
+    }
+    let name = NameRecord { volume: VOLUME, created_unix_millis: 1 };
+    let name = sealed_over(&name.encode(), bytes, NAME_MAGIC);
+    let found = NameRecord::decode(&name);
+    assert!(found.is_err() || found.is_ok_and(|found| found.encode() == name));
+    let tombstone = Tombstone { volume: VOLUME, deleted_unix_millis: 1, writer: WriterId([1; 16]) };
+    let tombstone = sealed_over(&tombstone.encode(), bytes, TOMBSTONE_MAGIC);
+    let found = Tombstone::decode(&tombstone);
+    assert!(found.is_err() || found.is_ok_and(|found| found.encode() == tombstone));
+    let manifest = sample_manifest();
+    let snapshot = Snapshot { name: manifest.name.clone(), created_unix_millis: 1, manifest };
+    let Ok(snapshot) = snapshot.encode() else { unreachable!("the sample can be encoded") };
+    let snapshot = sealed_over(&snapshot, bytes, SNAPSHOT_MAGIC);
+    let found = Snapshot::decode(&snapshot);
+    if let Ok(found) = &found {
+        assert_eq!(found.encode(), Ok(snapshot));
+    }
+    found.is_ok()
+}
+
+/// A pack with a compressed block, one that is not, and zeroes.
+pub(super) fn sample_pack() -> EncodedPack {
+    let options = PackOptions {
+        volume: VOLUME,
+        pack: PackId([9; 16]),
+        level: 1,
+        first_seq: Seq(3),
+        last_seq: Seq(700),
+        zstd_level: 1,
+    };
+    let noise: Vec<u8> = blake3::hash(b"noise").as_bytes().repeat(16);
+    let mut noise = blake3::Hasher::new_derive_key("glidefs sample noise").update(&noise).finalize_xof();
+    let mut random = vec![0; 1024];
+    noise.fill(&mut random);
+    let Ok(mut builder) = PackBuilder::new(options) else { unreachable!("level 1 exists") };
+    let Some(zeroes) = SectorRange::new(40, 4) else { unreachable!("a small range") };
+    let pushed = [
+        builder.push_data(8, Bytes::from(vec![7; 4096])),
+        builder.push_zero(zeroes),
+        builder.push_data(127, Bytes::from(random)),
+    ];
+    assert_eq!(pushed, [Ok(()); 3]);
+    let Some(pack) = builder.finish() else { unreachable!("something was pushed") };
+    pack
+}
+
+/// A manifest with two packs.
+pub(super) fn sample_manifest() -> Manifest {
+    let pack = sample_pack().trailer.pack;
+    let Ok(name) = "sample".parse::<StoreName>() else { unreachable!("a name") };
+    Manifest {
+        volume: VOLUME,
+        number: 12,
+        epoch: 2,
+        writer: WriterId([3; 16]),
+        size_sectors: 1 << 21,
+        cut: Seq(700),
+        created_unix_millis: 1_700_000_000_000,
+        generation: 4,
+        name,
+        origin: Some(Origin { volume: VolumeId([8; 16]), manifest: 5 }),
+        packs: vec![pack, PackRef { pack: PackId([10; 16]), level: 2, ..pack }],
+    }
+}
+
+/// `bytes` over `sample`, except for magic and version.
+fn over(sample: &[u8], bytes: &[u8], magic: [u8; 8]) -> Vec<u8> {
+    let mut forged = sample.to_vec();
+    forged.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= *from);
+    forged[..8].copy_from_slice(&magic);
+    forged[8..10].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    forged
+}
+
+/// As [`over`], with the BLAKE3 at the end put right.
+fn sealed_over(sample: &[u8], bytes: &[u8], magic: [u8; 8]) -> Vec<u8> {
+    let mut forged = over(sample, bytes, magic);
+    forged.truncate(forged.len() - HASH_BYTES);
+    seal(&mut forged);
+    forged
+}

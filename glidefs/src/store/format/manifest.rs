@@ -1,0 +1,266 @@
+//! Manifests: the state of a volume at a cut, as a list of packs.
+//!
+//! Owns the encoding. Does not own what a cut is, or which packs a manifest should list. Invariant: what decodes was
+//! written whole, and every pack it lists is described without contradiction.
+
+use super::cursor::Cursor;
+use super::index::OVERHEAD_BYTES;
+use super::pack::{HEADER_BYTES, TRAILER_BYTES};
+use super::{ENTRIES_MAX, FormatError, HASH_BYTES, PACK_BYTES_MAX, begin, open, seal, zstd};
+use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
+use crate::units::Seq;
+
+pub(super) const MAGIC: [u8; 8] = *b"GLIDEMAN";
+/// Most packs a manifest lists.
+pub const PACKS_MAX: usize = 1 << 18;
+/// What a manifest says before its packs, at most: the fields of a fixed length, and the name.
+const FIXED_BYTES_MAX: usize = 128 + crate::store::ids::NAME_CHARS_MAX;
+const PACK_BYTES: usize = 101;
+
+// Manifest.
+//
+//    0     8    10   12             16
+//   ┌─────┬─────┬────┬──────────────┬──────────────┬────────┐
+//   │magic│vers.│ .. │ plain length │ body, zstd   │ BLAKE3 │
+//   └─────┴─────┴────┴──────────────┴──────────────┴────────┘
+
+/// A pack, as a manifest lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PackRef {
+    /// The volume it was written for: in a fork, the origin.
+    pub volume: VolumeId,
+    /// Its identity.
+    pub pack: PackId,
+    /// Its length, bytes.
+    pub total_bytes: u64,
+    /// Where its index is, bytes from its start.
+    pub index_offset_bytes: u64,
+    /// Length of the index in the pack.
+    pub index_stored_bytes: u32,
+    /// Length of the index's columns before compression.
+    pub index_plain_bytes: u32,
+    /// First half of the index's BLAKE3.
+    pub index_hash: [u8; 16],
+    /// Lowest sector in it.
+    pub lowest_sector: u64,
+    /// Highest sector in it.
+    pub highest_sector: u64,
+    /// How often its data was compacted.
+    pub level: u8,
+    /// Data in it before compression, bytes; zeroes do not count.
+    pub data_bytes: u64,
+    /// Entries of its index.
+    pub entries: u32,
+}
+
+impl PackRef {
+    /// Where the index is in the pack, to fetch it.
+    pub fn index(&self) -> std::ops::Range<u64> {
+        // Cannot overflow: `check` compared it with the length of the pack.
+        self.index_offset_bytes..self.index_offset_bytes + u64::from(self.index_stored_bytes)
+    }
+
+    pub(super) fn truncated(hash: &[u8; HASH_BYTES]) -> [u8; 16] {
+        let mut half = [0; 16];
+        half.copy_from_slice(&hash[..16]);
+        half
+    }
+
+    /// Whether the fields can be those of a pack.
+    pub(super) fn check(&self) -> Result<(), FormatError> {
+        let index_end = self.index_offset_bytes.checked_add(self.index_stored_bytes.into());
+        let total_bytes = index_end.and_then(|end| end.checked_add(TRAILER_BYTES as u64));
+        let possible = total_bytes == Some(self.total_bytes)
+            && self.total_bytes <= PACK_BYTES_MAX
+            && self.index_offset_bytes >= HEADER_BYTES as u64
+            && self.index_stored_bytes as usize > OVERHEAD_BYTES
+            && (1..=ENTRIES_MAX).contains(&(self.entries as usize))
+            && self.lowest_sector <= self.highest_sector
+            && self.highest_sector < u64::MAX;
+        if possible { Ok(()) } else { Err(FormatError::Malformed("description of a pack")) }
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.volume.0);
+        bytes.extend_from_slice(&self.pack.0);
+        bytes.extend_from_slice(&self.index_hash);
+        let numbers = [
+            self.total_bytes,
+            self.index_offset_bytes,
+            self.lowest_sector,
+            self.highest_sector,
+            self.data_bytes,
+        ];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        let numbers = [self.index_stored_bytes, self.index_plain_bytes, self.entries];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.push(self.level);
+    }
+
+    fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+        let (volume, pack) = (VolumeId(cursor.array()?), PackId(cursor.array()?));
+        let index_hash = cursor.array()?;
+        let (total_bytes, index_offset_bytes) = (cursor.u64()?, cursor.u64()?);
+        let (lowest_sector, highest_sector) = (cursor.u64()?, cursor.u64()?);
+        let data_bytes = cursor.u64()?;
+        let (index_stored_bytes, index_plain_bytes) = (cursor.u32()?, cursor.u32()?);
+        let (entries, level) = (cursor.u32()?, cursor.u8()?);
+        let pack = Self {
+            volume,
+            pack,
+            total_bytes,
+            index_offset_bytes,
+            index_stored_bytes,
+            index_plain_bytes,
+            index_hash,
+            lowest_sector,
+            highest_sector,
+            level,
+            data_bytes,
+            entries,
+        };
+        pack.check().map(|()| pack)
+    }
+}
+
+/// Where a fork came from. For information: its packs are listed like all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The volume that was forked.
+    pub volume: VolumeId,
+    /// Number of the manifest that was forked.
+    pub manifest: u64,
+}
+
+/// The state of a volume at a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Its place among the manifests of the volume: 1 for the first.
+    pub number: u64,
+    /// Grows whenever another writer takes the volume over.
+    pub epoch: u64,
+    /// Who wrote it.
+    pub writer: WriterId,
+    /// Size of the volume, sectors.
+    pub size_sectors: u64,
+    /// Everything up to this sequence number is in the packs, and nothing behind it.
+    pub cut: Seq,
+    /// When it was made, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+    /// Grows with every compaction.
+    pub generation: u32,
+    /// The name the volume had.
+    pub name: StoreName,
+    /// Where it was forked from.
+    pub origin: Option<Origin>,
+    /// Its packs, newest first: for every sector the first pack that has it counts. At most [`PACKS_MAX`].
+    pub packs: Vec<PackRef>,
+}
+
+impl Manifest {
+    /// The manifest as bytes.
+    ///
+    /// # Errors
+    /// When it is what [`Self::decode`] would refuse: more than [`PACKS_MAX`] packs, the number 0, or packs that cannot be.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        if self.packs.len() > PACKS_MAX || self.number == 0 {
+            return Err(FormatError::Malformed("number of packs or of the manifest"));
+        }
+        self.packs.iter().try_for_each(PackRef::check)?;
+        Ok(seal_body(&self.body()))
+    }
+
+    pub(super) fn body(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(FIXED_BYTES_MAX + self.packs.len() * PACK_BYTES);
+        body.extend_from_slice(&self.volume.0);
+        body.extend_from_slice(&self.writer.0);
+        let origin = self.origin.unwrap_or(Origin { volume: VolumeId([0; 16]), manifest: 0 });
+        body.extend_from_slice(&origin.volume.0);
+        let numbers = [
+            origin.manifest,
+            self.number,
+            self.epoch,
+            self.size_sectors,
+            self.cut.0,
+            self.created_unix_millis,
+        ];
+        body.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        // PACKS_MAX fits.
+        let numbers = [self.generation, self.packs.len() as u32, 0];
+        body.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        body.push(u8::from(self.origin.is_some()));
+        put_name(&mut body, &self.name);
+        self.packs.iter().for_each(|pack| pack.encode(&mut body));
+        body
+    }
+
+    /// Reads a manifest. Whether it is the one that was asked for is for the caller to compare.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = open(bytes, MAGIC)?;
+        let plain_bytes = cursor.u32()? as usize;
+        if plain_bytes > FIXED_BYTES_MAX + PACKS_MAX * PACK_BYTES {
+            return Err(FormatError::Malformed("length of a manifest"));
+        }
+        let left = cursor.left();
+        let body = zstd::decompress(cursor.bytes(left)?, plain_bytes)?;
+        Self::decode_body(&body)
+    }
+
+    fn decode_body(body: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(body);
+        let (volume, writer) = (VolumeId(cursor.array()?), WriterId(cursor.array()?));
+        let origin = Origin { volume: VolumeId(cursor.array()?), manifest: cursor.u64()? };
+        let (number, epoch) = (cursor.u64()?, cursor.u64()?);
+        let (size_sectors, cut, created_unix_millis) = (cursor.u64()?, Seq(cursor.u64()?), cursor.u64()?);
+        let (generation, count) = (cursor.u32()?, cursor.u32()? as usize);
+        cursor.zeroes(4)?;
+        let origin = match cursor.u8()? {
+            1 => Some(origin),
+            0 if origin == (Origin { volume: VolumeId([0; 16]), manifest: 0 }) => None,
+            _ => return Err(FormatError::Malformed("origin of a manifest")),
+        };
+        let name = take_name(&mut cursor)?;
+        if number == 0 || count.checked_mul(PACK_BYTES) != Some(cursor.left()) {
+            return Err(FormatError::Malformed("number of packs or of the manifest"));
+        }
+        let packs = (0..count).map(|_| PackRef::decode(&mut cursor)).collect::<Result<_, _>>()?;
+        let manifest = Self {
+            volume,
+            number,
+            epoch,
+            writer,
+            size_sectors,
+            cut,
+            created_unix_millis,
+            generation,
+            name,
+            origin,
+            packs,
+        };
+        cursor.end().map(|()| manifest)
+    }
+}
+
+pub(super) fn seal_body(body: &[u8]) -> Vec<u8> {
+    let mut bytes = begin(MAGIC);
+    // PACKS_MAX bounds it to 27 MB.
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&zstd::compress(body));
+    seal(&mut bytes);
+    bytes
+}
+
+/// A name: its length in one byte, then its characters.
+pub(super) fn put_name(bytes: &mut Vec<u8>, name: &StoreName) {
+    // A name has at most 128 characters.
+    bytes.push(name.as_str().len() as u8);
+    bytes.extend_from_slice(name.as_str().as_bytes());
+}
+
+pub(super) fn take_name(cursor: &mut Cursor<'_>) -> Result<StoreName, FormatError> {
+    let length = cursor.u8()?;
+    let text = std::str::from_utf8(cursor.bytes(length.into())?).ok();
+    text.and_then(|text| text.parse().ok()).ok_or(FormatError::Malformed("name"))
+}

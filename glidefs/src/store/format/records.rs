@@ -1,0 +1,125 @@
+//! The small objects: what a name means, a state that was given a name, and the mark of a deleted volume.
+//!
+//! Owns the encodings. Invariant: what decodes was written whole.
+
+use super::cursor::Cursor;
+use super::manifest::{Manifest, put_name, take_name};
+use super::{FormatError, begin, open, seal};
+use crate::store::ids::{StoreName, VolumeId, WriterId};
+
+pub(super) const NAME_MAGIC: [u8; 8] = *b"GLIDENAM";
+pub(super) const SNAPSHOT_MAGIC: [u8; 8] = *b"GLIDESNP";
+pub(super) const TOMBSTONE_MAGIC: [u8; 8] = *b"GLIDETMB";
+
+// Name record.                             Snapshot.
+//
+//    0     8    10   12       28        36     0     8    10   12        20
+//   ┌─────┬─────┬────┬────────┬─────────┐     ┌─────┬─────┬────┬─────────┬──────┬──────────┐
+//   │magic│vers.│ .. │ volume │ created │     │magic│vers.│ .. │ created │ name │ manifest │
+//   └─────┴─────┴────┴────────┴─────────┘     └─────┴─────┴────┴─────────┴──────┴──────────┘
+//
+// Tombstone.
+//
+//    0     8    10   12       28     36       52
+//   ┌─────┬─────┬────┬────────┬──────┬────────┐
+//   │magic│vers.│ .. │ volume │ when │ writer │     each followed by its BLAKE3
+//   └─────┴─────┴────┴────────┴──────┴────────┘
+
+/// Which volume a name means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameRecord {
+    /// The volume.
+    pub volume: VolumeId,
+    /// When the name was given, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+}
+
+impl NameRecord {
+    /// The record as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = begin(NAME_MAGIC);
+        bytes.extend_from_slice(&self.volume.0);
+        bytes.extend_from_slice(&self.created_unix_millis.to_le_bytes());
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// Reads a name record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = open(bytes, NAME_MAGIC)?;
+        let record = Self { volume: VolumeId(cursor.array()?), created_unix_millis: cursor.u64()? };
+        cursor.end().map(|()| record)
+    }
+}
+
+/// The state of a volume under a name: one object, which by itself keeps the packs it lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: StoreName,
+    /// When it was made, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+    /// The state.
+    pub manifest: Manifest,
+}
+
+impl Snapshot {
+    /// The snapshot as bytes.
+    ///
+    /// # Errors
+    /// As [`Manifest::encode`].
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let mut bytes = begin(SNAPSHOT_MAGIC);
+        bytes.extend_from_slice(&self.created_unix_millis.to_le_bytes());
+        put_name(&mut bytes, &self.name);
+        bytes.extend_from_slice(&self.manifest.encode()?);
+        seal(&mut bytes);
+        Ok(bytes)
+    }
+
+    /// Reads a snapshot.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = open(bytes, SNAPSHOT_MAGIC)?;
+        let created_unix_millis = cursor.u64()?;
+        let name = take_name(&mut cursor)?;
+        let manifest = Manifest::decode(rest(&mut cursor)?)?;
+        Ok(Self { name, created_unix_millis, manifest })
+    }
+}
+
+/// The volume was deleted; what is left of it may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tombstone {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// When it was deleted, milliseconds since 1970-01-01 UTC.
+    pub deleted_unix_millis: u64,
+    /// Who deleted it.
+    pub writer: WriterId,
+}
+
+impl Tombstone {
+    /// The tombstone as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = begin(TOMBSTONE_MAGIC);
+        bytes.extend_from_slice(&self.volume.0);
+        bytes.extend_from_slice(&self.deleted_unix_millis.to_le_bytes());
+        bytes.extend_from_slice(&self.writer.0);
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// Reads a tombstone.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = open(bytes, TOMBSTONE_MAGIC)?;
+        let volume = VolumeId(cursor.array()?);
+        let deleted_unix_millis = cursor.u64()?;
+        let tombstone = Self { volume, deleted_unix_millis, writer: WriterId(cursor.array()?) };
+        cursor.end().map(|()| tombstone)
+    }
+}
+
+fn rest<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], FormatError> {
+    let left = cursor.left();
+    cursor.bytes(left)
+}

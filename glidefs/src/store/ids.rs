@@ -1,0 +1,169 @@
+//! Identities of what a store holds: volumes, packs, writers, and names given by people.
+//!
+//! Owns their text form and the naming rule. Invariant: each can be a part of an object key as it is.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Longest [`StoreName`], characters (all of them ASCII).
+pub const NAME_CHARS_MAX: usize = 128;
+
+/// Where random bytes come from, so that a simulation can repeat them.
+pub trait Entropy: fmt::Debug + Send + Sync {
+    /// The next 64 random bits.
+    fn next_u64(&self) -> u64;
+}
+
+/// The machine's random numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn next_u64(&self) -> u64 {
+        rand::random()
+    }
+}
+
+/// 16 bytes with a text form of 32 lower-case hex digits.
+macro_rules! random_id {
+    ($(#[doc = $doc:literal])* $name:ident) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub [u8; 16]);
+
+        impl $name {
+            /// A new one that nobody else has.
+            pub fn random(entropy: &dyn Entropy) -> Self {
+                let halves = (u128::from(entropy.next_u64()) << 64) | u128::from(entropy.next_u64());
+                Self(halves.to_be_bytes())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", u128::from_be_bytes(self.0))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                let digits = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+                match u128::from_str_radix(text, 16) {
+                    Ok(value) if digits => Ok(Self(value.to_be_bytes())),
+                    _ => Err(IdError),
+                }
+            }
+        }
+    };
+}
+
+random_id! {
+    /// Identity of a volume, the content behind an export. Never used again.
+    VolumeId
+}
+random_id! {
+    /// Identity of a pack.
+    PackId
+}
+random_id! {
+    /// Identity of one run of a daemon as the writer of a volume.
+    WriterId
+}
+
+/// The text is not an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id has 32 hex digits, 0 to 9 and a to f")]
+pub struct IdError;
+
+/// A name that people gave: of an export or a snapshot. A letter or digit, then letters, digits, `.`, `_` and `-`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreName(Arc<str>);
+
+/// The text is not a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name:?} cannot be a name in the store: use 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-', beginning with a \
+     letter or a digit"
+)]
+pub struct NameError {
+    /// Its beginning.
+    name: String,
+}
+
+impl StoreName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for StoreName {
+    type Err = NameError;
+
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let starts = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if starts && name.len() <= NAME_CHARS_MAX && name.bytes().all(allowed) {
+            Ok(Self(name.into()))
+        } else {
+            Err(NameError { name: name.chars().take(NAME_CHARS_MAX).collect() })
+        }
+    }
+}
+
+impl fmt::Display for StoreName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_id_reads_back_from_its_text(bytes: [u8; 16]) {
+            let text = VolumeId(bytes).to_string();
+            prop_assert_eq!(text.len(), 32);
+            prop_assert_eq!(text.parse(), Ok(VolumeId(bytes)));
+        }
+
+        #[test]
+        fn only_its_own_text_is_an_id(text in "[+0-9a-fA-F]{30,34}") {
+            if let Ok(id) = text.parse::<PackId>() {
+                prop_assert_eq!(id.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn a_name_is_taken_exactly_when_it_matches_the_rule(name in "[a-c0-9._/ -]{0,6}") {
+            let bytes = name.as_bytes();
+            let matches = bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+                && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b));
+            prop_assert_eq!(name.parse::<StoreName>().is_ok(), matches);
+        }
+    }
+
+    #[test]
+    fn random_ids_differ() {
+        assert_ne!(VolumeId::random(&SystemEntropy), VolumeId::random(&SystemEntropy));
+    }
+
+    #[test]
+    fn a_name_may_be_long_but_not_too_long() {
+        assert!("x".repeat(NAME_CHARS_MAX).parse::<StoreName>().is_ok());
+        assert!("x".repeat(NAME_CHARS_MAX + 1).parse::<StoreName>().is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! Where each object is: the keys of a store, below the prefix it was configured with.
+//!
+//! Owns the layout. Invariant: a key reads back from its text, and no other text is a key.
+//!
+//! ```text
+//! glidefs.json                                     what this is, see `format::Marker`
+//! names/<name>                                     which volume a name means
+//! volumes/<volume id>/manifests/<20 digits>        its state, numbered
+//! volumes/<volume id>/packs/<pack id>              its data
+//! volumes/<volume id>/snapshots/<name>             states that were given a name
+//! volumes/<volume id>/deleted                      its tombstone
+//! gc/<name>                                        kept for garbage collection
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ids::{PackId, StoreName, VolumeId};
+
+/// One object of a store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// What makes the place a store.
+    Marker,
+    /// Which volume a name means.
+    Name(StoreName),
+    /// State of a volume, by number.
+    Manifest(VolumeId, u64),
+    /// Data of a volume.
+    Pack(VolumeId, PackId),
+    /// State of a volume, by name.
+    Snapshot(VolumeId, StoreName),
+    /// The volume was deleted.
+    Tombstone(VolumeId),
+    /// Notes of the garbage collector.
+    Gc(StoreName),
+}
+
+/// A set of objects that can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Folder {
+    /// The whole store.
+    All,
+    /// Names of exports.
+    Names,
+    /// Everything of one volume.
+    Volume(VolumeId),
+    /// Manifests of a volume. They are listed by ascending number.
+    Manifests(VolumeId),
+    /// Packs of a volume.
+    Packs(VolumeId),
+    /// Snapshots of a volume.
+    Snapshots(VolumeId),
+    /// Notes of the garbage collector.
+    Gc,
+}
+
+/// The text is not the key of any object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no object of a glidefs store has this key")]
+pub struct KeyError;
+
+const MARKER: &str = "glidefs.json";
+const NUMBER_DIGITS: usize = 20;
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Marker => f.write_str(MARKER),
+            Self::Name(name) => write!(f, "names/{name}"),
+            Self::Manifest(volume, number) => write!(f, "volumes/{volume}/manifests/{number:020}"),
+            Self::Pack(volume, pack) => write!(f, "volumes/{volume}/packs/{pack}"),
+            Self::Snapshot(volume, name) => write!(f, "volumes/{volume}/snapshots/{name}"),
+            Self::Tombstone(volume) => write!(f, "volumes/{volume}/deleted"),
+            Self::Gc(name) => write!(f, "gc/{name}"),
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let mut parts = [""; 5];
+        let mut count = 0;
+        for part in text.split('/') {
+            *parts.get_mut(count).ok_or(KeyError)? = part;
+            count += 1;
+        }
+        let name = |text: &str| text.parse().map_err(|_| KeyError);
+        match parts[..count] {
+            [MARKER] => Ok(Self::Marker),
+            ["names", text] => Ok(Self::Name(name(text)?)),
+            ["gc", text] => Ok(Self::Gc(name(text)?)),
+            ["volumes", volume, "deleted"] => Ok(Self::Tombstone(volume.parse().map_err(|_| KeyError)?)),
+            ["volumes", volume, kind, last] => {
+                let volume = volume.parse().map_err(|_| KeyError)?;
+                match kind {
+                    "manifests" => Ok(Self::Manifest(volume, number(last)?)),
+                    "packs" => Ok(Self::Pack(volume, last.parse().map_err(|_| KeyError)?)),
+                    "snapshots" => Ok(Self::Snapshot(volume, name(last)?)),
+                    _ => Err(KeyError),
+                }
+            }
+            _ => Err(KeyError),
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u64, KeyError> {
+    if text.len() != NUMBER_DIGITS || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(KeyError);
+    }
+    text.parse().map_err(|_| KeyError)
+}
+
+/// As the beginning of a key, without a slash at its end.
+impl fmt::Display for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => Ok(()),
+            Self::Names => f.write_str("names"),
+            Self::Volume(volume) => write!(f, "volumes/{volume}"),
+            Self::Manifests(volume) => write!(f, "volumes/{volume}/manifests"),
+            Self::Packs(volume) => write!(f, "volumes/{volume}/packs"),
+            Self::Snapshots(volume) => write!(f, "volumes/{volume}/snapshots"),
+            Self::Gc => f.write_str("gc"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> impl Strategy<Value = Key> {
+        let name = || "[a-zA-Z0-9][a-zA-Z0-9._-]{0,12}".prop_map(|name| name.parse::<StoreName>().unwrap());
+        let volume = || any::<[u8; 16]>().prop_map(VolumeId);
+        prop_oneof![
+            Just(Key::Marker),
+            name().prop_map(Key::Name),
+            (volume(), any::<u64>()).prop_map(|(volume, number)| Key::Manifest(volume, number)),
+            (volume(), any::<[u8; 16]>()).prop_map(|(volume, pack)| Key::Pack(volume, PackId(pack))),
+            (volume(), name()).prop_map(|(volume, name)| Key::Snapshot(volume, name)),
+            volume().prop_map(Key::Tombstone),
+            name().prop_map(Key::Gc),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_reads_back_from_its_text(key in key()) {
+            prop_assert_eq!(key.to_string().parse(), Ok(key));
+        }
+
+        #[test]
+        fn changed_text_is_another_key_or_none(
+            key in key(), at in any::<prop::sample::Index>(), by in "[ -~]{0,2}",
+        ) {
+            let mut text = key.to_string();
+            let at = at.index(text.len());
+            text.replace_range(at..=at, &by);
+            if let Ok(other) = text.parse::<Key>() {
+                prop_assert_eq!(other.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn manifests_sort_as_their_numbers_do(a: u64, b: u64) {
+            let key = |number| Key::Manifest(VolumeId([7; 16]), number).to_string();
+            prop_assert_eq!(key(a).cmp(&key(b)), a.cmp(&b));
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_no_key() {
+        let volume = VolumeId([0xab; 16]);
+        for text in [
+            String::new(),
+            "glidefs.json/".into(),
+            "/glidefs.json".into(),
+            "names/".into(),
+            "names/a/b".into(),
+            "names//a".into(),
+            format!("volumes/{volume}"),
+            format!("volumes/{volume}/manifests/1"),
+            format!("volumes/{volume}/manifests/+0000000000000000001"),
+            format!("volumes/{volume}/manifests/99999999999999999999"),
+            format!("volumes/{volume}/packs/{}", "A".repeat(32)),
+            format!("volumes/{volume}/packs/{volume}/x/y"),
+            format!("Volumes/{volume}/deleted"),
+        ] {
+            assert_eq!(text.parse::<Key>(), Err(KeyError), "{text}");
+        }
+    }
+}
