@@ -1,0 +1,10 @@
+//! Fuzzes manifests; `glidefs::store::format::fuzzing` owns the property.
+
+#![no_main]
+
+use glidefs::store::format::fuzzing::check_manifest;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    check_manifest(bytes);
+});

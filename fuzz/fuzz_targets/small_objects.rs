@@ -1,0 +1,10 @@
+//! Fuzzes name records, tombstones, snapshots, markers and keys; `glidefs::store::format::fuzzing` owns the property.
+
+#![no_main]
+
+use glidefs::store::format::fuzzing::check_records;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    check_records(bytes);
+});
