@@ -4,10 +4,34 @@
 //! retries and counters, and the checks on everything that is read. Does not own when data is flushed, what is compacted
 //! or collected, or any cache. Invariant: objects are immutable; they are created when absent, read, and deleted, never
 //! replaced. No other folder names the `object_store` crate.
+//!
+//! ```text
+//! StoreUrl ─> Backend ─> Store ──┬─ objects   manifests, packs, names: encoded, decoded, checked
+//!                                ├─ client    keys and bytes: get, create, list, delete
+//!                                ├─ retry     pauses, time limits, shutdown   (classify: what an error means)
+//!                                └─ the object_store crate
+//! ```
 
+mod backend;
+mod classify;
+mod client;
+mod error;
+#[cfg(any(test, feature = "faults"))]
+pub mod faulty;
 pub mod format;
 pub mod ids;
 pub mod key;
+mod objects;
+mod retry;
+mod stats;
+mod url;
 
+pub use self::backend::{Backend, Variables, process_variables};
+pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
+pub use self::error::{Source, StoreError};
 pub use self::ids::{Entropy, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};
+pub use self::objects::Access;
+pub use self::retry::RetryPolicy;
+pub use self::stats::{Count, Operation, OperationStats, StoreStats};
+pub use self::url::{Bucket, StoreUrl, UrlError};

@@ -1,0 +1,188 @@
+//! Reaching the place that a store URL names.
+//!
+//! Owns how each kind of store is set up. Does not own requests. Invariant: the libraries below do not try again; this
+//! folder's policy is the only one.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+
+use super::classify::Connector;
+use super::error::{Source, StoreError};
+use super::url::{Bucket, StoreUrl};
+
+/// A place that can hold a store.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    pub(super) objects: Arc<dyn ObjectStore>,
+    /// Beginning of every key.
+    pub(super) prefix: Path,
+    /// Whether listings ascend by key.
+    pub(super) lists_in_order: bool,
+    /// For messages.
+    pub(super) location: String,
+}
+
+/// Environment variables, as far as they matter to a store: `AWS_…`, `GOOGLE_…`, `AZURE_…`.
+pub type Variables = Vec<(String, String)>;
+
+/// The variables of this process.
+pub fn process_variables() -> Variables {
+    std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+impl Backend {
+    /// The place that `url` names, with credentials from `variables`. Sends no request. For `file:` the directory is made
+    /// if it is missing and `make_directory` is set.
+    pub fn connect(url: &StoreUrl, variables: &Variables, make_directory: bool) -> Result<Self, StoreError> {
+        let location = url.to_string();
+        let (objects, prefix): (Arc<dyn ObjectStore>, &str) = match url {
+            StoreUrl::Memory => (Arc::new(InMemory::new()), ""),
+            StoreUrl::File(path) => {
+                if make_directory {
+                    fs::create_dir_all(path).map_err(|error| directory_error(&location, error))?;
+                }
+                let found = fs::metadata(path).map_err(|error| directory_error(&location, error))?;
+                if !found.is_dir() {
+                    return Err(directory_error(&location, io::ErrorKind::NotADirectory.into()));
+                }
+                let directory = LocalFileSystem::new_with_prefix(path);
+                let directory = directory
+                    .map_err(|error| setup(&location, "it is not a directory", Some(Box::new(error))))?;
+                // An object that was created survives a power cut, as it would in S3.
+                (Arc::new(directory.with_fsync(true)), "")
+            }
+            StoreUrl::S3(bucket) => (s3(&location, bucket, variables)?, &bucket.prefix),
+            StoreUrl::Gcs(bucket) => (gcs(&location, bucket, variables)?, &bucket.prefix),
+            StoreUrl::Azure(bucket) => (azure(&location, bucket, variables)?, &bucket.prefix),
+        };
+        let prefix = Path::parse(prefix)
+            .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
+        let lists_in_order = !matches!(url, StoreUrl::File(_));
+        Ok(Self { objects, prefix, lists_in_order, location })
+    }
+
+    /// `objects` as they are, for tests. `lists_in_order`: whether their listings ascend by key.
+    pub fn over(objects: Arc<dyn ObjectStore>, lists_in_order: bool) -> Self {
+        let location = objects.to_string();
+        Self { objects, prefix: Path::default(), lists_in_order, location }
+    }
+}
+
+fn setup(location: &str, advice: impl Into<String>, source: Option<Source>) -> StoreError {
+    StoreError::Setup { location: location.into(), advice: advice.into(), source }
+}
+
+fn directory_error(location: &str, error: io::Error) -> StoreError {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "the directory does not exist: create it, or correct store.url",
+        io::ErrorKind::PermissionDenied => "run as the owner of the directory, or change its owner",
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "it is not a directory: correct store.url"
+        }
+        _ => "the directory cannot be opened or made",
+    };
+    setup(location, advice, Some(Box::new(error)))
+}
+
+/// No tries but ours. One of these requests may take long, but not for ever.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, retry_timeout: Duration::from_mins(10), ..RetryConfig::default() }
+}
+
+/// Longest request as the HTTP client sees it; ours end before.
+const REQUEST_TIME_MAX: &str = "3600 seconds";
+
+fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let mut builder = AmazonS3Builder::new();
+    for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("AWS_")) {
+        if let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let get = |key: &AmazonS3ConfigKey| builder.get_config_value(key);
+    let plain = get(&AmazonS3ConfigKey::Endpoint).is_some_and(|endpoint| endpoint.starts_with("http://"));
+    let allowed =
+        get(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp)).is_some_and(|value| value == "true");
+    if plain && !allowed {
+        let advice = "AWS_ENDPOINT_URL is not encrypted: use https://, or set AWS_ALLOW_HTTP=true";
+        return Err(setup(location, advice, None));
+    }
+    let store = builder
+        .with_bucket_name(&bucket.name)
+        .with_retry(no_retries())
+        .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
+        .with_http_connector(Connector)
+        .build()
+        .map_err(|error| {
+            setup(location, "check the AWS_ variables of the environment", Some(Box::new(error)))
+        })?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(feature = "gcs")]
+fn gcs(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+    let mut builder = GoogleCloudStorageBuilder::new();
+    for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("GOOGLE_")) {
+        if name == "GOOGLE_APPLICATION_CREDENTIALS" {
+            builder = builder.with_application_credentials(value);
+        } else if let Ok(key) = name.to_ascii_lowercase().parse::<GoogleConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let store = builder
+        .with_bucket_name(&bucket.name)
+        .with_retry(no_retries())
+        .with_config(GoogleConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
+        .with_http_connector(Connector)
+        .build()
+        .map_err(|error| {
+            setup(location, "check the GOOGLE_ variables of the environment", Some(Box::new(error)))
+        })?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "gcs"))]
+fn gcs(location: &str, _: &Bucket, _: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    Err(setup(
+        location,
+        "this glidefs was built without Google Cloud Storage: build it with --features gcs",
+        None,
+    ))
+}
+
+#[cfg(feature = "azure")]
+fn azure(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+    let mut builder = MicrosoftAzureBuilder::new();
+    for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("AZURE_")) {
+        if let Ok(key) = name.to_ascii_lowercase().parse::<AzureConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let store = builder
+        .with_container_name(&bucket.name)
+        .with_retry(no_retries())
+        .with_config(AzureConfigKey::Client(ClientConfigKey::Timeout), REQUEST_TIME_MAX)
+        .with_http_connector(Connector)
+        .build()
+        .map_err(|error| {
+            setup(location, "check the AZURE_ variables of the environment", Some(Box::new(error)))
+        })?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "azure"))]
+fn azure(location: &str, _: &Bucket, _: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    Err(setup(location, "this glidefs was built without Azure: build it with --features azure", None))
+}

@@ -1,0 +1,220 @@
+//! What an error of the store means: missing, refused, try again, or never.
+//!
+//! Owns the judgement, and the HTTP layer that keeps the status of an answer, which `object_store` does not hand out. Does
+//! not own waiting. Invariant: what can succeed later is tried again, and nothing else is.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    ReqwestConnector,
+};
+
+/// Longest part of a store's explanation that is kept, bytes.
+const MESSAGE_BYTES_MAX: usize = 500;
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The object is not there.
+    Missing,
+    /// The object is there already.
+    Exists,
+    /// The object is shorter than the range that was asked for.
+    TooShort,
+    /// It will not be allowed; the advice says what to do.
+    Refused(&'static str),
+    /// It will never work.
+    Rejected,
+    /// It may work later, but not before so long.
+    Again(Option<Duration>),
+}
+
+const NO_BUCKET: &str = "there is no such bucket: create it, or correct store.url";
+const NO_PERMISSION: &str =
+    "check the credentials (for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and what they permit";
+const CLOCK: &str = "the clock of this host is wrong: set it";
+const EXPIRED: &str = "the credentials have expired: renew them";
+const REGION: &str = "the bucket is in another region: set AWS_REGION";
+const FILE_PERMISSION: &str = "run as the owner of the directory, or change its owner";
+
+/// What `error` means.
+pub(super) fn classify(error: &object_store::Error) -> Verdict {
+    use object_store::Error as E;
+    match error {
+        E::NotFound { .. } if says(error, "NoSuchBucket") => Verdict::Refused(NO_BUCKET),
+        E::NotFound { .. } => Verdict::Missing,
+        // Amazon answers so to a creation that met another one, or a deletion, of the same key.
+        E::AlreadyExists { .. } if says(error, "ConditionalRequestConflict") => Verdict::Again(None),
+        E::AlreadyExists { .. } => Verdict::Exists,
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
+            if says(error, "RequestTimeTooSkewed") {
+                Verdict::Refused(CLOCK)
+            } else {
+                Verdict::Refused(NO_PERMISSION)
+            }
+        }
+        E::Generic { .. } => classify_chain(error),
+        E::JoinError { .. } => Verdict::Again(None),
+        _ => Verdict::Rejected,
+    }
+}
+
+/// Judges by the causes of an error of no particular kind.
+fn classify_chain(error: &object_store::Error) -> Verdict {
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(error) = cause {
+        if let Some(answer) = error.downcast_ref::<Answer>() {
+            return answer.verdict();
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            match error.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    return Verdict::Refused(FILE_PERMISSION);
+                }
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => return Verdict::Rejected,
+                _ => {}
+            }
+        }
+        cause = error.source();
+    }
+    if says(error, "Wanted range starting at") || says(error, "Out of range of file") {
+        return Verdict::TooShort;
+    }
+    if says(error, "Received redirect without LOCATION") {
+        return Verdict::Refused(REGION);
+    }
+    // Cut connections, time-outs, answers that make no sense: all of them pass, or look as if they could.
+    Verdict::Again(None)
+}
+
+/// Whether the error or one of its causes says so. The types of these causes are private to `object_store`.
+fn says(error: &object_store::Error, words: &str) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.to_string().contains(words) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// An answer that is no success and that `object_store` has no error of its own for.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("status {status}: {message}")]
+pub(super) struct Answer {
+    pub status: u16,
+    /// What the store said, or its beginning.
+    pub message: String,
+    /// How long the store wants us to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl Answer {
+    fn verdict(&self) -> Verdict {
+        let says = |words: &str| self.message.contains(words);
+        match self.status {
+            408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
+            // Amazon: the body of a request came too slowly.
+            400 if says("RequestTimeout") => Verdict::Again(None),
+            400 if says("ExpiredToken") => Verdict::Refused(EXPIRED),
+            400 if says("AuthorizationHeaderMalformed") => Verdict::Refused(REGION),
+            301 | 307 => Verdict::Refused(REGION),
+            416 => Verdict::TooShort,
+            _ => Verdict::Rejected,
+        }
+    }
+}
+
+/// Makes clients that turn answers without an error of their own into [`Answer`]s.
+#[derive(Debug)]
+pub(super) struct Connector;
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Service(ReqwestConnector::default().connect(options)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Service(HttpClient);
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let response = self.0.execute(request).await?;
+        let status = response.status().as_u16();
+        // `object_store` has errors for these.
+        if response.status().is_success() || matches!(status, 304 | 401 | 403 | 404 | 409 | 412) {
+            return Ok(response);
+        }
+        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+        let body = response.into_body().bytes().await.unwrap_or_default();
+        let message = String::from_utf8_lossy(&body[..body.len().min(MESSAGE_BYTES_MAX)]).into_owned();
+        Err(HttpError::new(HttpErrorKind::Unknown, Answer { status, message, retry_after }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(source: impl Error + Send + Sync + 'static) -> object_store::Error {
+        object_store::Error::Generic { store: "test", source: Box::new(source) }
+    }
+
+    fn answer(status: u16, message: &str) -> Verdict {
+        let answer = Answer { status, message: message.into(), retry_after: None };
+        classify(&generic(HttpError::new(HttpErrorKind::Unknown, answer)))
+    }
+
+    #[test]
+    fn only_what_can_succeed_later_is_tried_again() {
+        for status in [408, 429, 500, 502, 503, 504] {
+            assert_eq!(answer(status, "SlowDown"), Verdict::Again(None), "{status}");
+        }
+        for status in [400, 402, 405, 411, 418, 451] {
+            assert_eq!(answer(status, "InvalidArgument"), Verdict::Rejected, "{status}");
+        }
+        assert_eq!(answer(400, "RequestTimeout"), Verdict::Again(None));
+        assert_eq!(answer(400, "ExpiredToken"), Verdict::Refused(EXPIRED));
+        assert_eq!(answer(301, "PermanentRedirect"), Verdict::Refused(REGION));
+        assert_eq!(answer(416, ""), Verdict::TooShort);
+        for kind in [io::ErrorKind::ConnectionReset, io::ErrorKind::StorageFull, io::ErrorKind::TimedOut] {
+            assert_eq!(classify(&generic(io::Error::from(kind))), Verdict::Again(None), "{kind:?}");
+        }
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
+            assert_eq!(classify(&generic(io::Error::from(kind))), Verdict::Refused(FILE_PERMISSION));
+        }
+    }
+
+    #[test]
+    fn errors_with_a_kind_of_their_own_are_told_apart() {
+        use object_store::Error as E;
+        let source = |text: &str| -> Box<dyn Error + Send + Sync> { text.into() };
+        let path = String::new;
+        for (error, verdict) in [
+            (E::NotFound { path: path(), source: source("x") }, Verdict::Missing),
+            (E::NotFound { path: path(), source: source("<Code>NoSuchBucket") }, Verdict::Refused(NO_BUCKET)),
+            (E::AlreadyExists { path: path(), source: source("412") }, Verdict::Exists),
+            (
+                E::AlreadyExists { path: path(), source: source("ConditionalRequestConflict") },
+                Verdict::Again(None),
+            ),
+            (E::PermissionDenied { path: path(), source: source("x") }, Verdict::Refused(NO_PERMISSION)),
+            (
+                E::PermissionDenied { path: path(), source: source("RequestTimeTooSkewed") },
+                Verdict::Refused(CLOCK),
+            ),
+            (E::NotSupported { source: source("x") }, Verdict::Rejected),
+        ] {
+            assert_eq!(classify(&error), verdict, "{error}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Requests to a store: read, create, list, delete, by key.
+//!
+//! Owns what one request means, its retries and counts. Does not own what is inside objects; `objects` reads and creates
+//! them whole. Invariant: an object is never replaced, and a creation that reports success was this caller's.
+//!
+//! One PUT carries an object, however long: `object_store` passes the condition "only if absent" with a single PUT, not
+//! with an upload in parts, and a store takes up to 5 GiB in one, more than the longest pack.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryFutureExt};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use tokio::sync::watch;
+
+use super::backend::Backend;
+use super::classify::{Verdict, classify};
+use super::error::StoreError;
+use super::format::FormatError;
+use super::ids::{Entropy, SystemEntropy, VolumeId};
+use super::key::{Folder, Key};
+use super::retry::{Failure, RetryPolicy, Tries, within};
+use super::stats::{Operation, StoreStats};
+
+/// Most keys that one request deletes.
+const DELETE_KEYS_MAX: usize = 1000;
+/// How often a creation is begun anew because the object that was in its way went away.
+const CREATE_ROUNDS_MAX: usize = 4;
+
+/// How often an object is read that may be ours.
+const COMPARISONS_MAX: usize = 2;
+
+/// How a store is used.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// How requests are tried again.
+    pub retry: RetryPolicy,
+    /// Where random pauses and identities come from.
+    pub entropy: Arc<dyn Entropy>,
+    /// Where requests are counted.
+    pub stats: Arc<StoreStats>,
+    /// Ends all requests when it becomes true. `None`: nothing does.
+    pub shutdown: Option<watch::Receiver<bool>>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            retry: RetryPolicy::default(),
+            entropy: Arc::new(SystemEntropy),
+            stats: Arc::default(),
+            shutdown: None,
+        }
+    }
+}
+
+/// What became of a creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Created {
+    /// The object is there, and was not before.
+    Created,
+    /// An object of that key was there. It was not changed.
+    Existed,
+}
+
+/// An object, without its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Which object.
+    pub key: Key,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// When it was created by the clock of the store, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+}
+
+/// What a folder holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Its objects, by ascending key.
+    pub objects: Vec<ObjectInfo>,
+    /// How many objects were there that are not glidefs's.
+    pub foreign: u64,
+}
+
+/// A connection to a store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    backend: Backend,
+    options: StoreOptions,
+}
+
+impl Store {
+    /// A connection to `backend`, whatever it holds: see [`Self::open`] for one that makes sure.
+    pub(super) fn over(backend: Backend, options: StoreOptions) -> Self {
+        Self(Arc::new(Inner { backend, options }))
+    }
+
+    /// Where it is, for messages.
+    pub fn location(&self) -> &str {
+        &self.0.backend.location
+    }
+
+    /// Where requests are counted.
+    pub fn stats(&self) -> &StoreStats {
+        &self.0.options.stats
+    }
+
+    /// Where random pauses and identities come from.
+    pub fn entropy(&self) -> &dyn Entropy {
+        &*self.0.options.entropy
+    }
+
+    /// A whole object of at most `bytes_max`.
+    pub async fn get(&self, key: &Key, bytes_max: u64) -> Result<Bytes, StoreError> {
+        self.read(key, None, bytes_max).await
+    }
+
+    /// The bytes `range` of an object, all of them.
+    pub async fn get_range(&self, key: &Key, range: Range<u64>) -> Result<Bytes, StoreError> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let bytes = range.end - range.start;
+        self.read(key, Some(range), bytes).await
+    }
+
+    async fn read(&self, key: &Key, range: Option<Range<u64>>, bytes_max: u64) -> Result<Bytes, StoreError> {
+        let (path, text) = self.path(key);
+        let tries = self.tries(Operation::Get, &text, bytes_max);
+        let policy = self.0.options.retry;
+        let attempt = || async {
+            let length = |found| {
+                let source = FormatError::Length { found, needed: bytes_max };
+                Failure::Final(StoreError::Damaged { key: text.clone(), source })
+            };
+            let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
+            let head =
+                self.0.backend.objects.get_opts(&path, options).map_err(|error| match classify(&error) {
+                    Verdict::TooShort => length(0),
+                    _ => failure(Operation::Get, &text, error),
+                });
+            // Only now is it known how long the body may take.
+            let result = within(policy.try_time_max, head).await?;
+            let found = result.range.end.saturating_sub(result.range.start);
+            let fits = range.as_ref().map_or(found <= bytes_max, |range| result.range == *range);
+            if !fits {
+                return Err(length(found));
+            }
+            let body = result.bytes().map_err(|error| failure(Operation::Get, &text, error));
+            let bytes = within(policy.try_time(found), body).await?;
+            if bytes.len() as u64 != found {
+                let cut = format!("the answer ended after {} of {found} bytes", bytes.len());
+                return Err(Failure::Again(cut.into(), None));
+            }
+            Ok(bytes)
+        };
+        let (bytes, _) = tries.run(attempt).await?;
+        self.stats().of(Operation::Get).bytes.add(bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// Creates an object of `parts` unless one is there.
+    ///
+    /// A try whose answer was lost may have created it; then the object that the next try finds is read and compared, and
+    /// is this caller's when it has the same bytes. After an error that [`StoreError::is_transient`], the object may be
+    /// there: come back with [`Self::create_again`].
+    pub async fn create(&self, key: &Key, parts: &[Bytes]) -> Result<Created, StoreError> {
+        self.put(key, parts, false).await
+    }
+
+    /// As [`Self::create`], after an earlier call with the same bytes failed: an object with these bytes counts as created.
+    pub async fn create_again(&self, key: &Key, parts: &[Bytes]) -> Result<Created, StoreError> {
+        self.put(key, parts, true).await
+    }
+
+    async fn put(&self, key: &Key, parts: &[Bytes], mut in_doubt: bool) -> Result<Created, StoreError> {
+        let (path, text) = self.path(key);
+        let payload: PutPayload = parts.iter().cloned().collect();
+        let bytes = payload.content_length() as u64;
+        let tries = self.tries(Operation::Put, &text, bytes);
+        let attempt = || async {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            match self.0.backend.objects.put_opts(&path, payload.clone(), options).await {
+                Ok(_) => Ok(Created::Created),
+                Err(error) if classify(&error) == Verdict::Exists => Ok(Created::Existed),
+                Err(error) => Err(failure(Operation::Put, &text, error)),
+            }
+        };
+        for _ in 0..CREATE_ROUNDS_MAX {
+            let (created, count) = tries.run(attempt).await?;
+            in_doubt |= count > 1;
+            if created == Created::Existed {
+                if !in_doubt {
+                    return Ok(Created::Existed);
+                }
+                match self.holds(key, parts, bytes).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Created::Existed),
+                    Err(error) if error.is_missing() => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.stats().of(Operation::Put).bytes.add(bytes);
+            return Ok(Created::Created);
+        }
+        Ok(Created::Existed)
+    }
+
+    /// Whether the object is exactly `parts`. What differs is read once more: bytes also change on their way.
+    async fn holds(&self, key: &Key, parts: &[Bytes], bytes: u64) -> Result<bool, StoreError> {
+        if self.head(key).await?.bytes != bytes {
+            return Ok(false);
+        }
+        for _ in 0..COMPARISONS_MAX {
+            match self.get_range(key, 0..bytes).await {
+                Ok(found) if is_concat(&found, parts) => return Ok(true),
+                Ok(_) | Err(StoreError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Length and age of an object.
+    pub async fn head(&self, key: &Key) -> Result<ObjectInfo, StoreError> {
+        let (path, text) = self.path(key);
+        let tries = self.tries(Operation::Head, &text, 0);
+        let attempt = || async {
+            let meta = self.0.backend.objects.head(&path).await;
+            meta.map_err(|error| failure(Operation::Head, &text, error))
+        };
+        let (meta, _) = tries.run(attempt).await?;
+        Ok(info(key.clone(), &meta))
+    }
+
+    /// The objects of `folder` whose key is behind `after`.
+    pub async fn list(&self, folder: Folder, after: Option<&Key>) -> Result<Listing, StoreError> {
+        let (prefix, text) = self.path(&folder);
+        let begin = after.map(|key| self.path(key).0);
+        // What was listed before a try failed is kept, if the order of listings allows to go on behind it.
+        let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
+        let attempt = || async {
+            let objects = &self.0.backend.objects;
+            let mut found = std::mem::take(&mut *listed.lock().unwrap_or_else(PoisonError::into_inner));
+            if !self.0.backend.lists_in_order {
+                found.clear();
+            }
+            let after = found.last().map(|meta| meta.location.clone()).or_else(|| begin.clone());
+            let prefix = (!prefix.as_ref().is_empty()).then_some(&prefix);
+            let mut stream = match &after {
+                Some(after) => objects.list_with_offset(prefix, after),
+                None => objects.list(prefix),
+            };
+            while let Some(meta) = stream.next().await {
+                match meta {
+                    Ok(meta) => found.push(meta),
+                    Err(error) => {
+                        *listed.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                        return Err(failure(Operation::List, &text, error));
+                    }
+                }
+            }
+            Ok(found)
+        };
+        let (found, _) = self.tries(Operation::List, &text, 0).run(attempt).await?;
+        let mut listing = Listing::default();
+        for meta in found {
+            match self.key_at(&meta.location) {
+                Some(key) => listing.objects.push(info(key, &meta)),
+                None => listing.foreign += 1,
+            }
+        }
+        listing.objects.sort_by_cached_key(|object| object.key.to_string());
+        Ok(listing)
+    }
+
+    /// The volumes of which there is anything.
+    pub async fn volumes(&self) -> Result<Vec<VolumeId>, StoreError> {
+        let (prefix, text) = self.path(&"volumes");
+        let tries = self.tries(Operation::List, &text, 0);
+        let attempt = || async {
+            let found = self.0.backend.objects.list_with_delimiter(Some(&prefix)).await;
+            found.map_err(|error| failure(Operation::List, &text, error))
+        };
+        let (found, _) = tries.run(attempt).await?;
+        let id = |path: &Path| path.filename().and_then(|name| name.parse().ok());
+        let mut volumes: Vec<VolumeId> = found.common_prefixes.iter().filter_map(id).collect();
+        volumes.sort_unstable();
+        Ok(volumes)
+    }
+
+    /// Deletes objects. Those that are not there count as deleted. After an error any of them may be gone.
+    pub async fn delete(&self, keys: &[Key]) -> Result<(), StoreError> {
+        for keys in keys.chunks(DELETE_KEYS_MAX) {
+            let paths: Vec<Path> = keys.iter().map(|key| self.path(key).0).collect();
+            let text = match paths.as_slice() {
+                [] => return Ok(()),
+                [one] => one.to_string(),
+                [first, ..] => format!("{first} and {} others", paths.len() - 1),
+            };
+            let attempt = || async {
+                let paths: Vec<object_store::Result<Path>> = paths.iter().cloned().map(Ok).collect();
+                let paths = futures_util::stream::iter(paths).boxed();
+                let mut deleted = self.0.backend.objects.delete_stream(paths);
+                let mut failed = None;
+                while let Some(answer) = deleted.next().await {
+                    match answer {
+                        Err(error) if classify(&error) != Verdict::Missing => failed = Some(error),
+                        _ => {}
+                    }
+                }
+                failed.map_or(Ok(()), |error| Err(failure(Operation::Delete, &text, error)))
+            };
+            self.tries(Operation::Delete, &text, 0).run(attempt).await?;
+        }
+        Ok(())
+    }
+
+    fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {
+        let StoreOptions { retry, entropy, stats, shutdown } = &self.0.options;
+        let (policy, shutdown) = (*retry, shutdown.as_ref());
+        Tries { policy, entropy: &**entropy, stats, shutdown, operation, key, payload_bytes }
+    }
+
+    /// Where a key or a folder is, for `object_store` and for people.
+    fn path(&self, key: &impl std::fmt::Display) -> (Path, String) {
+        let key = key.to_string();
+        // Keys and prefixes consist of characters that paths leave as they are.
+        let path: Path = self.0.backend.prefix.parts().chain(Path::from(key).parts()).collect();
+        let text = path.to_string();
+        (path, if text.is_empty() { self.location().into() } else { text })
+    }
+
+    fn key_at(&self, path: &Path) -> Option<Key> {
+        let prefix = self.0.backend.prefix.as_ref();
+        let rest = path.as_ref().strip_prefix(prefix)?;
+        let rest = if prefix.is_empty() { rest } else { rest.strip_prefix('/')? };
+        rest.parse().ok()
+    }
+}
+
+/// Whether `whole` is `parts`, one behind the other.
+fn is_concat(whole: &[u8], parts: &[Bytes]) -> bool {
+    let rest = parts.iter().try_fold(whole, |rest, part| rest.strip_prefix(&part[..]));
+    rest.is_some_and(<[u8]>::is_empty)
+}
+
+fn info(key: Key, meta: &ObjectMeta) -> ObjectInfo {
+    let created_unix_millis = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
+    ObjectInfo { key, bytes: meta.size, created_unix_millis }
+}
+
+/// What a failed try means for the request.
+fn failure(operation: Operation, key: &str, error: object_store::Error) -> Failure {
+    let key = key.to_owned();
+    Failure::Final(match classify(&error) {
+        Verdict::Again(after) => return Failure::Again(Box::new(error), after),
+        Verdict::Missing => StoreError::Missing { key },
+        Verdict::Refused(advice) => StoreError::Refused { operation, key, advice, source: Box::new(error) },
+        Verdict::Exists | Verdict::TooShort | Verdict::Rejected => {
+            StoreError::Rejected { operation, key, source: Box::new(error) }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! What can go wrong with a store.
+//!
+//! Owns wording only; `classify` judges what the store answered. Every message says what the user can do where that is known.
+
+use std::error::Error;
+use std::time::Duration;
+
+use super::format::FormatError;
+use super::stats::Operation;
+
+/// An error from below, whose type does not matter.
+pub type Source = Box<dyn Error + Send + Sync>;
+
+/// Why a request to the store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The object does not exist.
+    #[error("{key} is missing from the store")]
+    Missing {
+        /// Which object.
+        key: String,
+    },
+    /// The object exists and is not what it should be. It was read twice.
+    #[error("{key} is damaged; restore it from a copy of the store, or delete what refers to it")]
+    Damaged {
+        /// Which object.
+        key: String,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// The object is of a format that this glidefs does not know.
+    #[error("{key} was written by another version of glidefs")]
+    OtherVersion {
+        /// Which object.
+        key: String,
+        /// Which version.
+        source: FormatError,
+    },
+    /// The object would not be one that can be read, so it was not created.
+    #[error("{key} cannot be created")]
+    Unfit {
+        /// Which object.
+        key: String,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// The store knows us, or not, and does not let us.
+    #[error("the store refused to {operation} {key}: {advice}")]
+    Refused {
+        /// What was tried.
+        operation: Operation,
+        /// With which object.
+        key: String,
+        /// What to do.
+        advice: &'static str,
+        /// What the store said.
+        source: Source,
+    },
+    /// The store does not understand the request. Trying again would not help.
+    #[error("the store cannot {operation} {key}")]
+    Rejected {
+        /// What was tried.
+        operation: Operation,
+        /// With which object.
+        key: String,
+        /// What the store said.
+        source: Source,
+    },
+    /// No try succeeded in the time there was. A creation may or may not have happened.
+    #[error(
+        "could not {operation} {key}: the store did not answer well to {tries} tries in {} s; check that it is reachable",
+        elapsed.as_secs()
+    )]
+    Unreachable {
+        /// What was tried.
+        operation: Operation,
+        /// With which object.
+        key: String,
+        /// How often.
+        tries: u32,
+        /// For how long.
+        elapsed: Duration,
+        /// Why the last try failed.
+        source: Source,
+    },
+    /// The daemon is stopping. A creation may or may not have happened.
+    #[error("the daemon stopped before it could {operation} {key}")]
+    ShuttingDown {
+        /// What was tried.
+        operation: Operation,
+        /// With which object.
+        key: String,
+    },
+    /// There is no marker.
+    #[error(
+        "there is no glidefs store at {location}: check store.url; a daemon that may write makes one when it starts"
+    )]
+    NotAStore {
+        /// Where one was expected.
+        location: String,
+    },
+    /// The marker is not one this glidefs can use.
+    #[error("{location} holds no store that this glidefs can use; nothing was changed")]
+    Foreign {
+        /// Where it is.
+        location: String,
+        /// What is wrong with the marker.
+        source: FormatError,
+    },
+    /// The location cannot be used as it is configured.
+    #[error("the store {location} cannot be used: {advice}")]
+    Setup {
+        /// Where it should be.
+        location: String,
+        /// What is wrong, and what to do.
+        advice: String,
+        /// Details.
+        source: Option<Source>,
+    },
+}
+
+impl StoreError {
+    /// Whether the object is just not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+
+    /// Whether the same request may succeed later: the store was unreachable, or this daemon was stopping.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::ShuttingDown { .. })
+    }
+}

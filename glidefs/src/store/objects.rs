@@ -1,0 +1,272 @@
+//! Whole objects: opening a store, and reading and creating what its formats describe.
+//!
+//! Owns which object is which format, and that nothing is believed before it was checked. Does not own policies. Invariant:
+//! an object that is not what it should be is read once more, since bytes also change on their way, and is an error then.
+
+use bytes::Bytes;
+use chrono::{DateTime, SecondsFormat};
+
+use super::backend::Backend;
+use super::client::{Created, Store, StoreOptions};
+use super::error::StoreError;
+use super::format::{
+    Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex, PackRef,
+    PackTrailer, Snapshot, TRAILER_BYTES, Tombstone, decode_block,
+};
+use super::ids::{PackId, StoreName, VolumeId};
+use super::key::{Folder, Key};
+
+/// Longest object that is read whole, bytes: more than the longest manifest.
+const OBJECT_BYTES_MAX: u64 = 64 << 20;
+/// How often an object is read that is not what it should be.
+const READS_MAX: usize = 2;
+
+/// What may be done with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing is changed.
+    ReadOnly,
+    /// A place without a store becomes one.
+    ReadWrite {
+        /// The time, milliseconds since 1970-01-01 UTC.
+        now_unix_millis: u64,
+    },
+}
+
+impl Store {
+    /// Opens the store at `backend`, or makes one there.
+    pub async fn open(
+        backend: Backend,
+        access: Access,
+        options: StoreOptions,
+    ) -> Result<(Self, Marker), StoreError> {
+        let store = Self::over(backend, options);
+        let location = || store.location().to_owned();
+        let marker = match store.checked(&Key::Marker, Marker::decode).await {
+            Err(error) if error.is_missing() => {
+                let Access::ReadWrite { now_unix_millis } = access else {
+                    return Err(StoreError::NotAStore { location: location() });
+                };
+                let marker = new_marker(&store, now_unix_millis);
+                // If another daemon was faster, its marker is the one.
+                match store.create(&Key::Marker, &[marker.encode().into()]).await? {
+                    Created::Created => Ok(marker),
+                    Created::Existed => store.checked(&Key::Marker, Marker::decode).await,
+                }
+            }
+            marker => marker,
+        };
+        match marker {
+            Ok(marker) => Ok((store, marker)),
+            Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }) => {
+                Err(StoreError::Foreign { location: location(), source })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates the manifest. [`Created::Existed`]: another writer was faster.
+    pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, StoreError> {
+        let key = Key::Manifest(manifest.volume, manifest.number);
+        let bytes = manifest.encode().map_err(|source| unfit(&key, source))?;
+        self.create(&key, &[bytes.into()]).await
+    }
+
+    /// A manifest by its number.
+    pub async fn manifest(&self, volume: VolumeId, number: u64) -> Result<Manifest, StoreError> {
+        let decode = |bytes: &[u8]| {
+            let manifest = Manifest::decode(bytes)?;
+            let here = (manifest.volume, manifest.number) == (volume, number);
+            if here { Ok(manifest) } else { Err(FormatError::Elsewhere("volume or number")) }
+        };
+        self.checked(&Key::Manifest(volume, number), decode).await
+    }
+
+    /// Number of the newest manifest of a volume; `None` when there is none behind `after`.
+    pub async fn newest_manifest(
+        &self,
+        volume: VolumeId,
+        after: Option<u64>,
+    ) -> Result<Option<u64>, StoreError> {
+        let after = after.map(|number| Key::Manifest(volume, number));
+        let listing = self.list(Folder::Manifests(volume), after.as_ref()).await?;
+        Ok(listing.objects.last().and_then(|object| match object.key {
+            Key::Manifest(_, number) => Some(number),
+            _ => None,
+        }))
+    }
+
+    /// Creates the pack. Its identity is random, so it does not exist.
+    pub async fn create_pack(&self, pack: &EncodedPack) -> Result<Created, StoreError> {
+        let PackRef { volume, pack: id, .. } = pack.trailer.pack;
+        self.create(&Key::Pack(volume, id), &pack.parts).await
+    }
+
+    /// The index of a pack: one request.
+    pub async fn pack_index(&self, pack: &PackRef) -> Result<PackIndex, StoreError> {
+        let key = Key::Pack(pack.volume, pack.pack);
+        self.checked_range(&key, pack.index(), |bytes| PackIndex::decode(bytes, pack)).await
+    }
+
+    /// What a pack says of itself: one request. `total_bytes` is its length, as [`Self::list`] and [`Self::head`] know it.
+    pub async fn pack_trailer(
+        &self,
+        volume: VolumeId,
+        pack: PackId,
+        total_bytes: u64,
+    ) -> Result<PackTrailer, StoreError> {
+        let key = Key::Pack(volume, pack);
+        let decode = |bytes: &Bytes| {
+            let trailer = PackTrailer::decode(bytes, total_bytes)?;
+            let here = (trailer.pack.volume, trailer.pack.pack) == (volume, pack);
+            if here { Ok(trailer) } else { Err(FormatError::Elsewhere("pack")) }
+        };
+        let Some(begin) = total_bytes.checked_sub(TRAILER_BYTES as u64) else {
+            let source = FormatError::Length { found: total_bytes, needed: TRAILER_BYTES as u64 };
+            return Err(StoreError::Damaged { key: key.to_string(), source });
+        };
+        self.checked_range(&key, begin..total_bytes, decode).await
+    }
+
+    /// The data of `entries`, which follow each other in the index of `pack`: one request for all of them. Zeroes have none.
+    pub async fn blocks(&self, pack: &PackRef, entries: &[IndexEntry]) -> Result<Vec<Bytes>, StoreError> {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(Vec::new()) };
+        let range = first.block().start..last.block().end;
+        let decode = |bytes: &Bytes| {
+            let block = |entry: &IndexEntry| {
+                if entry.codec == Codec::Zero {
+                    return Ok(Bytes::new());
+                }
+                let at =
+                    |offset: u64| offset.checked_sub(range.start).and_then(|at| usize::try_from(at).ok());
+                let (start, end) = (at(entry.block().start), at(entry.block().end));
+                match (start, end) {
+                    (Some(start), Some(end)) if start <= end && end <= bytes.len() => {
+                        decode_block(entry, &bytes.slice(start..end))
+                    }
+                    _ => Err(FormatError::Malformed("order of the entries that were asked for")),
+                }
+            };
+            entries.iter().map(block).collect()
+        };
+        self.checked_range(&Key::Pack(pack.volume, pack.pack), range.clone(), decode).await
+    }
+
+    /// The data of one entry: see [`Self::blocks`].
+    pub async fn block(&self, pack: &PackRef, entry: &IndexEntry) -> Result<Bytes, StoreError> {
+        let blocks = self.blocks(pack, std::slice::from_ref(entry)).await?;
+        Ok(blocks.into_iter().next().unwrap_or_default())
+    }
+
+    /// Gives a volume a name. [`Created::Existed`]: the name is taken.
+    pub async fn create_name(&self, name: &StoreName, record: &NameRecord) -> Result<Created, StoreError> {
+        self.create(&Key::Name(name.clone()), &[record.encode().into()]).await
+    }
+
+    /// What a name means; `None` when nothing has it.
+    pub async fn name(&self, name: &StoreName) -> Result<Option<NameRecord>, StoreError> {
+        or_none(self.checked(&Key::Name(name.clone()), NameRecord::decode).await)
+    }
+
+    /// Gives the state of a volume a name. [`Created::Existed`]: the name is taken.
+    pub async fn create_snapshot(&self, snapshot: &Snapshot) -> Result<Created, StoreError> {
+        let key = Key::Snapshot(snapshot.manifest.volume, snapshot.name.clone());
+        let bytes = snapshot.encode().map_err(|source| unfit(&key, source))?;
+        self.create(&key, &[bytes.into()]).await
+    }
+
+    /// A snapshot by its name.
+    pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Snapshot, StoreError> {
+        let decode = |bytes: &[u8]| {
+            let snapshot = Snapshot::decode(bytes)?;
+            let here = (snapshot.manifest.volume, &snapshot.name) == (volume, name);
+            if here { Ok(snapshot) } else { Err(FormatError::Elsewhere("volume or name")) }
+        };
+        self.checked(&Key::Snapshot(volume, name.clone()), decode).await
+    }
+
+    /// Marks a volume as deleted. [`Created::Existed`]: it was already.
+    pub async fn create_tombstone(&self, tombstone: &Tombstone) -> Result<Created, StoreError> {
+        self.create(&Key::Tombstone(tombstone.volume), &[tombstone.encode().into()]).await
+    }
+
+    /// The mark of a deleted volume; `None` when it was not deleted.
+    pub async fn tombstone(&self, volume: VolumeId) -> Result<Option<Tombstone>, StoreError> {
+        let decode = |bytes: &[u8]| {
+            let tombstone = Tombstone::decode(bytes)?;
+            let here = tombstone.volume == volume;
+            if here { Ok(tombstone) } else { Err(FormatError::Elsewhere("volume")) }
+        };
+        or_none(self.checked(&Key::Tombstone(volume), decode).await)
+    }
+
+    async fn checked<T>(
+        &self,
+        key: &Key,
+        decode: impl Fn(&[u8]) -> Result<T, FormatError>,
+    ) -> Result<T, StoreError> {
+        self.until_intact(key, || self.get(key, OBJECT_BYTES_MAX), |bytes| decode(bytes)).await
+    }
+
+    async fn checked_range<T>(
+        &self,
+        key: &Key,
+        range: std::ops::Range<u64>,
+        decode: impl Fn(&Bytes) -> Result<T, FormatError>,
+    ) -> Result<T, StoreError> {
+        self.until_intact(key, || self.get_range(key, range.clone()), decode).await
+    }
+
+    async fn until_intact<T, F>(
+        &self,
+        key: &Key,
+        read: impl Fn() -> F,
+        decode: impl Fn(&Bytes) -> Result<T, FormatError>,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<Bytes, StoreError>>,
+    {
+        let mut reads = 0;
+        loop {
+            reads += 1;
+            let error = match read().await {
+                Ok(bytes) => match decode(&bytes) {
+                    Ok(object) => return Ok(object),
+                    Err(source @ FormatError::Version { .. }) => {
+                        return Err(StoreError::OtherVersion { key: key.to_string(), source });
+                    }
+                    Err(source) => StoreError::Damaged { key: key.to_string(), source },
+                },
+                Err(error @ StoreError::Damaged { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            self.stats().damaged.add(1);
+            if reads == READS_MAX {
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn new_marker(store: &Store, now_unix_millis: u64) -> Marker {
+    // Sixteen random bytes, as any identity has.
+    let store_id = uuid::Builder::from_random_bytes(VolumeId::random(store.entropy()).0).into_uuid();
+    let moment = i64::try_from(now_unix_millis).ok().and_then(DateTime::from_timestamp_millis);
+    let created = moment.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true);
+    Marker { store_id, created }
+}
+
+fn or_none<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn unfit(key: &Key, source: FormatError) -> StoreError {
+    StoreError::Unfit { key: key.to_string(), source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Trying again: how often, how long, and with which pauses.
+//!
+//! Owns the only retry policy there is; those of the libraries below are off. Does not own the judgement what may be tried
+//! again. Invariant: a request ends within its time budget, or at once when the daemon stops.
+
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::error::{Source, StoreError};
+use super::ids::Entropy;
+use super::stats::{Operation, StoreStats};
+
+/// Shortest time limit of a last try, so that it can fail for a reason of its own.
+const LAST_TRY_MIN: Duration = Duration::from_secs(1);
+
+/// How requests are tried again.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryPolicy {
+    /// Time limit of one try, without the time its payload takes.
+    pub try_time_max: Duration,
+    /// Slowest transfer of a payload that is waited for, bytes a second. Adds to the time limit of a try.
+    pub bytes_per_second_min: u64,
+    /// Time for all tries of a request together.
+    pub time_budget: Duration,
+    /// Longest pause after the first try; it doubles with each further one. A pause is random below that.
+    pub pause_first_max: Duration,
+    /// Longest pause of all.
+    pub pause_max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            try_time_max: Duration::from_secs(20),
+            bytes_per_second_min: 256 * 1024,
+            time_budget: Duration::from_mins(3),
+            pause_first_max: Duration::from_millis(100),
+            pause_max: Duration::from_secs(10),
+        }
+    }
+}
+
+impl RetryPolicy {
+    pub(super) fn try_time(&self, payload_bytes: u64) -> Duration {
+        self.try_time_max + Duration::from_secs(payload_bytes / self.bytes_per_second_min.max(1))
+    }
+
+    /// A random pause after `tries` tries.
+    pub(super) fn pause(&self, tries: u32, entropy: &dyn Entropy) -> Duration {
+        let doubled = 2_u32.saturating_pow(tries.saturating_sub(1));
+        let longest = self.pause_first_max.saturating_mul(doubled).min(self.pause_max);
+        let nanos = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(entropy.next_u64() % nanos.saturating_add(1).max(1))
+    }
+}
+
+/// Why a try failed.
+pub(super) enum Failure {
+    /// Another may succeed, but not before so long.
+    Again(Source, Option<Duration>),
+    /// No other would.
+    Final(StoreError),
+}
+
+/// Everything a request needs beside the request itself.
+pub(super) struct Tries<'a> {
+    pub policy: RetryPolicy,
+    pub entropy: &'a dyn Entropy,
+    pub stats: &'a StoreStats,
+    pub shutdown: Option<&'a watch::Receiver<bool>>,
+    pub operation: Operation,
+    pub key: &'a str,
+    /// Length of what is sent or expected.
+    pub payload_bytes: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer in {} s", .0.as_secs())]
+struct NoAnswer(Duration);
+
+impl Tries<'_> {
+    /// Calls `attempt` until it succeeds, fails for good, or time is up. Answers how many tries it took.
+    pub async fn run<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let (operation, key) = (self.operation, self.key);
+        let stats = self.stats.of(operation);
+        let begun = Instant::now();
+        let mut tries = 0;
+        let stop = stopped(self.shutdown);
+        tokio::pin!(stop);
+        let error = loop {
+            tries += 1;
+            stats.requests.add(1);
+            stats.retries.add(u64::from(tries > 1));
+            // The first try has its whole time, whatever the budget is.
+            let left = self.policy.time_budget.saturating_sub(begun.elapsed());
+            let limit = self.policy.try_time(self.payload_bytes);
+            let limit = if tries == 1 { limit } else { limit.min(left.max(LAST_TRY_MIN)) };
+            let failure = tokio::select! {
+                biased;
+                () = &mut stop => break self.shutting_down(),
+                answer = within(limit, attempt()) => match answer {
+                    Ok(value) => return Ok((value, tries)),
+                    Err(failure) => failure,
+                },
+            };
+            let (source, after) = match failure {
+                Failure::Again(source, after) => (source, after.unwrap_or_default()),
+                Failure::Final(error) => break error,
+            };
+            let pause = self.policy.pause(tries, self.entropy).max(after);
+            if begun.elapsed().saturating_add(pause) >= self.policy.time_budget {
+                let (key, elapsed) = (key.into(), begun.elapsed());
+                break StoreError::Unreachable { operation, key, tries, elapsed, source };
+            }
+            tracing::debug!(%operation, key, tries, error = %source, pause_ms = pause.as_millis(), "trying again");
+            tokio::select! {
+                biased;
+                () = &mut stop => break self.shutting_down(),
+                () = sleep(pause) => {}
+            }
+        };
+        stats.errors.add(u64::from(!error.is_missing()));
+        Err(error)
+    }
+
+    fn shutting_down(&self) -> StoreError {
+        StoreError::ShuttingDown { operation: self.operation, key: self.key.into() }
+    }
+}
+
+/// `answer`, if it comes in time.
+pub(super) async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    timeout(limit, answer).await.unwrap_or_else(|_| Err(Failure::Again(Box::new(NoAnswer(limit)), None)))
+}
+
+/// Ends when the daemon stops.
+async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
+    if let Some(shutdown) = shutdown
+        && shutdown.clone().wait_for(|stop| *stop).await.is_ok()
+    {
+        return;
+    }
+    // Nobody is left who could stop it.
+    pending::<()>().await;
+}
