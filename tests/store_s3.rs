@@ -1,0 +1,226 @@
+//! The store against a real S3 server, which the test starts itself on loopback.
+//!
+//! What memory and directories cannot show: conditional creation in a race over HTTP, ranges, listings of several pages,
+//! deletions in bulk, and how refusals look. The server ends with the test, whose end closes its standard input.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use glidefs::store::format::{PackBuilder, PackOptions};
+use glidefs::store::{
+    Access, Backend, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Store,
+    StoreError, StoreOptions, StoreUrl, SystemEntropy, Variables, VolumeId,
+};
+use glidefs::units::Seq;
+
+const SCRIPT: &str = "scripts/lib/s3-server";
+const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };
+const VOLUME: VolumeId = VolumeId([7; 16]);
+
+/// A server, for all tests of this file.
+struct Server {
+    variables: Variables,
+    bucket: String,
+    /// Closed by the end of this process.
+    _alive: Mutex<(Child, ChildStdin)>,
+}
+
+static SERVER: LazyLock<Server> = LazyLock::new(|| {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the repository");
+    let mut child = Command::new(repository.join(SCRIPT))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{SCRIPT} cannot be started ({error}): chmod +x {SCRIPT}"));
+    let alive = child.stdin.take().expect("it was piped");
+    let mut lines = BufReader::new(child.stdout.take().expect("it was piped")).lines().map_while(Result::ok);
+    let mut variables = Variables::new();
+    loop {
+        let line = lines.next().unwrap_or_else(|| {
+            panic!("there is no S3 server to test with: run {SCRIPT} </dev/null and do what it says")
+        });
+        match line.split_once('=') {
+            Some((name, value)) => variables.push((name.into(), value.into())),
+            None => break,
+        }
+    }
+    let bucket = get(&variables, "BUCKET").expect("the script prints it").to_owned();
+    Server { variables, bucket, _alive: Mutex::new((child, alive)) }
+});
+
+fn get<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
+    variables.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+}
+
+fn set(variables: &mut Variables, name: &str, value: &str) {
+    variables.retain(|(found, _)| found != name);
+    variables.push((name.into(), value.into()));
+}
+
+/// A place in the bucket that no other test uses.
+fn place() -> StoreUrl {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("test/{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    StoreUrl::S3(Bucket { name: SERVER.bucket.clone(), prefix })
+}
+
+async fn open(url: &StoreUrl, variables: &Variables, access: Access) -> Result<Store, StoreError> {
+    let retry = RetryPolicy { time_budget: Duration::from_mins(1), ..RetryPolicy::default() };
+    let options = StoreOptions { retry, ..StoreOptions::default() };
+    let backend = Backend::connect(url, variables, true)?;
+    Ok(Store::open(backend, access, options).await?.0)
+}
+
+async fn new_store() -> Store {
+    open(&place(), &SERVER.variables, WRITE).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_sixteen_creators_of_a_manifest_exactly_one_wins() {
+    let store = new_store().await;
+    for number in 1..=10 {
+        let racers: Vec<_> = (0..16_u8)
+            .map(|racer| {
+                let store = store.clone();
+                let parts = [Bytes::from(vec![racer; 5000])];
+                tokio::spawn(async move { store.create(&Key::Manifest(VOLUME, number), &parts).await })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        for (racer, request) in (0..).zip(racers) {
+            if request.await.unwrap().unwrap() == Created::Created {
+                winners.push(racer);
+            }
+        }
+        assert_eq!(winners.len(), 1, "manifest {number}: {winners:?}");
+        let found = store.get(&Key::Manifest(VOLUME, number), 5000).await.unwrap();
+        assert_eq!(found, vec![winners[0]; 5000]);
+    }
+}
+
+#[tokio::test]
+async fn a_store_is_made_once_and_opened_again() {
+    let url = place();
+    let error = open(&url, &SERVER.variables, Access::ReadOnly).await.unwrap_err();
+    assert!(matches!(error, StoreError::NotAStore { .. }), "{error}");
+    let store = open(&url, &SERVER.variables, WRITE).await.unwrap();
+    let marker = store.get(&Key::Marker, 1000).await.unwrap();
+    for access in [WRITE, Access::ReadOnly] {
+        let again = open(&url, &SERVER.variables, access).await.unwrap();
+        assert_eq!(again.get(&Key::Marker, 1000).await.unwrap(), marker);
+    }
+}
+
+#[tokio::test]
+async fn a_range_is_had_whole_or_not_at_all() {
+    let store = new_store().await;
+    let key = Key::Manifest(VOLUME, 1);
+    let _ = store.create(&key, &[Bytes::from_static(b"01234"), Bytes::from_static(b"56789")]).await.unwrap();
+    assert_eq!(store.head(&key).await.unwrap().bytes, 10);
+    assert_eq!(store.get(&key, 10).await.unwrap(), "0123456789");
+    assert_eq!(store.get_range(&key, 3..7).await.unwrap(), "3456");
+    assert_eq!(store.get_range(&key, 9..10).await.unwrap(), "9");
+    for range in [8..11, 10..11, 50..60] {
+        let error = store.get_range(&key, range.clone()).await.unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{range:?}: {error}");
+    }
+    assert!(store.get(&Key::Manifest(VOLUME, 2), 10).await.unwrap_err().is_missing());
+    assert!(store.head(&Key::Manifest(VOLUME, 2)).await.unwrap_err().is_missing());
+    assert_eq!(store.stats().of(Operation::Get).retries.get(), 0);
+}
+
+#[tokio::test]
+async fn a_large_pack_goes_up_in_one_put_and_its_blocks_come_back() {
+    let store = new_store().await;
+    let options = PackOptions {
+        volume: VOLUME,
+        pack: PackId::random(&SystemEntropy),
+        level: 0,
+        first_seq: Seq(1),
+        last_seq: Seq(2),
+        zstd_level: 1,
+    };
+    let mut builder = PackBuilder::new(options).unwrap();
+    let data: Vec<u8> = (0..24 << 17).flat_map(|_| SystemEntropy.next_u64().to_le_bytes()).collect();
+    let data = Bytes::from(data);
+    builder.push_data(0, data.clone()).unwrap();
+    let pack = builder.finish().unwrap();
+    let reference = pack.trailer.pack;
+    assert_eq!(store.create_pack(&pack).await.unwrap(), Created::Created);
+    assert_eq!(store.create_pack(&pack).await.unwrap(), Created::Existed);
+    assert_eq!(store.stats().of(Operation::Put).bytes.get() / (24 << 20), 1);
+    let trailer = store.pack_trailer(VOLUME, reference.pack, reference.total_bytes).await.unwrap();
+    assert_eq!(trailer, pack.trailer);
+    let index = store.pack_index(&reference).await.unwrap();
+    let blocks = store.blocks(&reference, &index.entries()[100..110]).await.unwrap();
+    assert_eq!(blocks.concat(), data[100 << 16..110 << 16]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_and_deletions_go_past_a_thousand_keys() {
+    let store = new_store().await;
+    let keys: Vec<Key> = (1..=1050).map(|number| Key::Manifest(VOLUME, number)).collect();
+    let creations = keys.iter().map(|key| {
+        let store = store.clone();
+        let key = key.clone();
+        async move { store.create(&key, &[Bytes::from_static(b"x")]).await }
+    });
+    let created: Vec<_> = futures_util::stream::iter(creations).buffer_unordered(16).collect().await;
+    assert!(created.into_iter().all(|created| created.unwrap() == Created::Created));
+    let list = async |after: Option<&Key>| -> Vec<Key> {
+        let listing = store.list(Folder::Manifests(VOLUME), after).await.unwrap();
+        listing.objects.into_iter().map(|object| object.key).collect()
+    };
+    assert_eq!(list(None).await, keys);
+    assert_eq!(list(Some(&keys[999])).await, keys[1000..]);
+    assert_eq!(store.newest_manifest(VOLUME, Some(1040)).await.unwrap(), Some(1050));
+    assert_eq!(store.volumes().await.unwrap(), [VOLUME]);
+    let mut gone = keys.clone();
+    gone.push(Key::Manifest(VOLUME, 5000));
+    store.delete(&gone).await.unwrap();
+    assert_eq!(list(None).await, []);
+    // The marker is left.
+    assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_refused_at_once_with_what_to_do() {
+    let url = place();
+    for (name, value) in [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ACCESS_KEY_ID", "AKIAAAAAAAAAAAAAAAAA")] {
+        let mut variables = SERVER.variables.clone();
+        set(&mut variables, name, value);
+        let begun = Instant::now();
+        let error = open(&url, &variables, WRITE).await.unwrap_err();
+        assert!(matches!(error, StoreError::Refused { .. }), "{name}: {error:?}");
+        assert!(error.to_string().contains("AWS_ACCESS_KEY_ID"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{name}: it was tried again");
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_does_not_exist_is_named() {
+    let url = StoreUrl::S3(Bucket { name: "no-such-bucket".into(), prefix: String::new() });
+    let error = open(&url, &SERVER.variables, WRITE).await.unwrap_err();
+    assert!(error.to_string().contains("create it, or correct store.url"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_reached_is_given_up_within_the_budget() {
+    let mut variables = SERVER.variables.clone();
+    // Port 9 discards, where anything listens at all.
+    set(&mut variables, "AWS_ENDPOINT_URL", "http://127.0.0.1:9");
+    let backend = Backend::connect(&place(), &variables, true).unwrap();
+    let retry = RetryPolicy { time_budget: Duration::from_secs(2), ..RetryPolicy::default() };
+    let options = StoreOptions { retry, ..StoreOptions::default() };
+    let error = Store::open(backend, WRITE, options).await.unwrap_err();
+    let StoreError::Unreachable { tries, .. } = &error else { panic!("{error:?}") };
+    assert!(*tries > 1);
+}
