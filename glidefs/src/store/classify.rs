@@ -141,14 +141,36 @@ impl HttpConnector for Connector {
     }
 }
 
+/// Where a virtual machine of Amazon learns its credentials. It is asked when the environment has none.
+const METADATA_HOST: &str = "169.254.169.254";
+
+/// There are no credentials. Those of a virtual machine may come later.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (files in ~/.aws are not read), or give this \
+     virtual machine a role; its metadata service answered: {0}"
+)]
+struct NoCredentials(String);
+
+fn no_credentials(answer: String) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, NoCredentials(answer))
+}
+
 #[derive(Debug)]
 struct Service(HttpClient);
 
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.0.execute(request).await?;
+        let from_metadata = request.uri().host() == Some(METADATA_HOST);
+        let response = match self.0.execute(request).await {
+            Err(error) if from_metadata => return Err(no_credentials(error.to_string())),
+            response => response?,
+        };
         let status = response.status().as_u16();
+        if from_metadata && !response.status().is_success() {
+            return Err(no_credentials(format!("status {status}")));
+        }
         // `object_store` has errors for these.
         if response.status().is_success() || matches!(status, 304 | 401 | 403 | 404 | 409 | 412) {
             return Ok(response);

@@ -244,6 +244,12 @@ fn any_damage_to_any_object_is_noticed() {
         each_damage(block, |bytes| decode_block(entry, &Bytes::copy_from_slice(bytes)).is_ok());
     }
 
+    let compressed = decoded.entries().iter().find(|entry| entry.codec == Codec::Zstd).unwrap();
+    let block =
+        Bytes::from(whole.clone()).slice(compressed.block().start as usize..compressed.block().end as usize);
+    let other = IndexEntry { plain_crc: !compressed.plain_crc, ..*compressed };
+    assert_eq!(decode_block(&other, &block), Err(FormatError::Checksum));
+
     let manifest = sample_manifest();
     each_damage(&manifest.encode().unwrap(), |bytes| Manifest::decode(bytes).is_ok());
     let volume = manifest.volume;
