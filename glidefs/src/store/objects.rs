@@ -65,7 +65,8 @@ impl Store {
         }
     }
 
-    /// Creates the manifest. [`Created::Existed`]: another writer was faster.
+    /// Creates the manifest. [`Created::Existed`]: another writer was faster, unless an earlier call for the same number failed
+    /// with an error that [`StoreError::is_transient`]; then the manifest that is there says by its writer whose it is.
     pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, StoreError> {
         let key = Key::Manifest(manifest.volume, manifest.number);
         let bytes = manifest.encode().map_err(|source| unfit(&key, source))?;
