@@ -21,10 +21,14 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// External crates that belong to certain layers.
-const OWNERS: [(&str, &[&str]); 22] = [
+const OWNERS: [(&str, &[&str]); 26] = [
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
+    ("async_trait", &["store"]),
+    ("blake3", &["store"]),
+    ("chrono", &["store"]),
+    ("zstd", &["store"]),
     ("redb", &["router"]),
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::store::StoreUrl;
 use crate::worker::engine::{self, Appends};
 
-pub use self::values::{ByteSize, CPU_NUMBER_MAX, CpuList, Listen, StoreUrl, TimeSpan, ValueError};
+pub use self::values::{ByteSize, CPU_NUMBER_MAX, CpuList, Listen, TimeSpan, ValueError};
 
 /// Where the daemon looks for its configuration when it is not told.
 pub const DEFAULT_PATH: &str = "/etc/glidefs/glidefs.toml";

@@ -74,22 +74,27 @@ fn wait_for_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether the process named in the lock's file lives; also `true` when none is named. This process is not the owner if it has
-/// to ask: it has the number of one that ended, as the first in a container does.
+/// Whether the process named in the lock's file lives; also `true` when none is named.
 fn owner_lives(file: &File) -> bool {
-    let mut text = [0; 16];
+    let mut text = [0; 64];
     let read = file.read_at(&mut text, 0).unwrap_or(0);
-    let named = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    let Some(process) = named else { return true };
-    if process == std::process::id() {
-        return false;
+    let named = std::str::from_utf8(&text[..read]).unwrap_or_default().trim();
+    match named.split_whitespace().next().and_then(|process| process.parse().ok()) {
+        Some(process) => name_of(process).is_some_and(|name| name == named),
+        None => true,
     }
-    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
-    // "PID (name) state …"; Z and X have ended and wait for their parent to take note.
-    !matches!(
-        stat.rsplit(')').next().map(str::trim_start).and_then(|rest| rest.chars().next()),
-        Some('Z' | 'X')
-    )
+}
+
+/// Number and start time of a process, because numbers are used again; `None` when there is none, or when it has ended and
+/// waits for its parent to take note.
+fn name_of(process: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // "PID (name) state …": the name may hold anything; the start time is the twentieth field from the state on.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?;
+    (!matches!(state, "Z" | "X")).then(|| format!("{process} {started}"))
 }
 
 /// Slot number of a file called `NNNNNNNN.seg`.
@@ -114,9 +119,8 @@ impl Disk for Directory {
             return Ok(None);
         }
         // A disk that is full can be served from; without the name a second start does not wait.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
+        let name = name_of(std::process::id()).unwrap_or_default();
+        let _ = file.set_len(0).and_then(|()| file.write_all_at(name.as_bytes(), 0));
         match fs::create_dir(self.segments_path()) {
             Ok(()) => sync_directory(&self.path)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -263,30 +267,32 @@ impl SegmentFile for RealSegment {
 mod tests {
     use super::*;
 
-    /// The lock's file, locked, naming `process` as its owner.
-    fn owned(directory: &Path, process: u32) -> File {
-        let file = File::create(directory.join("LOCK")).unwrap();
+    /// The lock's file, locked, naming its owner.
+    fn owned(directory: &Path, owner: &str) -> File {
+        let file = File::options()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(true)
+            .open(directory.join("LOCK"))
+            .unwrap();
         file.lock().unwrap();
-        file.write_all_at(process.to_string().as_bytes(), 0).unwrap();
+        file.write_all_at(owner.as_bytes(), 0).unwrap();
         file
     }
 
     #[test]
     fn a_directory_whose_owner_lives_is_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let _owner = owned(directory.path(), other.id());
-        let lock = Directory::new(directory.path()).lock().unwrap();
-        other.kill().unwrap();
-        other.wait().unwrap();
-        assert!(lock.is_none());
+        let _owner = owned(directory.path(), &name_of(std::process::id()).unwrap());
+        assert!(Directory::new(directory.path()).lock().unwrap().is_none());
     }
 
     #[test]
     fn what_the_kernel_still_does_for_a_process_that_ended_is_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let owner = owned(directory.path(), child.id());
+        let mut child = std::process::Command::new("sleep").arg("0.1").spawn().unwrap();
+        let owner = owned(directory.path(), &name_of(child.id()).unwrap());
         child.wait().unwrap();
         let ending = std::thread::spawn(move || {
             std::thread::sleep(LOCK_PAUSE * 4);
@@ -295,7 +301,16 @@ mod tests {
         let lock = Directory::new(directory.path()).lock().unwrap();
         ending.join().unwrap();
         let text = fs::read_to_string(directory.path().join("LOCK")).unwrap();
-        assert_eq!(text.trim(), std::process::id().to_string());
+        assert_eq!(Some(text), name_of(std::process::id()));
         assert!(lock.unwrap().fd().is_some());
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_process_is_not_taken_for_the_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let owner = owned(directory.path(), &format!("{} 1", std::process::id()));
+        assert!(!owner_lives(&owner));
+        owner.set_len(0).unwrap();
+        assert!(owner_lives(&owner), "nobody is named");
     }
 }

@@ -88,7 +88,7 @@ pub const SECTIONS: &[Section] = &[
         keys: &[optional(
             "url",
             "\"s3://bucket/prefix\"",
-            "file:///directory, s3://bucket/prefix or memory://",
+            "file:///directory, s3://bucket/prefix, memory://, or, where built in, gs:// and az://",
             "Where exports are copied to. When it is not set, data stays in the local cache only.",
         )],
     },

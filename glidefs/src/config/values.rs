@@ -1,14 +1,15 @@
-//! Values with units: sizes, time spans, CPU lists, addresses, store URLs. How they are written and read.
+//! Values with units: sizes, time spans, CPU lists, addresses. How they are written and read.
 //!
 //! Owns the text forms. Invariant: what is printed reads back as the same value, and a refusal says what is allowed.
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::store::StoreUrl;
 
 /// Units of sizes, largest first.
 const SIZE_UNITS: [(&str, u64); 5] =
@@ -184,56 +185,6 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Where the object store is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreUrl {
-    /// A local directory.
-    File(PathBuf),
-    /// Memory, gone with the daemon: for tests.
-    Memory,
-    /// An S3 bucket, with a prefix that may be empty.
-    S3 {
-        /// Name of the bucket.
-        bucket: String,
-        /// What every key begins with, without slashes at its ends.
-        prefix: String,
-    },
-}
-
-impl FromStr for StoreUrl {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        const ALLOWED: &str = "use file:///directory, s3://bucket/prefix or memory://";
-        let error = || ValueError::new(text, "a store URL", ALLOWED);
-        let (scheme, rest) = text.split_once("://").ok_or_else(error)?;
-        match scheme {
-            "memory" if rest.is_empty() => Ok(Self::Memory),
-            "file" if rest.starts_with('/') => Ok(Self::File(rest.into())),
-            "s3" => {
-                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-                let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-                if bucket.is_empty() || !bucket.chars().all(allowed) {
-                    return Err(error());
-                }
-                Ok(Self::S3 { bucket: bucket.into(), prefix: prefix.trim_matches('/').into() })
-            }
-            _ => Err(error()),
-        }
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "file://{}", path.display()),
-            Self::Memory => f.write_str("memory://"),
-            Self::S3 { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
-            Self::S3 { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
-        }
-    }
-}
-
 /// Serde through `FromStr` and `Display`.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
@@ -344,17 +295,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn store_urls_are_told_apart_and_others_refused() {
-        for url in ["file:///var/store", "memory://", "s3://bucket", "s3://bucket/a/b"] {
-            assert_eq!(url.parse::<StoreUrl>().unwrap().to_string(), url);
-        }
-        for url in ["", "/var/store", "file://relative", "s3://", "s3:///x", "gs://bucket", "memory://x"] {
-            let message = url.parse::<StoreUrl>().unwrap_err().to_string();
-            assert!(message.contains("s3://bucket/prefix"), "{url}: {message}");
-        }
-    }
-
     proptest! {
         #[test]
         fn what_is_printed_reads_back(bytes in any::<u64>(), shift in 0_u32..44, millis in any::<u32>()) {
@@ -367,7 +307,7 @@ mod tests {
         #[test]
         fn arbitrary_text_never_panics(text in ".{0,40}") {
             let _ = (text.parse::<ByteSize>(), text.parse::<TimeSpan>(), text.parse::<CpuList>());
-            let _ = (text.parse::<Listen>(), text.parse::<StoreUrl>());
+            let _ = text.parse::<Listen>();
         }
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 
 use super::append::{Pending, fail, publish};
 use super::{Shard, Token, Want};
+use crate::cache::handoff::OWNED_MAX;
 use crate::cache::segment::{Batch, Mark, Segment};
 use crate::cache::volume::Place;
 use crate::units::FRAME_BYTES;
@@ -65,10 +66,10 @@ impl<T: Token> Default for Flights<T> {
     fn default() -> Self {
         Self {
             headers: None,
-            steps: VecDeque::new(),
+            steps: VecDeque::with_capacity(OWNED_MAX as usize),
             next_op: 0,
             failed: None,
-            loads: Vec::new(),
+            loads: Vec::with_capacity(1),
             parts: Vec::new(),
         }
     }
@@ -81,6 +82,10 @@ impl<T: Token> Flights<T> {
 
     /// From now on records are handed out to be written, as many at a time as there are `headers`.
     pub fn defer(&mut self, headers: Vec<T::Part>) {
+        let flights = headers.len();
+        self.steps.reserve(flights + OWNED_MAX as usize);
+        self.loads.reserve(flights);
+        self.parts.reserve(flights);
         self.headers = Some(headers);
     }
 
