@@ -6,6 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use super::format::FormatError;
+use super::key::Key;
 use super::stats::Operation;
 
 /// An error from below, whose type does not matter.
@@ -117,6 +118,11 @@ pub enum StoreError {
         /// Details.
         source: Option<Source>,
     },
+}
+
+/// An object that could not be read is not created.
+pub(super) fn unfit(key: &Key, source: FormatError) -> StoreError {
+    StoreError::Unfit { key: key.to_string(), source }
 }
 
 impl StoreError {

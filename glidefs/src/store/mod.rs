@@ -1,11 +1,13 @@
 //! The object store: keys, what objects look like inside, and access to them.
 //!
 //! Owns the layout of a store, the formats of its objects (`docs/format.md` shows them byte by byte), requests with
-//! retries and counters, and the checks on everything that is read. Does not own when data is flushed, what is compacted
-//! or collected, or any cache. Invariant: objects are immutable; they are created when absent, read, and deleted, never
-//! replaced. No other folder names the `object_store` crate.
+//! retries and counters, the checks on everything that is read, and what volumes are made of. Does not own when data is
+//! flushed, compacted or collected, or any cache of data. Invariant: objects are immutable; they are created when absent,
+//! read, and deleted, never replaced. No other folder names the `object_store` crate.
 //!
 //! ```text
+//!                     Volumes ─> Volume, View   cuts in, ranges out     gc   what nothing refers to goes
+//!                                │
 //! StoreUrl ─> Backend ─> Store ──┬─ objects   manifests, packs, names: encoded, decoded, checked
 //!                                ├─ client    keys and bytes: get, create, list, delete
 //!                                ├─ retry     pauses, time limits, shutdown   (classify: what an error means)
@@ -15,6 +17,7 @@
 mod backend;
 mod classify;
 mod client;
+mod clock;
 mod error;
 #[cfg(any(test, feature = "faults"))]
 pub mod faulty;
@@ -25,9 +28,11 @@ mod objects;
 mod retry;
 mod stats;
 mod url;
+pub mod volume;
 
 pub use self::backend::{Backend, Variables, process_variables};
 pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
+pub use self::clock::{StoreClock, SystemClock};
 pub use self::error::{Source, StoreError};
 pub use self::ids::{Entropy, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};

@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat};
 
 use super::backend::Backend;
 use super::client::{Created, Store, StoreOptions};
-use super::error::StoreError;
+use super::error::{StoreError, unfit};
 use super::format::{
     Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex, PackRef,
     PackTrailer, Snapshot, TRAILER_BYTES, Tombstone, decode_block,
@@ -263,10 +263,6 @@ fn or_none<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
         Err(error) if error.is_missing() => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn unfit(key: &Key, source: FormatError) -> StoreError {
-    StoreError::Unfit { key: key.to_string(), source }
 }
 
 #[cfg(test)]

@@ -172,6 +172,11 @@ impl Manifest {
         Ok(seal_body(&self.body()))
     }
 
+    /// Memory it takes, bytes, for caches.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&self.packs[..])
+    }
+
     pub(super) fn body(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(FIXED_BYTES_MAX + self.packs.len() * PACK_BYTES);
         body.extend_from_slice(&self.volume.0);

@@ -1,0 +1,215 @@
+//! Storing a cut: packs, then the manifest that lists them.
+//!
+//! Owns how a cut becomes packs, and how many of those are in memory. Does not own what is in a cut. Invariant: a manifest is
+//! created only when everything it lists is in the store.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, stream};
+
+use super::writer::{Landed, Uploads};
+use super::{Committed, CutSource, Volume, VolumeError};
+use crate::store::client::Created;
+use crate::store::format::{EncodedPack, Manifest, PackBuilder, PackOptions, PackRef, PushError};
+use crate::store::ids::{PackId, VolumeId};
+use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+
+/// Packs of one cut that are uploaded at once.
+const UPLOADS_AT_ONCE: usize = 3;
+/// How much of a cut is read at once, sectors: whole blocks.
+const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
+/// How often a cut is packed anew because the state before it turned out to be another one.
+const PACKINGS_MAX: usize = 3;
+
+impl Volume {
+    /// Stores a cut, after which the volume has `size_sectors` sectors: one request for a pack, or one for about 32 MiB, and one
+    /// for the manifest. What becomes smaller is zero when it grows again.
+    ///
+    /// After an error nothing or all of it is in the store, whether or not the error says so; go on with a newer cut that has
+    /// everything this one has.
+    ///
+    /// # Errors
+    /// [`VolumeError::Fenced`] when another writer has the volume: for good.
+    pub async fn commit(&self, cut: Arc<dyn CutSource>, size_sectors: u64) -> Result<Committed, VolumeError> {
+        check(&*cut, size_sectors)?;
+        let _change = self.0.change.lock().await;
+        self.refresh().await?;
+        for _ in 0..PACKINGS_MAX {
+            let base = self.manifest().await?;
+            let shrinks = size_sectors < base.size_sectors;
+            if cut.extents().is_empty() && base.size_sectors == size_sectors && base.cut == cut.seq() {
+                return Ok(Committed {
+                    resume: self.state(),
+                    packs: 0,
+                    pack_bytes: 0,
+                    compaction_due: super::compact::is_due(&base.packs),
+                });
+            }
+            let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
+            let uploads = self.upload(source).await?;
+            let edit = |base: &Manifest| {
+                (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
+                    size_sectors,
+                    cut: cut.seq(),
+                    packs: [&uploads.packs[..], &base.packs].concat(),
+                    ..base.clone()
+                })
+            };
+            if let Some(landed) = self.land(&uploads, edit).await? {
+                return Ok(self.committed(&landed, &uploads));
+            }
+        }
+        Err(VolumeError::Contended { volume: self.id() })
+    }
+
+    pub(super) fn committed(&self, landed: &Landed, uploads: &Uploads) -> Committed {
+        Committed {
+            resume: self.resume_landed(landed),
+            packs: uploads.packs.len(),
+            pack_bytes: uploads.packs.iter().map(|pack| pack.total_bytes).sum(),
+            compaction_due: super::compact::is_due(&landed.manifest.packs),
+        }
+    }
+
+    /// Makes packs of `source` and uploads them.
+    async fn upload(&self, source: Source) -> Result<Uploads, VolumeError> {
+        let host = &self.0.host;
+        let begun = host.options.clock.since_boot();
+        let packing = Packing::new(source);
+        let packs = stream::try_unfold(packing, |packing| async move {
+            // It is never closed.
+            let permit = host.uploads.acquire().await.map_err(|_| VolumeError::Stopping)?;
+            let options = self.pack_options(0, packing.source.first_seq(), packing.source.cut.seq());
+            let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
+            Ok::<_, VolumeError>(pack.map(|pack| ((pack, permit), packing)))
+        });
+        let uploaded = packs.map_ok(|(pack, permit)| async move {
+            let pack = self.create_pack(&pack).await?;
+            drop(permit);
+            Ok(pack)
+        });
+        let mut packs: Vec<PackRef> = uploaded.try_buffer_unordered(UPLOADS_AT_ONCE).try_collect().await?;
+        packs.sort_unstable_by_key(|pack| pack.lowest_sector);
+        Ok(Uploads { begun, packs })
+    }
+
+    pub(super) fn pack_options(&self, level: u8, first_seq: Seq, last_seq: Seq) -> PackOptions {
+        let (host, volume): (_, VolumeId) = (&self.0.host, self.id());
+        let pack = PackId::random(host.store.entropy());
+        PackOptions { volume, pack, level, first_seq, last_seq, zstd_level: host.options.zstd_level }
+    }
+
+    pub(super) async fn create_pack(&self, pack: &EncodedPack) -> Result<PackRef, VolumeError> {
+        match self.0.host.store.create_pack(pack).await? {
+            Created::Created => Ok(pack.trailer.pack),
+            // Its identity is random: only one who makes the same random numbers can have created it.
+            Created::Existed => Err(VolumeError::Contended { volume: self.id() }),
+        }
+    }
+}
+
+/// Whether `cut` is what a cut must be.
+fn check(cut: &dyn CutSource, size_sectors: u64) -> Result<(), VolumeError> {
+    let mut end = 0;
+    for extent in cut.extents() {
+        if extent.range.is_empty() || extent.range.start() < end {
+            return Err(VolumeError::BadCut("its extents are empty, or do not ascend"));
+        }
+        if extent.seq > cut.seq() {
+            return Err(VolumeError::BadCut("it has something newer than itself"));
+        }
+        end = extent.range.end();
+    }
+    if end > size_sectors {
+        return Err(VolumeError::BadCut("it goes beyond the end of the volume"));
+    }
+    Ok(())
+}
+
+/// Runs `work` on a thread that may block.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
+) -> Result<T, VolumeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => Err(VolumeError::Stopping),
+        },
+    }
+}
+
+/// What is stored: a cut, and zeroes behind the end of a volume that becomes smaller.
+struct Source {
+    cut: Arc<dyn CutSource>,
+    zero_from: Option<u64>,
+}
+
+impl Source {
+    fn first_seq(&self) -> Seq {
+        self.cut.extents().iter().map(|extent| extent.seq).min().unwrap_or(self.cut.seq())
+    }
+}
+
+/// A source, of which the beginning is packed.
+struct Packing {
+    source: Source,
+    /// The next extent.
+    extent: usize,
+    /// Its first sector that is not packed, if some of it is.
+    at: Option<u64>,
+}
+
+impl Packing {
+    fn new(source: Source) -> Self {
+        Self { source, extent: 0, at: None }
+    }
+
+    /// The next pack; `None` when everything is packed.
+    fn next_pack(mut self, options: PackOptions) -> Result<(Option<EncodedPack>, Self), VolumeError> {
+        let builder = PackBuilder::new(options);
+        let mut builder = builder.map_err(|error| VolumeError::Compressor(Arc::new(error)))?;
+        while !builder.is_full() && self.push_some(&mut builder)? {}
+        Ok((builder.finish(), self))
+    }
+
+    /// Adds the next piece. `false`: there is none.
+    fn push_some(&mut self, builder: &mut PackBuilder) -> Result<bool, VolumeError> {
+        let Some(extent) = self.source.cut.extents().get(self.extent).copied() else {
+            let Some(from) = self.source.zero_from.take() else { return Ok(false) };
+            let rest = SectorRange::new(from, u64::MAX - from).filter(|rest| !rest.is_empty());
+            rest.map_or(Ok(()), |rest| builder.push_zero(rest)).map_err(bad)?;
+            return Ok(true);
+        };
+        if extent.zero {
+            builder.push_zero(extent.range).map_err(bad)?;
+            self.extent += 1;
+            return Ok(true);
+        }
+        let start = self.at.unwrap_or(extent.range.start());
+        // Up to a boundary between blocks.
+        let count = (READ_SECTORS - start % READ_SECTORS).min(extent.range.end() - start);
+        let piece = super::view::between(start, start + count);
+        // At most READ_SECTORS.
+        let mut data = vec![0; (count * SECTOR_BYTES) as usize];
+        self.source.cut.read(piece, &mut data).map_err(VolumeError::cut)?;
+        builder.push_data(start, Bytes::from(data)).map_err(bad)?;
+        self.at = Some(piece.end());
+        if piece.end() == extent.range.end() {
+            self.at = None;
+            self.extent += 1;
+        }
+        Ok(true)
+    }
+}
+
+/// What cannot happen with a cut that was checked, and packs that end when they are full.
+pub(super) fn bad(error: PushError) -> VolumeError {
+    VolumeError::BadCut(match error {
+        PushError::Order => "its extents do not ascend",
+        PushError::Unfit => "an extent is not in whole sectors",
+        PushError::Full => "an extent does not fit into a pack",
+    })
+}

@@ -1,0 +1,120 @@
+//! What can go wrong with a volume.
+//!
+//! Owns wording only.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Fence;
+use crate::store::error::{Source, StoreError};
+use crate::store::ids::{StoreName, VolumeId};
+
+/// Why something could not be done with a volume. Cheap to clone: readers that wait for the same bytes share it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] Arc<StoreError>),
+    /// Another writer has taken the volume over. This one cannot write any more; it has to open the volume again, which gives
+    /// up what it did not commit.
+    #[error(
+        "another writer took the volume over ({}): what was not stored before is not in it; open the export on one host only",
+        .0
+    )]
+    Fenced(Fence),
+    /// The volume was deleted.
+    #[error("volume {volume} was deleted from the store")]
+    Deleted {
+        /// Which volume.
+        volume: VolumeId,
+    },
+    /// A volume of this name exists.
+    #[error("the store has a volume named {name}: open it, delete it, or choose another name")]
+    NameTaken {
+        /// The name.
+        name: StoreName,
+    },
+    /// There is no volume of this name.
+    #[error("the store has no volume named {name}")]
+    NoSuchName {
+        /// The name.
+        name: StoreName,
+    },
+    /// There is no such volume, or it was never finished.
+    #[error("the store has no state of volume {volume}")]
+    NoSuchVolume {
+        /// Which volume.
+        volume: VolumeId,
+    },
+    /// A snapshot of this name exists.
+    #[error("the volume has a snapshot named {name}: delete it, or choose another name")]
+    SnapshotExists {
+        /// The name.
+        name: StoreName,
+    },
+    /// There is no snapshot of this name.
+    #[error("the volume has no snapshot named {name}")]
+    NoSuchSnapshot {
+        /// The name.
+        name: StoreName,
+    },
+    /// A cut could not be read where it came from. Nothing was stored.
+    #[error("the data to be stored cannot be read")]
+    Cut(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// A cut is not what a cut must be. Nothing was stored.
+    #[error("a cut that cannot be stored: {0}")]
+    BadCut(&'static str),
+    /// What was uploaded became so old that garbage collection may take it. Nothing was committed.
+    #[error(
+        "storing took {} s, longer than garbage collection waits for it: make the flush interval shorter, or the \
+         connection to the store faster",
+        elapsed.as_secs()
+    )]
+    TooSlow {
+        /// Since the first upload.
+        elapsed: Duration,
+    },
+    /// The compressor could not be set up.
+    #[error("zstd cannot be used: choose a compression level it knows")]
+    Compressor(#[source] Arc<io::Error>),
+    /// Whenever this writer wanted to take the volume over, another one was faster.
+    #[error("other writers keep taking volume {volume} over: open the export on one host only")]
+    Contended {
+        /// Which volume.
+        volume: VolumeId,
+    },
+    /// The runtime is shutting down.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+impl VolumeError {
+    /// Whether the same call may succeed later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_transient(),
+            Self::TooSlow { .. } | Self::Contended { .. } | Self::Stopping | Self::Cut(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the volume can never be written by this writer again.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Fenced(_) | Self::Deleted { .. })
+    }
+
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_missing())
+    }
+
+    pub(super) fn cut(source: Source) -> Self {
+        Self::Cut(source.into())
+    }
+}
+
+impl From<StoreError> for VolumeError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}

@@ -1,0 +1,118 @@
+//! States that are kept, gone back to, and branched off; and the end of a volume.
+//!
+//! Owns snapshots, rollback, forks and deletion. Does not own which of them a user wants. Invariant: none of them copies data,
+//! and whatever lists packs of another state was in the store before garbage collection could take those.
+
+use std::time::Duration;
+
+use super::host::{Beginning, Volumes};
+use super::writer::Uploads;
+use super::{Committed, SnapshotInfo, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError};
+use crate::store::client::Created;
+use crate::store::format::{Manifest, Origin, Snapshot};
+use crate::store::ids::StoreName;
+
+impl Volumes {
+    /// A new volume with the content of another one, whoever writes that: fewer than ten requests, and no data is copied.
+    pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<Volume, VolumeError> {
+        let begun = self.now();
+        let state = self.0.state(from).await?;
+        let beginning = Beginning {
+            size_sectors: state.size_sectors,
+            origin: Some(Origin { volume: state.volume, manifest: state.number }),
+            packs: state.packs,
+        };
+        let fork = self.0.begin(name, beginning).await?;
+        if let Err(error) = in_time(begun, self.now()) {
+            self.0.delete(fork.id(), name).await?;
+            return Err(error);
+        }
+        Ok(fork)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.options.clock.since_boot()
+    }
+}
+
+impl Volume {
+    /// Keeps the state of the last commit under a name: two requests.
+    pub async fn snapshot(&self, name: &StoreName) -> Result<SnapshotInfo, VolumeError> {
+        let _change = self.0.change.lock().await;
+        let host = &self.0.host;
+        let begun = host.options.clock.since_boot();
+        self.writable()?;
+        self.check_newest().await?;
+        let manifest = (*self.manifest().await?).clone();
+        let created_unix_millis = host.options.clock.unix_millis();
+        let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
+        if host.store.create_snapshot(&snapshot).await? == Created::Existed {
+            return Err(VolumeError::SnapshotExists { name: name.clone() });
+        }
+        if let Err(error) = in_time(begun, host.options.clock.since_boot()) {
+            self.delete_snapshot(name).await?;
+            return Err(error);
+        }
+        Ok(SnapshotInfo { name: name.clone(), created_unix_millis })
+    }
+
+    /// Its snapshots: one request.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, VolumeError> {
+        Volumes(self.0.host.clone()).snapshots(self.id()).await
+    }
+
+    /// Gives a snapshot up: one request. One that is not there counts as given up.
+    pub async fn delete_snapshot(&self, name: &StoreName) -> Result<(), VolumeError> {
+        Volumes(self.0.host.clone()).delete_snapshot(self.id(), name).await
+    }
+
+    /// Goes back to a snapshot: two requests. What was written since is given up; sequence numbers go on.
+    pub async fn rollback(&self, name: &StoreName) -> Result<Committed, VolumeError> {
+        let _change = self.0.change.lock().await;
+        self.refresh().await?;
+        let begun = self.0.host.options.clock.since_boot();
+        let state =
+            self.0.host.state(&StatePoint { volume: self.id(), snapshot: Some(name.clone()) }).await?;
+        // They were uploaded long ago, and are in use only as long as the snapshot is there: the same limit of time holds.
+        let listed = Uploads { begun, packs: state.packs.clone() };
+        let edit = |base: &Manifest| {
+            Some(Manifest {
+                size_sectors: state.size_sectors,
+                generation: base.generation.saturating_add(1),
+                packs: state.packs.clone(),
+                ..base.clone()
+            })
+        };
+        let landed = self.land(&listed, edit).await?;
+        let landed = landed.unwrap_or_else(|| unreachable!("a state can follow any other"));
+        Ok(self.committed(&landed, &Uploads { begun, packs: Vec::new() }))
+    }
+
+    /// A new volume with the content of the last commit: see [`Volumes::fork`].
+    pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
+        Volumes(self.0.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+    }
+
+    /// Deletes the volume with its snapshots: its name is free, and garbage collection takes what no fork uses. Can be called
+    /// again after an error. What is deleted cannot be had back.
+    pub async fn delete(&self) -> Result<(), VolumeError> {
+        let _change = self.0.change.lock().await;
+        let manifest = match self.refresh().await {
+            Ok(()) => self.manifest().await?,
+            // The rest of an earlier call.
+            Err(VolumeError::Deleted { .. }) => match self.manifest().await {
+                Err(error) if error.is_missing() => return Ok(()),
+                manifest => manifest?,
+            },
+            Err(error) => return Err(error),
+        };
+        self.lose_deleted();
+        self.0.host.delete(self.id(), &manifest.name).await
+    }
+}
+
+/// Whether garbage collection still waits for what began at `begun`.
+fn in_time(begun: Duration, now: Duration) -> Result<(), VolumeError> {
+    let elapsed = now.saturating_sub(begun);
+    if elapsed <= UPLOAD_TIME_MAX { Ok(()) } else { Err(VolumeError::TooSlow { elapsed }) }
+}

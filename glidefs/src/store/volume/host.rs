@@ -1,0 +1,282 @@
+//! What all volumes of a daemon share, and how one gets a volume.
+//!
+//! Owns creating, opening, finding and resuming volumes. Does not own what is done with one. Invariant: a name comes into the
+//! store before the volume it means, so there is never a volume that nobody can name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::fetch::Fetcher;
+use super::metadata::Metadata;
+use super::view::View;
+use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
+use crate::store::client::{Created, Store};
+use crate::store::clock::{StoreClock, SystemClock};
+use crate::store::error::StoreError;
+use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Tombstone};
+use crate::store::ids::{StoreName, VolumeId, WriterId};
+use crate::store::key::{Folder, Key};
+use crate::units::Seq;
+
+/// How often something is tried again that another writer was faster with.
+pub(super) const ROUNDS_MAX: usize = 16;
+
+/// How volumes are used.
+#[derive(Clone, Debug)]
+pub struct VolumesOptions {
+    /// Who writes: the identity of this daemon's cache. Two daemons must never have the same.
+    pub writer: WriterId,
+    /// What time it is.
+    pub clock: Arc<dyn StoreClock>,
+    /// Memory for manifests and pack indexes of all volumes together, bytes.
+    pub metadata_bytes_max: usize,
+    /// Packs that are made and uploaded at once for all volumes together; each takes about 32 MiB.
+    pub uploads_max: usize,
+    /// zstd's level for data: 1 is fast, 19 is small.
+    pub zstd_level: i32,
+}
+
+impl VolumesOptions {
+    /// The usual, for `writer`.
+    pub fn new(writer: WriterId) -> Self {
+        Self {
+            writer,
+            clock: Arc::new(SystemClock),
+            metadata_bytes_max: 64 << 20,
+            uploads_max: 8,
+            zstd_level: 1,
+        }
+    }
+}
+
+/// The volumes of a store, as one daemon uses them. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Volumes(pub(super) Arc<Host>);
+
+/// What volumes share.
+pub(super) struct Host {
+    pub store: Store,
+    pub options: VolumesOptions,
+    pub metadata: Metadata,
+    pub fetcher: Fetcher,
+    /// One permit a pack that is in memory.
+    pub uploads: Semaphore,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("store", &self.store.location()).finish_non_exhaustive()
+    }
+}
+
+/// What a new volume begins as.
+pub(super) struct Beginning {
+    pub size_sectors: u64,
+    pub origin: Option<Origin>,
+    pub packs: Vec<PackRef>,
+}
+
+impl Volumes {
+    /// The volumes of `store`.
+    pub fn new(store: Store, options: VolumesOptions) -> Self {
+        let metadata = Metadata::new(options.metadata_bytes_max);
+        let uploads = Semaphore::new(options.uploads_max.clamp(1, Semaphore::MAX_PERMITS));
+        Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads }))
+    }
+
+    /// The store they are in.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Memory that manifests and pack indexes take, bytes.
+    pub fn metadata_bytes(&self) -> usize {
+        self.0.metadata.bytes()
+    }
+
+    /// A new volume, all zero: two requests. A name that was given to a volume that never came into being is used.
+    pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<Volume, VolumeError> {
+        self.0.begin(name, Beginning { size_sectors, origin: None, packs: Vec::new() }).await
+    }
+
+    /// Takes over the volume of a name: whoever wrote it before is fenced.
+    pub async fn open(&self, name: &StoreName) -> Result<Volume, VolumeError> {
+        let volume = self.find(name).await?;
+        let volume = volume.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })?;
+        self.open_volume(volume).await
+    }
+
+    /// As [`Self::open`], by the identity of the volume.
+    pub async fn open_volume(&self, volume: VolumeId) -> Result<Volume, VolumeError> {
+        if self.0.store.tombstone(volume).await?.is_some() {
+            return Err(VolumeError::Deleted { volume });
+        }
+        for _ in 0..ROUNDS_MAX {
+            let newest = self.0.newest_manifest(volume, None).await?;
+            let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
+            let begun = self.0.options.clock.since_boot();
+            let manifest = Manifest {
+                number: next(newest.number),
+                epoch: next(newest.epoch),
+                writer: self.0.options.writer,
+                created_unix_millis: self.0.options.clock.unix_millis(),
+                ..newest
+            };
+            if self.0.store.create_manifest(&manifest).await? == Created::Created {
+                return Ok(Volume::new(self.0.clone(), Arc::new(manifest), begun));
+            }
+        }
+        Err(VolumeError::Contended { volume })
+    }
+
+    /// Goes on with a volume where this daemon left off: no request. Whether another writer has taken it over shows with the
+    /// first commit.
+    pub fn resume(&self, resume: &Resume) -> Volume {
+        Volume::resume(self.0.clone(), resume)
+    }
+
+    /// Which volume a name means.
+    pub async fn find(&self, name: &StoreName) -> Result<Option<VolumeId>, VolumeError> {
+        Ok(self.0.store.name(name).await?.map(|record| record.volume))
+    }
+
+    /// The names of all volumes.
+    pub async fn names(&self) -> Result<Vec<StoreName>, VolumeError> {
+        let listing = self.0.store.list(Folder::Names, None).await?;
+        let name = |key| if let Key::Name(name) = key { Some(name) } else { None };
+        Ok(listing.objects.into_iter().filter_map(|object| name(object.key)).collect())
+    }
+
+    /// A state of any volume, to be read without taking it over.
+    pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
+        let manifest = Arc::new(self.0.state(point).await?);
+        Ok(View { host: self.0.clone(), manifest })
+    }
+
+    /// The snapshots of any volume.
+    pub async fn snapshots(&self, volume: VolumeId) -> Result<Vec<SnapshotInfo>, VolumeError> {
+        let listing = self.0.store.list(Folder::Snapshots(volume), None).await?;
+        let info = |object: crate::store::ObjectInfo| match object.key {
+            Key::Snapshot(_, name) => {
+                Some(SnapshotInfo { name, created_unix_millis: object.created_unix_millis })
+            }
+            _ => None,
+        };
+        Ok(listing.objects.into_iter().filter_map(info).collect())
+    }
+
+    /// Deletes a snapshot of any volume. One that is not there counts as deleted.
+    pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
+        Ok(self.0.store.delete(&[Key::Snapshot(volume, name.clone())]).await?)
+    }
+}
+
+impl Host {
+    /// Makes a volume: its name first.
+    pub async fn begin(
+        self: &Arc<Self>,
+        name: &StoreName,
+        beginning: Beginning,
+    ) -> Result<Volume, VolumeError> {
+        let volume = self.claim(name).await?;
+        let begun = self.options.clock.since_boot();
+        let manifest = Manifest {
+            volume,
+            number: 1,
+            epoch: 1,
+            writer: self.options.writer,
+            size_sectors: beginning.size_sectors,
+            cut: Seq(0),
+            created_unix_millis: self.options.clock.unix_millis(),
+            generation: 0,
+            name: name.clone(),
+            origin: beginning.origin,
+            packs: beginning.packs,
+        };
+        match self.store.create_manifest(&manifest).await? {
+            Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
+            Created::Existed => Err(VolumeError::NameTaken { name: name.clone() }),
+        }
+    }
+
+    /// Gives `name` to a volume that has no manifest.
+    async fn claim(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
+        for _ in 0..ROUNDS_MAX {
+            let volume = VolumeId::random(self.store.entropy());
+            let created_unix_millis = self.options.clock.unix_millis();
+            let record = NameRecord { volume, created_unix_millis };
+            if self.store.create_name(name, &record).await? == Created::Created {
+                return Ok(volume);
+            }
+            // It may have gone away in the meantime.
+            let Some(record) = self.store.name(name).await? else { continue };
+            if self.store.tombstone(record.volume).await?.is_some() {
+                self.remove_name(name, record.volume).await?;
+                continue;
+            }
+            if self.store.newest_manifest(record.volume, None).await?.is_none() {
+                return Ok(record.volume);
+            }
+            break;
+        }
+        Err(VolumeError::NameTaken { name: name.clone() })
+    }
+
+    /// Takes `name` from `volume`, if it has it. Two that do so at once, and a third that gives the name to another volume
+    /// between the two, could take it from that one.
+    pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        if self.store.name(name).await?.is_some_and(|record| record.volume == volume) {
+            self.store.delete(&[Key::Name(name.clone())]).await?;
+        }
+        Ok(())
+    }
+
+    /// Marks `volume` as deleted, and takes its name away.
+    pub async fn delete(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
+        let deleted_unix_millis = self.options.clock.unix_millis();
+        let tombstone = Tombstone { volume, deleted_unix_millis, writer: self.options.writer };
+        let _: Created = self.store.create_tombstone(&tombstone).await?;
+        Ok(self.remove_name(name, volume).await?)
+    }
+
+    /// The newest manifest behind `after`.
+    pub async fn newest_manifest(
+        &self,
+        volume: VolumeId,
+        after: Option<u64>,
+    ) -> Result<Option<Manifest>, StoreError> {
+        for round in 1.. {
+            let Some(number) = self.store.newest_manifest(volume, after).await? else { break };
+            match self.store.manifest(volume, number).await {
+                Ok(manifest) => return Ok(Some(manifest)),
+                // It was the newest only until a moment ago.
+                Err(error) if error.is_missing() && round < ROUNDS_MAX => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// What `point` means.
+    pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
+        let volume = point.volume;
+        if let Some(name) = &point.snapshot {
+            return match self.store.snapshot(volume, name).await {
+                Ok(snapshot) => Ok(snapshot.manifest),
+                Err(error) if error.is_missing() => Err(VolumeError::NoSuchSnapshot { name: name.clone() }),
+                Err(error) => Err(error.into()),
+            };
+        }
+        if self.store.tombstone(volume).await?.is_some() {
+            return Err(VolumeError::Deleted { volume });
+        }
+        self.newest_manifest(volume, None).await?.ok_or(VolumeError::NoSuchVolume { volume })
+    }
+}
+
+/// The number behind `number`. There are more than a volume can use up.
+pub(super) fn next(number: u64) -> u64 {
+    number.saturating_add(1)
+}

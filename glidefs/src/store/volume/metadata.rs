@@ -1,0 +1,202 @@
+//! Manifests and pack indexes in memory, shared by all volumes.
+//!
+//! Owns which of them stay, by their size and last use. Does not own what they say. Invariant: no more than the configured
+//! bytes are kept, and an object that several wait for is fetched once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+
+use crate::store::error::StoreError;
+use crate::store::format::{Manifest, PackIndex, PackRef};
+use crate::store::ids::{PackId, VolumeId};
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Id {
+    Manifest(VolumeId, u64),
+    Index(PackId),
+}
+
+#[derive(Clone, Debug)]
+enum Item {
+    Manifest(Arc<Manifest>),
+    Index(Arc<PackIndex>),
+}
+
+/// With so many loads on their way, those that nobody waits for any more are forgotten.
+const LOADS_CHECKED: usize = 64;
+
+type Load = Shared<BoxFuture<'static, Result<Item, Arc<StoreError>>>>;
+
+/// A bounded cache of metadata.
+#[derive(Debug)]
+pub(super) struct Metadata {
+    bytes_max: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    kept: HashMap<Id, Kept>,
+    /// By last use.
+    order: BTreeMap<u64, Id>,
+    /// Of everything kept.
+    bytes: usize,
+    uses: u64,
+    /// What is on its way, for as long as somebody waits for it.
+    loads: HashMap<Id, WeakShared<BoxFuture<'static, Result<Item, Arc<StoreError>>>>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    item: Item,
+    bytes: usize,
+    used: u64,
+}
+
+impl Metadata {
+    pub fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, inner: Mutex::default() }
+    }
+
+    /// Bytes that are kept.
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// A manifest, if it is here.
+    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<Manifest>> {
+        match self.lock().get(Id::Manifest(volume, number)) {
+            Some(Item::Manifest(manifest)) => Some(manifest),
+            _ => None,
+        }
+    }
+
+    /// A manifest; `load` fetches it.
+    pub async fn manifest<F>(
+        &self,
+        volume: VolumeId,
+        number: u64,
+        load: impl FnOnce() -> F,
+    ) -> Result<Arc<Manifest>, Arc<StoreError>>
+    where
+        F: Future<Output = Result<Manifest, StoreError>> + Send + 'static,
+    {
+        let load = || {
+            let manifest = load();
+            async { manifest.await.map(|manifest| Item::Manifest(Arc::new(manifest))) }
+        };
+        match self.item(Id::Manifest(volume, number), load).await? {
+            Item::Manifest(manifest) => Ok(manifest),
+            Item::Index(_) => unreachable!("an index is not kept under the id of a manifest"),
+        }
+    }
+
+    /// The index of a pack; `load` fetches it.
+    pub async fn index<F>(
+        &self,
+        pack: &PackRef,
+        load: impl FnOnce() -> F,
+    ) -> Result<Arc<PackIndex>, Arc<StoreError>>
+    where
+        F: Future<Output = Result<PackIndex, StoreError>> + Send + 'static,
+    {
+        let load = || {
+            let index = load();
+            async { index.await.map(|index| Item::Index(Arc::new(index))) }
+        };
+        match self.item(Id::Index(pack.pack), load).await? {
+            Item::Index(index) => Ok(index),
+            Item::Manifest(_) => unreachable!("a manifest is not kept under the id of an index"),
+        }
+    }
+
+    /// Keeps a manifest, in the place of the one that it follows.
+    pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
+        let mut inner = self.lock();
+        inner.remove(Id::Manifest(manifest.volume, manifest.number - 1));
+        let id = Id::Manifest(manifest.volume, manifest.number);
+        inner.keep(id, Item::Manifest(manifest.clone()), self.bytes_max);
+    }
+
+    /// Forgets the index of a pack that is not in use any more.
+    pub fn forget_index(&self, pack: PackId) {
+        self.lock().remove(Id::Index(pack));
+    }
+
+    async fn item<F>(&self, id: Id, load: impl FnOnce() -> F) -> Result<Item, Arc<StoreError>>
+    where
+        F: Future<Output = Result<Item, StoreError>> + Send + 'static,
+    {
+        let load = {
+            let mut inner = self.lock();
+            if let Some(item) = inner.get(id) {
+                return Ok(item);
+            }
+            inner.loads.get(&id).and_then(WeakShared::upgrade).unwrap_or_else(|| {
+                if inner.loads.len() >= LOADS_CHECKED {
+                    inner.loads.retain(|_, weak| weak.upgrade().is_some());
+                }
+                let load: Load = load().map(|result| result.map_err(Arc::new)).boxed().shared();
+                // It was not polled yet, so there is something to share.
+                inner.loads.extend(load.downgrade().map(|weak| (id, weak)));
+                load
+            })
+        };
+        let result = load.clone().await;
+        let mut inner = self.lock();
+        // The first that is woken keeps it for all.
+        if inner.loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
+            inner.loads.remove(&id);
+            if let Ok(item) = &result {
+                inner.keep(id, item.clone(), self.bytes_max);
+            }
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn get(&mut self, id: Id) -> Option<Item> {
+        self.uses += 1;
+        let kept = self.kept.get_mut(&id)?;
+        self.order.remove(&kept.used);
+        kept.used = self.uses;
+        self.order.insert(self.uses, id);
+        Some(kept.item.clone())
+    }
+
+    fn keep(&mut self, id: Id, item: Item, bytes_max: usize) {
+        self.remove(id);
+        let bytes = match &item {
+            Item::Manifest(manifest) => manifest.memory_bytes(),
+            Item::Index(index) => index.memory_bytes(),
+        };
+        if bytes > bytes_max {
+            return;
+        }
+        self.bytes += bytes;
+        self.uses += 1;
+        self.order.insert(self.uses, id);
+        self.kept.insert(id, Kept { item, bytes, used: self.uses });
+        while self.bytes > bytes_max
+            && let Some((_, oldest)) = self.order.first_key_value()
+        {
+            self.remove(*oldest);
+        }
+    }
+
+    fn remove(&mut self, id: Id) {
+        if let Some(kept) = self.kept.remove(&id) {
+            self.bytes -= kept.bytes;
+            self.order.remove(&kept.used);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Reading what one manifest says.
+//!
+//! Owns which pack counts for a sector, and which blocks are fetched. Does not own the manifest's being the newest.
+//! Invariant: every byte was checked against the index it was found by, and that against the manifest; sectors that no pack
+//! has are zero.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+
+use super::host::Host;
+use super::{ReadExtent, ReadOptions, VolumeError};
+use crate::store::error::StoreError;
+use crate::store::format::{IndexEntry, Manifest, PackIndex, PackRef, PieceKind};
+use crate::units::{SECTOR_BYTES, SectorRange};
+
+/// How many indexes are fetched at once at most. It begins with the newest one, which often says it all.
+const INDEXES_AT_ONCE_MAX: usize = 8;
+
+/// A state of a volume, to be read. Cheap to clone. It stays readable for as long as garbage collection leaves the packs of
+/// its manifest alone: as long as that is the newest, or a snapshot, and [`super::GRACE_MIN`] longer.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(super) host: Arc<Host>,
+    pub(super) manifest: Arc<Manifest>,
+}
+
+/// Which part of a range is where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub range: SectorRange,
+    pub content: Content,
+}
+
+/// What a part is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Content {
+    /// In which of the packs that were asked, and by which entry.
+    Block(usize, IndexEntry),
+    /// Zeroes, as one of the packs says.
+    Zero,
+    /// None of the packs says anything.
+    Absent,
+}
+
+impl Part {
+    /// Where to fetch it.
+    fn block(&self) -> Option<(usize, IndexEntry)> {
+        match self.content {
+            Content::Block(pack, entry) => Some((pack, entry)),
+            Content::Zero | Content::Absent => None,
+        }
+    }
+}
+
+/// A pack, with its index.
+pub(super) type Opened = (PackRef, Arc<PackIndex>);
+
+impl View {
+    /// What it shows.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Whether any pack may have something of `range`. If not, it is zero. Asks nobody.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.manifest.packs.iter().any(|pack| overlaps(pack, range))
+    }
+
+    /// The bytes of `range`, for which there must be memory. Sectors from `base_sectors` on are zero, whatever the store has.
+    pub async fn read(&self, range: SectorRange, base_sectors: u64) -> Result<Bytes, VolumeError> {
+        let options = ReadOptions { base_sectors, ahead_sectors: 0 };
+        let extents = self.read_extents(range, options).await?;
+        Ok(join(range, &extents))
+    }
+
+    /// What `range` holds: extents that ascend, without gaps, and cover it. With [`ReadOptions::ahead_sectors`] they may go on
+    /// behind it.
+    ///
+    /// One request for each run of blocks that lie side by side in a pack, and one for each index that is not in memory.
+    pub async fn read_extents(
+        &self,
+        range: SectorRange,
+        options: ReadOptions,
+    ) -> Result<Vec<ReadExtent>, VolumeError> {
+        let base = options.base_sectors;
+        let wanted_end = range.end().min(base).max(range.start());
+        let ahead_end = wanted_end.max(range.end().saturating_add(options.ahead_sectors).min(base));
+        let whole = between(range.start(), ahead_end);
+        let (packs, all) = self.open_packs(whole, between(range.start(), wanted_end)).await?;
+        let mut parts = resolve(&packs, whole);
+        parts.truncate(affordable(&parts, wanted_end, all));
+        let mut extents = self.host.fetch(&packs, &parts).await?;
+        let beyond = between(wanted_end, range.end());
+        if !beyond.is_empty() {
+            extents.push(ReadExtent { range: beyond, data: None });
+        }
+        Ok(extents)
+    }
+
+    /// Where `range` may hold something other than zeroes: ascending, without overlaps or neighbours. Reads indexes only.
+    pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
+        let (packs, _) = self.open_packs(range, range).await?;
+        let mut mapped: Vec<SectorRange> = Vec::new();
+        for part in resolve(&packs, range).into_iter().filter(|part| part.block().is_some()) {
+            match mapped.last_mut() {
+                Some(last) if last.end() == part.range.start() => {
+                    *last = between(last.start(), part.range.end());
+                }
+                _ => mapped.push(part.range),
+            }
+        }
+        Ok(mapped)
+    }
+
+    /// How many packs the unluckiest sector has to be looked for in.
+    pub fn fan_out(&self) -> usize {
+        fan_out(&self.manifest.packs)
+    }
+
+    /// The packs that may have something of `whole`, newest first, with their indexes: until those say everything about
+    /// `wanted`. Whether these are all of them.
+    async fn open_packs(
+        &self,
+        whole: SectorRange,
+        wanted: SectorRange,
+    ) -> Result<(Vec<Opened>, bool), VolumeError> {
+        let packs: Vec<PackRef> =
+            self.manifest.packs.iter().copied().filter(|pack| overlaps(pack, whole)).collect();
+        let mut missing = if wanted.is_empty() { Vec::new() } else { vec![wanted] };
+        let (mut opened, mut at_once) = (Vec::new(), 1);
+        while !missing.is_empty() && opened.len() < packs.len() {
+            let until = packs.len().min(opened.len() + at_once);
+            let chunk = &packs[opened.len()..until];
+            let indexes = try_join_all(chunk.iter().map(|pack| self.host.index(pack))).await?;
+            for (pack, index) in chunk.iter().zip(indexes) {
+                missing = missing.into_iter().flat_map(|range| absent(&index, range)).collect();
+                opened.push((*pack, index));
+            }
+            at_once = INDEXES_AT_ONCE_MAX.min(at_once * 2);
+        }
+        let all = opened.len() == packs.len();
+        Ok((opened, all))
+    }
+}
+
+/// The parts of `range` that `index` knows nothing of.
+fn absent(index: &PackIndex, range: SectorRange) -> Vec<SectorRange> {
+    index.lookup(range).filter(|piece| piece.kind == PieceKind::Absent).map(|piece| piece.range).collect()
+}
+
+/// Where every sector of `range` is, as far as `packs` say, newest first: parts that ascend, without gaps.
+pub(super) fn resolve(packs: &[Opened], range: SectorRange) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };
+    for (number, (_, index)) in packs.iter().enumerate() {
+        let mut still_missing = Vec::new();
+        for piece in missing.iter().flat_map(|range| index.lookup(*range)) {
+            match piece.kind {
+                PieceKind::Data(entry) => {
+                    parts.push(Part { range: piece.range, content: Content::Block(number, *entry) });
+                }
+                PieceKind::Zero => parts.push(Part { range: piece.range, content: Content::Zero }),
+                PieceKind::Absent => still_missing.push(piece.range),
+            }
+        }
+        missing = still_missing;
+    }
+    parts.extend(missing.into_iter().map(|range| Part { range, content: Content::Absent }));
+    parts.sort_unstable_by_key(|part| part.range.start());
+    parts
+}
+
+/// How many of `parts` come without a request that only what lies behind `wanted_end` needs. `all`: no pack was left out that
+/// could say more about them.
+fn affordable(parts: &[Part], wanted_end: u64, all: bool) -> usize {
+    // For each pack that is asked anyway, where the blocks end that it is asked for.
+    let mut ends: Vec<(usize, u64)> = Vec::new();
+    for (count, part) in parts.iter().enumerate() {
+        let behind = part.range.start() >= wanted_end;
+        let (pack, entry) = match &part.content {
+            Content::Block(pack, entry) => (pack, entry),
+            Content::Absent if behind && !all => return count,
+            Content::Absent | Content::Zero => continue,
+        };
+        let block = entry.block();
+        let end = ends.iter_mut().find(|(number, _)| number == pack);
+        match end {
+            Some((_, end)) if !behind || (*end == block.start || *end == block.end) => *end = block.end,
+            None if !behind => ends.push((*pack, block.end)),
+            _ => return count,
+        }
+    }
+    parts.len()
+}
+
+impl Host {
+    /// The index of a pack.
+    pub(super) async fn index(&self, pack: &PackRef) -> Result<Arc<PackIndex>, Arc<StoreError>> {
+        let load = || {
+            let (store, pack) = (self.store.clone(), *pack);
+            async move { store.pack_index(&pack).await }
+        };
+        self.metadata.index(pack, load).await
+    }
+
+    /// The data of `parts`, which `packs` have.
+    pub(super) async fn fetch(
+        &self,
+        packs: &[Opened],
+        parts: &[Part],
+    ) -> Result<Vec<ReadExtent>, VolumeError> {
+        let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
+        needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
+        needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
+        let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| async move {
+            let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
+            // Chunks are not empty, and name packs that exist.
+            let pack = &packs[chunk[0].0].0;
+            self.fetcher.blocks(&self.store, pack, &entries).await
+        });
+        let blocks: Vec<Bytes> = try_join_all(requests).await?.into_iter().flatten().collect();
+        let extent = |part: &Part| {
+            let data = part.block().map(|(pack, entry)| {
+                let key = (pack, entry.offset_bytes);
+                let found = needed.binary_search_by_key(&key, |(pack, entry)| (*pack, entry.offset_bytes));
+                // Everything that parts name was needed.
+                let block = found.ok().and_then(|at| blocks.get(at)).cloned().unwrap_or_default();
+                slice(&block, entry.range.start(), part.range)
+            });
+            ReadExtent { range: part.range, data }
+        };
+        Ok(parts.iter().map(extent).collect())
+    }
+}
+
+/// Sectors `range` of a block that begins at sector `start` and covers it.
+fn slice(block: &Bytes, start: u64, range: SectorRange) -> Bytes {
+    let at = |sector: u64| usize::try_from((sector - start) * SECTOR_BYTES).unwrap_or(usize::MAX);
+    block.slice(at(range.start())..at(range.end()))
+}
+
+/// `extents`, which cover `range`, as bytes.
+fn join(range: SectorRange, extents: &[ReadExtent]) -> Bytes {
+    let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+    let mut joined = BytesMut::with_capacity(bytes);
+    for extent in extents {
+        match &extent.data {
+            Some(data) => joined.extend_from_slice(data),
+            // A part of what there is memory for.
+            None => joined.resize(joined.len() + (extent.range.count() * SECTOR_BYTES) as usize, 0),
+        }
+    }
+    joined.freeze()
+}
+
+/// The sectors from `start` to `end`; none when it ends before.
+pub(super) fn between(start: u64, end: u64) -> SectorRange {
+    let count = end.saturating_sub(start);
+    SectorRange::new(start, count).unwrap_or_else(|| unreachable!("the end of a range does not overflow"))
+}
+
+/// The sectors that a pack may have.
+pub(super) fn reach(pack: &PackRef) -> SectorRange {
+    // `PackRef::check`: the highest sector is below the last possible one.
+    between(pack.lowest_sector, pack.highest_sector + 1)
+}
+
+pub(super) fn overlaps(pack: &PackRef, range: SectorRange) -> bool {
+    pack.lowest_sector < range.end() && range.start() <= pack.highest_sector && !range.is_empty()
+}
+
+/// How many of `packs` the unluckiest sector may be in.
+pub(super) fn fan_out(packs: &[PackRef]) -> usize {
+    let mut starts: Vec<u64> = packs.iter().map(|pack| pack.lowest_sector).collect();
+    let mut ends: Vec<u64> = packs.iter().map(|pack| pack.highest_sector).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    let (mut ended, mut most) = (0, 0);
+    for (begun, start) in starts.iter().enumerate() {
+        while ends[ended] < *start {
+            ended += 1;
+        }
+        most = most.max(begun + 1 - ended);
+    }
+    most
+}
