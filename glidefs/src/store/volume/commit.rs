@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::{TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::writer::{Landed, Uploads};
 use super::{Committed, CutSource, Volume, VolumeError};
@@ -90,7 +90,8 @@ impl Volume {
             drop(permit);
             Ok(pack)
         });
-        let mut packs: Vec<PackRef> = uploaded.try_buffer_unordered(UPLOADS_AT_ONCE).try_collect().await?;
+        let mut packs: Vec<PackRef> =
+            uploaded.try_buffer_unordered(UPLOADS_AT_ONCE).boxed().try_collect().await?;
         packs.sort_unstable_by_key(|pack| pack.lowest_sector);
         Ok(Uploads { begun, packs })
     }
