@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use glidefs::cache::{
-    Admission, Cache, Directory, MonotonicClock, OnFull, Options, Shard, Token, Volume, Want,
+    Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Shard, Token, Volume, Want,
 };
 use glidefs::units::{ExportId, SectorRange};
 use support::Ratios;
@@ -48,8 +48,8 @@ fn rate(clients: usize) -> f64 {
     let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
     let options = Options { size_bytes: 1 << 30, segment_bytes: 64 << 20, shards: 1, on_full: OnFull::Wait };
     let disk = Arc::new(Directory::new(directory.path()));
-    let (cache, _) =
-        Cache::open(disk, Arc::new(MonotonicClock::default()), options, &ids).expect("the cache opens");
+    let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&ids))
+        .expect("the cache opens");
     let mut keeper = cache.keeper();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let keeper_stop = Arc::clone(&stop);

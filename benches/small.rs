@@ -17,8 +17,9 @@ use glidefs::observe::counter::Histogram;
 use glidefs::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use glidefs::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, Router, RouterOptions, Volumes,
+    FoundDevice, Router, RouterOptions, Source, Volumes,
 };
+use glidefs::store::volume::{Resume, VolumeError};
 use glidefs::units::{ExportId, FRAME_BYTES};
 use support::{Group, Ratios};
 
@@ -85,8 +86,20 @@ impl Devices for Kernel {
 struct Data;
 
 impl Volumes for Data {
-    fn volume(&self, id: ExportId) -> Arc<Volume> {
+    fn volume(&self, id: ExportId, _: u64, _: Option<&Resume>) -> Arc<Volume> {
         Arc::new(Volume::new(id))
+    }
+
+    fn begin(&self, _: ExportName, _: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn delete(&self, _: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     fn remove(&self, _: ExportId) {}
@@ -113,7 +126,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         for number in 0..EXPORTS {
             let request = CreateExport {
                 name: ExportName::new(&name(number)).expect("a good name"),
-                size: ExportSize::new(1 << 30).expect("a good size"),
+                source: Source::Blank(ExportSize::new(1 << 30).expect("a good size")),
                 queues: None,
                 queue_depth: None,
             };

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use glidefs::buffer::{Pool, Slot};
 use glidefs::cache::{
-    Admission, Cache, Directory, MonotonicClock, OnFull, Options, Recovered, Reservation, Shard, Token, Want,
+    Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Recovered, Reservation, Shard,
+    Token, Want,
 };
 use glidefs::export::{Export, Operation, Request};
 use glidefs::observe::io::{QueueStats, WorkerStats};
@@ -70,7 +71,8 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
     let options =
         Options { size_bytes: segments * segment_bytes, segment_bytes, shards: 1, on_full: OnFull::Wait };
     let disk = Arc::new(Directory::new(directory));
-    Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[EXPORT]).expect("the cache opens")
+    Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]))
+        .expect("the cache opens")
 }
 
 impl Rig {
@@ -133,7 +135,7 @@ impl Rig {
         let token = self.fetched(Operation::Read, offset, bytes);
         let token = self.buffered(token, bytes);
         let range = token.request.range;
-        self.shard.read(self.export.volume(), range, token);
+        self.shard.read(self.export.volume(), range, None, token);
     }
 
     /// Begins a FLUSH.

@@ -115,11 +115,28 @@ impl Engine {
 }
 
 /// `[store]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Store {
     /// Where the object store is.
     pub url: Option<StoreUrl>,
+    /// Time without a write after which an export is flushed.
+    pub flush_interval: TimeSpan,
+    /// Age of the oldest data not in the store at which an export is flushed.
+    pub flush_age: TimeSpan,
+    /// Data not in the store at which an export is flushed.
+    pub flush_size: ByteSize,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            url: None,
+            flush_interval: TimeSpan(Duration::from_secs(2)),
+            flush_age: TimeSpan(Duration::from_secs(30)),
+            flush_size: ByteSize(32 << 20),
+        }
+    }
 }
 
 /// `[api]`
@@ -363,13 +380,14 @@ impl Config {
             );
             return refuse("api", "listen", message);
         }
-        let timeout = self.control.command_timeout;
-        if !(Duration::from_secs(1)..=Duration::from_mins(10)).contains(&timeout.0) {
-            return refuse(
-                "control",
-                "command_timeout",
-                format!("{timeout} is out of bounds: use 1s to 10min"),
-            );
+        let second = TimeSpan(Duration::from_secs(1));
+        span_within("control", "command_timeout", self.control.command_timeout, second..=minutes(10))?;
+        let shortest = TimeSpan(Duration::from_millis(10));
+        span_within("store", "flush_interval", self.store.flush_interval, shortest..=minutes(60))?;
+        span_within("store", "flush_age", self.store.flush_age, shortest..=minutes(24 * 60))?;
+        let (size, sizes) = (self.store.flush_size, ByteSize(64 << 10)..=ByteSize(1 << 40));
+        if !sizes.contains(&size) {
+            return refuse("store", "flush_size", out_of_bounds(size, &sizes));
         }
         Ok(())
     }
@@ -386,6 +404,23 @@ fn refuse<T>(section: &'static str, key: &'static str, message: String) -> Resul
     Err(Refusal { section, key, message })
 }
 
+fn out_of_bounds<T: std::fmt::Display>(value: T, bounds: &RangeInclusive<T>) -> String {
+    format!("{value} is out of bounds: use {} to {}", bounds.start(), bounds.end())
+}
+
+fn minutes(minutes: u64) -> TimeSpan {
+    TimeSpan(Duration::from_mins(minutes))
+}
+
+fn span_within(
+    section: &'static str,
+    key: &'static str,
+    value: TimeSpan,
+    bounds: RangeInclusive<TimeSpan>,
+) -> Result<(), Refusal> {
+    if bounds.contains(&value) { Ok(()) } else { refuse(section, key, out_of_bounds(value, &bounds)) }
+}
+
 fn within(
     section: &'static str,
     key: &'static str,
@@ -393,11 +428,7 @@ fn within(
     bounds: RangeInclusive<u64>,
 ) -> Result<(), Refusal> {
     match value {
-        Some(value) if !bounds.contains(&value) => refuse(
-            section,
-            key,
-            format!("{value} is out of bounds: use {} to {}", bounds.start(), bounds.end()),
-        ),
+        Some(value) if !bounds.contains(&value) => refuse(section, key, out_of_bounds(value, &bounds)),
         _ => Ok(()),
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Owns the order of start and stop, process limits and signals. Does not own what any part does.
 //!
-//! Start: features → catalog → cache (recovers the log) → keeper → workers → devices → router → API → devices recovered →
-//! ready. Stop: the API refuses, operations under way end, devices stay quiesced for the next daemon (or are removed, where
+//! Start: features → catalog → cache (recovers the log) → keeper → workers → devices → store → router → API → devices
+//! recovered → ready. Stop: the API refuses, operations under way end, devices stay quiesced for the next daemon (or are removed, where
 //! asked for), the process ends; requests in flight are issued again by the kernel to the next daemon.
 
 mod figures;
+mod volumes;
 
 use std::io;
 use std::path::PathBuf;
@@ -20,12 +21,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use self::figures::Parts;
+use self::volumes::{DaemonVolumes, StoreSide};
 use crate::api::{self, Listeners, Readiness, ServeError, Token, TokenError};
-use crate::cache::{self, Cache, CacheError, Directory, MonotonicClock, Volume};
+use crate::cache::{self, Cache, CacheError, Directory, Known, Link, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop};
-use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions, Volumes};
+use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
+use crate::store::volume::VolumesOptions;
+use crate::store::{self, Backend, StoreError, StoreOptions, process_variables};
 use crate::ublk::{Features, UblkDevices};
-use crate::units::{ExportId, REQUEST_BYTES_MAX};
+use crate::units::REQUEST_BYTES_MAX;
 use crate::worker::affinity::Cpu;
 use crate::worker::engine::probe::{self, Probe, ProbeError};
 use crate::worker::engine::{Appends, Engine};
@@ -38,6 +42,8 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const CONTROL_THREADS: usize = 2;
 /// Devices that are recovered at the same time.
 const RECOVERY_PARALLEL_MAX: usize = 8;
+/// How long the start waits for the store.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a worker may take to answer a ping before the watchdog is no longer fed.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -59,6 +65,9 @@ pub enum DaemonError {
     /// The workers could not be started.
     #[error("the workers could not be started")]
     Workers(#[from] WorkerError),
+    /// The store cannot be used.
+    #[error("the store cannot be used")]
+    Store(#[from] StoreError),
     /// The API could not be served.
     #[error("the API could not be served")]
     Serve(#[from] ServeError),
@@ -74,19 +83,6 @@ pub enum DaemonError {
         #[source]
         source: io::Error,
     },
-}
-
-/// The cache as the router sees it.
-struct CacheVolumes(Cache);
-
-impl Volumes for CacheVolumes {
-    fn volume(&self, id: ExportId) -> Arc<Volume> {
-        self.0.volume(id)
-    }
-
-    fn remove(&self, id: ExportId) {
-        self.0.remove(id);
-    }
 }
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -125,16 +121,60 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         parallel_max: RECOVERY_PARALLEL_MAX,
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
+    let (stop_store, stopped) = watch::channel(false);
+    let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
+    let stats = store.as_ref().map(StoreSide::stats);
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
-        Arc::new(CacheVolumes(cache.clone())),
+        Arc::new(DaemonVolumes::new(cache.clone(), store)),
         options,
     );
-    let result = runtime.block_on(serve(config, Parts { router, devices, workers, cache, probe }));
+    let result =
+        runtime.block_on(serve(config, Parts { router, devices, workers, cache, probe, store: stats }));
+    let _ = stop_store.send(true);
     keeper_stop.store(true, Ordering::Release);
     drop(keeper.join());
     result
+}
+
+/// Connects to the store, if there is to be one, and has what is not in it flushed. A store that does not answer is tried
+/// again when it is needed; a place that is no store keeps the daemon from starting.
+fn connect_store(
+    config: &Config,
+    catalog: &Catalog,
+    cache: &Cache,
+    runtime: &tokio::runtime::Runtime,
+    stopped: &watch::Receiver<bool>,
+) -> Result<Option<StoreSide>, DaemonError> {
+    let Some(url) = &config.store.url else { return Ok(None) };
+    let backend = Backend::connect(url, &process_variables(), true)?;
+    let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
+    let store = store::Store::over(backend, options);
+    let volumes = store::volume::Volumes::new(store, VolumesOptions::new(cache.writer()));
+    let link = Link::new(runtime.handle().clone());
+    let triggers = Triggers {
+        size_bytes: config.store.flush_size.0,
+        age: config.store.flush_age.0,
+        quiet: config.store.flush_interval.0,
+    };
+    runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped.clone()));
+    let side = StoreSide::new(volumes, link, catalog.resumes());
+    match runtime.block_on(tokio::time::timeout(STORE_PATIENCE, side.check())) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) if !error.is_transient() => return Err(error.into()),
+        Ok(Err(error)) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                error,
+                "the store cannot be reached; exports are served from the cache until it can"
+            );
+        }
+        Err(_) => {
+            tracing::warn!(url = %url, "the store does not answer; exports are served from the cache until it does");
+        }
+    }
+    Ok(Some(side))
 }
 
 /// Measures how the cache's directory is best written to.
@@ -170,8 +210,12 @@ fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), Daemo
         },
     };
     let disk = Arc::new(Directory::new(directory).direct(engine.direct));
-    let (cache, recovered) =
-        Cache::open(disk, Arc::new(MonotonicClock::default()), options, &catalog.export_ids())?;
+    let (cache, recovered) = Cache::open(
+        disk,
+        Arc::new(MonotonicClock::default()),
+        options,
+        Known { exports: catalog.known(), book: Arc::new(catalog.book()) },
+    )?;
     tracing::info!(
         segments = recovered.segments,
         records = recovered.records,

@@ -1,7 +1,7 @@
 //! Rot: one test for each structure on the disk. What was stable is served, or refused by name; never something else.
 
 use glidefs::cache::format::{EntryKind, frame_crc};
-use glidefs::cache::{Cache, CacheError, Directory, IoError, MonotonicClock, OnFull, Options};
+use glidefs::cache::{Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options};
 use glidefs::units::FRAME_SECTORS;
 
 use std::sync::Arc;
@@ -300,7 +300,12 @@ fn a_real_directory_in_use_or_missing_is_refused_by_name() {
     let open = |path: &std::path::Path| {
         let options =
             Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
-        Cache::open(Arc::new(Directory::new(path)), Arc::new(MonotonicClock::default()), options, &EXPORTS)
+        Cache::open(
+            Arc::new(Directory::new(path)),
+            Arc::new(MonotonicClock::default()),
+            options,
+            Known::local(&EXPORTS),
+        )
     };
     let opened = open(directory.path()).unwrap();
     assert!(matches!(open(directory.path()), Err(CacheError::InUse { .. })));

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glidefs::cache::{Cache, CacheError, OnFull, Options, Recovered};
+use glidefs::cache::{Cache, CacheError, Known, OnFull, Options, Recovered};
 use glidefs::units::{ExportId, SectorRange};
 
 use super::content::Content;
@@ -201,7 +201,7 @@ impl Episode {
             on_full: self.on_full,
         };
         let disk = Arc::new(FakeDisk::new(&self.world.machine));
-        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, &self.exports)
+        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, Known::local(&self.exports))
     }
 
     fn count(&mut self, found: &Recovered, segments_before: u64) {

@@ -194,7 +194,7 @@ impl Process {
             (Kind::Write { fua }, Some(room)) => this.shard.write(&volume, range, fua, room, token),
             (Kind::Zero { fua }, Some(room)) => this.shard.zero(&volume, range, fua, room, token),
             (Kind::Flush, None) => this.shard.flush(&volume, token),
-            (Kind::Read, None) => this.shard.read(&volume, range, token),
+            (Kind::Read, None) => this.shard.read(&volume, range, None, token),
             other => panic!("{other:?}"),
         }
     }
@@ -290,7 +290,7 @@ impl Process {
     pub fn observe(&mut self, world: &mut World, lane: usize, request: Request, before: Before) {
         let token = request.token();
         let this = &mut self.lanes[lane];
-        this.shard.read(&request.volume, request.range, token);
+        this.shard.read(&request.volume, request.range, None, token);
         for _ in 0..10_000 {
             self.turn(lane);
             while self.advance(world, lane, Rng::index) {}

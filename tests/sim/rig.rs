@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use glidefs::cache::format::{Record, SegmentHeader, Trailer, decode_record};
 use glidefs::cache::{
-    Admission, Cache, CacheError, IoError, Keeper, OnFull, Options, Recovered, Shard, Want,
+    Admission, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered, Shard, Want,
 };
 use glidefs::units::{ExportId, SectorRange};
 
@@ -64,7 +64,8 @@ impl Rig {
         let options =
             Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
         let disk = Arc::new(FakeDisk::new(&self.shared));
-        let (cache, recovered) = Cache::open(disk, Arc::new(FakeClock::default()), options, &EXPORTS)?;
+        let (cache, recovered) =
+            Cache::open(disk, Arc::new(FakeClock::default()), options, Known::local(&EXPORTS))?;
         let (shard, keeper) = (cache.shard(0, Arc::default()), cache.keeper());
         Ok(Opened { cache, shard, keeper, recovered })
     }
@@ -155,7 +156,7 @@ impl Opened {
         let request = Request { id: what.content, volume, kind, range: what.range, issued: 0 };
         let token = request.token();
         match kind {
-            Kind::Read => self.shard.read(&request.volume, request.range, token),
+            Kind::Read => self.shard.read(&request.volume, request.range, None, token),
             Kind::Flush => self.shard.flush(&request.volume, token),
             Kind::Zero { .. } => panic!("not used"),
             Kind::Write { fua } => {

@@ -48,7 +48,9 @@ impl World {
                 IoError::Read => request.kind == Kind::Read && reads > 0,
                 IoError::Write => request.changes() && writes > 0,
                 IoError::Sync => (fua || request.kind == Kind::Flush) && syncs > 0,
-                IoError::Corrupt | IoError::TooLarge => false,
+                IoError::Corrupt | IoError::TooLarge | IoError::Remote | IoError::Store | IoError::Fenced => {
+                    false
+                }
             };
             assert!(explained, "{request:?} failed for no reason: {error:?}");
             self.tally.hit(Event::RequestFailed);

@@ -5,8 +5,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::wire::{ErrorBody, ErrorDetail};
+use crate::cache::IoError;
 use crate::observe::chain;
 use crate::router::{DeviceError, NameError, RouterError, SizeError};
+use crate::store::volume::VolumeError;
 
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,12 +95,30 @@ impl From<RouterError> for ApiError {
             RouterError::Device { source, .. } | RouterError::SizeNotTold { source, .. } => {
                 device_status(source)
             }
+            RouterError::Store { source, .. } => store_status(source),
+            RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
+            RouterError::Flush { source: IoError::Fenced, .. } => (StatusCode::CONFLICT, "fenced"),
+            RouterError::Flush { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "flush_failed"),
             RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, "catalog"),
             RouterError::Interrupted { .. } | RouterError::State(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal")
             }
         };
         Self::new(status, code, chain(&error))
+    }
+}
+
+fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
+    match error {
+        VolumeError::NameTaken { .. } => (StatusCode::CONFLICT, "exists_in_store"),
+        VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
+        VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, "fenced"),
+        VolumeError::NoSuchName { .. }
+        | VolumeError::NoSuchVolume { .. }
+        | VolumeError::NoSuchSnapshot { .. }
+        | VolumeError::Deleted { .. } => (StatusCode::NOT_FOUND, "not_in_store"),
+        error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "store_failed"),
     }
 }
 

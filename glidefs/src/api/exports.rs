@@ -7,8 +7,12 @@ use axum::http::StatusCode;
 use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
-use super::wire::{CreateRequest, Deleted, ErrorBody, Export, ResizeRequest};
-use crate::router::{self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError};
+use super::wire::{
+    CreateRequest, Deleted, ErrorBody, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest,
+};
+use crate::router::{
+    self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError, Source,
+};
 
 /// Make an export and its block device. Making what exists with the same parameters is no error.
 #[utoipa::path(
@@ -24,17 +28,9 @@ pub(super) async fn create(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<CreateRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let created = state
-        .router
-        .create(CreateExport {
-            name: ExportName::new(&request.name)?,
-            size: ExportSize::new(request.size.0.0)?,
-            queues: small("queues", request.queues, QUEUES_MAX)?,
-            queue_depth: small("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?,
-        })
-        .await?;
-    let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(created.info.into())))
+    let name = ExportName::new(&request.name)?;
+    let source = Source::Blank(ExportSize::new(request.size.0.0)?);
+    create_from(&state, name, source, request.queues, request.queue_depth).await
 }
 
 /// All exports, by name.
@@ -104,6 +100,77 @@ pub(super) async fn detach(
     name: NameInPath,
 ) -> Result<Json<Export>, ApiError> {
     Ok(Json(state.router.detach(name.0.as_str()).await?.into()))
+}
+
+/// Open an export from the store. The host that had it open loses it: its export stops. No error when it is open here.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/open", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    request_body = OpenRequest,
+    responses(
+        (status = 201, description = "It is open.", body = Export),
+        (status = 200, description = "It was open here.", body = Export),
+        (status = 404, description = "The store has none of that name.", body = ErrorBody),
+        (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn open(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<OpenRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    create_from(&state, name.0, Source::Store, request.queues, request.queue_depth).await
+}
+
+/// Make an export with the content of this one: metadata only, whatever its size. Both go their own way from then on.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/fork", tag = "exports",
+    params(("name" = String, Path, description = "The export, or a volume in the store.")),
+    request_body = ForkRequest,
+    responses(
+        (status = 201, description = "It was made.", body = Export),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn fork(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<ForkRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
+    let source = Source::Fork { of: name.0, snapshot };
+    create_from(&state, ExportName::new(&request.name)?, source, request.queues, request.queue_depth).await
+}
+
+async fn create_from(
+    state: &AppState,
+    name: ExportName,
+    source: Source,
+    queues: Option<u64>,
+    queue_depth: Option<u64>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let queues = small("queues", queues, QUEUES_MAX)?;
+    let queue_depth = small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?;
+    let created = state.router.create(CreateExport { name, source, queues, queue_depth }).await?;
+    let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(created.info.into())))
+}
+
+/// Bring everything that was acknowledged to the store. Answers when it is there.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/flush", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    responses(
+        (status = 200, description = "It is in the store.", body = Flushed),
+        (status = 404, description = "There is none of that name.", body = ErrorBody),
+        (status = 409, description = "There is no store, or another host has the export.", body = ErrorBody),
+    )
+)]
+pub(super) async fn flush(
+    State(state): State<AppState>,
+    name: NameInPath,
+) -> Result<Json<Flushed>, ApiError> {
+    let flushed = state.router.flush(name.0.as_str()).await?;
+    Ok(Json(Flushed { name: name.0.to_string(), sequence_number: flushed.0 }))
 }
 
 /// Make an export larger while it is used.

@@ -9,6 +9,7 @@ mod body;
 mod error;
 mod exports;
 mod serve;
+mod stored;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,12 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(exports::attach))
         .routes(routes!(exports::detach))
         .routes(routes!(exports::resize))
+        .routes(routes!(exports::open))
+        .routes(routes!(exports::fork))
+        .routes(routes!(exports::flush))
+        .routes(routes!(stored::create, stored::list))
+        .routes(routes!(stored::delete))
+        .routes(routes!(stored::volumes))
         .routes(routes!(system::status))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))

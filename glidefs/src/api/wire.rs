@@ -45,6 +45,72 @@ pub struct CreateRequest {
     pub queue_depth: Option<u64>,
 }
 
+/// Asks for an export whose content is in the store already.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenRequest {
+    /// Queues of its device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Requests in flight a queue, at most; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
+/// Asks for a new export with the content of another one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// Name of the new export.
+    pub name: String,
+    /// Snapshot of the other one; its newest state when left out. What it has not flushed is flushed first if it is served here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// Queues of its device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Requests in flight a queue, at most; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
+/// What became of a request to flush.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Flushed {
+    /// The export.
+    pub name: String,
+    /// Every write up to this one of its history is in the store.
+    pub sequence_number: u64,
+}
+
+/// Asks for a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRequest {
+    /// Its name, by the rule for exports.
+    pub name: String,
+}
+
+/// A snapshot of an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// The export.
+    pub export: String,
+    /// The snapshot.
+    pub name: String,
+    /// When it was created, RFC 3339 in UTC.
+    pub created: String,
+}
+
+/// A volume in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoredExport {
+    /// Its name.
+    pub name: String,
+    /// Whether this daemon has it open.
+    pub open_here: bool,
+}
+
 /// Asks for an export to grow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -25,6 +25,15 @@ pub enum IoError {
     /// The request is longer than the cache takes at once, or than its buffer.
     #[error("the request is longer than the cache takes at once")]
     TooLarge,
+    /// What the request needs is in the store: fetch it, and ask again.
+    #[error("the data is in the store")]
+    Remote,
+    /// The store could not be read, or there is none.
+    #[error("reading from the store failed; the log says why")]
+    Store,
+    /// Another writer has the volume now.
+    #[error("another host has taken the export over; what this one had not flushed stays in its cache")]
+    Fenced,
     /// The export was removed while the request was under way.
     #[error("export {0} was removed")]
     Removed(ExportId),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Clock, Disk, Lock};
 use super::error::CacheError;
+use super::flush::{Book, Flusher, Link, NoBook, Triggers};
 use super::format::frame_crc;
 use super::handoff::{Hook, OWNED_MAX, Port, Signal};
 use super::keeper::Keeper;
@@ -20,6 +21,7 @@ use super::shard::{Shard, Token};
 use super::slots::{Event, Slots, State};
 use super::stats::{CacheStats, ShardStats};
 use super::volume::Volume;
+use crate::store::WriterId;
 use crate::units::ExportId;
 
 /// What happens to writes when the cache is full and nothing can be moved out.
@@ -46,6 +48,23 @@ pub struct Options {
     pub on_full: OnFull,
 }
 
+/// The exports whose data the cache keeps.
+#[derive(Debug)]
+pub struct Known {
+    /// Each with how far its history had come.
+    pub exports: Vec<(ExportId, crate::cache::Marks)>,
+    /// Where the marks are kept.
+    pub book: Arc<dyn Book>,
+}
+
+impl Known {
+    /// Exports that no store has anything of.
+    pub fn local(ids: &[ExportId]) -> Self {
+        let exports = ids.iter().map(|id| (*id, crate::cache::Marks::default())).collect();
+        Self { exports, book: Arc::new(NoBook) }
+    }
+}
+
 /// What opening found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Recovered {
@@ -59,6 +78,8 @@ pub struct Recovered {
     pub records: u64,
     /// Entries of known exports put into an index.
     pub entries: u64,
+    /// Entries that were left out because newer data of the same sectors may have left the log for the store.
+    pub evicted_entries: u64,
     /// Entries of exports that are no longer known.
     pub ignored_entries: u64,
     /// Segments that ended in a record that was not whole.
@@ -88,6 +109,8 @@ pub(super) struct Shared {
     /// Wakes the keeper.
     pub signal: Signal,
     pub figures: Figures,
+    /// What must outlive the cache.
+    pub book: Arc<dyn Book>,
     next_segment_id: AtomicU64,
     keeper_blocked: AtomicBool,
     /// Segments whose appender let go of them.
@@ -113,11 +136,12 @@ pub(super) struct Figures {
     pub bad_footers: AtomicU64,
     pub segments_cleaned: AtomicU64,
     pub cleaned_bytes: AtomicU64,
+    pub evicted_bytes: AtomicU64,
 }
 
 impl Cache {
-    /// Opens the cache on `disk`, making it when there is none. Data of `exports` is brought back; data of any other
-    /// export is forgotten. Takes writes once the [`Keeper`] runs.
+    /// Opens the cache on `disk`, making it when there is none. Data of `exports` is brought back, as far as their marks
+    /// allow; data of any other export is forgotten. Takes writes once the [`Keeper`] runs.
     ///
     /// # Errors
     /// See [`CacheError`]; nothing that was stable is changed when this fails.
@@ -125,10 +149,15 @@ impl Cache {
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
         options: Options,
-        exports: &[ExportId],
+        exports: Known,
     ) -> Result<(Self, Recovered), CacheError> {
         let (shared, recovered) = recovery::open(disk, clock, &options, exports)?;
         Ok((Self { shared: Arc::new(shared) }, recovered))
+    }
+
+    /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
+    pub fn flusher(&self, link: Arc<Link>, triggers: Triggers) -> Flusher {
+        Flusher::new(Arc::clone(&self.shared), link, triggers)
     }
 
     /// The data of export `id`: what was recovered, or an empty volume.
@@ -152,6 +181,16 @@ impl Cache {
         marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
         marked[8..].copy_from_slice(&self.shared.slots.cache_id());
         frame_crc(&marked)
+    }
+
+    #[cfg(test)]
+    pub(super) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.shared)
+    }
+
+    /// Which writer of volumes in the store this cache directory is.
+    pub fn writer(&self) -> WriterId {
+        WriterId::of(&self.shared.slots.cache_id())
     }
 
     /// The part of the log that worker `index` (below [`Options::shards`]) appends to. Call once for each index.
@@ -191,6 +230,7 @@ impl Cache {
             bad_footers: figures.bad_footers.load(Ordering::Relaxed),
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
+            evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
             ..CacheStats::default()
         };
         for (_, slot) in slots.iter() {
@@ -203,9 +243,10 @@ impl Cache {
         }
         let volumes: Vec<_> = self.shared.volumes().values().cloned().collect();
         for volume in volumes {
-            let (extents, live_bytes) = volume.size();
-            stats.extents += extents;
-            stats.live_bytes += live_bytes;
+            let figures = volume.figures();
+            stats.extents += figures.extents;
+            stats.dirty_bytes += figures.dirty_bytes;
+            stats.clean_bytes += figures.clean_bytes;
         }
         stats.limit_bytes = stats.segments * slots.segment_bytes();
         stats.used_bytes = (stats.segments - stats.segments_free) * slots.segment_bytes();
@@ -221,12 +262,13 @@ pub(super) struct Parts {
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub next_segment_id: u64,
     pub lock: LockGuard,
+    pub book: Arc<dyn Book>,
     pub bad_footers: u64,
 }
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
-        let Parts { disk, clock, slots, volumes, next_segment_id, lock, bad_footers } = parts;
+        let Parts { disk, clock, slots, volumes, next_segment_id, lock, book, bad_footers } = parts;
         // Checked when opening: there are far more slots than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
         Self {
@@ -239,6 +281,7 @@ impl Shared {
             pressure: Pressure::default(),
             signal: Signal::default(),
             figures: Figures { bad_footers: AtomicU64::new(bad_footers), ..Figures::default() },
+            book,
             next_segment_id: AtomicU64::new(next_segment_id),
             keeper_blocked: AtomicBool::new(false),
             // Room for all that shards may have, so that letting go of one allocates nothing.
@@ -284,6 +327,14 @@ impl Shared {
     /// The keeper found a file it wants to sync being synced.
     pub fn block_keeper_on_sync(&self) {
         self.keeper_blocked.store(true, Ordering::SeqCst);
+    }
+
+    /// A cut has reached the store: there may be something to forget, and FLUSHes that waited for it may end.
+    pub fn flushed(&self) {
+        self.signal.raise();
+        for port in &self.ports {
+            port.wake();
+        }
     }
 
     /// Tells everybody who waits for somebody's sync that one has ended.

@@ -129,6 +129,11 @@ impl Index {
         visit_part(at, end, None, Seq::default(), &mut visit);
     }
 
+    /// Forgets what is known of `range`.
+    pub fn remove(&mut self, range: SectorRange, refs: &mut impl FnMut(Refs)) {
+        self.extents.carve(range.start(), range.end(), refs);
+    }
+
     /// Number of extents.
     pub fn len(&self) -> usize {
         self.extents.len()

@@ -18,6 +18,8 @@ const PAUSE_PER_FRAME_MAX: Duration = Duration::from_micros(200);
 pub(super) struct Marks {
     /// Cleaning starts below.
     pub clean_below: u32,
+    /// Everything is flushed to the store below, so that cleaning finds what it may forget.
+    pub flush_below: u32,
     /// Writes are slowed below: cleaning does not keep up.
     pub delay_below: u32,
 }
@@ -27,7 +29,11 @@ impl Marks {
     pub fn new(slots: u32, shards: u32) -> Self {
         // A tenth of a small cache is less than what its shards take at once.
         let clean_below = (slots / 10).clamp(RESERVE + 1, RESERVE + shards.max(1) + slots / 20);
-        Self { clean_below, delay_below: RESERVE + slots / 20 }
+        Self {
+            clean_below,
+            flush_below: clean_below.saturating_add(slots / 5),
+            delay_below: RESERVE + slots / 20,
+        }
     }
 
     /// Pause a frame of data, while `free` segments are free.
@@ -43,20 +49,28 @@ impl Marks {
 pub(super) struct Pressure {
     pause_nanos_per_frame: AtomicU32,
     stuck: AtomicBool,
+    flush: AtomicBool,
 }
 
 impl Pressure {
-    /// Sets the pause a frame, and whether the cache is full of data that cannot be moved out.
-    pub fn set(&self, pause_per_frame: Duration, stuck: bool) {
+    /// Sets the pause a frame, whether the cache is full of data that cannot be moved out, and whether all that can be
+    /// flushed should be.
+    pub fn set(&self, pause_per_frame: Duration, stuck: bool, flush: bool) {
         let nanos = u32::try_from(pause_per_frame.as_nanos()).unwrap_or(u32::MAX);
         self.pause_nanos_per_frame.store(nanos, Ordering::Relaxed);
         self.stuck.store(stuck, Ordering::Relaxed);
+        self.flush.store(flush, Ordering::Relaxed);
     }
 
     /// Time that an append of `frames` frames should take at least.
     pub fn pause(&self, frames: u32) -> Duration {
         let nanos = self.pause_nanos_per_frame.load(Ordering::Relaxed);
         Duration::from_nanos(u64::from(nanos) * u64::from(frames))
+    }
+
+    /// Whether the cache fills up, so that all that can be flushed to the store should be.
+    pub fn wants_flush(&self) -> bool {
+        self.flush.load(Ordering::Relaxed)
     }
 
     /// Whether waiting for room is in vain as long as nobody removes data.

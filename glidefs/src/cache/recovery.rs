@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::disk::{Clock, Disk, SegmentFile};
 use super::error::CacheError;
 use super::format::{FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
-use super::handle::{LockGuard, Options, Parts, Recovered, Shared};
+use super::handle::{Known, LockGuard, Options, Parts, Recovered, Shared};
 use super::keeper::CLEANER;
 use super::pressure::RESERVE;
 use super::scan::{self, Identity, Scan, offset};
@@ -32,7 +32,7 @@ pub(super) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     options: &Options,
-    exports: &[ExportId],
+    known: Known,
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
@@ -48,7 +48,7 @@ pub(super) fn open(
     let mut recovery = Recovery {
         disk: &*disk,
         slots: &slots,
-        volumes: exports.iter().map(|id| (*id, Arc::new(Volume::new(*id)))).collect(),
+        volumes: known.exports.iter().map(|(id, marks)| (*id, Arc::new(Volume::at(*id, *marks)))).collect(),
         last_segment_id: 0,
         fronts: Vec::new(),
         found: Recovered::default(),
@@ -74,8 +74,16 @@ pub(super) fn open(
     warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
     found.seconds = clock.now().saturating_sub(started).as_secs_f64();
     let bad_footers = found.bad_footers;
-    let parts =
-        Parts { disk, clock, slots, volumes, next_segment_id: last_segment_id + 1, lock, bad_footers };
+    let parts = Parts {
+        disk,
+        clock,
+        slots,
+        volumes,
+        next_segment_id: last_segment_id + 1,
+        lock,
+        book: known.book,
+        bad_footers,
+    };
     Ok((Shared::new(parts, options), found))
 }
 
@@ -169,6 +177,14 @@ struct Found {
     scan: Option<Scan>,
 }
 
+/// What became of entries: put into an index, left out because of the marks, of no known export.
+#[derive(Default)]
+struct Replayed {
+    entries: u64,
+    evicted: u64,
+    ignored: u64,
+}
+
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     slots: &'a Slots,
@@ -241,9 +257,10 @@ impl Recovery<'_> {
         used.begin_use(found.key.segment_id, scan.tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
-        let (entries, ignored) = self.replay(slot, &scan.records);
-        self.found.entries += entries;
-        self.found.ignored_entries += ignored;
+        let replayed = self.replay(slot, &scan.records);
+        self.found.entries += replayed.entries;
+        self.found.evicted_entries += replayed.evicted;
+        self.found.ignored_entries += replayed.ignored;
         if found.trailer.is_some() {
             used.on(Event::Seal);
         } else {
@@ -346,23 +363,24 @@ impl Recovery<'_> {
         }
     }
 
-    /// Puts records into the indexes and their checksums into the slot. Returns how many entries were of known exports, and
-    /// how many of others.
-    fn replay(&self, slot: u32, records: &[FooterRecord]) -> (u64, u64) {
-        let (mut known, mut ignored) = (0, 0);
+    /// Puts records into the indexes and their checksums into the slot.
+    fn replay(&self, slot: u32, records: &[FooterRecord]) -> Replayed {
+        let mut replayed = Replayed::default();
         for record in records {
             self.slots.get(slot).set_crcs(record.position_frames + 1, &record.crcs);
             for entry in &record.entries {
                 let Some(volume) = self.volumes.get(&entry.export) else {
-                    ignored += 1;
+                    replayed.ignored += 1;
                     continue;
                 };
-                known += 1;
-                let found = extent(entry, slot, record.position_frames);
-                volume.recovered(self.slots, std::iter::once(found));
+                if volume.recovered(self.slots, extent(entry, slot, record.position_frames)) {
+                    replayed.entries += 1;
+                } else {
+                    replayed.evicted += 1;
+                }
             }
         }
-        (known, ignored)
+        replayed
     }
 
     /// The header that a sealed segment should have.

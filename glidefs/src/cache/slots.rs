@@ -82,6 +82,9 @@ pub(super) struct Slot {
     segment_id: AtomicU64,
     /// Sectors of data that extents refer to.
     live_sectors: AtomicI64,
+    /// Of both, those that are in the store as well, and so may be given up.
+    clean_extents: AtomicU32,
+    clean_sectors: AtomicI64,
     file: OnceLock<Arc<dyn SegmentFile>>,
     /// CRC-32C of every frame of data.
     crcs: OnceLock<Box<[AtomicU32]>>,
@@ -113,6 +116,18 @@ impl Slot {
 
     pub fn live_sectors(&self) -> u64 {
         u64::try_from(self.live_sectors.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Extents that are not in the store.
+    pub fn dirty_extents(&self) -> u32 {
+        // Not read together: a count that is off by what changes meanwhile is looked at again.
+        self.extents().saturating_sub(self.clean_extents.load(Ordering::Acquire))
+    }
+
+    /// Sectors of data that are not in the store.
+    pub fn dirty_sectors(&self) -> u64 {
+        let clean = u64::try_from(self.clean_sectors.load(Ordering::Relaxed)).unwrap_or(0);
+        self.live_sectors().saturating_sub(clean)
     }
 
     pub fn appended(&self) -> u32 {
@@ -196,6 +211,7 @@ impl Slot {
     pub fn begin_use(&self, segment_id: u64, frames: u32) {
         self.poisoned.store(false, Ordering::Release);
         self.live_sectors.store(0, Ordering::Relaxed);
+        self.clean_sectors.store(0, Ordering::Relaxed);
         // A volume may still remember what it appended in the last use: the new id goes first, and tells it to forget.
         self.segment_id.store(segment_id, Ordering::SeqCst);
         self.synced.store(frames, Ordering::SeqCst);
@@ -300,6 +316,17 @@ impl Slots {
         }
     }
 
+    /// Counts what the index of data that is in the store says of a slot, besides [`Self::count_refs`].
+    pub fn count_clean(&self, refs: Refs) {
+        let slot = self.get(refs.slot);
+        slot.clean_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
+        if refs.extents > 0 {
+            slot.clean_extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        } else if refs.extents < 0 {
+            slot.clean_extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        }
+    }
+
     /// How stable the frames before `end` of segment `segment_id`, last seen in `slot`, are.
     pub fn stability(&self, slot: u32, segment_id: u64, end: u32) -> Stability {
         let found = self.get(slot);
@@ -377,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_slot_costs_little_until_it_is_used() {
-        assert!(size_of::<Slot>() <= 104, "{} bytes", size_of::<Slot>());
+        assert!(size_of::<Slot>() <= 120, "{} bytes", size_of::<Slot>());
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct ShardStats {
     pub reads_now: Counter,
     /// Pieces of READs that waited for the disk.
     pub reads_waited: Counter,
+    /// READs that needed something of the store.
+    pub reads_remote: Counter,
     /// READs that failed.
     pub read_errors: Counter,
     /// Times a write was told to wait for a moment because the cache fills up.
@@ -52,8 +54,10 @@ pub struct CacheStats {
     pub limit_bytes: u64,
     /// Bytes of segments that are not free.
     pub used_bytes: u64,
-    /// Bytes of sectors that the index refers to. All of them are dirty as long as no store takes them.
-    pub live_bytes: u64,
+    /// Bytes of data that are not in the store.
+    pub dirty_bytes: u64,
+    /// Bytes of data that are in the store, and here as well.
+    pub clean_bytes: u64,
     /// Extents in all indexes.
     pub extents: u64,
     /// Frames that did not match their checksum since the cache was opened.
@@ -64,4 +68,6 @@ pub struct CacheStats {
     pub segments_cleaned: u64,
     /// Bytes moved by cleaning.
     pub cleaned_bytes: u64,
+    /// Bytes forgotten because the store has them.
+    pub evicted_bytes: u64,
 }

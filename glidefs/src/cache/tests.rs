@@ -52,7 +52,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
         on_full: OnFull::Wait,
     };
     let disk = Arc::new(Directory::new(directory.path()));
-    Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[VOLUME]).unwrap().0
+    Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[VOLUME])).unwrap().0
 }
 
 /// A worker that owns every second block of the volume, and knows what is in each.
@@ -96,7 +96,7 @@ impl Worker {
                 written.push(number);
             } else if kind < 7 && !written.contains(&number) {
                 let token = Block { number, expected: Some(version), bytes: vec![1; FRAME_BYTES] };
-                self.shard.read(&self.volume, range, token);
+                self.shard.read(&self.volume, range, None, token);
             } else {
                 self.shard.flush(&self.volume, Block { number, expected: None, bytes: Vec::new() });
             }
@@ -215,7 +215,7 @@ fn workers_on_threads_read_what_they_wrote_while_the_keeper_cleans_beside_them()
     for (number, version) in (0..).zip(versions) {
         let range = SectorRange::new(number * BLOCK_SECTORS, BLOCK_SECTORS).unwrap();
         let token = Block { number, expected: Some(version), bytes: vec![1; FRAME_BYTES] };
-        worker.shard.read(&worker.volume, range, token);
+        worker.shard.read(&worker.volume, range, None, token);
         while worker.collect() == 0 {
             worker.work();
         }

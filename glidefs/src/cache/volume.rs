@@ -1,12 +1,16 @@
-//! One export's data in the cache: its index, its history's position, and what of it is not stable yet.
+//! One export's data in the cache: its index, its history's position, what of it is not stable yet, and the cut that is
+//! on its way to the store.
 //!
-//! Does not own segments. Invariants: a sequence number is given out once; everything this volume appended and that is
-//! not known to be stable is in `unsynced` before the request that appended it is acknowledged.
+//! Does not own segments, nor when a cut is made (`flush`). Invariants: a sequence number is given out once; everything this
+//! volume appended and that is not known to be stable is in `unsynced` before the request that appended it is acknowledged;
+//! a cut is complete when every write it covers has been appended or has failed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::error::IoError;
-use super::index::{Backing, Extent, Index, Piece};
+use super::flush::{Fill, Link, Tie};
+use super::index::{Backing, Extent, Piece};
+use super::layers::{Layers, Marks};
 use super::slots::{Slots, Stability};
 use crate::units::{ExportId, SectorRange, Seq};
 
@@ -14,15 +18,24 @@ use crate::units::{ExportId, SectorRange, Seq};
 #[derive(Debug)]
 pub struct Volume {
     id: ExportId,
+    /// The store's side of it; none where there is no store.
+    tie: OnceLock<Tie>,
     /// Held for one index operation at a time.
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    index: Index,
+    layers: Layers,
     /// Last sequence number given out.
     last_seq: u64,
+    /// Nothing up to here is taken from the log by recovery.
+    evicted: Seq,
+    /// Sequence numbers given out that have neither been appended nor failed, and those of them that the cut covers.
+    under_way: u64,
+    under_way_in_cut: u64,
+    /// The next FLUSH makes a cut.
+    cut_at_flush: bool,
     unsynced: Vec<Place>,
     removed: bool,
 }
@@ -44,10 +57,48 @@ impl Place {
     }
 }
 
+/// Figures of one volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeFigures {
+    /// Extents in the index.
+    pub extents: u64,
+    /// Bytes of data that are not in the store.
+    pub dirty_bytes: u64,
+    /// Bytes of data that are in the store and in the log.
+    pub clean_bytes: u64,
+    /// Last sequence number given out.
+    pub last_seq: Seq,
+    /// Everything up to here is in the store.
+    pub flushed: Seq,
+}
+
+/// How far a cut is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CutState {
+    /// There is none.
+    None,
+    /// Writes that it covers are being appended.
+    Landing,
+    /// It is what it will be: everything up to here.
+    Complete(Seq),
+}
+
 impl Volume {
     /// An empty volume.
     pub fn new(id: ExportId) -> Self {
-        Self { id, inner: Mutex::default() }
+        Self::at(id, Marks::default())
+    }
+
+    /// A volume that is in the store up to `marks.flushed`, with nothing of it here.
+    pub(super) fn at(id: ExportId, marks: Marks) -> Self {
+        let flushed = marks.flushed.max(marks.evicted);
+        let inner = Inner {
+            layers: Layers::new(flushed),
+            last_seq: flushed.0,
+            evicted: marks.evicted,
+            ..Inner::default()
+        };
+        Self { id, tie: OnceLock::new(), inner: Mutex::new(inner) }
     }
 
     /// Whose data it is.
@@ -55,10 +106,92 @@ impl Volume {
         self.id
     }
 
-    /// Extents in the index, and bytes of data they map.
-    pub fn size(&self) -> (u64, u64) {
+    /// Figures at this moment.
+    pub fn figures(&self) -> VolumeFigures {
         let inner = self.lock();
-        (inner.index.len() as u64, inner.index.live_bytes())
+        VolumeFigures {
+            extents: inner.layers.len() as u64,
+            dirty_bytes: inner.layers.dirty_bytes(),
+            clean_bytes: inner.layers.clean_bytes(),
+            last_seq: Seq(inner.last_seq),
+            flushed: inner.layers.flushed(),
+        }
+    }
+
+    /// The store's side, where there is a store.
+    pub(super) fn tie(&self) -> Option<&Tie> {
+        self.tie.get()
+    }
+
+    /// Ties the volume to `remote`, its counterpart in the store, which knows `stored_sectors` of its `size_sectors`. What it
+    /// holds already is flushed like new data. Call it before the first request, and once.
+    pub fn tie_to(
+        &self,
+        remote: crate::store::volume::Volume,
+        link: Arc<Link>,
+        size_sectors: u64,
+        stored_sectors: u64,
+    ) {
+        let tied = self.tie.set(Tie::new(remote, link, size_sectors, stored_sectors));
+        debug_assert!(tied.is_ok(), "tied twice");
+        if self.has_to_flush() {
+            self.announce();
+        }
+    }
+
+    /// The counterpart in the store.
+    pub fn remote(&self) -> Option<&crate::store::volume::Volume> {
+        self.tie.get().map(Tie::remote)
+    }
+
+    /// Tells the store of the export's new size, sectors.
+    pub fn resize(&self, size_sectors: u64) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_size(size_sectors);
+            tie.ask(self.id);
+        }
+    }
+
+    /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
+    ///
+    /// # Errors
+    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Removed`], and [`IoError::Store`] where there is no
+    /// store. A store that is away is waited for.
+    pub async fn flushed(&self) -> Result<Seq, IoError> {
+        let tie = self.tie.get().ok_or(IoError::Store)?;
+        let target = self.figures().last_seq;
+        loop {
+            let progress = tie.progress().notified();
+            if tie.is_fenced() {
+                return Err(IoError::Fenced);
+            }
+            if self.is_removed() {
+                return Err(IoError::Removed(self.id));
+            }
+            let flushed = self.figures().flushed;
+            if flushed >= target && !tie.has_new_size() {
+                return Ok(flushed);
+            }
+            tie.ask(self.id);
+            progress.await;
+        }
+    }
+
+    /// Whether another writer has the volume, so that nothing of it may be served here.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.tie.get().is_some_and(Tie::is_fenced)
+    }
+
+    /// Whether something of it is not in the store.
+    pub(super) fn has_to_flush(&self) -> bool {
+        let figures = self.figures();
+        figures.last_seq > figures.flushed || self.tie.get().is_some_and(Tie::has_new_size)
+    }
+
+    fn announce(&self) {
+        if let Some(tie) = self.tie.get() {
+            tie.announce(self.id);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -66,86 +199,206 @@ impl Volume {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives out `count` sequence numbers and returns the first.
+    /// Gives out `count` sequence numbers and returns the first. Each is given back with [`Self::appended`] or
+    /// [`Self::failed`].
     pub(super) fn next_seqs(&self, count: u64) -> Seq {
         let mut inner = self.lock();
         let first = inner.last_seq + 1;
         inner.last_seq += count;
+        inner.under_way += count;
         Seq(first)
     }
 
-    /// Makes appended extents readable, and remembers that they end at `place`, which may not be stable yet.
+    /// Makes appended extents readable, `count` of them from `first` on, and remembers that they end at `place`, which may
+    /// not be stable yet.
     pub(super) fn appended(
         &self,
         slots: &Slots,
-        extents: impl Iterator<Item = Extent>,
+        first: Seq,
+        extents: impl ExactSizeIterator<Item = Extent>,
         place: Place,
     ) -> Result<(), IoError> {
         let mut inner = self.lock();
         if inner.removed {
             return Err(IoError::Removed(self.id));
         }
+        let was_empty = inner.layers.is_active_empty();
+        inner.landed(first, extents.len() as u64);
         for extent in extents {
-            inner.insert(slots, extent);
+            inner.layers.insert(slots, extent);
         }
         inner.remember(slots, place);
+        let announce = was_empty && !inner.layers.is_active_empty();
+        drop(inner);
+        if announce {
+            self.announce();
+        }
         Ok(())
+    }
+
+    /// Gives back `count` sequence numbers from `first` on that were not appended.
+    pub(super) fn failed(&self, first: Seq, count: u64) {
+        self.lock().landed(first, count);
     }
 
     /// Makes the copy of an extent the one to read, where nothing newer is.
     pub(super) fn relocated(&self, slots: &Slots, extent: Extent) {
         let mut inner = self.lock();
         if !inner.removed {
-            inner.insert(slots, extent);
+            inner.layers.insert(slots, extent);
         }
     }
 
-    /// Puts back an extent found by recovery, which is stable.
-    pub(super) fn recovered(&self, slots: &Slots, extents: impl Iterator<Item = Extent>) {
+    /// Puts back an extent found by recovery, which is stable; `false` when newer data may have left the log since.
+    pub(super) fn recovered(&self, slots: &Slots, extent: Extent) -> bool {
         let mut inner = self.lock();
-        for extent in extents {
-            inner.last_seq = inner.last_seq.max(extent.seq.0);
-            inner.insert(slots, extent);
+        inner.last_seq = inner.last_seq.max(extent.seq.0);
+        if extent.seq <= inner.evicted {
+            return false;
         }
+        inner.layers.insert(slots, extent);
+        true
     }
 
     /// Where the newest content of `range` is, in order. The slots of pieces with data are pinned: unpin each.
     pub(super) fn plan(&self, slots: &Slots, range: SectorRange, plan: &mut Vec<Piece>) {
         let inner = self.lock();
-        inner.index.lookup(range, |piece| {
-            if let Some(last) = plan.last_mut()
-                && let Some(joined) = join(last, &piece)
-            {
-                *last = joined;
-                return;
-            }
-            if let Some(Backing::Data { slot, .. }) = piece.backing {
-                slots.get(slot).pin();
-            }
-            plan.push(piece);
-        });
+        inner.layers.lookup(range, |piece| add_to(plan, slots, piece));
     }
 
-    /// What of `range` still comes from write `seq` in `slot`.
-    pub(super) fn live_parts(
+    /// Same for what the cut holds of `range`.
+    pub(super) fn plan_cut(&self, slots: &Slots, range: SectorRange, plan: &mut Vec<Piece>) {
+        let inner = self.lock();
+        inner.layers.frozen().lookup(range, |piece| add_to(plan, slots, piece));
+    }
+
+    /// The smallest range that has all sectors of `range` of which there is nothing here.
+    pub(super) fn missing(&self, range: SectorRange) -> Option<SectorRange> {
+        let mut missing: Option<(u64, u64)> = None;
+        self.lock().layers.lookup(range, |piece| {
+            if piece.backing.is_none() {
+                let start = missing.map_or(piece.range.start(), |(start, _)| start);
+                missing = Some((start, piece.range.end()));
+            }
+        });
+        missing.and_then(|(start, end)| SectorRange::new(start, end - start))
+    }
+
+    /// Fetches from the store what is not here of `range`; `None` when nothing is missing any more. The answer may be
+    /// awaited anywhere.
+    pub fn fetch(&self, range: SectorRange) -> Option<tokio::sync::oneshot::Receiver<Result<Fill, IoError>>> {
+        let missing = self.missing(range)?;
+        Some(self.tie.get()?.fetch(missing, self.id))
+    }
+
+    /// What of `range` still comes from write `seq` in `slot` and is not in the store.
+    pub(super) fn dirty_parts(
         &self,
         range: SectorRange,
         seq: Seq,
         slot: u32,
-        mut visit: impl FnMut(SectorRange),
+        visit: impl FnMut(SectorRange),
     ) {
-        self.lock().index.lookup(range, |piece| {
-            if piece.seq == seq && piece.backing.is_some_and(|backing| backing.slot() == slot) {
-                visit(piece.range);
-            }
-        });
+        self.lock().layers.dirty_parts(range, seq, slot, visit);
+    }
+
+    /// Whether what write `seq` wrote is in the store, and may be forgotten.
+    pub(super) fn is_clean(&self, seq: Seq) -> bool {
+        self.lock().layers.is_clean(seq)
+    }
+
+    /// Forgets what of `range` comes from write `seq` in `slot`, if it is in the store.
+    pub(super) fn evict(&self, slots: &Slots, range: SectorRange, seq: Seq, slot: u32) {
+        self.lock().layers.evict(slots, range, seq, slot);
     }
 
     /// Adds to `needs` every place that must become stable for a FLUSH; fails when one of them never will.
-    pub(super) fn unsynced(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<(), IoError> {
+    /// Returns what the FLUSH covers.
+    pub(super) fn flush(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<Seq, IoError> {
         let mut inner = self.lock();
+        if inner.cut_at_flush {
+            inner.freeze();
+        }
+        let covers = Seq(inner.last_seq);
+        inner.unsynced(slots, needs).map(|()| covers)
+    }
+
+    /// Adds to `needs` every place that must become stable before the cut may leave the host.
+    pub(super) fn unsynced(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<(), IoError> {
+        self.lock().unsynced(slots, needs)
+    }
+
+    /// Makes a cut at the next FLUSH, unless there is one.
+    pub(super) fn cut_at_flush(&self) {
+        let mut inner = self.lock();
+        inner.cut_at_flush = inner.layers.cut() == inner.layers.flushed();
+    }
+
+    /// Makes a cut now, unless there is one.
+    pub(super) fn cut_now(&self) {
+        let mut inner = self.lock();
+        if inner.layers.cut() == inner.layers.flushed() {
+            inner.freeze();
+        }
+    }
+
+    /// How far the cut is.
+    pub(super) fn cut_state(&self) -> CutState {
+        let inner = self.lock();
+        match inner.layers.cut() {
+            cut if cut == inner.layers.flushed() => CutState::None,
+            _ if inner.under_way_in_cut > 0 => CutState::Landing,
+            cut => CutState::Complete(cut),
+        }
+    }
+
+    /// The extents of the cut.
+    pub(super) fn cut_extents(&self) -> Vec<Extent> {
+        self.lock().layers.frozen().iter().collect()
+    }
+
+    /// Takes note that the store has some of the cut's extents, up to `count`; `true` when there are no more.
+    pub(super) fn thaw_some(&self, slots: &Slots, count: usize) -> bool {
+        self.lock().layers.thaw_some(slots, count)
+    }
+
+    /// Takes the cut back. What it held is cut again later.
+    pub(super) fn undo_cut(&self, slots: &Slots) {
+        self.lock().layers.undo(slots);
+        self.announce();
+    }
+
+    /// Forgets all data, for ever.
+    pub(super) fn remove(&self, slots: &Slots) {
+        let mut inner = self.lock();
+        inner.layers.clear(slots);
+        inner.unsynced = Vec::new();
+        inner.removed = true;
+    }
+
+    /// Whether the data was forgotten.
+    pub(super) fn is_removed(&self) -> bool {
+        self.lock().removed
+    }
+}
+
+impl Inner {
+    fn freeze(&mut self) {
+        self.cut_at_flush = false;
+        self.under_way_in_cut = self.under_way;
+        self.layers.freeze(Seq(self.last_seq));
+    }
+
+    fn landed(&mut self, first: Seq, count: u64) {
+        self.under_way = self.under_way.saturating_sub(count);
+        if first <= self.layers.cut() {
+            self.under_way_in_cut = self.under_way_in_cut.saturating_sub(count);
+        }
+    }
+
+    fn unsynced(&mut self, slots: &Slots, needs: &mut Vec<Place>) -> Result<(), IoError> {
         let mut outcome = Ok(());
-        inner.unsynced.retain(|place| match place.stability(slots) {
+        self.unsynced.retain(|place| match place.stability(slots) {
             Stability::Stable => false,
             Stability::Unsynced => {
                 needs.push(*place);
@@ -159,20 +412,6 @@ impl Volume {
         outcome
     }
 
-    /// Forgets all data, for ever.
-    pub(super) fn remove(&self, slots: &Slots) {
-        let mut inner = self.lock();
-        inner.index.clear(&mut |refs| slots.count_refs(refs));
-        inner.unsynced = Vec::new();
-        inner.removed = true;
-    }
-}
-
-impl Inner {
-    fn insert(&mut self, slots: &Slots, extent: Extent) {
-        self.index.insert(extent, &mut |refs| slots.count_refs(refs));
-    }
-
     fn remember(&mut self, slots: &Slots, place: Place) {
         let same = |known: &&mut Place| known.slot == place.slot && known.segment_id == place.segment_id;
         if let Some(known) = self.unsynced.iter_mut().find(same) {
@@ -182,6 +421,20 @@ impl Inner {
         self.unsynced.retain(|known| known.stability(slots) != Stability::Stable);
         self.unsynced.push(place);
     }
+}
+
+/// Adds a piece to a plan, pinning its slot unless it is one with the last.
+fn add_to(plan: &mut Vec<Piece>, slots: &Slots, piece: Piece) {
+    if let Some(last) = plan.last_mut()
+        && let Some(joined) = join(last, &piece)
+    {
+        *last = joined;
+        return;
+    }
+    if let Some(Backing::Data { slot, .. }) = piece.backing {
+        slots.get(slot).pin();
+    }
+    plan.push(piece);
 }
 
 /// One piece for both, when `next` continues `last` in the export and in the segment.
@@ -216,13 +469,26 @@ mod tests {
         slots
     }
 
+    impl Volume {
+        /// Appends extents whose numbers were not given out.
+        fn append<const N: usize>(
+            &self,
+            slots: &Slots,
+            extents: [Extent; N],
+            place: Place,
+        ) -> Result<(), IoError> {
+            let first = extents[0].seq;
+            self.appended(slots, first, extents.into_iter(), place)
+        }
+    }
+
     const PLACE: Place = Place { slot: 0, segment_id: 1, end: 9 };
 
     #[test]
     fn a_slot_counts_the_sectors_and_extents_that_refer_to_it() {
         let (slots, volume) = (slots(), Volume::new(ExportId(1)));
-        volume.appended(&slots, [data(0, 16, 1, 16)].into_iter(), PLACE).unwrap();
-        volume.appended(&slots, [data(4, 4, 2, 40)].into_iter(), PLACE).unwrap();
+        volume.append(&slots, [data(0, 16, 1, 16)], PLACE).unwrap();
+        volume.append(&slots, [data(4, 4, 2, 40)], PLACE).unwrap();
         assert_eq!((slots.get(0).extents(), slots.get(0).live_sectors()), (3, 16));
         let moved = Extent { backing: Backing::Data { slot: 1, sector: 8 }, ..data(0, 16, 1, 0) };
         volume.relocated(&slots, moved);
@@ -236,16 +502,16 @@ mod tests {
     fn a_removed_volume_takes_no_data_back() {
         let (slots, volume) = (slots(), Volume::new(ExportId(1)));
         volume.remove(&slots);
-        let appended = volume.appended(&slots, [data(0, 8, 1, 16)].into_iter(), PLACE);
+        let appended = volume.append(&slots, [data(0, 8, 1, 16)], PLACE);
         assert_eq!(appended, Err(IoError::Removed(ExportId(1))));
         volume.relocated(&slots, data(0, 8, 1, 16));
-        assert_eq!(volume.size(), (0, 0));
+        assert_eq!(volume.figures(), VolumeFigures::default());
     }
 
     #[test]
     fn pieces_that_continue_each_other_are_read_as_one_with_one_pin() {
         let (slots, volume) = (slots(), Volume::new(ExportId(1)));
-        volume.appended(&slots, [data(0, 8, 1, 16), data(8, 8, 2, 24)].into_iter(), PLACE).unwrap();
+        volume.append(&slots, [data(0, 8, 1, 16), data(8, 8, 2, 24)], PLACE).unwrap();
         let mut plan = Vec::new();
         volume.plan(&slots, range(0, 16), &mut plan);
         assert_eq!(plan.len(), 1);
@@ -258,7 +524,7 @@ mod tests {
     fn a_flush_needs_only_what_is_not_stable_and_fails_when_that_is_lost() {
         let (slots, volume) = (slots(), Volume::new(ExportId(1)));
         let mut needs = Vec::new();
-        volume.appended(&slots, [data(0, 8, 1, 16)].into_iter(), PLACE).unwrap();
+        volume.append(&slots, [data(0, 8, 1, 16)], PLACE).unwrap();
         volume.unsynced(&slots, &mut needs).unwrap();
         assert_eq!(needs, [PLACE]);
         assert!(slots.get(0).begin_sync());
@@ -266,8 +532,48 @@ mod tests {
         needs.clear();
         volume.unsynced(&slots, &mut needs).unwrap();
         assert_eq!(needs, []);
-        volume.appended(&slots, [data(0, 8, 2, 16)].into_iter(), Place { end: 12, ..PLACE }).unwrap();
+        volume.append(&slots, [data(0, 8, 2, 16)], Place { end: 12, ..PLACE }).unwrap();
         slots.get(0).poison();
         assert_eq!(volume.unsynced(&slots, &mut needs), Err(IoError::Sync));
+    }
+
+    #[test]
+    fn a_cut_is_complete_when_every_write_that_began_before_it_has_landed() {
+        let (slots, volume) = (slots(), Volume::new(ExportId(1)));
+        let (first, second, third) = (volume.next_seqs(1), volume.next_seqs(1), volume.next_seqs(1));
+        let appended = |seq: Seq| {
+            let extents = [data(seq.0 * 8, 8, seq.0, 16)];
+            volume.appended(&slots, seq, extents.into_iter(), PLACE).unwrap();
+        };
+        appended(third);
+        volume.cut_at_flush();
+        assert_eq!(volume.cut_state(), CutState::None);
+        volume.flush(&slots, &mut Vec::new()).unwrap();
+        assert_eq!(volume.cut_state(), CutState::Landing);
+        let later = volume.next_seqs(1);
+        appended(later);
+        volume.failed(first, 1);
+        assert_eq!(volume.cut_state(), CutState::Landing);
+        appended(second);
+        assert_eq!(volume.cut_state(), CutState::Complete(third));
+        let seqs: Vec<Seq> = volume.cut_extents().iter().map(|extent| extent.seq).collect();
+        assert_eq!(seqs, [second, third], "what came later is not in it");
+        assert!(volume.thaw_some(&slots, 8));
+        let figures = volume.figures();
+        assert_eq!((figures.flushed, figures.last_seq), (third, later));
+        assert_eq!((figures.dirty_bytes, figures.clean_bytes), (4096, 8192));
+    }
+
+    #[test]
+    fn recovery_takes_for_clean_what_was_flushed_and_leaves_out_what_was_evicted() {
+        let marks = Marks { flushed: Seq(20), evicted: Seq(10) };
+        let (slots, volume) = (slots(), Volume::at(ExportId(1), marks));
+        assert!(!volume.recovered(&slots, data(0, 8, 10, 16)));
+        assert!(volume.recovered(&slots, data(8, 8, 11, 24)));
+        assert!(volume.recovered(&slots, data(16, 8, 21, 32)));
+        let figures = volume.figures();
+        assert_eq!((figures.dirty_bytes, figures.clean_bytes), (4096, 4096));
+        assert_eq!(volume.missing(range(0, 24)), Some(range(0, 8)));
+        assert_eq!(volume.next_seqs(1), Seq(22));
     }
 }

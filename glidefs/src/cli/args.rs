@@ -77,6 +77,11 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: ExportCommand,
     },
+    /// Make, list and delete snapshots of exports
+    Snapshot {
+        #[command(subcommand)]
+        command: SnapshotCommand,
+    },
     /// Show how the daemon is
     Status {
         /// Print JSON
@@ -117,17 +122,58 @@ pub(super) enum ExportCommand {
         /// Size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,
-        /// Queues of the device [default: as configured]
-        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
-        queues: Option<u16>,
-        /// Requests in flight a queue [default: as configured]
-        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUE_DEPTH_MAX)))]
-        queue_depth: Option<u16>,
+        #[command(flatten)]
+        device: Device,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Open an export from the store, on this host
+    #[command(after_help = "Examples:\n  \
+        glidefs export open vm-1\n  \
+        glidefs export list --store      what there is to open\n\n\
+        The host that had it open loses it: its export stops, and what it had not flushed stays in its cache. Opening \
+        what is open here is no error.")]
+    Open {
+        #[command(flatten)]
+        names: Names,
+        #[command(flatten)]
+        device: Device,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make an export with the content of another one
+    #[command(after_help = "Examples:\n  \
+        glidefs export fork golden vm-2\n  \
+        glidefs export fork golden vm-3 --snapshot monday\n\n\
+        No data is copied, whatever the size. Both go their own way from then on, and either can be deleted.")]
+    Fork {
+        #[command(flatten)]
+        name: Name,
+        /// Name of the new export
+        #[arg(value_name = "NEW", value_parser = ExportName::new)]
+        new: ExportName,
+        /// Snapshot to begin with [default: the newest state]
+        #[arg(long, value_name = "NAME", value_parser = ExportName::new)]
+        snapshot: Option<ExportName>,
+        #[command(flatten)]
+        device: Device,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Bring everything that was acknowledged to the store, and wait until it is there
+    #[command(after_help = "Example:\n  glidefs export flush vm-1")]
+    Flush {
+        #[command(flatten)]
+        names: Names,
         #[command(flatten)]
         output: Output,
     },
     /// List all exports
+    #[command(after_help = "Examples:\n  glidefs export list\n  glidefs export list --store --json")]
     List {
+        /// List what the store holds, whoever has it open
+        #[arg(long)]
+        store: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -176,6 +222,55 @@ pub(super) enum ExportCommand {
         #[command(flatten)]
         output: Output,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SnapshotCommand {
+    /// Keep the state of an export, with all that was acknowledged before
+    #[command(after_help = "Example:\n  glidefs snapshot create vm-1 before-upgrade")]
+    Create {
+        #[command(flatten)]
+        snapshot: SnapshotName,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the snapshots of an export
+    List {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Give a snapshot up
+    #[command(after_help = "Deleting what does not exist is no error.")]
+    Delete {
+        #[command(flatten)]
+        snapshot: SnapshotName,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// A snapshot of an export.
+#[derive(Debug, Args)]
+pub(super) struct SnapshotName {
+    /// Name of the export
+    #[arg(value_name = "NAME", value_parser = ExportName::new)]
+    pub name: ExportName,
+    /// Name of the snapshot
+    #[arg(value_name = "SNAPSHOT", value_parser = ExportName::new)]
+    pub snapshot: ExportName,
+}
+
+/// What a device is like.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Device {
+    /// Queues of the device [default: as configured]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+    pub queues: Option<u16>,
+    /// Requests in flight a queue [default: as configured]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUE_DEPTH_MAX)))]
+    pub queue_depth: Option<u16>,
 }
 
 #[derive(Debug, Args)]

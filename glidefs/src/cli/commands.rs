@@ -8,10 +8,13 @@ use clap::CommandFactory;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
-use super::args::{Cli, ExportCommand};
+use super::args::{Cli, ExportCommand, SnapshotCommand};
 use super::client::{Client, ClientError};
 use super::{CliError, emit, print};
-use crate::api::wire::{CreateRequest, Deleted, Export, ResizeRequest, Size, Status};
+use crate::api::wire::{
+    CreateRequest, Deleted, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest, Size, Snapshot,
+    SnapshotRequest, Status, StoredExport,
+};
 use crate::config::ByteSize;
 use crate::config::keys::commented_config;
 use crate::router::ExportName;
@@ -62,20 +65,53 @@ pub(super) async fn status(client: &Client, json: bool) -> Result<(), CliError> 
 /// `glidefs export …`
 pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
-        ExportCommand::Create { names, size, queues, queue_depth, output } => {
+        ExportCommand::Create { names, size, device, output } => {
             let create = |name: ExportName| async move {
                 let request = CreateRequest {
                     name: name.to_string(),
                     size: Size(ByteSize(size.bytes())),
-                    queues: queues.map(Into::into),
-                    queue_depth: queue_depth.map(Into::into),
+                    queues: device.queues.map(Into::into),
+                    queue_depth: device.queue_depth.map(Into::into),
                 };
                 client.post("/v1/exports", &request).await
             };
             let exports: Vec<Export> = for_each(names.names, create).await?;
             answer_each(output.json, &exports, print::export, print::exports)
         }
-        ExportCommand::List { output } => {
+        ExportCommand::Open { names, device, output } => {
+            let request = OpenRequest {
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+            };
+            let open = |name: ExportName| {
+                let request = &request;
+                async move { client.post(&path(&name, "/open"), request).await }
+            };
+            let exports: Vec<Export> = for_each(names.names, open).await?;
+            answer_each(output.json, &exports, print::export, print::exports)
+        }
+        ExportCommand::Fork { name, new, snapshot, device, output } => {
+            let request = ForkRequest {
+                name: new.to_string(),
+                snapshot: snapshot.map(|name| name.to_string()),
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+            };
+            let export: Export = client.post(&path(&name.name, "/fork"), &request).await?;
+            answer(output.json, &export, print::export)
+        }
+        ExportCommand::Flush { names, output } => {
+            let flush = |name: ExportName| async move { client.post(&path(&name, "/flush"), &()).await };
+            let flushed: Vec<Flushed> = for_each(names.names, flush).await?;
+            let lines =
+                |flushed: &[Flushed]| flushed.iter().map(print::flushed).collect::<Vec<_>>().join("\n");
+            answer_each(output.json, &flushed, print::flushed, lines)
+        }
+        ExportCommand::List { store: true, output } => {
+            let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
+            answer(output.json, &stored, |stored| print::stored(stored))
+        }
+        ExportCommand::List { store: false, output } => {
             let exports: Vec<Export> = client.get("/v1/exports").await?;
             answer(output.json, &exports, |exports| print::exports(exports))
         }
@@ -105,6 +141,26 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let lines =
                 |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");
             answer_each(output.json, &deleted, print::deleted, lines)
+        }
+    }
+}
+
+/// `glidefs snapshot …`
+pub(super) async fn snapshot(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
+    match command {
+        SnapshotCommand::Create { snapshot, output } => {
+            let request = SnapshotRequest { name: snapshot.snapshot.to_string() };
+            let taken: Snapshot = client.post(&path(&snapshot.name, "/snapshots"), &request).await?;
+            answer(output.json, &taken, |taken| print::snapshots(std::slice::from_ref(taken)))
+        }
+        SnapshotCommand::List { name, output } => {
+            let snapshots: Vec<Snapshot> = client.get(&path(&name.name, "/snapshots")).await?;
+            answer(output.json, &snapshots, |snapshots| print::snapshots(snapshots))
+        }
+        SnapshotCommand::Delete { snapshot, output } => {
+            let below = format!("/snapshots/{}", snapshot.snapshot);
+            let deleted: Deleted = client.delete(&path(&snapshot.name, &below)).await?;
+            answer(output.json, &deleted, print::deleted)
         }
     }
 }

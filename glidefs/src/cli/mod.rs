@@ -114,6 +114,9 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         Command::Export { command } => {
             with_client(&cli.daemon, async |client| commands::export(client, command).await)
         }
+        Command::Snapshot { command } => {
+            with_client(&cli.daemon, async |client| commands::snapshot(client, command).await)
+        }
         Command::Status { json } => {
             with_client(&cli.daemon, async |client| commands::status(client, json).await)
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::api::wire::{Deleted, EngineStatus, Export, Status};
+use crate::api::wire::{Deleted, EngineStatus, Export, Flushed, Snapshot, Status, StoredExport};
 
 /// A number of bytes, to three digits or so.
 fn bytes(bytes: u64) -> String {
@@ -71,8 +71,37 @@ pub(super) fn deleted(deleted: &Deleted) -> String {
     if deleted.existed {
         format!("deleted {}", deleted.name)
     } else {
-        format!("there was no export {}", deleted.name)
+        format!("there was no {}", deleted.name)
     }
+}
+
+/// What became of a flush.
+pub(super) fn flushed(flushed: &Flushed) -> String {
+    format!("{}: everything up to write {} is in the store", flushed.name, flushed.sequence_number)
+}
+
+/// Snapshots, a line each.
+pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
+    if snapshots.is_empty() {
+        return "no snapshots".into();
+    }
+    let mut table = table(&["EXPORT", "SNAPSHOT", "CREATED"], &[]);
+    for snapshot in snapshots {
+        table.add_row([&snapshot.export, &snapshot.name, &snapshot.created]);
+    }
+    table.trim_fmt()
+}
+
+/// What the store holds, a line each.
+pub(super) fn stored(stored: &[StoredExport]) -> String {
+    if stored.is_empty() {
+        return "nothing in the store".into();
+    }
+    let mut table = table(&["NAME", "OPEN HERE"], &[]);
+    for export in stored {
+        table.add_row([export.name.as_str(), if export.open_here { "yes" } else { "no" }]);
+    }
+    table.trim_fmt()
 }
 
 /// How the daemon is.

@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, Parser};
 
-use super::args::{Cli, Command, DaemonArgs, ExportCommand};
+use super::args::{Cli, Command, DaemonArgs, Device, ExportCommand};
 use super::client::{Client, ClientError};
 use super::{CliError, commands, dispatch};
 use crate::api::wire;
@@ -78,8 +78,9 @@ fn what_is_measured_is_listed_with_commas() {
 fn sizes_take_units_and_options_may_stand_anywhere() {
     let cli = parse("glidefs export --socket /x create a --json --size 10GiB").unwrap();
     assert_eq!(cli.daemon.socket.to_str(), Some("/x"));
-    let Command::Export { command: ExportCommand::Create { names, size, output, queues: None, .. } } =
-        cli.command
+    let Command::Export {
+        command: ExportCommand::Create { names, size, output, device: Device { queues: None, .. }, .. },
+    } = cli.command
     else {
         panic!("not a create")
     };

@@ -85,12 +85,32 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "store",
         help: "The object store.",
-        keys: &[optional(
-            "url",
-            "\"s3://bucket/prefix\"",
-            "file:///directory, s3://bucket/prefix, memory://, or, where built in, gs:// and az://",
-            "Where exports are copied to. When it is not set, data stays in the local cache only.",
-        )],
+        keys: &[
+            optional(
+                "url",
+                "\"s3://bucket/prefix\"",
+                "file:///directory, s3://bucket/prefix, memory://, or, where built in, gs:// and az://",
+                "Where exports are copied to. When it is not set, data stays in the local cache only.",
+            ),
+            key(
+                "flush_interval",
+                "\"2s\"",
+                "10ms to 1h",
+                "An export that nobody has written to for so long is flushed to the store.",
+            ),
+            key(
+                "flush_age",
+                "\"30s\"",
+                "10ms to 24h",
+                "An export is flushed at the latest when its oldest data that are not in the store have this age.",
+            ),
+            key(
+                "flush_size",
+                "\"32MiB\"",
+                "64KiB to 1TiB",
+                "An export is flushed when it has this much data that are not in the store.",
+            ),
+        ],
     },
     Section {
         name: "api",

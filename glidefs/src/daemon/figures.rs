@@ -12,6 +12,7 @@ use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
+use crate::store::{Operation, StoreStats};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::engine::probe::{Figures, Probe};
@@ -23,6 +24,7 @@ pub struct Parts {
     pub workers: Vec<Worker>,
     pub cache: Cache,
     pub probe: Probe,
+    pub store: Option<Arc<StoreStats>>,
 }
 
 impl Parts {
@@ -59,7 +61,7 @@ impl Parts {
             let figures = |export: Arc<crate::export::Export>| metrics::ExportFigures {
                 name: export.name().to_owned(),
                 size_bytes: export.size_bytes(),
-                dirty_bytes: Some(export.volume().size().1),
+                dirty_bytes: Some(export.volume().figures().dirty_bytes),
                 queues: export.all_stats(),
             };
             router.exports().into_iter().map(figures).collect()
@@ -75,6 +77,9 @@ impl Parts {
         registry.register(Arc::new(move |out: &mut Samples| engine_samples(&probe, out)));
         let cache = self.cache.clone();
         registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
+        if let Some(stats) = self.store.clone() {
+            registry.register(Arc::new(move |out: &mut Samples| store_samples(&stats, out)));
+        }
         let shards: Vec<Arc<ShardStats>> =
             self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect();
         registry.register(Arc::new(move |out: &mut Samples| {
@@ -105,7 +110,7 @@ fn cache_status(stats: &CacheStats, dir: &str, probe: &Probe) -> wire::CacheStat
         probe: probe.figures.iter().map(engine_status).collect(),
         size_bytes: stats.limit_bytes,
         used_bytes: stats.used_bytes,
-        dirty_bytes: stats.live_bytes,
+        dirty_bytes: stats.dirty_bytes,
         corrupt_frames: stats.corrupt_frames,
     }
 }
@@ -150,18 +155,34 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheSizeSegments, stats.segments),
         (Metric::CacheSize, stats.limit_bytes),
         (Metric::CacheUsed, stats.used_bytes),
-        (Metric::CacheLive, stats.live_bytes),
+        (Metric::CacheDirty, stats.dirty_bytes),
+        (Metric::CacheClean, stats.clean_bytes),
         (Metric::CacheExtents, stats.extents),
         (Metric::CacheCorruptFrames, stats.corrupt_frames),
         (Metric::CacheBadFooters, stats.bad_footers),
         (Metric::CacheCleanedSegments, stats.segments_cleaned),
         (Metric::CacheCleaned, stats.cleaned_bytes),
+        (Metric::CacheEvicted, stats.evicted_bytes),
     ];
     out.values(&[], plain);
 }
 
+fn store_samples(stats: &StoreStats, out: &mut Samples) {
+    for operation in Operation::ALL {
+        let of = stats.of(operation);
+        let cells = [
+            (Metric::StoreRequests, &of.requests),
+            (Metric::StoreBytes, &of.bytes),
+            (Metric::StoreRetries, &of.retries),
+            (Metric::StoreErrors, &of.errors),
+        ];
+        out.values(&[operation.name()], cells.map(|(metric, cell)| (metric, cell.get())));
+    }
+    out.value(Metric::StoreDamaged, &[], stats.damaged.get());
+}
+
 fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 12] = [
+    let cells: [(Metric, &Counter); 13] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),
@@ -171,6 +192,7 @@ fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
         (Metric::CacheSyncWaiters, &stats.sync_waiters),
         (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
+        (Metric::CacheReadsRemote, &stats.reads_remote),
         (Metric::CacheReadErrors, &stats.read_errors),
         (Metric::CacheWriteDelays, &stats.delays),
         (Metric::CacheWriteWaits, &stats.waits),

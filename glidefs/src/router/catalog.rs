@@ -4,9 +4,9 @@
 //! many operations in parallel cost few syncs. Does not own what a record means (`record`) nor the exports in memory
 //! (`Router`). Invariants: a change that was answered is on disk; an export id that was ever committed is never given again.
 //!
-//! Tables: `exports` maps an export id to a record, `meta` maps `schema_version` and `next_export_id` to a number.
+//! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `meta` maps `schema_version` and `next_export_id` to a number.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -14,12 +14,17 @@ use std::thread::JoinHandle;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::oneshot;
 
+use super::book::Book;
 use super::name::ExportName;
 use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
-use crate::units::ExportId;
+use super::stored::Stored;
+use crate::cache::Marks;
+use crate::store::volume::Resume;
+use crate::units::{ExportId, Seq};
 
 const EXPORTS: TableDefinition<u32, &[u8]> = TableDefinition::new("exports");
+const STORED: TableDefinition<u32, &[u8]> = TableDefinition::new("stored");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const SCHEMA_VERSION_KEY: &str = "schema_version";
 const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
@@ -104,16 +109,32 @@ pub enum CatalogError {
     },
 }
 
-/// A change of one export's entry.
-enum Change {
+/// A change of entries.
+#[derive(Debug)]
+pub(super) enum Change {
     Put(Record),
+    /// A new export, with its counterpart in the store if it has one.
+    Create(Record, Option<Resume>),
+    /// The counterpart goes on from another state.
+    Flushed(ExportId, Resume),
+    /// Nothing up to there may be taken from the log. Exports without a counterpart are passed over.
+    Evicted(Vec<(ExportId, Seq)>),
     Remove(ExportId),
 }
 
 /// A change that waits for its transaction.
-struct Waiting {
-    change: Change,
-    done: oneshot::Sender<Result<(), CatalogError>>,
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub change: Change,
+    pub done: oneshot::Sender<Result<(), CatalogError>>,
+}
+
+/// What the writer is told.
+#[derive(Debug)]
+pub(super) enum Message {
+    Change(Box<Waiting>),
+    /// The catalog is dropped.
+    Close,
 }
 
 /// The exports on disk.
@@ -121,8 +142,9 @@ struct Waiting {
 pub struct Catalog {
     path: PathBuf,
     loaded: Vec<(ExportName, Record)>,
+    stored: HashMap<ExportId, Stored>,
     next_export_id: u32,
-    changes: Option<mpsc::Sender<Waiting>>,
+    changes: mpsc::Sender<Message>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -143,14 +165,16 @@ impl Catalog {
         }
         let (entries, next) = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
+        let damaged = |id, source| CatalogError::Damaged { path: path.into(), id, source: Arc::new(source) };
         let mut loaded = Vec::with_capacity(entries.len());
-        for (id, bytes) in entries {
-            let record = Record::decode(&bytes).map_err(|source| CatalogError::Damaged {
-                path: path.into(),
-                id,
-                source: Arc::new(source),
-            })?;
+        let mut stored = HashMap::new();
+        for RawEntry { id, record, counterpart } in entries {
+            let record = Record::decode(&record).map_err(|source| damaged(id, source))?;
             loaded.push((id, record));
+            if let Some(bytes) = counterpart {
+                let counterpart = Stored::decode(&bytes).map_err(|source| damaged(id, source))?;
+                stored.insert(ExportId(id), counterpart);
+            }
         }
         let loaded =
             check(loaded, next).map_err(|what| CatalogError::Inconsistent { path: path.into(), what })?;
@@ -162,13 +186,28 @@ impl Catalog {
             .name("catalog".into())
             .spawn(move || write_until_closed(&database, &writer_path, &queue))
             .map_err(|error| open_error(redb::Error::Io(error)))?;
-        Ok(Self { path: path.into(), loaded, next_export_id, changes: Some(changes), writer: Some(writer) })
+        Ok(Self { path: path.into(), loaded, stored, next_export_id, changes, writer: Some(writer) })
     }
 
-    /// Ids of the exports whose data the cache must keep.
-    pub fn export_ids(&self) -> Vec<ExportId> {
+    /// The exports whose data the cache must keep, with how far they are in the store.
+    pub fn known(&self) -> Vec<(ExportId, Marks)> {
         let kept = self.loaded.iter().filter(|(_, record)| record.desired != Desired::Deleted);
-        kept.map(|(_, record)| record.export_id()).collect()
+        kept.map(|(_, record)| {
+            let id = record.export_id();
+            (id, self.stored.get(&id).map(Stored::marks).unwrap_or_default())
+        })
+        .collect()
+    }
+
+    /// What the store's side of each export that has one goes on from.
+    pub fn resumes(&self) -> HashMap<ExportId, Resume> {
+        // All of them were checked when they were decoded.
+        self.stored.iter().filter_map(|(id, stored)| Some((*id, stored.resume().ok()?))).collect()
+    }
+
+    /// Where the cache writes down how far exports are in the store.
+    pub fn book(&self) -> Book {
+        Book::new(self.changes.clone())
     }
 
     /// Hands over the entries read by [`Catalog::open`].
@@ -186,6 +225,15 @@ impl Catalog {
         self.change(Change::Put(record)).await
     }
 
+    /// Adds the entry of a new export, and what is known of its counterpart in the store; returns when it is on disk.
+    pub(super) async fn create(
+        &self,
+        record: Record,
+        counterpart: Option<Resume>,
+    ) -> Result<(), CatalogError> {
+        self.change(Change::Create(record, counterpart)).await
+    }
+
     /// Removes the entry of `id`; returns when that is on disk.
     pub(super) async fn remove(&self, id: ExportId) -> Result<(), CatalogError> {
         self.change(Change::Remove(id)).await
@@ -194,15 +242,15 @@ impl Catalog {
     async fn change(&self, change: Change) -> Result<(), CatalogError> {
         let closed = || CatalogError::Closed { path: self.path.clone() };
         let (done, answer) = oneshot::channel();
-        self.changes.as_ref().ok_or_else(closed)?.send(Waiting { change, done }).map_err(|_| closed())?;
+        self.changes.send(Message::Change(Box::new(Waiting { change, done }))).map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 }
 
 impl Drop for Catalog {
     fn drop(&mut self) {
-        // The writer ends when the last sender is gone; the file is closed when the writer has ended.
-        self.changes = None;
+        // The book may have senders still. The file is closed when the writer has ended.
+        let _ = self.changes.send(Message::Close);
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -219,6 +267,7 @@ fn initialise(database: &Database) -> Result<u64, redb::Error> {
             version
         } else {
             transaction.open_table(EXPORTS)?;
+            transaction.open_table(STORED)?;
             meta.insert(SCHEMA_VERSION_KEY, SCHEMA_VERSION)?;
             meta.insert(NEXT_EXPORT_ID_KEY, 1)?;
             SCHEMA_VERSION
@@ -232,17 +281,30 @@ fn initialise(database: &Database) -> Result<u64, redb::Error> {
     Ok(version)
 }
 
-/// Entries as they are on disk: export id and encoded record.
-type RawEntries = Vec<(u32, Vec<u8>)>;
+/// An entry as it is on disk.
+struct RawEntry {
+    id: u32,
+    record: Vec<u8>,
+    counterpart: Option<Vec<u8>>,
+}
 
 /// Every entry, and the next export id.
-fn read(database: &Database) -> Result<(RawEntries, u64), redb::Error> {
+fn read(database: &Database) -> Result<(Vec<RawEntry>, u64), redb::Error> {
     let transaction = database.begin_read()?;
     let next = transaction.open_table(META)?.get(NEXT_EXPORT_ID_KEY)?.map_or(0, |value| value.value());
+    let stored = match transaction.open_table(STORED) {
+        // Catalogs from before there were stores do not have it.
+        Err(redb::TableError::TableDoesNotExist(_)) => None,
+        table => Some(table?),
+    };
     let mut entries = Vec::new();
     for item in transaction.open_table(EXPORTS)?.iter()? {
         let (id, bytes) = item?;
-        entries.push((id.value(), bytes.value().to_vec()));
+        let counterpart = match &stored {
+            Some(stored) => stored.get(id.value())?.map(|bytes| bytes.value().to_vec()),
+            None => None,
+        };
+        entries.push(RawEntry { id: id.value(), record: bytes.value().to_vec(), counterpart });
     }
     Ok((entries, next))
 }
@@ -269,13 +331,20 @@ fn check(entries: Vec<(u32, Record)>, next: u64) -> Result<Vec<(ExportName, Reco
 }
 
 /// The writer thread: one transaction for all changes that wait, then their answers.
-fn write_until_closed(database: &Database, path: &Path, queue: &mpsc::Receiver<Waiting>) {
-    while let Ok(first) = queue.recv() {
+fn write_until_closed(database: &Database, path: &Path, queue: &mpsc::Receiver<Message>) {
+    let mut closed = false;
+    while !closed && let Ok(Message::Change(first)) = queue.recv() {
         let mut batch = vec![first];
         while batch.len() < CHANGES_PER_COMMIT_MAX
-            && let Ok(next) = queue.try_recv()
+            && let Ok(message) = queue.try_recv()
         {
-            batch.push(next);
+            match message {
+                Message::Change(next) => batch.push(next),
+                Message::Close => {
+                    closed = true;
+                    break;
+                }
+            }
         }
         let result = commit(database, &batch)
             .map_err(|source| CatalogError::Write { path: path.into(), source: Arc::new(source) });
@@ -286,22 +355,33 @@ fn write_until_closed(database: &Database, path: &Path, queue: &mpsc::Receiver<W
     }
 }
 
-fn commit(database: &Database, batch: &[Waiting]) -> Result<(), redb::Error> {
+fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut exports = transaction.open_table(EXPORTS)?;
+        let mut stored = transaction.open_table(STORED)?;
         let mut meta = transaction.open_table(META)?;
         let mut next = meta.get(NEXT_EXPORT_ID_KEY)?.map_or(1, |value| value.value());
         for waiting in batch {
             match &waiting.change {
-                Change::Put(record) => {
-                    let bytes =
-                        record.encode().map_err(|error| redb::Error::Io(std::io::Error::other(error)))?;
-                    exports.insert(record.id, bytes.as_slice())?;
-                    next = next.max(u64::from(record.id) + 1);
+                Change::Put(record) => put_record(&mut exports, &mut next, record)?,
+                Change::Create(record, counterpart) => {
+                    put_record(&mut exports, &mut next, record)?;
+                    if let Some(resume) = counterpart {
+                        put_stored(&mut stored, record.export_id(), |_| Some(Stored::of(resume)))?;
+                    }
+                }
+                Change::Flushed(id, resume) => {
+                    put_stored(&mut stored, *id, |known| Some(known?.advanced(resume)))?;
+                }
+                Change::Evicted(marks) => {
+                    for (id, seq) in marks {
+                        put_stored(&mut stored, *id, |known| Some(known?.evicted(*seq)))?;
+                    }
                 }
                 Change::Remove(id) => {
                     exports.remove(id.0)?;
+                    stored.remove(id.0)?;
                 }
             }
         }
@@ -311,9 +391,40 @@ fn commit(database: &Database, batch: &[Waiting]) -> Result<(), redb::Error> {
     Ok(())
 }
 
+/// Replaces the entry of an export.
+fn put_record(
+    table: &mut redb::Table<'_, u32, &[u8]>,
+    next: &mut u64,
+    record: &Record,
+) -> Result<(), redb::Error> {
+    let bytes = record.encode().map_err(|error| redb::Error::Io(std::io::Error::other(error)))?;
+    table.insert(record.id, bytes.as_slice())?;
+    *next = u64::from(record.id).saturating_add(1).max(*next);
+    Ok(())
+}
+
+/// Replaces what is known of an export's counterpart.
+fn put_stored(
+    table: &mut redb::Table<'_, u32, &[u8]>,
+    id: ExportId,
+    change: impl FnOnce(Option<Stored>) -> Option<Stored>,
+) -> Result<(), redb::Error> {
+    let other = |error| redb::Error::Io(std::io::Error::other(error));
+    let known = match table.get(id.0)? {
+        Some(bytes) => Some(Stored::decode(bytes.value()).map_err(|error| other(error.to_string()))?),
+        None => None,
+    };
+    if let Some(stored) = change(known) {
+        let bytes = stored.encode().map_err(|error| other(error.to_string()))?;
+        table.insert(id.0, bytes.as_slice())?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::tests::record;
+    use super::super::stored::tests::resume;
     use super::*;
 
     #[tokio::test]
@@ -328,7 +439,7 @@ mod tests {
         drop(catalog);
 
         let mut catalog = Catalog::open(&path).unwrap();
-        assert_eq!(catalog.export_ids(), [ExportId(1)]);
+        assert_eq!(catalog.known(), [(ExportId(1), Marks::default())]);
         assert_eq!(catalog.take_loaded(), [(ExportName::new("a").unwrap(), record(1, "a"))]);
         assert_eq!(catalog.next_export_id(), 3, "the id of a removed export is not given again");
     }
@@ -341,7 +452,34 @@ mod tests {
         let puts = (1..=200).map(|id| catalog.put(record(id, &format!("e{id}"))));
         assert!(futures_util::future::join_all(puts).await.iter().all(Result::is_ok));
         drop(catalog);
-        assert_eq!(Catalog::open(&path).unwrap().export_ids().len(), 200);
+        assert_eq!(Catalog::open(&path).unwrap().known().len(), 200);
+    }
+
+    #[tokio::test]
+    async fn what_the_cache_writes_down_is_read_after_a_restart() {
+        use crate::cache::Book as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("catalog.redb");
+        let catalog = Catalog::open(&path).unwrap();
+        catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
+        catalog.create(record(2, "b"), None).await.unwrap();
+        let book = catalog.book();
+        let written = tokio::task::spawn_blocking(move || {
+            book.flushed(ExportId(1), &resume(2, 70))?;
+            book.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
+            book.flushed(ExportId(1), &resume(3, 80)).map(|()| book)
+        });
+        let book = written.await.unwrap().unwrap();
+        drop(catalog);
+        assert!(book.evicted(&[]).is_err(), "the catalog is closed");
+
+        let catalog = Catalog::open(&path).unwrap();
+        let marks = Marks { flushed: Seq(80), evicted: Seq(50) };
+        assert_eq!(catalog.known(), [(ExportId(1), marks), (ExportId(2), Marks::default())]);
+        assert_eq!(catalog.resumes(), HashMap::from([(ExportId(1), resume(3, 80))]));
+        catalog.remove(ExportId(1)).await.unwrap();
+        drop(catalog);
+        assert!(Catalog::open(&path).unwrap().resumes().is_empty());
     }
 
     #[test]

@@ -5,6 +5,8 @@ use super::devices::DeviceError;
 use super::name::NameError;
 use super::size::SizeError;
 use super::state::ForbiddenTransition;
+use crate::cache::IoError;
+use crate::store::volume::VolumeError;
 
 /// Why an operation on an export failed.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +109,27 @@ pub enum RouterError {
         /// What went wrong.
         #[source]
         source: DeviceError,
+    },
+    /// The store refused or failed.
+    #[error("the store cannot serve export {name}")]
+    Store {
+        /// The export.
+        name: String,
+        /// What went wrong.
+        #[source]
+        source: VolumeError,
+    },
+    /// Something was asked for that needs a store.
+    #[error("there is no store: set `[store] url` in the configuration and restart the daemon")]
+    NoStore,
+    /// What was written could not be brought to the store.
+    #[error("export {name} cannot be flushed to the store")]
+    Flush {
+        /// The export.
+        name: String,
+        /// What went wrong.
+        #[source]
+        source: IoError,
     },
     /// The catalog could not be changed.
     #[error(transparent)]

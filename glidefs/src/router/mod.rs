@@ -21,10 +21,12 @@
 //! | `recovery` | what happens at start |
 //! | `devices`, `volumes` | the traits through which the router reaches devices and data |
 
+mod book;
 mod catalog;
 pub mod devices;
 mod entry;
 mod error;
+mod history;
 mod name;
 mod numbers;
 mod operations;
@@ -32,6 +34,7 @@ mod record;
 mod recovery;
 mod size;
 mod state;
+mod stored;
 #[cfg(test)]
 pub(crate) mod tests;
 mod volumes;
@@ -41,18 +44,19 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::OwnedRwLockReadGuard;
 
+pub use self::book::Book;
 pub use self::catalog::{Catalog, CatalogError};
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{Entry, Held};
 pub use self::error::RouterError;
 pub use self::name::{ExportName, NAME_CHARS_MAX, NameError};
 use self::numbers::Numbers;
-use self::operations::new_record;
+use self::operations::{Beginning, new_record};
 pub use self::operations::{CreateExport, Created, Deleted};
 pub use self::recovery::Recovery;
 pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
 pub use self::state::{Event, ForbiddenTransition, State};
-pub use self::volumes::Volumes;
+pub use self::volumes::{Source, Volumes};
 use crate::export::Export;
 use crate::units::ExportId;
 
@@ -154,7 +158,7 @@ impl Router {
             // Nobody can be stopping a router that is not made yet.
             let Ok(gate) = Arc::clone(&stopping).try_read_owned() else { continue };
             exports.numbers.take(record.device.number);
-            let volume = volumes.volume(record.export_id());
+            let volume = volumes.volume(record.export_id(), record.size_bytes, None);
             let held = Held::loaded(name.clone(), record, volume, gate);
             exports.by_name.insert(name, Arc::clone(held.entry()));
             loaded.push(held);
@@ -221,8 +225,22 @@ impl Router {
         }
     }
 
+    /// Whether there is room for another export at the moment.
+    fn may_add(&self) -> Result<(), RouterError> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        if exports.by_name.len() < self.options.exports_max {
+            return Ok(());
+        }
+        Err(RouterError::TooMany { max: self.options.exports_max })
+    }
+
     /// Adds an export that is not in the catalog yet, or gives the one that has its name.
-    fn add(&self, request: &CreateExport, gate: OwnedRwLockReadGuard<bool>) -> Result<Added, RouterError> {
+    fn add(
+        &self,
+        request: &CreateExport,
+        beginning: &Beginning,
+        gate: OwnedRwLockReadGuard<bool>,
+    ) -> Result<Added, RouterError> {
         let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = exports.by_name.get(&request.name) {
             return Ok(Added::Existing(Arc::clone(entry), gate));
@@ -233,8 +251,9 @@ impl Router {
         let id = exports.next_id;
         exports.next_id = id.checked_add(1).ok_or(RouterError::IdsExhausted)?;
         let number = exports.numbers.take_lowest();
-        let record = new_record(id, number, request, &self.options);
-        let held = Held::created(request.name.clone(), record, self.volumes.volume(ExportId(id)), gate);
+        let record = new_record(id, number, request, beginning.size, &self.options);
+        let volume = self.volumes.volume(ExportId(id), record.size_bytes, beginning.counterpart.as_ref());
+        let held = Held::created(request.name.clone(), record, volume, gate);
         exports.by_name.insert(request.name.clone(), Arc::clone(held.entry()));
         Ok(Added::New(held))
     }

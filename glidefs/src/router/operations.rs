@@ -14,20 +14,30 @@ use super::name::ExportName;
 use super::record::{Desired, DeviceRecord, Record};
 use super::size::ExportSize;
 use super::state::{Event, State};
+use super::volumes::Source;
 use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
 use crate::observe::chain;
+use crate::store::volume::Resume;
+use crate::units::SECTOR_BYTES;
 
 /// What a new export is to be like.
 #[derive(Clone, Debug)]
 pub struct CreateExport {
     /// Its name.
     pub name: ExportName,
-    /// Its size.
-    pub size: ExportSize,
+    /// Where its content comes from, and with it its size.
+    pub source: Source,
     /// Queues of its device; the configured default when not given.
     pub queues: Option<u16>,
     /// Requests in flight a queue; the configured default when not given.
     pub queue_depth: Option<u16>,
+}
+
+/// What a new export begins with.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    pub size: ExportSize,
+    pub counterpart: Option<Resume>,
 }
 
 /// What [`Router::create`] did.
@@ -49,20 +59,22 @@ pub enum Deleted {
 }
 
 /// The catalog entry of an export that is about to be created.
-pub(super) fn new_record(id: u32, number: u32, request: &CreateExport, options: &RouterOptions) -> Record {
+pub(super) fn new_record(
+    id: u32,
+    number: u32,
+    request: &CreateExport,
+    size: ExportSize,
+    options: &RouterOptions,
+) -> Record {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     Record {
         id,
         name: request.name.to_string(),
-        size_bytes: request.size.bytes(),
+        size_bytes: size.bytes(),
         queues: request.queues.unwrap_or(options.queues_default),
         queue_depth: request.queue_depth.unwrap_or(options.queue_depth_default),
         desired: Desired::Attached,
-        device: DeviceRecord {
-            number,
-            boot_id: Some(options.boot_id.clone()),
-            size_bytes: request.size.bytes(),
-        },
+        device: DeviceRecord { number, boot_id: Some(options.boot_id.clone()), size_bytes: size.bytes() },
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
     }
 }
@@ -130,14 +142,23 @@ impl Router {
     }
 
     async fn create_now(self: Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
+        let mut beginning = None;
         loop {
             let gate = self.enter().await?;
-            let (entry, gate) = match self.add(&request, gate)? {
-                Added::New(held) => {
-                    self.first_attach(&held).await?;
-                    return Ok(Created { info: held.entry().info(), existed: false });
+            let (entry, gate) = match (self.entry(request.name.as_str()), &beginning) {
+                (Some(entry), _) => (entry, gate),
+                (None, None) => {
+                    self.may_add()?;
+                    beginning = Some(self.begin(&request).await?);
+                    continue;
                 }
-                Added::Existing(entry, gate) => (entry, gate),
+                (None, Some(beginning)) => match self.add(&request, beginning, gate)? {
+                    Added::New(held) => {
+                        self.first_attach(&held, beginning.counterpart.as_ref()).await?;
+                        return Ok(Created { info: held.entry().info(), existed: false });
+                    }
+                    Added::Existing(entry, gate) => (entry, gate),
+                },
             };
             let held = Held::wait(entry, gate).await;
             if held.is_gone() {
@@ -153,9 +174,27 @@ impl Router {
         }
     }
 
+    /// What a new export begins with: its counterpart in the store, where there is a store, and its size.
+    async fn begin(&self, request: &CreateExport) -> Result<Beginning, RouterError> {
+        if let Source::Fork { of, snapshot: None } = &request.source
+            && self.entry(of.as_str()).is_some()
+        {
+            self.flush(of.as_str()).await?;
+        }
+        let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
+        let counterpart =
+            begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })?;
+        let size = match (&request.source, &counterpart) {
+            (Source::Blank(size), _) => *size,
+            (_, Some(counterpart)) => ExportSize::new(counterpart.size_sectors.saturating_mul(SECTOR_BYTES))?,
+            (_, None) => return Err(RouterError::NoStore),
+        };
+        Ok(Beginning { size, counterpart })
+    }
+
     /// Catalog entry and device of a new export; nothing is left of it where it certainly got no device.
-    async fn first_attach(&self, held: &Held) -> Result<(), RouterError> {
-        if let Err(error) = self.catalog.put(held.record()).await {
+    async fn first_attach(&self, held: &Held, counterpart: Option<&Resume>) -> Result<(), RouterError> {
+        if let Err(error) = self.catalog.create(held.record(), counterpart.cloned()).await {
             self.forget(held);
             return Err(error.into());
         }
@@ -171,6 +210,10 @@ impl Router {
             }
         );
         if nothing_made && self.catalog.remove(held.record().export_id()).await.is_ok() {
+            if let Err(source) = self.volumes.delete(Arc::clone(held.entry().export().volume())).await {
+                let error = &source as &dyn std::error::Error;
+                tracing::warn!(export = %held.entry().name(), error, "a new volume stays in the store");
+            }
             self.forget(held);
             return Err(error);
         }
@@ -311,6 +354,8 @@ impl Router {
     pub(super) async fn delete_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         self.remove_device(held, serving).await?;
+        let deleted = self.volumes.delete(Arc::clone(held.entry().export().volume())).await;
+        deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })?;
         self.catalog.remove(held.record().export_id()).await?;
         self.forget(held);
         Ok(())
@@ -331,6 +376,7 @@ impl Router {
         // The catalog and the export grow before the device does: a device must never be larger than its export.
         held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;
         held.entry().export().set_size_bytes(size.bytes());
+        held.entry().export().volume().resize(size.bytes() / SECTOR_BYTES);
         if held.entry().state() == State::Serving {
             self.tell_size(held).await?;
         }
@@ -389,8 +435,12 @@ fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Res
 
 /// Whether `request` asks for what exists; parameters that it does not give fit anything.
 fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
+    let size = match request.source {
+        Source::Blank(size) => Some(size.bytes()),
+        Source::Store | Source::Fork { .. } => None,
+    };
     let pairs = [
-        ("size", record.size_bytes, Some(request.size.bytes())),
+        ("size", record.size_bytes, size),
         ("queues", record.queues.into(), request.queues.map(u64::from)),
         ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
     ];

@@ -88,31 +88,44 @@ pub enum DecodeError {
     /// The checksum holds and the JSON is not a record.
     #[error("it is not a record")]
     Json(#[from] serde_json::Error),
+    /// An identity in it is none.
+    #[error("it is not a record")]
+    Id(#[from] crate::store::ids::IdError),
+}
+
+/// The bytes of a catalog value.
+pub(super) fn encode_json(value: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
+    let json = serde_json::to_vec(value)?;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + json.len());
+    bytes.push(VERSION);
+    bytes.extend_from_slice(&crc32c(&json).to_le_bytes());
+    bytes.extend_from_slice(&json);
+    Ok(bytes)
+}
+
+/// Reads what [`encode_json`] wrote.
+pub(super) fn decode_json<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, DecodeError> {
+    let Some((&[version, a, b, c, d], json)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(DecodeError::Short { bytes: bytes.len() });
+    };
+    if version != VERSION {
+        return Err(DecodeError::Version { found: version });
+    }
+    if crc32c(json) != u32::from_le_bytes([a, b, c, d]) {
+        return Err(DecodeError::Checksum);
+    }
+    Ok(serde_json::from_slice(json)?)
 }
 
 impl Record {
     /// The record's bytes.
     pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let json = serde_json::to_vec(self)?;
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + json.len());
-        bytes.push(VERSION);
-        bytes.extend_from_slice(&crc32c(&json).to_le_bytes());
-        bytes.extend_from_slice(&json);
-        Ok(bytes)
+        encode_json(self)
     }
 
     /// Reads what [`Record::encode`] wrote.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let Some((&[version, a, b, c, d], json)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
-            return Err(DecodeError::Short { bytes: bytes.len() });
-        };
-        if version != VERSION {
-            return Err(DecodeError::Version { found: version });
-        }
-        if crc32c(json) != u32::from_le_bytes([a, b, c, d]) {
-            return Err(DecodeError::Checksum);
-        }
-        Ok(serde_json::from_slice(json)?)
+        decode_json(bytes)
     }
 
     /// Identity in the cache.

@@ -1,14 +1,45 @@
-//! The router's view of the data of exports. The composition root implements it over the cache.
+//! The router's view of the data of exports. The composition root implements it over the cache and the store.
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
+use super::name::ExportName;
+use super::size::ExportSize;
 use crate::cache::Volume;
+use crate::store::volume::{Resume, VolumeError};
 use crate::units::ExportId;
+
+/// Where the content of a new export comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It is all zero, and has this size.
+    Blank(ExportSize),
+    /// The volume of its name in the store, which is taken over from whoever wrote it before.
+    Store,
+    /// The state of another volume in the store, which is left alone.
+    Fork {
+        /// The volume's name.
+        of: ExportName,
+        /// Its snapshot; its newest state when there is none.
+        snapshot: Option<ExportName>,
+    },
+}
 
 /// Gives and forgets the data of exports.
 pub trait Volumes: Send + Sync + 'static {
-    /// The data of export `id`: what was recovered, or empty.
-    fn volume(&self, id: ExportId) -> Arc<Volume>;
+    /// The data of export `id`, which has `size_bytes`: what was recovered, or empty. It is tied to its counterpart in the
+    /// store, if it has one, from `counterpart` on, or where the catalog says.
+    fn volume(&self, id: ExportId, size_bytes: u64, counterpart: Option<&Resume>) -> Arc<Volume>;
+
+    /// Makes or finds the counterpart of a new export in the store; `None` where there is no store.
+    fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+
+    /// Deletes the counterpart of an export in the store, if it has one and nobody else has taken it over.
+    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;
+
+    /// Names of all volumes in the store; `None` where there is no store.
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
 
     /// Forgets the data of export `id`. Called when its catalog entry is gone and its device with it.
     fn remove(&self, id: ExportId);

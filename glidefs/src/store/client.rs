@@ -97,8 +97,8 @@ struct Inner {
 }
 
 impl Store {
-    /// A connection to `backend`, whatever it holds: see [`Self::open`] for one that makes sure.
-    pub(super) fn over(backend: Backend, options: StoreOptions) -> Self {
+    /// A connection to `backend`, whatever it holds: see [`Self::open`] for one that makes sure, or call [`Self::check`].
+    pub fn over(backend: Backend, options: StoreOptions) -> Self {
         Self(Arc::new(Inner { backend, options }))
     }
 
@@ -110,6 +110,11 @@ impl Store {
     /// Where requests are counted.
     pub fn stats(&self) -> &StoreStats {
         &self.0.options.stats
+    }
+
+    /// The same, to be kept.
+    pub fn shared_stats(&self) -> Arc<StoreStats> {
+        Arc::clone(&self.0.options.stats)
     }
 
     /// Where random pauses and identities come from.

@@ -79,6 +79,15 @@ random_id! {
     WriterId
 }
 
+impl WriterId {
+    /// The writer that whoever has `secret` is. It does not give the secret away.
+    pub fn of(secret: &[u8]) -> Self {
+        let mut id = [0; 16];
+        id.copy_from_slice(&blake3::derive_key("glidefs writer of volumes", secret)[..16]);
+        Self(id)
+    }
+}
+
 /// The text is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id has 32 hex digits, 0 to 9 and a to f")]

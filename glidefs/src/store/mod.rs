@@ -34,7 +34,7 @@ pub use self::backend::{Backend, Variables, process_variables};
 pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
 pub use self::clock::{StoreClock, SystemClock};
 pub use self::error::{Source, StoreError};
-pub use self::ids::{Entropy, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
+pub use self::ids::{Entropy, NameError, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};
 pub use self::objects::Access;
 pub use self::retry::RetryPolicy;

@@ -41,23 +41,29 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Self, Marker), StoreError> {
         let store = Self::over(backend, options);
-        let location = || store.location().to_owned();
-        let marker = match store.checked(&Key::Marker, Marker::decode).await {
+        let marker = store.check(access).await?;
+        Ok((store, marker))
+    }
+
+    /// Makes sure that this is a store, or makes it one.
+    pub async fn check(&self, access: Access) -> Result<Marker, StoreError> {
+        let location = || self.location().to_owned();
+        let marker = match self.checked(&Key::Marker, Marker::decode).await {
             Err(error) if error.is_missing() => {
                 let Access::ReadWrite { now_unix_millis } = access else {
                     return Err(StoreError::NotAStore { location: location() });
                 };
-                let marker = new_marker(&store, now_unix_millis);
+                let marker = new_marker(self, now_unix_millis);
                 // If another daemon was faster, its marker is the one.
-                match store.create(&Key::Marker, &[marker.encode().into()]).await? {
+                match self.create(&Key::Marker, &[marker.encode().into()]).await? {
                     Created::Created => Ok(marker),
-                    Created::Existed => store.checked(&Key::Marker, Marker::decode).await,
+                    Created::Existed => self.checked(&Key::Marker, Marker::decode).await,
                 }
             }
             marker => marker,
         };
         match marker {
-            Ok(marker) => Ok((store, marker)),
+            Ok(marker) => Ok(marker),
             Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }) => {
                 Err(StoreError::Foreign { location: location(), source })
             }

@@ -2,7 +2,8 @@
 //!
 //! Owns the order of a turn. A request that can be served at once passes through [`Loop::serve`] and
 //! [`Loop::finish`] without an allocation; one that lacks a slot waits in the executor, one that lacks log space waits in
-//! `stalled`, first in, first out.
+//! `stalled`, first in, first out; one that needs the store gives its slot back and asks for another when its bytes have
+//! come.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,7 +28,7 @@ use super::requests::{Buffer, Fetched, HostedQueue, InFlight};
 use super::ring::{self, Completion, Event, Memory, Op, Ring, Target};
 use super::waiting::{TagId, Waiting};
 use crate::buffer::{Pool, Slot};
-use crate::cache::{Admission, Cache, IoError, Reservation, Shard, ShardStats, Token, Want};
+use crate::cache::{Admission, Cache, Fill, IoError, Reservation, Shard, ShardStats, Token, Want};
 use crate::export::Operation;
 use crate::observe::io::WorkerStats;
 use crate::units::FRAME_BYTES;
@@ -79,8 +80,18 @@ pub fn main(setup: Setup, ready: &Ready) {
     }
 }
 
-/// A request whose slot has come, with the log space it holds.
-type Granted = (Fetched, Option<Reservation>, Slot);
+/// What a request that needs a buffer brings along.
+enum Errand {
+    /// The log space that a WRITE holds.
+    Write(Reservation),
+    /// What was fetched from the store for a READ.
+    Read(Option<Fill>),
+}
+
+/// A request whose slot has come.
+type Granted = (Fetched, Errand, Slot);
+/// A READ whose bytes have come from the store.
+type Arrived = (Fetched, Result<Fill, IoError>);
 
 struct Loop {
     ring: Ring<Waiting>,
@@ -92,6 +103,8 @@ struct Loop {
     executor: Executor,
     /// Requests whose slot has come.
     granted: Rc<RefCell<VecDeque<Granted>>>,
+    /// READs whose bytes have come from the store.
+    arrived: Rc<RefCell<VecDeque<Arrived>>>,
     /// Writes that wait for log space, first in, first out.
     stalled: VecDeque<Fetched>,
     /// When to ask again for the first of them; `None` when the cache will say.
@@ -152,6 +165,7 @@ impl Loop {
             appends,
             executor: Executor::new(notify),
             granted: Rc::default(),
+            arrived: Rc::default(),
             stalled: VecDeque::new(),
             ask_again: None,
             advanced: false,
@@ -183,6 +197,7 @@ impl Loop {
                 self.resume_stalled()?;
             }
             self.executor.run_ready();
+            self.resume_arrived()?;
             self.resume_granted()?;
             self.shard.turn();
             self.submit_wants();
@@ -195,7 +210,7 @@ impl Loop {
         // Slots freed by the last turn may have been granted to waiters.
         self.executor.run_ready();
         let may_go_on = self.advanced && !self.stalled.is_empty() && self.ask_again.is_none();
-        if may_go_on || !self.granted.borrow().is_empty() {
+        if may_go_on || !self.granted.borrow().is_empty() || !self.arrived.borrow().is_empty() {
             return Some(Duration::ZERO);
         }
         self.ask_again.map(|due| due.saturating_duration_since(Instant::now()))
@@ -318,7 +333,7 @@ impl Loop {
     /// Starts a request that has just been fetched.
     fn serve(&mut self, fetched: Fetched) -> io::Result<()> {
         match fetched.request.operation {
-            Operation::Read => self.take_buffer(fetched, None),
+            Operation::Read => self.take_buffer(fetched, Errand::Read(None)),
             Operation::Flush => {
                 let volume = self.queues[fetched.slot as usize].export.volume();
                 self.shard.flush(volume, InFlight { fetched, buffer: Buffer::None });
@@ -357,7 +372,7 @@ impl Loop {
     /// Goes on with a WRITE, DISCARD or WRITE_ZEROES that has its log space.
     fn reserved(&mut self, fetched: Fetched, reservation: Reservation) -> io::Result<()> {
         if fetched.request.operation == Operation::Write {
-            return self.take_buffer(fetched, Some(reservation));
+            return self.take_buffer(fetched, Errand::Write(reservation));
         }
         let volume = self.queues[fetched.slot as usize].export.volume();
         let token = InFlight { fetched, buffer: Buffer::None };
@@ -366,22 +381,22 @@ impl Loop {
     }
 
     /// Gives a READ or WRITE its buffer, now or when its turn comes.
-    fn take_buffer(&mut self, fetched: Fetched, reservation: Option<Reservation>) -> io::Result<()> {
+    fn take_buffer(&mut self, fetched: Fetched, errand: Errand) -> io::Result<()> {
         // What the ring writes must be the ring's to keep, and a tag's own buffer is not.
-        let is_lent = reservation.is_some() && self.appends != Appends::Pwrite;
+        let is_lent = matches!(errand, Errand::Write(_)) && self.appends != Appends::Pwrite;
         let stable = self.queues[fetched.slot as usize].driver.stable_buffer(fetched.tag);
         if let Some(stable) = stable.filter(|_| !is_lent) {
-            return self.transfer(fetched, reservation, Buffer::Stable(stable));
+            return self.transfer(fetched, errand, Buffer::Stable(stable));
         }
         let len = fetched.data_bytes();
         if let Some(slot) = self.pool.try_acquire(len) {
-            return self.transfer(fetched, reservation, Buffer::Slot(slot));
+            return self.transfer(fetched, errand, Buffer::Slot(slot));
         }
         let acquire = self.pool.acquire(len).map_err(io::Error::other)?;
         let granted = Rc::clone(&self.granted);
         self.executor.spawn(async move {
             let slot = acquire.await;
-            granted.borrow_mut().push_back((fetched, reservation, slot));
+            granted.borrow_mut().push_back((fetched, errand, slot));
         });
         Ok(())
     }
@@ -389,24 +404,51 @@ impl Loop {
     fn resume_granted(&mut self) -> io::Result<()> {
         loop {
             let next = self.granted.borrow_mut().pop_front();
-            let Some((fetched, reservation, slot)) = next else { return Ok(()) };
-            self.transfer(fetched, reservation, Buffer::Slot(slot))?;
+            let Some((fetched, errand, slot)) = next else { return Ok(()) };
+            self.transfer(fetched, errand, Buffer::Slot(slot))?;
+        }
+    }
+
+    /// Has what a READ lacks fetched from the store.
+    fn fetch(&mut self, fetched: Fetched) -> io::Result<()> {
+        let volume = self.queues[fetched.slot as usize].export.volume();
+        let Some(answer) = volume.fetch(fetched.request.range) else {
+            // It has been written meanwhile.
+            return self.take_buffer(fetched, Errand::Read(None));
+        };
+        let arrived = Rc::clone(&self.arrived);
+        self.executor.spawn(async move {
+            // Without an answer when the control threads end.
+            let answer = answer.await.unwrap_or(Err(IoError::Store));
+            arrived.borrow_mut().push_back((fetched, answer));
+        });
+        Ok(())
+    }
+
+    fn resume_arrived(&mut self) -> io::Result<()> {
+        loop {
+            let next = self.arrived.borrow_mut().pop_front();
+            match next {
+                None => return Ok(()),
+                Some((fetched, Ok(fill))) => self.take_buffer(fetched, Errand::Read(Some(fill)))?,
+                Some((fetched, Err(error))) => {
+                    self.finish(InFlight { fetched, buffer: Buffer::None }, Err(Failure::Cache(error)))?;
+                }
+            }
         }
     }
 
     /// Hands a READ or WRITE with its buffer to the cache.
-    fn transfer(
-        &mut self,
-        fetched: Fetched,
-        reservation: Option<Reservation>,
-        buffer: Buffer,
-    ) -> io::Result<()> {
+    fn transfer(&mut self, fetched: Fetched, errand: Errand, buffer: Buffer) -> io::Result<()> {
         let queue = &self.queues[fetched.slot as usize];
         let volume = queue.export.volume();
         let mut token = InFlight { fetched, buffer };
-        let Some(reservation) = reservation else {
-            self.shard.read(volume, fetched.request.range, token);
-            return Ok(());
+        let reservation = match errand {
+            Errand::Write(reservation) => reservation,
+            Errand::Read(fill) => {
+                self.shard.read(volume, fetched.request.range, fill.as_ref(), token);
+                return Ok(());
+            }
         };
         if let Buffer::Slot(slot) = &mut token.buffer {
             let bytes = &mut slot[..fetched.data_bytes()];
@@ -447,7 +489,14 @@ impl Loop {
         done.extend(self.shard.completed());
         self.advanced = !done.is_empty();
         for (token, result) in done.drain(..) {
-            self.finish(token, result.map_err(Failure::Cache))?;
+            match result {
+                Err(IoError::Remote) => {
+                    let fetched = token.fetched;
+                    drop(token);
+                    self.fetch(fetched)?;
+                }
+                result => self.finish(token, result.map_err(Failure::Cache))?,
+            }
         }
         self.done = done;
         Ok(())

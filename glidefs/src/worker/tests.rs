@@ -16,7 +16,7 @@ use io_uring::{opcode, squeue, types};
 use super::driver::TagEvent;
 use super::engine::{Engine, probe};
 use super::{Failure, QueueDriver, QueueGone, Worker, WorkerOptions, affinity, start};
-use crate::cache::{Cache, Directory, MonotonicClock, OnFull, Options};
+use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
@@ -186,7 +186,8 @@ impl Bench {
         let options =
             Options { size_bytes: 64 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
         let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
-        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[]).unwrap();
+        let (cache, _) =
+            Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[])).unwrap();
         let stop_keeper = Arc::new(AtomicBool::new(false));
         let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
         std::thread::spawn(move || keeper.run(&stop));

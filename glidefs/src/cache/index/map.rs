@@ -142,8 +142,8 @@ impl ExtentMap {
         true
     }
 
-    /// Removes `[from, to)` from all extents.
-    fn carve(&mut self, from: u64, to: u64, refs: &mut impl FnMut(Refs)) {
+    /// Removes `[from, to)` from all extents, and tells `refs` of it.
+    pub(super) fn carve(&mut self, from: u64, to: u64, refs: &mut impl FnMut(Refs)) {
         let mut rest = None;
         // Of the leaves that own sectors below `from`, only the last two can hold the extent that reaches there.
         for (_, owner) in self.owners.range_mut(..from).rev().take(2) {

@@ -1,8 +1,9 @@
-//! Cleaning: moving what is still needed out of a segment that holds little of it, so that the segment can be freed.
+//! Cleaning: forgetting what the store has of a segment and moving what it has not, so that the segment can be freed.
 //!
 //! Also empties segments whose disk failed to make them stable. Invariants: what moves keeps its sequence number, so it
 //! never hides anything newer; frames move only when their checksum is right, and unchanged; a move never needs more
-//! frames than it frees.
+//! frames than it frees; before anything is forgotten it is written down that nothing as old may be taken from the log
+//! any more, because older copies of the same sectors may still be in other segments.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +18,7 @@ use crate::cache::scan::{self, Identity, offset};
 use crate::cache::segment::{Batch, Segment, extent};
 use crate::cache::slots::{Slot, State};
 use crate::cache::volume::Volume;
-use crate::units::{FRAME_BYTES, FRAME_SECTORS, SectorRange};
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
 
 /// Data moved with one append, bytes.
 const MOVE_BYTES: usize = 1 << 20;
@@ -112,27 +113,28 @@ impl Cleaner {
         false
     }
 
-    /// Sealed segments with little in them, those with least first.
+    /// Sealed segments with little to move in them, those with least first, and of those the oldest.
     fn candidates(&self, shared: &Shared, gain_min: u32) -> Vec<u32> {
         let frames = u64::from(shared.slots.segment_frames());
-        let mut found: Vec<(u64, u32)> = shared
+        let mut found: Vec<(u64, u64, u32)> = shared
             .slots
             .iter()
             .filter(|(number, slot)| {
                 slot.state() == State::Sealed
                     && !slot.is_poisoned()
                     && slot.extents() > 0
-                    && slot.live_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
+                    && slot.dirty_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
                     && !self.was_passed(*number, slot)
             })
             // An extent takes a frame at least, unless it shares one.
             .map(|(number, slot)| {
-                ((slot.live_sectors() / FRAME_SECTORS).max(u64::from(slot.extents())), number)
+                let moving = (slot.dirty_sectors() / FRAME_SECTORS).max(u64::from(slot.dirty_extents()));
+                (moving, slot.segment_id(), number)
             })
             .collect();
         found.sort_unstable();
         found.truncate(CANDIDATES);
-        found.into_iter().map(|(_, number)| number).collect()
+        found.into_iter().map(|(_, _, number)| number).collect()
     }
 
     fn was_passed(&self, number: u32, slot: &Slot) -> bool {
@@ -199,7 +201,8 @@ impl Cleaner {
             }
         }
         self.append(shared, preparer)?;
-        Ok(!runs.is_empty())
+        let forgotten = forget(shared, number, slot, &records, &volumes)?;
+        Ok(forgotten || !runs.is_empty())
     }
 
     /// Puts `run` into the batch, without the frames that are damaged.
@@ -332,6 +335,43 @@ fn read_records(shared: &Shared, number: u32, slot: &Slot) -> io::Result<Vec<Foo
     Ok(scan::walk(&**file, &slots.key(slot.segment_id()), slot.appended())?.records)
 }
 
+/// Forgets what of `records`, all of slot `number`, is in the store, and returns whether there was anything.
+fn forget(
+    shared: &Shared,
+    number: u32,
+    slot: &Slot,
+    records: &[FooterRecord],
+    volumes: &HashMap<ExportId, Option<Arc<Volume>>>,
+) -> io::Result<bool> {
+    let clean_extents = slot.extents().saturating_sub(slot.dirty_extents());
+    if clean_extents == 0 {
+        return Ok(false);
+    }
+    let entries = || {
+        records.iter().flat_map(|record| &record.entries).filter_map(|entry| {
+            let volume = volumes.get(&entry.export)?.as_ref()?;
+            Some((entry, volume)).filter(|_| volume.is_clean(entry.seq))
+        })
+    };
+    let mut marks = HashMap::new();
+    for (entry, _) in entries() {
+        let mark = marks.entry(entry.export).or_insert(entry.seq);
+        *mark = entry.seq.max(*mark);
+    }
+    if marks.is_empty() {
+        return Ok(false);
+    }
+    let marks: Vec<_> = marks.into_iter().collect();
+    shared.book.evicted(&marks)?;
+    let before = slot.live_sectors();
+    for (entry, volume) in entries() {
+        volume.evict(&shared.slots, entry.range, entry.seq, number);
+    }
+    let gone = before.saturating_sub(slot.live_sectors());
+    shared.figures.evicted_bytes.fetch_add(gone.saturating_mul(SECTOR_BYTES), Ordering::Relaxed);
+    Ok(gone > 0)
+}
+
 /// Adds what is still needed of `entry`, of a record at frame `position` in `slot`, to `runs`.
 fn live_runs(volume: &Volume, entry: &Entry, slot: u32, position: u32, runs: &mut Vec<Run>) {
     let begin = runs.len();
@@ -339,7 +379,7 @@ fn live_runs(volume: &Volume, entry: &Entry, slot: u32, position: u32, runs: &mu
         EntryKind::Data { first_frame } => Some(first_frame),
         EntryKind::Zero => None,
     };
-    volume.live_parts(entry.range, entry.seq, slot, |part| {
+    volume.dirty_parts(entry.range, entry.seq, slot, |part| {
         let (from, to) = (part.start() - entry.range.start(), part.end() - entry.range.start());
         let run = match first_frame {
             None => Some(Run { entry: *entry, first: 0, frames: 0, range: part }),
@@ -421,7 +461,12 @@ mod tests {
             backing: Backing::Zero { slot: 1 },
         };
         volume
-            .appended(&slots, [extent(&entry, 0, 10), newer(103, 2), newer(108, 14)].into_iter(), place)
+            .appended(
+                &slots,
+                Seq(1),
+                [extent(&entry, 0, 10), newer(103, 2), newer(108, 14)].into_iter(),
+                place,
+            )
             .unwrap();
         let mut runs = Vec::new();
         live_runs(&volume, &entry, 0, 10, &mut runs);

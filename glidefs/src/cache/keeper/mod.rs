@@ -197,7 +197,7 @@ impl Keeper {
         let free = shared.slots.count(State::Free);
         let idle = !progress && self.barrier.is_none() && self.closed.is_empty();
         let stuck = idle && (free <= RESERVE || self.preparer.failing);
-        shared.pressure.set(shared.marks.pause_per_frame(free), stuck);
+        shared.pressure.set(shared.marks.pause_per_frame(free), stuck, free < shared.marks.flush_below);
         let news = stuck && !self.stuck;
         self.stuck = stuck;
         if news {
@@ -206,7 +206,7 @@ impl Keeper {
                 tracing::warn!(
                     free_segments = free,
                     segments = shared.slots.limit(),
-                    "the cache is full of data that is needed: writes stop until exports are removed or cache.size grows"
+                    "the cache is full of data that is needed: writes wait until it is in the store, exports are removed or cache.size grows"
                 );
             }
             for port in &shared.ports {
@@ -279,7 +279,7 @@ fn heal(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
 }
 
 /// Syncs a slot's file and returns whether it is stable; `None` when somebody else is at it.
-fn sync(shared: &Shared, slot: &Slot, number: u32) -> Option<bool> {
+pub(super) fn sync(shared: &Shared, slot: &Slot, number: u32) -> Option<bool> {
     if !slot.begin_sync() {
         return None;
     }

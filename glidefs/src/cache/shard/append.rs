@@ -298,7 +298,8 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
         let entries = &load.batch.entries()[first..first + pending.entries];
         first += pending.entries;
         let extents = entries.iter().map(|entry| extent(entry, place.slot, mark.position));
-        match pending.volume.appended(&shard.shared.slots, extents, *place) {
+        let first_seq = entries.first().map_or(Seq(u64::MAX), |entry| entry.seq);
+        match pending.volume.appended(&shard.shared.slots, first_seq, extents, *place) {
             Ok(()) if pending.fua => sync::wait_for(shard, *place, pending.token),
             outcome => shard.finish(pending.token, outcome),
         }
@@ -316,7 +317,12 @@ pub(super) fn fail<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>, error
         requests = load.joined.len(),
         "appending to the cache failed; the requests fail"
     );
+    let mut first = 0;
     for pending in load.joined.drain(..) {
+        if let Some(entry) = load.batch.entries().get(first) {
+            pending.volume.failed(entry.seq, pending.entries as u64);
+        }
+        first += pending.entries;
         shard.finish(pending.token, Err(IoError::Write));
     }
 }

@@ -28,6 +28,7 @@ use self::read::Reads;
 use self::sync::Syncs;
 use super::disk::SegmentFile;
 use super::error::IoError;
+use super::flush::Fill;
 use super::handle::Shared;
 use super::segment::Room;
 use super::stats::ShardStats;
@@ -171,6 +172,10 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
+        if volume.is_fenced() {
+            self.cancel(reservation);
+            return self.finish(token, Err(IoError::Fenced));
+        }
         append::write(self, volume, range, fua, reservation.into_room(), token);
     }
 
@@ -183,20 +188,33 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
+        if volume.is_fenced() {
+            self.cancel(reservation);
+            return self.finish(token, Err(IoError::Fenced));
+        }
         append::zero(self, volume, range, fua, reservation.into_room(), token);
     }
 
     /// Takes a FLUSH: comes back when every write of this volume acknowledged before, by any shard, survives a power
     /// cut.
     pub fn flush(&mut self, volume: &Arc<Volume>, token: T) {
+        if volume.is_fenced() {
+            return self.finish(token, Err(IoError::Fenced));
+        }
         sync::flush(self, volume, token);
     }
 
     /// Takes a READ of at most [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX): sees every write acknowledged
     /// before. The token's buffer holds the range's bytes when it comes back without error, and undefined bytes
     /// otherwise.
-    pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, token: T) {
-        read::read(self, volume, range, token);
+    ///
+    /// It comes back with [`IoError::Remote`] when it needs what only the store has: fetch that with
+    /// [`Volume::fetch`], and ask again with it as `fill`.
+    pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, fill: Option<&Fill>, token: T) {
+        if volume.is_fenced() {
+            return self.finish(token, Err(IoError::Fenced));
+        }
+        read::read(self, volume, range, fill, token);
     }
 
     /// Ends a turn of the worker's loop: appends the open batch and starts syncs that are due. Call it also when the

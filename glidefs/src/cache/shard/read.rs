@@ -14,6 +14,7 @@ use slab::Slab;
 
 use super::{Shard, Token, Want};
 use crate::cache::error::IoError;
+use crate::cache::flush::Fill;
 use crate::cache::format::{Frame, frame_crc};
 use crate::cache::handle::Shared;
 use crate::cache::index::{Backing, Piece};
@@ -90,22 +91,34 @@ impl<T> Reads<T> {
     }
 }
 
-pub(super) fn read<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, range: SectorRange, mut token: T) {
+pub(super) fn read<T: Token>(
+    shard: &mut Shard<T>,
+    volume: &Arc<Volume>,
+    range: SectorRange,
+    fill: Option<&Fill>,
+    mut token: T,
+) {
     shard.stats.reads.add(1);
     let mut plan = std::mem::take(&mut shard.reads.plan);
     volume.plan(&shard.shared.slots, range, &mut plan);
     let mut outcome = Ok(());
     for piece in plan.drain(..) {
-        let source = source_of(&piece, range, volume.id());
-        outcome = outcome.and(serve(shard, &piece, source, range, token.buffer()));
+        let served = match piece.backing {
+            None => {
+                without_log(volume, &piece, fill).and_then(|bytes| put(range, &piece, bytes, token.buffer()))
+            }
+            Some(Backing::Zero { .. }) => put(range, &piece, None, token.buffer()),
+            Some(Backing::Data { slot, sector }) => {
+                let source = source_of(&piece, (slot, sector), range, volume.id());
+                serve(shard, &source, token.buffer())
+            }
+        };
+        outcome = outcome.and(served);
     }
     shard.reads.plan = plan;
     let open = shard.reads.fetches.len();
     if open == 0 {
-        if outcome.is_err() {
-            shard.stats.read_errors.add(1);
-        }
-        shard.finish(token, outcome);
+        end(shard, token, outcome);
         return;
     }
     let waiting = shard.reads.waiting.insert(Waiting { token, open, outcome });
@@ -115,46 +128,59 @@ pub(super) fn read<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, range: 
     start(shard);
 }
 
-/// Where the bytes of `piece` are; `None` when it is zeroes.
-fn source_of(piece: &Piece, range: SectorRange, export: ExportId) -> Option<Source> {
-    let Some(Backing::Data { slot, sector }) = piece.backing else { return None };
+/// Where the bytes of `piece` are, which begins at `sector` of `slot`.
+fn source_of(piece: &Piece, (slot, sector): (u32, u32), range: SectorRange, export: ExportId) -> Source {
     let (first, frames) = frames_of(sector, piece.range.count());
-    let bytes = |sectors: u64| usize::try_from(sectors.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX);
-    Some(Source {
+    Source {
         slot,
         first,
         frames,
-        skip: bytes(u64::from(sector) % FRAME_SECTORS),
-        len: bytes(piece.range.count()),
-        to: bytes(piece.range.start() - range.start()),
+        skip: bytes_of(u64::from(sector) % FRAME_SECTORS),
+        len: bytes_of(piece.range.count()),
+        to: bytes_of(piece.range.start() - range.start()),
         export,
-    })
+    }
 }
 
-/// Fills the part of `buffer` that `piece` is for, or puts it on the list of what must be fetched. Ends the pin of a piece
-/// that is not fetched.
-fn serve<T: Token>(
-    shard: &mut Shard<T>,
+fn bytes_of(sectors: u64) -> usize {
+    usize::try_from(sectors.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX)
+}
+
+/// The bytes of a piece of which the log has nothing: `None` when it was never written.
+fn without_log<'a>(
+    volume: &Volume,
     piece: &Piece,
-    source: Option<Source>,
-    range: SectorRange,
-    buffer: &mut [u8],
-) -> Result<(), IoError> {
-    let Some(source) = source else {
-        let bytes =
-            |sectors: u64| usize::try_from(sectors.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX);
-        let to = bytes(piece.range.start() - range.start());
-        let part = buffer.get_mut(to..to.saturating_add(bytes(piece.range.count())));
-        part.ok_or(IoError::TooLarge)?.fill(0);
-        return Ok(());
-    };
+    fill: Option<&'a Fill>,
+) -> Result<Option<&'a [u8]>, IoError> {
+    if !volume.tie().is_some_and(|tie| tie.covers(piece.range)) {
+        return Ok(None);
+    }
+    // It may have left the log since the fill was fetched.
+    fill.and_then(|fill| fill.part(piece.range)).map(Some).ok_or(IoError::Remote)
+}
+
+/// Fills the part of `buffer` that `piece` is for with `bytes`, or with zeroes.
+fn put(range: SectorRange, piece: &Piece, bytes: Option<&[u8]>, buffer: &mut [u8]) -> Result<(), IoError> {
+    let to = bytes_of(piece.range.start() - range.start());
+    let part =
+        buffer.get_mut(to..to.saturating_add(bytes_of(piece.range.count()))).ok_or(IoError::TooLarge)?;
+    match bytes {
+        Some(bytes) => part.copy_from_slice(bytes),
+        None => part.fill(0),
+    }
+    Ok(())
+}
+
+/// Fills the part of `buffer` that `source` is for, or puts it on the list of what must be fetched. Ends the pin of what is
+/// not fetched.
+fn serve<T: Token>(shard: &mut Shard<T>, source: &Source, buffer: &mut [u8]) -> Result<(), IoError> {
     let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
         None => Err(IoError::TooLarge),
-        Some(part) => read_now(&shard.shared, &source, part, &mut shard.reads.scratch),
+        Some(part) => read_now(&shard.shared, source, part, &mut shard.reads.scratch),
     };
     if outcome == Ok(false) {
         shard.stats.reads_waited.add(1);
-        shard.reads.fetches.push(source);
+        shard.reads.fetches.push(*source);
         return Ok(());
     }
     shard.shared.slots.get(source.slot).unpin();
@@ -284,9 +310,15 @@ fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &Fetch, outcome: Result<(), Io
     waiting.open -= 1;
     if waiting.open == 0 {
         let Waiting { token, outcome, .. } = shard.reads.waiting.remove(fetch.waiting);
-        if outcome.is_err() {
-            shard.stats.read_errors.add(1);
-        }
-        shard.finish(token, outcome);
+        end(shard, token, outcome);
     }
+}
+
+fn end<T: Token>(shard: &mut Shard<T>, token: T, outcome: Result<(), IoError>) {
+    match outcome {
+        Ok(()) => {}
+        Err(IoError::Remote) => shard.stats.reads_remote.add(1),
+        Err(_) => shard.stats.read_errors.add(1),
+    }
+    shard.finish(token, outcome);
 }

@@ -92,12 +92,12 @@ impl<T> Syncs<T> {
 pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token: T) {
     let mut places = std::mem::take(&mut shard.syncs.places);
     places.clear();
-    match volume.unsynced(&shard.shared.slots, &mut places) {
-        Ok(()) if places.is_empty() => {
+    match volume.flush(&shard.shared.slots, &mut places) {
+        Ok(_) if places.is_empty() => {
             shard.stats.empty_flushes.add(1);
             shard.finish(token, Ok(()));
         }
-        Ok(()) => {
+        Ok(_) => {
             shard.stats.sync_waiters.add(1);
             let waiter = Waiter { token, open: places.len(), outcome: Ok(()) };
             let waiter = shard.syncs.waiters.insert(waiter);

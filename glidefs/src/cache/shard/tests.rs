@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::cache::directory::Directory;
 use crate::cache::disk::MonotonicClock;
-use crate::cache::handle::{Cache, OnFull, Options, Recovered};
+use crate::cache::handle::{Cache, Known, OnFull, Options, Recovered};
 use crate::cache::keeper::Keeper;
 use crate::units::{ExportId, FRAME_BYTES};
 
@@ -60,7 +60,7 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Rig {
     };
     let disk = Arc::new(Directory::new(directory.path()));
     let (cache, recovered) =
-        Cache::open(disk, Arc::new(MonotonicClock::default()), options, &[A, B]).unwrap();
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[A, B])).unwrap();
     let stats = Arc::new(ShardStats::default());
     let shard = cache.shard(0, Arc::clone(&stats));
     let mut keeper = cache.keeper();
@@ -130,7 +130,7 @@ impl Rig {
         let volume = self.cache.volume(volume);
         let bytes = usize::try_from(sectors * 512).unwrap();
         let token = Request { name: 9, buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
-        self.shard.read(&volume, range(at, sectors), token);
+        self.shard.read(&volume, range(at, sectors), None, token);
         let (mut token, result) = self.settle().into_iter().find(|(token, _)| token.name == 9).unwrap();
         token.buffer.truncate(bytes);
         result.map(|()| token.buffer)
@@ -224,7 +224,7 @@ fn overwriting_many_times_the_size_of_the_cache_never_fails() {
         assert_eq!(rig.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
     }
     let stats = rig.cache.stats();
-    assert_eq!(stats.live_bytes, 4 * SEGMENT_BYTES);
+    assert_eq!(stats.dirty_bytes, 4 * SEGMENT_BYTES);
     drop(rig);
     let mut rig = open(&directory, 8);
     for block in 0..blocks {
@@ -279,8 +279,13 @@ fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
     let _rig = open(&directory, 8);
     let options = Options { size_bytes: 8 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
     let open = |path: &std::path::Path| {
-        Cache::open(Arc::new(Directory::new(path)), Arc::new(MonotonicClock::default()), options, &[])
-            .unwrap_err()
+        Cache::open(
+            Arc::new(Directory::new(path)),
+            Arc::new(MonotonicClock::default()),
+            options,
+            Known::local(&[]),
+        )
+        .unwrap_err()
     };
     assert!(matches!(open(directory.path()), crate::cache::CacheError::InUse { .. }));
     assert!(matches!(
@@ -307,7 +312,7 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
     let options = Options { size_bytes: 5 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
     let shrink = |exports: &[ExportId]| {
         let disk = Arc::new(Directory::new(directory.path()));
-        Cache::open(disk, Arc::new(MonotonicClock::default()), options, exports)
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(exports))
     };
     let refused = shrink(&[A]).unwrap_err();
     assert!(matches!(refused, crate::cache::CacheError::CannotShrink { slots: 5, .. }), "{refused}");

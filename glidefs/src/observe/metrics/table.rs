@@ -151,6 +151,17 @@ metrics! {
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
 
+    StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
+        = "Requests sent to the object store: get, put, list, delete, head.";
+    StoreBytes: Counter "glidefs_store_bytes_total" in Bytes by [operation]
+        = "Payload of requests to the object store that succeeded.";
+    StoreRetries: Counter "glidefs_store_retries_total" in Number by [operation]
+        = "Requests to the object store that were tries after the first.";
+    StoreErrors: Counter "glidefs_store_errors_total" in Number by [operation]
+        = "Requests to the object store that failed in the end.";
+    StoreDamaged: Counter "glidefs_store_damaged_objects_total" in Number by []
+        = "Objects that were read and were not what they should be.";
+
     CacheEngine: Gauge "glidefs_cache_engine_info" in Info by [engine]
         = "How the cache appends to its files; always 1.";
     CacheProbeAppend: Gauge "glidefs_cache_probe_append_seconds" in Seconds by [engine]
@@ -165,8 +176,10 @@ metrics! {
         = "Configured size of the cache.";
     CacheUsed: Gauge "glidefs_cache_used_bytes" in Bytes by []
         = "Bytes of segments that are not free.";
-    CacheLive: Gauge "glidefs_cache_live_bytes" in Bytes by []
-        = "Bytes in the cache that a read could return.";
+    CacheDirty: Gauge "glidefs_cache_dirty_bytes" in Bytes by []
+        = "Bytes of data in the cache that are not in the store.";
+    CacheClean: Gauge "glidefs_cache_clean_bytes" in Bytes by []
+        = "Bytes of data in the cache that are in the store as well, and are forgotten when their space is needed.";
     CacheExtents: Gauge "glidefs_cache_extents" in Number by []
         = "Extents in the indexes of all exports.";
     CacheCorruptFrames: Counter "glidefs_cache_corrupt_frames_total" in Number by []
@@ -177,6 +190,8 @@ metrics! {
         = "Segments whose live data was moved so that their space could be used again.";
     CacheCleaned: Counter "glidefs_cache_cleaned_bytes_total" in Bytes by []
         = "Bytes moved by cleaning.";
+    CacheEvicted: Counter "glidefs_cache_evicted_bytes_total" in Bytes by []
+        = "Bytes that cleaning forgot because the store has them.";
     CacheAppends: Counter "glidefs_cache_appends_total" in Number by [shard]
         = "Records appended to the log.";
     CacheAppendedRequests: Counter "glidefs_cache_appended_requests_total" in Number by [shard]
@@ -197,6 +212,8 @@ metrics! {
         = "READs served by the cache.";
     CacheReadPieces: Counter "glidefs_cache_read_pieces_total" in Number by [shard, source]
         = "Pieces of READs, by whether they came from the page_cache or waited for the disk.";
+    CacheReadsRemote: Counter "glidefs_cache_reads_remote_total" in Number by [shard]
+        = "READs that needed something that only the store has.";
     CacheReadErrors: Counter "glidefs_cache_read_errors_total" in Number by [shard]
         = "READs that the cache failed.";
     CacheWriteDelays: Counter "glidefs_cache_write_delays_total" in Number by [shard]
@@ -223,8 +240,8 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 9] =
-        ["read", "write", "export", "router", "ublk", "worker", "cache", "build", "process"];
+    const PARTS: [&str; 10] =
+        ["read", "write", "export", "router", "ublk", "worker", "cache", "store", "build", "process"];
 
     #[test]
     fn names_are_prefix_part_what_and_unit_with_total_on_counters_only() {

@@ -12,8 +12,9 @@ use crate::cache::Volume;
 use crate::export::Export;
 use crate::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, Router, RouterOptions, Volumes,
+    FoundDevice, Router, RouterOptions, Source, Volumes,
 };
+use crate::store::volume::{Resume, VolumeError};
 use crate::units::ExportId;
 
 /// A device in the fake kernel.
@@ -206,8 +207,24 @@ pub struct FakeVolumes {
 }
 
 impl Volumes for FakeVolumes {
-    fn volume(&self, id: ExportId) -> Arc<Volume> {
+    fn volume(&self, id: ExportId, _size_bytes: u64, _counterpart: Option<&Resume>) -> Arc<Volume> {
         Arc::new(Volume::new(id))
+    }
+
+    fn begin(
+        &self,
+        _name: ExportName,
+        _source: Source,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn delete(&self, _volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn remove(&self, id: ExportId) {
@@ -273,7 +290,7 @@ impl Host {
 pub fn create(name: &str, size_bytes: u64) -> CreateExport {
     CreateExport {
         name: ExportName::new(name).unwrap(),
-        size: ExportSize::new(size_bytes).unwrap(),
+        source: Source::Blank(ExportSize::new(size_bytes).unwrap()),
         queues: None,
         queue_depth: None,
     }

@@ -84,6 +84,9 @@ pub enum VolumeError {
         /// Which volume.
         volume: VolumeId,
     },
+    /// It cannot be a name in the store.
+    #[error(transparent)]
+    Name(crate::store::ids::NameError),
     /// The runtime is shutting down.
     #[error("the daemon is stopping")]
     Stopping,
@@ -110,6 +113,12 @@ impl VolumeError {
 
     pub(super) fn cut(source: Source) -> Self {
         Self::Cut(source.into())
+    }
+}
+
+impl From<crate::store::ids::NameError> for VolumeError {
+    fn from(error: crate::store::ids::NameError) -> Self {
+        Self::Name(error)
     }
 }
 

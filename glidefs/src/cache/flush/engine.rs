@@ -1,0 +1,288 @@
+//! The engine that carries cuts to the store.
+//!
+//! Owns when each volume's next cut is made and the steps of a cut under way. Invariants: one cut a volume at a time; a cut
+//! that could not be carried is tried again, the same cut, until the store has it; nothing here runs on a worker. A host
+//! whose volumes have nothing to flush does nothing at all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::cut::Cut;
+use super::due::{Due, Triggers, Watch};
+use super::tie::{Link, Tie};
+use crate::cache::handle::Shared;
+use crate::cache::keeper;
+use crate::cache::volume::{CutState, Volume};
+use crate::store::volume::{Resume, VolumeError};
+use crate::units::ExportId;
+
+/// How often volumes that have something to flush are looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// Cuts on their way to the store at the same time, at most.
+const UPLOADS_MAX: usize = 8;
+/// Extents that change layer while a volume's lock is held once.
+const THAW_EXTENTS: usize = 128;
+/// Pauses before a cut that failed is tried again.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Pause of a look at writes that are being appended.
+const LANDING_PAUSE: Duration = Duration::from_millis(1);
+
+/// Carries cuts to the store until it is told to stop. One a cache.
+#[derive(Debug)]
+pub struct Flusher {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+    triggers: Triggers,
+}
+
+/// A volume that has something to flush.
+#[derive(Debug)]
+struct Watched {
+    volume: Arc<Volume>,
+    watch: Watch,
+    /// Somebody waits for all that was written before.
+    asked: bool,
+    /// A cut is on its way.
+    busy: bool,
+}
+
+/// How carrying a cut ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carried {
+    /// The store has it.
+    Done,
+    /// It was taken back, because data in it cannot be read.
+    Undone,
+    /// Another writer has the volume, or it was deleted.
+    Fenced,
+    /// The export was removed.
+    Removed,
+}
+
+impl Flusher {
+    pub(in crate::cache) fn new(shared: Arc<Shared>, link: Arc<Link>, triggers: Triggers) -> Self {
+        Self { shared, link, triggers }
+    }
+
+    /// Works until `stop` is true. Cuts under way are dropped then; the next daemon makes them again.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) {
+        let mut watched: HashMap<ExportId, Watched> = HashMap::new();
+        let mut uploads = JoinSet::new();
+        let permits = Arc::new(Semaphore::new(UPLOADS_MAX));
+        loop {
+            let idle = watched.values().all(|watched| watched.busy);
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = self.link.changed() => {}
+                () = tokio::time::sleep(TICK), if !idle => {}
+                Some(ended) = uploads.join_next() => self.ended(&mut watched, ended),
+            }
+            let now = self.shared.clock.now();
+            for (id, asked) in self.link.take() {
+                let Some(volume) = self.shared.find_volume(id) else { continue };
+                let entry = watched.entry(id).or_insert_with(|| Watched {
+                    volume,
+                    watch: Watch::new(now),
+                    asked: false,
+                    busy: false,
+                });
+                entry.asked |= asked;
+            }
+            let full = self.shared.pressure.wants_flush();
+            for (id, watched) in watched.iter_mut().filter(|(_, watched)| !watched.busy) {
+                let figures = watched.volume.figures();
+                match watched.watch.look(now, &figures, &self.triggers, watched.asked || full) {
+                    Due::Later => {}
+                    Due::AtFlush => watched.volume.cut_at_flush(),
+                    Due::Now => watched.volume.cut_now(),
+                }
+                if watched.volume.cut_state() != CutState::None || watched.asked {
+                    watched.busy = true;
+                    watched.asked = false;
+                    let (shared, volume) = (Arc::clone(&self.shared), Arc::clone(&watched.volume));
+                    let (id, permits) = (*id, Arc::clone(&permits));
+                    uploads.spawn(async move {
+                        // Never closed.
+                        let _permit = permits.acquire_owned().await;
+                        (id, carry(&shared, &volume).await)
+                    });
+                }
+            }
+            watched.retain(|_, watched| watched.busy || watched.volume.has_to_flush());
+        }
+    }
+
+    /// Takes note of a cut that is no longer under way.
+    fn ended(
+        &self,
+        watched: &mut HashMap<ExportId, Watched>,
+        ended: Result<(ExportId, Carried), tokio::task::JoinError>,
+    ) {
+        let (id, carried) = match ended {
+            Ok(ended) => ended,
+            // Panics abort the process, and nobody aborts these tasks.
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a flush ended without a result");
+                return;
+            }
+        };
+        match carried {
+            Carried::Fenced | Carried::Removed => drop(watched.remove(&id)),
+            Carried::Done | Carried::Undone => {
+                if let Some(watched) = watched.get_mut(&id) {
+                    watched.busy = false;
+                    watched.watch = Watch::new(self.shared.clock.now());
+                }
+            }
+        }
+    }
+}
+
+/// Carries the cut of `volume` to the store, as often as it takes.
+async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Carried {
+    let Some(tie) = volume.tie() else { return Carried::Removed };
+    let mut pause = RETRY_PAUSE_MIN;
+    loop {
+        match try_carry(shared, volume, tie).await {
+            Ok(()) => {
+                tie.advanced();
+                shared.flushed();
+                return Carried::Done;
+            }
+            Err(Failure::Removed) => return Carried::Removed,
+            Err(Failure::Fenced) => {
+                tie.fence();
+                shared.flushed();
+                return Carried::Fenced;
+            }
+            Err(Failure::Source) => {
+                volume.undo_cut(&shared.slots);
+                tokio::time::sleep(RETRY_PAUSE_MAX).await;
+                return Carried::Undone;
+            }
+            Err(Failure::Later) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+            }
+        }
+    }
+}
+
+/// Why a cut did not reach the store. The details have been logged.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    /// Try the same cut again.
+    Later,
+    /// Data in it cannot be read.
+    Source,
+    Fenced,
+    Removed,
+}
+
+async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<(), Failure> {
+    let seq = loop {
+        if volume.is_removed() {
+            return Err(Failure::Removed);
+        }
+        match volume.cut_state() {
+            CutState::Complete(seq) => break seq,
+            CutState::None => {
+                // Asked for, and nothing to flush but perhaps a new size.
+                return resize(shared, volume, tie).await;
+            }
+            CutState::Landing => tokio::time::sleep(LANDING_PAUSE).await,
+        }
+    };
+    blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
+    let cut = blocking(shared, volume, move |shared, volume| Ok(Cut::new(shared, volume, seq))).await?;
+    if !cut.is_empty() {
+        commit(shared, volume, tie, cut).await?;
+    }
+    while !volume.thaw_some(&shared.slots, THAW_EXTENTS) {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+/// Has the store take `cut`, and the book that it did.
+async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<(), Failure> {
+    let size_sectors = tie.size_sectors();
+    let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
+    let committed = committed.map_err(|error| failure(volume.id(), &error))?;
+    tie.stored_size(size_sectors);
+    write_down(shared, volume, committed.resume).await?;
+    Ok(())
+}
+
+/// Has the book say how far the store is.
+async fn write_down(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
+    blocking(shared, volume, move |shared, volume| {
+        shared.book.flushed(volume.id(), &resume).map_err(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(
+                export = volume.id().0,
+                error,
+                "what was flushed could not be written down; trying again"
+            );
+            Failure::Later
+        })
+    })
+    .await
+}
+
+/// Logs why a commit failed, and decides what follows.
+fn failure(export: ExportId, error: &VolumeError) -> Failure {
+    let (failure, message) = match error {
+        VolumeError::Fenced(_) | VolumeError::Deleted { .. } => {
+            (Failure::Fenced, "the export stops here; what it had not flushed stays in the cache")
+        }
+        VolumeError::Cut(_) => (Failure::Source, "data cannot be flushed; trying again later"),
+        _ => (Failure::Later, "flushing to the store failed; trying again"),
+    };
+    tracing::error!(export = export.0, error = error as &dyn std::error::Error, "{message}");
+    failure
+}
+
+async fn resize(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<(), Failure> {
+    if !tie.has_new_size() {
+        return Ok(());
+    }
+    let seq = volume.figures().flushed;
+    commit(shared, volume, tie, Cut::new(Arc::clone(shared), Arc::clone(volume), seq)).await
+}
+
+/// Runs `work`, which blocks, off the control threads.
+async fn blocking<R: Send + 'static>(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    work: impl FnOnce(Arc<Shared>, Arc<Volume>) -> Result<R, Failure> + Send + 'static,
+) -> Result<R, Failure> {
+    let (shared, volume) = (Arc::clone(shared), Arc::clone(volume));
+    // Fails only when the runtime ends.
+    tokio::task::spawn_blocking(move || work(shared, volume)).await.unwrap_or(Err(Failure::Later))
+}
+
+/// Syncs what `volume` appended until all of it is stable. It may have appended more than the cut covers.
+fn make_stable(shared: &Shared, volume: &Volume) -> Result<(), Failure> {
+    let mut needs = Vec::new();
+    if volume.unsynced(&shared.slots, &mut needs).is_err() {
+        // The keeper moves what could not be made stable.
+        return Err(Failure::Later);
+    }
+    for place in needs {
+        while let crate::cache::slots::Stability::Unsynced = place.stability(&shared.slots) {
+            match keeper::sync(shared, shared.slots.get(place.slot), place.slot) {
+                Some(true) => {}
+                Some(false) => return Err(Failure::Later),
+                // Somebody else is at it.
+                None => std::thread::sleep(LANDING_PAUSE),
+            }
+        }
+    }
+    volume.unsynced(&shared.slots, &mut Vec::new()).map_err(|_| Failure::Later)
+}

@@ -1,0 +1,57 @@
+//! From the log to the store: when a cut of a volume is made, how it is carried there, and what is fetched back.
+//!
+//! Owns the order of those steps. Does not own what a cut holds (`volume`, `layers`) nor what the store looks like
+//! (`store`). Invariants: a cut leaves the host only when all it covers is stable, so that no sequence number that the store
+//! knows is ever given out again; data counts as being in the store only when the book has that on disk.
+//!
+//! ```text
+//!  first write ─▶ announced ─▶ due: size, age, quiet, asked for, cache full
+//!                                │
+//!            at the next FLUSH, or now ─▶ cut ─▶ complete ─▶ stable ─▶ packs, manifest ─▶ book ─▶ clean
+//! ```
+
+mod cut;
+mod due;
+mod engine;
+#[cfg(test)]
+mod tests;
+mod tie;
+
+use std::fmt;
+use std::io;
+
+pub use self::due::Triggers;
+pub use self::engine::Flusher;
+pub(super) use self::tie::Tie;
+pub use self::tie::{Fill, Link};
+use crate::store::volume::Resume;
+use crate::units::{ExportId, Seq};
+
+/// Where what must outlive the cache is kept. Both calls block until it is on disk.
+pub trait Book: Send + Sync + fmt::Debug {
+    /// Nothing up to the sequence number of each export may be taken from the log any more.
+    ///
+    /// # Errors
+    /// What the disk said; then nothing was written down.
+    fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()>;
+
+    /// Everything up to `resume.cut` is in the store, whose side goes on from `resume`.
+    ///
+    /// # Errors
+    /// What the disk said; then nothing was written down.
+    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()>;
+}
+
+/// The book of a cache without a store, to which nothing is ever written.
+#[derive(Debug)]
+pub(super) struct NoBook;
+
+impl Book for NoBook {
+    fn evicted(&self, _marks: &[(ExportId, Seq)]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn flushed(&self, _export: ExportId, _resume: &Resume) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}

@@ -1,0 +1,364 @@
+//! The cache with a store behind it, against a model of what was written: nothing acknowledged is ever read differently,
+//! whatever was flushed, forgotten, fetched back, restarted or opened elsewhere.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::*;
+use crate::cache::{
+    Admission, Cache, Directory, IoError, Keeper, Known, Marks, MonotonicClock, OnFull, Options, Shard,
+    ShardStats, Token, Want,
+};
+use crate::store::volume::{Volumes, VolumesOptions};
+use crate::store::{Access, Backend, Operation, Store, StoreOptions, StoreUrl, WriterId};
+use crate::units::{FRAME_BYTES, SECTOR_BYTES, SectorRange};
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+const EXPORT: ExportId = ExportId(7);
+const SECTORS: u64 = 16 * 1024;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+struct Request {
+    buffer: Vec<u8>,
+}
+
+impl Token for Request {
+    type Part = Vec<u8>;
+
+    fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
+    fn lend(&mut self, _bytes: usize) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// A book that survives its cache, as the catalog does.
+#[derive(Debug, Default)]
+struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>);
+
+impl Book for Paper {
+    fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
+        let mut entries = self.0.lock().unwrap();
+        for (id, seq) in marks {
+            let entry = entries.get_mut(id).unwrap();
+            entry.1 = entry.1.max(*seq);
+        }
+        Ok(())
+    }
+
+    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()> {
+        self.0.lock().unwrap().get_mut(&export).unwrap().0 = Resume { manifest: None, ..resume.clone() };
+        Ok(())
+    }
+}
+
+/// One host: a cache directory, its book, and a daemon that comes and goes.
+struct Host {
+    directory: tempfile::TempDir,
+    paper: Arc<Paper>,
+    volumes: Volumes,
+    runtime: Runtime,
+    daemon: Option<Daemon>,
+}
+
+struct Daemon {
+    cache: Cache,
+    keeper: Keeper,
+    shard: Shard<Request>,
+    stop: watch::Sender<bool>,
+}
+
+fn store(runtime: &Runtime, backend: Backend) -> Store {
+    let access = Access::ReadWrite { now_unix_millis: 0 };
+    runtime.block_on(Store::open(backend, access, StoreOptions::default())).unwrap().0
+}
+
+fn memory() -> Backend {
+    Backend::connect(&StoreUrl::Memory, &Vec::new(), false).unwrap()
+}
+
+impl Host {
+    /// A host that has the volume `vm` open, or makes it.
+    fn new(backend: Backend, writer: u8, opens: bool) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let volumes = Volumes::new(store(&runtime, backend), VolumesOptions::new(WriterId([writer; 16])));
+        let name = "vm".parse().unwrap();
+        let volume = runtime.block_on(async {
+            if opens { volumes.open(&name).await } else { volumes.create(&name, SECTORS).await }
+        });
+        let paper = Paper::default();
+        paper.0.lock().unwrap().insert(EXPORT, (volume.unwrap().state(), Seq(0)));
+        let directory = tempfile::tempdir().unwrap();
+        let mut host = Self { directory, paper: Arc::new(paper), volumes, runtime, daemon: None };
+        host.start();
+        host
+    }
+
+    fn start(&mut self) {
+        let (resume, evicted) = self.paper.0.lock().unwrap()[&EXPORT].clone();
+        let options = Options {
+            size_bytes: 8 * SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            shards: 1,
+            on_full: OnFull::Wait,
+        };
+        let exports = vec![(EXPORT, Marks { flushed: resume.cut, evicted })];
+        let known = Known { exports, book: Arc::clone(&self.paper) as Arc<dyn Book> };
+        let disk = Arc::new(Directory::new(self.directory.path()));
+        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        let link = Link::new(self.runtime.handle().clone());
+        let triggers = Triggers {
+            size_bytes: 2 << 20,
+            age: Duration::from_millis(300),
+            quiet: Duration::from_millis(100),
+        };
+        let (stop, stopped) = watch::channel(false);
+        self.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
+        cache.volume(EXPORT).tie_to(self.volumes.resume(&resume), link, SECTORS, resume.size_sectors);
+        let shard = cache.shard(0, Arc::new(ShardStats::default()));
+        let mut keeper = cache.keeper();
+        while keeper.step() {}
+        self.daemon = Some(Daemon { cache, keeper, shard, stop });
+    }
+
+    /// Ends the daemon as kill -9 does: what it was doing is not finished.
+    fn restart(&mut self) {
+        let daemon = self.daemon.take().unwrap();
+        daemon.stop.send(true).unwrap();
+        let cache = daemon.cache.clone();
+        drop(daemon);
+        let deadline = Instant::now() + PATIENCE;
+        // Cuts under way end with their tasks.
+        while cache.sharers() > 1 {
+            assert!(Instant::now() < deadline, "tasks hold the cache");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(cache);
+        self.start();
+    }
+
+    fn daemon(&mut self) -> &mut Daemon {
+        self.daemon.as_mut().unwrap()
+    }
+
+    fn read(&mut self, range: SectorRange) -> Result<Vec<u8>, IoError> {
+        let mut fill = None;
+        loop {
+            let bytes = usize::try_from(range.bytes().unwrap()).unwrap();
+            let daemon = self.daemon();
+            let volume = daemon.cache.volume(EXPORT);
+            let request = Request { buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
+            daemon.shard.read(&volume, range, fill.as_ref(), request);
+            let (mut request, result) = daemon.settle().pop().unwrap();
+            request.buffer.truncate(bytes);
+            match result {
+                Err(IoError::Remote) => {
+                    fill = volume.fetch(range).map(|fetch| fetch.blocking_recv().unwrap()).transpose()?;
+                }
+                result => return result.map(|()| request.buffer),
+            }
+        }
+    }
+
+    fn flush_to_store(&mut self) -> Result<Seq, IoError> {
+        let volume = self.daemon().cache.volume(EXPORT);
+        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await.unwrap() })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            let _ = daemon.stop.send(true);
+        }
+    }
+}
+
+impl Daemon {
+    fn write(&mut self, range: SectorRange, data: Option<&[u8]>) -> Result<(), IoError> {
+        let bytes = data.map_or(0, <[u8]>::len);
+        let deadline = Instant::now() + PATIENCE;
+        let reservation = loop {
+            match self.shard.admit(bytes) {
+                Admission::Accept(reservation) => break reservation,
+                Admission::Full => panic!("full"),
+                Admission::Delay(_) | Admission::Wait => {
+                    assert!(Instant::now() < deadline, "no room: {:?}", self.cache.stats());
+                    if !self.keeper.step() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+        };
+        let volume = self.cache.volume(EXPORT);
+        if let Some(data) = data {
+            let mut buffer = data.to_vec();
+            buffer.resize(bytes.next_multiple_of(FRAME_BYTES), 0xEE);
+            self.shard.write(&volume, range, false, reservation, Request { buffer });
+        } else {
+            self.shard.zero(&volume, range, false, reservation, Request { buffer: Vec::new() });
+        }
+        self.settle().pop().unwrap().1
+    }
+
+    fn flush(&mut self) -> Result<(), IoError> {
+        let volume = self.cache.volume(EXPORT);
+        self.shard.flush(&volume, Request { buffer: Vec::new() });
+        self.settle().pop().unwrap().1
+    }
+
+    fn settle(&mut self) -> Vec<(Request, Result<(), IoError>)> {
+        let mut completed = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.shard.turn();
+            for want in self.shard.wants().collect::<Vec<_>>() {
+                match want {
+                    Want::Append { .. } => unreachable!("appends are not deferred"),
+                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
+                    Want::Read { op, file, offset, mut buffer } => {
+                        let result = file.read_at(&mut buffer, offset);
+                        self.shard.read_done(op, result, buffer);
+                    }
+                }
+            }
+            completed.extend(self.shard.completed());
+            self.keeper.step();
+            if self.shard.idle() {
+                return completed;
+            }
+            assert!(Instant::now() < deadline, "requests never came back: {:?}", self.shard);
+        }
+    }
+}
+
+/// What was written: a number a sector, of which the sector's bytes are made; 0 is zeroes.
+struct Model {
+    sectors: Vec<u64>,
+    next: u64,
+    random: SmallRng,
+}
+
+fn bytes_of(number: u64, sector: u64) -> [u8; 512] {
+    let mut bytes = [0; 512];
+    if number != 0 {
+        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+            let mixed = (number << 20 | sector).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(at as u32);
+            word.copy_from_slice(&mixed.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self { sectors: vec![0; SECTORS as usize], next: 1, random: SmallRng::seed_from_u64(seed) }
+    }
+
+    fn range(&mut self, longest: u64) -> SectorRange {
+        let count = self.random.random_range(1..=longest);
+        SectorRange::new(self.random.random_range(0..=SECTORS - count), count).unwrap()
+    }
+
+    fn write(&mut self, daemon: &mut Daemon) {
+        let longest = if self.random.random_bool(0.3) { 256 } else { 16 };
+        let range = self.range(longest);
+        let zero = self.random.random_bool(0.1);
+        let number = if zero { 0 } else { self.next };
+        self.next += 1;
+        let mut data = Vec::new();
+        for sector in range.start()..range.end() {
+            data.extend_from_slice(&bytes_of(number, sector));
+            self.sectors[sector as usize] = number;
+        }
+        daemon.write(range, (!zero).then_some(&data[..])).unwrap();
+    }
+
+    fn check(&mut self, host: &mut Host, range: SectorRange) {
+        let found = host.read(range).unwrap();
+        for (sector, bytes) in (range.start()..).zip(found.chunks_exact(SECTOR_BYTES as usize)) {
+            let expected = bytes_of(self.sectors[sector as usize], sector);
+            assert!(
+                bytes == expected,
+                "sector {sector} of {range:?}, written as {}",
+                self.sectors[sector as usize]
+            );
+        }
+    }
+
+    fn check_all(&mut self, host: &mut Host) {
+        for start in (0..SECTORS).step_by(256) {
+            self.check(host, SectorRange::new(start, 256).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_is() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    let mut model = Model::new(1);
+    for step in 0..3000 {
+        model.write(host.daemon());
+        match step % 10 {
+            3 => host.daemon().flush().unwrap(),
+            5 => {
+                let range = model.range(256);
+                model.check(&mut host, range);
+            }
+            _ => {}
+        }
+        if step % 700 == 699 {
+            host.restart();
+        }
+    }
+    let stats = host.daemon().cache.stats();
+    assert!(stats.evicted_bytes > 0, "nothing left the cache: {stats:?}");
+    model.check_all(&mut host);
+    host.flush_to_store().unwrap();
+    assert_eq!(host.daemon().cache.stats().dirty_bytes, 0);
+
+    // Another host has nothing but the store.
+    let mut other = Host::new(backend, 2, true);
+    model.check_all(&mut other);
+    model.write(other.daemon());
+    other.flush_to_store().unwrap();
+    model.check_all(&mut other);
+
+    // The first one finds out with its next flush, and keeps what it has not flushed.
+    let range = SectorRange::new(0, 8).unwrap();
+    host.daemon().write(range, Some(&[7; 4096])).unwrap();
+    assert_eq!(host.flush_to_store(), Err(IoError::Fenced));
+    assert_eq!(host.read(range), Err(IoError::Fenced));
+    assert_eq!(host.daemon().write(range, Some(&[8; 4096])), Err(IoError::Fenced));
+    assert_eq!(host.daemon().flush(), Err(IoError::Fenced));
+    assert_eq!(host.daemon().cache.stats().dirty_bytes, 4096);
+}
+
+#[test]
+fn a_volume_that_nobody_writes_to_asks_nothing_of_the_store() {
+    let mut host = Host::new(memory(), 1, false);
+    let mut model = Model::new(2);
+    (0..20).for_each(|_| model.write(host.daemon()));
+    host.flush_to_store().unwrap();
+    let requests = |host: &Host| -> u64 {
+        let stats = host.volumes.store().stats();
+        Operation::ALL.iter().map(|operation| stats.of(*operation).requests.get()).sum()
+    };
+    model.check_all(&mut host);
+    let before = requests(&host);
+    std::thread::sleep(Duration::from_millis(700));
+    host.restart();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(requests(&host), before, "an idle volume sent requests");
+}

@@ -1,0 +1,231 @@
+//! What ties a volume to its counterpart in the store.
+//!
+//! Owns the wish list of what to flush and the fetching of ranges on the control threads. Does not own the flushing
+//! (`engine`). Invariant: a volume that has something to flush is on the list, or the engine watches it.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use crate::cache::error::IoError;
+use crate::store;
+use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
+
+/// Ranges fetched at the same time, at most. Each takes the memory of a request.
+const FETCHES_MAX: usize = 64;
+
+/// What all volumes that are tied to one store share.
+pub struct Link {
+    runtime: tokio::runtime::Handle,
+    list: Mutex<List>,
+    changed: Notify,
+    fetches: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    announced: HashSet<ExportId>,
+    /// Somebody waits for these.
+    asked: HashSet<ExportId>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A link whose work is done on `runtime`.
+    pub fn new(runtime: tokio::runtime::Handle) -> Arc<Self> {
+        Arc::new(Self {
+            runtime,
+            list: Mutex::default(),
+            changed: Notify::new(),
+            fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
+        })
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        // A set is whole between its own calls.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was announced and asked for since the last call: `true` with those that somebody waits for.
+    pub(super) fn take(&self) -> HashMap<ExportId, bool> {
+        let List { announced, asked } = std::mem::take(&mut *self.list());
+        let mut taken: HashMap<_, _> = announced.into_iter().map(|id| (id, false)).collect();
+        taken.extend(asked.into_iter().map(|id| (id, true)));
+        taken
+    }
+
+    /// Returns when something was put on the list since the last return.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// A volume's side of the link.
+pub(in crate::cache) struct Tie {
+    pub(super) remote: store::volume::Volume,
+    link: Arc<Link>,
+    /// Size of the export, and the size that the store knows, sectors.
+    size_sectors: AtomicU64,
+    stored_sectors: AtomicU64,
+    /// Told whenever a cut has reached the store or the volume was lost to another writer.
+    progress: Notify,
+    /// Another writer has the volume now.
+    fenced: AtomicBool,
+}
+
+impl fmt::Debug for Tie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tie").finish_non_exhaustive()
+    }
+}
+
+/// Bytes that were fetched from the store for a READ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fill {
+    range: SectorRange,
+    bytes: Bytes,
+}
+
+impl Fill {
+    /// The bytes of `range`, which are `bytes`; `None` when there are not as many.
+    pub fn new(range: SectorRange, bytes: Bytes) -> Option<Self> {
+        (range.bytes() == Some(bytes.len() as u64)).then_some(Self { range, bytes })
+    }
+
+    /// The bytes of `range`, if they are all there.
+    pub(in crate::cache) fn part(&self, range: SectorRange) -> Option<&[u8]> {
+        let skipped = range.start().checked_sub(self.range.start())?.checked_mul(SECTOR_BYTES)?;
+        let start = usize::try_from(skipped).ok()?;
+        let len = usize::try_from(range.bytes()?).ok()?;
+        self.bytes.get(start..start.checked_add(len)?)
+    }
+}
+
+impl Tie {
+    /// Ties an export of `size_sectors`, of which the store knows `stored_sectors`.
+    pub fn new(
+        remote: store::volume::Volume,
+        link: Arc<Link>,
+        size_sectors: u64,
+        stored_sectors: u64,
+    ) -> Self {
+        Self {
+            remote,
+            link,
+            size_sectors: AtomicU64::new(size_sectors),
+            stored_sectors: AtomicU64::new(stored_sectors),
+            progress: Notify::new(),
+            fenced: AtomicBool::new(false),
+        }
+    }
+
+    pub fn remote(&self) -> &store::volume::Volume {
+        &self.remote
+    }
+
+    /// Puts the volume on the list of those that have something to flush.
+    pub fn announce(&self, id: ExportId) {
+        self.link.list().announced.insert(id);
+        self.link.changed.notify_one();
+    }
+
+    /// Has the volume flushed as soon as possible.
+    pub fn ask(&self, id: ExportId) {
+        self.link.list().asked.insert(id);
+        self.link.changed.notify_one();
+    }
+
+    /// Size of the export, sectors.
+    pub fn size_sectors(&self) -> u64 {
+        self.size_sectors.load(Ordering::Acquire)
+    }
+
+    /// Notes the export's new size, sectors.
+    pub fn set_size(&self, size_sectors: u64) {
+        self.size_sectors.store(size_sectors, Ordering::Release);
+    }
+
+    /// Notes that the store knows this size, sectors.
+    pub(super) fn stored_size(&self, size_sectors: u64) {
+        self.stored_sectors.store(size_sectors, Ordering::Release);
+    }
+
+    /// Whether the store knows another size.
+    pub fn has_new_size(&self) -> bool {
+        self.size_sectors() != self.stored_sectors.load(Ordering::Acquire)
+    }
+
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
+    pub(super) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+        self.progress.notify_waiters();
+    }
+
+    pub(super) fn advanced(&self) {
+        self.progress.notify_waiters();
+    }
+
+    pub fn progress(&self) -> &Notify {
+        &self.progress
+    }
+
+    /// Whether the store may have anything of `range`: where it has not, there are zeroes.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.remote.covers(range)
+    }
+
+    /// Fetches `range` on the control threads. The answer may be awaited anywhere.
+    pub fn fetch(&self, range: SectorRange, export: ExportId) -> oneshot::Receiver<Result<Fill, IoError>> {
+        let (sender, receiver) = oneshot::channel();
+        let (remote, fetches) = (self.remote.clone(), Arc::clone(&self.link.fetches));
+        self.link.runtime.spawn(async move {
+            // Never closed.
+            let _permit = fetches.acquire_owned().await;
+            let fetched = match remote.read(range, u64::MAX).await {
+                Ok(bytes) => Fill::new(range, bytes).ok_or(IoError::Store),
+                Err(error) => {
+                    tracing::error!(
+                        export = export.0,
+                        first_sector = range.start(),
+                        sectors = range.count(),
+                        error = &error as &dyn std::error::Error,
+                        "reading from the store failed"
+                    );
+                    Err(IoError::Store)
+                }
+            };
+            // A request that is gone needs no answer.
+            let _ = sender.send(fetched);
+        });
+        receiver
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_gives_what_it_has_and_nothing_else() {
+        let range = |start, count| SectorRange::new(start, count).unwrap();
+        let bytes: Vec<u8> = (0..4u8).flat_map(|sector| [sector; 512]).collect();
+        assert_eq!(Fill::new(range(10, 3), Bytes::from(bytes.clone())), None);
+        let fill = Fill::new(range(10, 4), Bytes::from(bytes)).unwrap();
+        assert_eq!(fill.part(range(12, 2)).unwrap()[0], 2);
+        assert_eq!(fill.part(range(10, 4)).map(<[u8]>::len), Some(2048));
+        assert_eq!(fill.part(range(9, 1)), None);
+        assert_eq!(fill.part(range(13, 2)), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! The index of a volume in three layers: what is not in the store, what is on its way there, and what is in it.
+//!
+//! ```text
+//!  sequence numbers   1 ······ flushed ······ cut ······ last
+//!                     └── clean ──┘└─ frozen ──┘└─ active ─┘
+//! ```
+//!
+//! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
+//! store. Invariants: an extent's sequence number decides its layer, whatever comes when; `frozen` stays as the cut left it
+//! until the store has all of it; only `clean` forgets. A volume without a store has everything in `active`.
+
+use super::index::{Backing, Extent, Index, Piece};
+use super::slots::Slots;
+use crate::units::{SectorRange, Seq};
+
+/// How far a volume's history had come when it was last written down: what recovery starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Everything up to here is in the store.
+    pub flushed: Seq,
+    /// Nothing up to here may be read from the log: newer data of the same sectors may have left it for the store.
+    pub evicted: Seq,
+}
+
+/// The layers.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    active: Index,
+    frozen: Index,
+    clean: Index,
+    /// Last sequence number of the last cut.
+    cut: Seq,
+    /// Last sequence number of the last cut that is in the store.
+    flushed: Seq,
+}
+
+impl Layers {
+    /// Empty layers of a volume that is in the store up to `flushed`.
+    pub fn new(flushed: Seq) -> Self {
+        Self { cut: flushed, flushed, ..Self::default() }
+    }
+
+    pub fn flushed(&self) -> Seq {
+        self.flushed
+    }
+
+    pub fn cut(&self) -> Seq {
+        self.cut
+    }
+
+    /// Whether nothing was written since the last cut.
+    pub fn is_active_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Whether what write `seq` wrote is in the store.
+    pub fn is_clean(&self, seq: Seq) -> bool {
+        seq <= self.flushed
+    }
+
+    /// What the cut holds.
+    pub fn frozen(&self) -> &Index {
+        &self.frozen
+    }
+
+    /// Number of extents.
+    pub fn len(&self) -> usize {
+        self.active.len() + self.frozen.len() + self.clean.len()
+    }
+
+    /// Bytes of data that are not in the store.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.active.live_bytes().saturating_add(self.frozen.live_bytes())
+    }
+
+    /// Bytes of data that are in the store, and here as well.
+    pub fn clean_bytes(&self) -> u64 {
+        self.clean.live_bytes()
+    }
+
+    /// Makes `extent` the content of its sectors, except where a newer one is.
+    pub fn insert(&mut self, slots: &Slots, extent: Extent) {
+        let layer = if extent.seq > self.cut {
+            &mut self.active
+        } else if extent.seq > self.flushed {
+            &mut self.frozen
+        } else {
+            self.clean.insert(extent, &mut |refs| {
+                slots.count_refs(refs);
+                slots.count_clean(refs);
+            });
+            return;
+        };
+        layer.insert(extent, &mut |refs| slots.count_refs(refs));
+    }
+
+    /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
+    pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        if self.frozen.is_empty() && self.clean.is_empty() {
+            return self.active.lookup(range, visit);
+        }
+        self.active.lookup(range, |piece| match piece.backing {
+            Some(_) => visit(piece),
+            None => self.frozen.lookup(piece.range, |piece| match piece.backing {
+                Some(_) => visit(piece),
+                None => self.clean.lookup(piece.range, &mut visit),
+            }),
+        });
+    }
+
+    /// Calls `visit` with what of `range` still comes from write `seq` in `slot`, hidden by newer data or not.
+    /// Data that is in the store does not count.
+    pub fn dirty_parts(&self, range: SectorRange, seq: Seq, slot: u32, mut visit: impl FnMut(SectorRange)) {
+        if seq > self.flushed {
+            let layer = if seq > self.cut { &self.active } else { &self.frozen };
+            parts(layer, range, seq, slot, &mut visit);
+        }
+    }
+
+    /// Forgets what of `range` comes from write `seq` in `slot`, if it is in the store.
+    pub fn evict(&mut self, slots: &Slots, range: SectorRange, seq: Seq, slot: u32) {
+        let mut found = Vec::new();
+        parts(&self.clean, range, seq, slot, &mut |part| found.push(part));
+        for part in found {
+            self.clean.remove(part, &mut |refs| {
+                slots.count_clean(refs);
+                slots.count_refs(refs);
+            });
+        }
+    }
+
+    /// Makes what is active the cut, at `last`. The last cut must be in the store.
+    pub fn freeze(&mut self, last: Seq) {
+        debug_assert!(self.frozen.is_empty() && self.cut == self.flushed, "one cut at a time");
+        self.frozen = std::mem::take(&mut self.active);
+        self.cut = last;
+    }
+
+    /// Moves up to `count` extents of the cut, which is in the store, to those that may be forgotten. `true` when it was
+    /// the last of them.
+    pub fn thaw_some(&mut self, slots: &Slots, count: usize) -> bool {
+        let some: Vec<Extent> = self.frozen.iter().take(count).collect();
+        for extent in &some {
+            self.clean.insert(*extent, &mut |refs| {
+                slots.count_refs(refs);
+                slots.count_clean(refs);
+            });
+            self.frozen.remove(extent.range, &mut |refs| slots.count_refs(refs));
+        }
+        if self.frozen.is_empty() {
+            self.flushed = self.cut;
+        }
+        self.frozen.is_empty()
+    }
+
+    /// Puts the cut back to what is active, as if it had not been made.
+    pub fn undo(&mut self, slots: &Slots) {
+        let newer = std::mem::replace(&mut self.active, std::mem::take(&mut self.frozen));
+        for extent in newer.iter() {
+            self.active.insert(extent, &mut |refs| slots.count_refs(refs));
+        }
+        clear(newer, slots);
+        self.cut = self.flushed;
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self, slots: &Slots) {
+        clear(std::mem::take(&mut self.active), slots);
+        clear(std::mem::take(&mut self.frozen), slots);
+        std::mem::take(&mut self.clean).clear(&mut |refs| {
+            slots.count_clean(refs);
+            slots.count_refs(refs);
+        });
+    }
+}
+
+fn clear(mut index: Index, slots: &Slots) {
+    index.clear(&mut |refs| slots.count_refs(refs));
+}
+
+fn parts(layer: &Index, range: SectorRange, seq: Seq, slot: u32, visit: &mut impl FnMut(SectorRange)) {
+    layer.lookup(range, |piece| {
+        if piece.seq == seq && piece.backing.is_some_and(|backing: Backing| backing.slot() == slot) {
+            visit(piece.range);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;

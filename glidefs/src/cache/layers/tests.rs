@@ -1,0 +1,183 @@
+//! The layers against a model that keeps the newest write of every sector, of the log and of the store.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests panic, and their numbers are small"
+)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECTORS: usize = 64;
+const SLOTS: u32 = 6;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        start: u64,
+        count: u64,
+        zero: bool,
+    },
+    Freeze,
+    Thaw(usize),
+    Undo,
+    /// What comes from a slot moves to the slot of the moment, as cleaning does it.
+    Move(u32),
+    /// What comes from a slot and is in the store is forgotten.
+    Evict(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..60u64, 1..5u64, prop::bool::weighted(0.2))
+            .prop_map(|(start, count, zero)| Step::Write { start, count, zero }),
+        2 => Just(Step::Freeze),
+        3 => (1..6usize).prop_map(Step::Thaw),
+        1 => Just(Step::Undo),
+        1 => (0..SLOTS).prop_map(Step::Move),
+        2 => (0..SLOTS).prop_map(Step::Evict),
+    ]
+}
+
+/// Layers with a model of what a reader must see.
+struct Pair {
+    slots: Slots,
+    layers: Layers,
+    last_seq: u64,
+    /// The write whose content each sector has, 0 for none: newest, in the cut, in the store.
+    newest: [u64; SECTORS],
+    cut: Option<[u64; SECTORS]>,
+    stored: [u64; SECTORS],
+    /// Extents written, by their slot at first; the log never forgets what was written to it.
+    log: Vec<Extent>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let slots = Slots::new(SLOTS, SLOTS, [0; 16], 64);
+        for slot in 0..SLOTS {
+            slots.get(slot).begin_use(u64::from(slot) + 1, 1);
+        }
+        Self {
+            slots,
+            layers: Layers::default(),
+            last_seq: 0,
+            newest: [0; SECTORS],
+            cut: None,
+            stored: [0; SECTORS],
+            log: Vec::new(),
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Write { start, count, zero } => {
+                self.last_seq += 1;
+                let slot = (self.last_seq % u64::from(SLOTS)) as u32;
+                let backing =
+                    if zero { Backing::Zero { slot } } else { Backing::Data { slot, sector: start as u32 } };
+                let range = SectorRange::new(start, count).unwrap();
+                let extent = Extent { range, seq: Seq(self.last_seq), backing };
+                self.layers.insert(&self.slots, extent);
+                self.log.push(extent);
+                self.newest[start as usize..(start + count) as usize].fill(self.last_seq);
+            }
+            Step::Freeze => {
+                if self.cut.is_none() && self.layers.cut() == self.layers.flushed() {
+                    self.layers.freeze(Seq(self.last_seq));
+                    self.cut = (Seq(self.last_seq) > self.layers.flushed()).then_some(self.newest);
+                }
+            }
+            Step::Thaw(count) => {
+                // The store has the cut from the first move on.
+                if let Some(cut) = self.cut {
+                    self.stored = cut;
+                    if self.layers.thaw_some(&self.slots, count) {
+                        self.cut = None;
+                    }
+                }
+            }
+            Step::Undo => {
+                if self.cut.is_some_and(|cut| self.stored != cut) {
+                    self.layers.undo(&self.slots);
+                    self.cut = None;
+                }
+            }
+            Step::Move(from) => {
+                let to = (from + 1) % SLOTS;
+                for extent in self.log.clone() {
+                    let mut parts = Vec::new();
+                    self.layers.dirty_parts(extent.range, extent.seq, from, |part| parts.push(part));
+                    for range in parts {
+                        let sector = range.start() as u32;
+                        let backing = match extent.backing {
+                            Backing::Data { .. } => Backing::Data { slot: to, sector },
+                            Backing::Zero { .. } => Backing::Zero { slot: to },
+                        };
+                        self.layers.insert(&self.slots, Extent { range, seq: extent.seq, backing });
+                    }
+                }
+                assert_eq!(self.slots.get(from).dirty_extents(), 0, "all that is dirty has moved");
+            }
+            Step::Evict(slot) => {
+                for extent in &self.log {
+                    if !self.layers.is_clean(extent.seq) {
+                        continue;
+                    }
+                    self.layers.evict(&self.slots, extent.range, extent.seq, slot);
+                }
+                let slot = self.slots.get(slot);
+                // While the extents of a cut change layer, some of them are clean and may not be forgotten yet.
+                let forgotten = slot.extents() == slot.dirty_extents();
+                assert!(forgotten || self.cut.is_some(), "all that is clean is forgotten");
+            }
+        }
+    }
+
+    fn check(&self) {
+        let everything = SectorRange::new(0, SECTORS as u64).unwrap();
+        let mut next = 0;
+        self.layers.lookup(everything, |piece| {
+            assert_eq!(piece.range.start(), next, "pieces leave no gap");
+            next = piece.range.end();
+            for at in piece.range.start() as usize..piece.range.end() as usize {
+                match piece.backing {
+                    Some(_) => assert_eq!(piece.seq.0, self.newest[at], "sector {at}"),
+                    None => assert_eq!(self.stored[at], self.newest[at], "sector {at} is only in the store"),
+                }
+            }
+        });
+        assert_eq!(next, SECTORS as u64);
+        if let Some(cut) = self.cut.filter(|cut| *cut != self.stored) {
+            self.layers.frozen().lookup(everything, |piece| {
+                let sectors = piece.range.start() as usize..piece.range.end() as usize;
+                if piece.backing.is_some() {
+                    assert!(cut[sectors].iter().all(|seq| *seq == piece.seq.0), "{piece:?}");
+                } else {
+                    assert_eq!(self.stored[sectors.clone()], cut[sectors], "{piece:?}");
+                }
+            });
+        }
+        let counted: u32 = self.slots.iter().map(|(_, slot)| slot.extents()).sum();
+        assert_eq!(counted as usize, self.layers.len());
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_cut_flushed_moved_and_forgotten_a_reader_finds_the_newest_write(
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let mut pair = Pair::new();
+        for step in &steps {
+            pair.apply(step);
+            pair.check();
+        }
+        pair.layers.clear(&pair.slots);
+        for (number, slot) in pair.slots.iter() {
+            prop_assert_eq!((slot.extents(), slot.dirty_extents(), slot.live_sectors()), (0, 0, 0), "slot {}", number);
+        }
+    }
+}

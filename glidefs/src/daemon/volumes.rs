@@ -1,0 +1,133 @@
+//! The data of exports as the router sees it: the cache, and behind it the store.
+//!
+//! Owns how an export's volume in the cache is tied to its counterpart in the store. Does not own either. Invariant: a
+//! daemon starts and serves what it has although the store is away; only what is new needs it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::OnceCell;
+
+use crate::cache::{Cache, Link, Volume};
+use crate::router::{ExportName, Source, Volumes};
+use crate::store::volume::{Resume, StatePoint, VolumeError};
+use crate::store::{self, Access, NameError, StoreError, StoreName, StoreStats};
+use crate::units::{ExportId, SECTOR_BYTES};
+
+/// The cache and the store.
+pub struct DaemonVolumes {
+    cache: Cache,
+    store: Option<StoreSide>,
+}
+
+/// The store's side.
+pub struct StoreSide {
+    volumes: store::volume::Volumes,
+    link: Arc<Link>,
+    /// Where exports of the catalog go on, until they are loaded.
+    resumes: Mutex<HashMap<ExportId, Resume>>,
+    /// Whether it is known to be a store.
+    checked: OnceCell<()>,
+}
+
+impl StoreSide {
+    /// The store of `volumes`, with the exports that have a counterpart in it.
+    pub fn new(volumes: store::volume::Volumes, link: Arc<Link>, resumes: HashMap<ExportId, Resume>) -> Self {
+        Self { volumes, link, resumes: Mutex::new(resumes), checked: OnceCell::new() }
+    }
+
+    /// Makes sure that the place is a store of a format that this program knows, and makes it one where there is nothing.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let check = || async {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+            let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
+            self.volumes.store().check(Access::ReadWrite { now_unix_millis }).await.map(drop)
+        };
+        self.checked.get_or_try_init(check).await.map(drop)
+    }
+
+    /// Where its requests are counted.
+    pub fn stats(&self) -> Arc<StoreStats> {
+        self.volumes.store().shared_stats()
+    }
+
+    async fn begin(&self, name: &ExportName, source: Source) -> Result<Resume, VolumeError> {
+        self.check().await?;
+        let name = store_name(name)?;
+        let volume = match source {
+            Source::Blank(size) => self.volumes.create(&name, size.bytes() / SECTOR_BYTES).await?,
+            Source::Store => self.volumes.open(&name).await?,
+            Source::Fork { of, snapshot } => {
+                let of = store_name(&of)?;
+                let found = self.volumes.find(&of).await?;
+                let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
+                let snapshot = snapshot.as_ref().map(store_name).transpose()?;
+                self.volumes.fork(&StatePoint { volume, snapshot }, &name).await?
+            }
+        };
+        Ok(Resume { manifest: None, ..volume.state() })
+    }
+}
+
+fn store_name(name: &ExportName) -> Result<StoreName, NameError> {
+    name.as_str().parse()
+}
+
+impl DaemonVolumes {
+    /// The volumes of `cache`, tied to those of `store`, where there is one.
+    pub fn new(cache: Cache, store: Option<StoreSide>) -> Self {
+        Self { cache, store }
+    }
+}
+
+impl Volumes for DaemonVolumes {
+    fn volume(&self, id: ExportId, size_bytes: u64, counterpart: Option<&Resume>) -> Arc<Volume> {
+        let volume = self.cache.volume(id);
+        let Some(side) = &self.store else { return volume };
+        let loaded = side.resumes.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(resume) = counterpart.or(loaded.as_ref()) {
+            let remote = side.volumes.resume(resume);
+            let link = Arc::clone(&side.link);
+            volume.tie_to(remote, link, size_bytes / SECTOR_BYTES, resume.size_sectors);
+        }
+        volume
+    }
+
+    fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        async move {
+            match &self.store {
+                Some(side) => side.begin(&name, source).await.map(Some),
+                None => Ok(None),
+            }
+        }
+        .boxed()
+    }
+
+    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        async move {
+            let Some(remote) = volume.remote() else { return Ok(()) };
+            match remote.delete().await {
+                // It is somebody else's now, or gone already.
+                Err(VolumeError::Fenced(_) | VolumeError::Deleted { .. }) => Ok(()),
+                deleted => deleted,
+            }
+        }
+        .boxed()
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
+        async move {
+            let Some(side) = &self.store else { return Ok(None) };
+            side.check().await?;
+            Ok(Some(side.volumes.names().await?.iter().map(ToString::to_string).collect()))
+        }
+        .boxed()
+    }
+
+    fn remove(&self, id: ExportId) {
+        self.cache.remove(id);
+    }
+}

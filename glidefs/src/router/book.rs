@@ -1,0 +1,43 @@
+//! The book of the cache, kept in the catalog.
+//!
+//! Owns the way there: a change is handed to the catalog's writer, which may take many in one transaction, and its answer
+//! is waited for.
+
+use std::io;
+use std::sync::mpsc;
+
+use tokio::sync::oneshot;
+
+use super::catalog::{Change, Message, Waiting};
+use crate::cache;
+use crate::store::volume::Resume;
+use crate::units::{ExportId, Seq};
+
+/// Writes down how far exports are in the store.
+#[derive(Clone, Debug)]
+pub struct Book {
+    changes: mpsc::Sender<Message>,
+}
+
+impl Book {
+    pub(super) fn new(changes: mpsc::Sender<Message>) -> Self {
+        Self { changes }
+    }
+
+    fn write(&self, change: Change) -> io::Result<()> {
+        let closed = || io::Error::other("the catalog is closed: the daemon is stopping");
+        let (done, answer) = oneshot::channel();
+        self.changes.send(Message::Change(Box::new(Waiting { change, done }))).map_err(|_| closed())?;
+        answer.blocking_recv().map_err(|_| closed())?.map_err(io::Error::other)
+    }
+}
+
+impl cache::Book for Book {
+    fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
+        self.write(Change::Evicted(marks.to_vec()))
+    }
+
+    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()> {
+        self.write(Change::Flushed(export, resume.clone()))
+    }
+}
