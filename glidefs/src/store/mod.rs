@@ -26,6 +26,8 @@ pub mod ids;
 pub mod key;
 mod objects;
 mod retry;
+#[cfg(any(test, feature = "faults"))]
+pub mod scripted;
 mod stats;
 mod url;
 pub mod volume;

@@ -75,20 +75,28 @@ impl Volume {
 
     /// Makes packs of `source` and uploads them.
     async fn upload(&self, source: Source) -> Result<Uploads, VolumeError> {
-        let host = &self.0.host;
-        let begun = host.options.clock.since_boot();
-        let packing = Packing::new(source);
-        let packs = stream::try_unfold(packing, |packing| async move {
-            // It is never closed.
-            let permit = host.uploads.acquire().await.map_err(|_| VolumeError::Stopping)?;
-            let options = self.pack_options(0, packing.source.first_seq(), packing.source.cut.seq());
-            let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
-            Ok::<_, VolumeError>(pack.map(|pack| ((pack, permit), packing)))
+        let begun = self.0.host.options.clock.since_boot();
+        // Owned, so that the future can move between threads.
+        let volume = self.clone();
+        let packs = stream::try_unfold(Packing::new(source), move |packing| {
+            let volume = volume.clone();
+            async move {
+                let permit = volume.0.host.uploads.clone().acquire_owned().await;
+                // It is never closed.
+                let permit = permit.map_err(|_| VolumeError::Stopping)?;
+                let options = volume.pack_options(0, packing.source.first_seq(), packing.source.cut.seq());
+                let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
+                Ok::<_, VolumeError>(pack.map(|pack| ((pack, permit), packing)))
+            }
         });
-        let uploaded = packs.map_ok(|(pack, permit)| async move {
-            let pack = self.create_pack(&pack).await?;
-            drop(permit);
-            Ok(pack)
+        let volume = self.clone();
+        let uploaded = packs.map_ok(move |(pack, permit)| {
+            let volume = volume.clone();
+            async move {
+                let pack = volume.create_pack(&pack).await?;
+                drop(permit);
+                Ok(pack)
+            }
         });
         let mut packs: Vec<PackRef> =
             uploaded.try_buffer_unordered(UPLOADS_AT_ONCE).boxed().try_collect().await?;

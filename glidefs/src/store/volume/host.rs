@@ -62,7 +62,7 @@ pub(super) struct Host {
     pub metadata: Metadata,
     pub fetcher: Fetcher,
     /// One permit a pack that is in memory.
-    pub uploads: Semaphore,
+    pub uploads: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Host {
@@ -82,7 +82,7 @@ impl Volumes {
     /// The volumes of `store`.
     pub fn new(store: Store, options: VolumesOptions) -> Self {
         let metadata = Metadata::new(options.metadata_bytes_max);
-        let uploads = Semaphore::new(options.uploads_max.clamp(1, Semaphore::MAX_PERMITS));
+        let uploads = Arc::new(Semaphore::new(options.uploads_max.clamp(1, Semaphore::MAX_PERMITS)));
         Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads }))
     }
 

@@ -154,3 +154,6 @@ pub struct Compacted {
     /// Whether another step is due.
     pub compaction_due: bool,
 }
+
+#[cfg(test)]
+mod tests;

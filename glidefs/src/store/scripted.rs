@@ -1,0 +1,230 @@
+//! A store in memory that ends at a chosen request, with a clock that is turned by hand: test support.
+//!
+//! Owns no faults that pass; those are in `faulty`. Does not exist in the daemon. Invariant: objects are as old as the clock says,
+//! and after the end nothing changes any more.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chrono::DateTime;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, StreamExt};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+use super::clock::StoreClock;
+
+/// A clock that stands still until it is turned.
+#[derive(Debug)]
+pub struct ManualClock(AtomicU64);
+
+impl Default for ManualClock {
+    /// The first of January 2026.
+    fn default() -> Self {
+        Self(AtomicU64::new(1_767_225_600_000))
+    }
+}
+
+impl ManualClock {
+    /// Lets time pass.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), SeqCst);
+    }
+}
+
+impl StoreClock for ManualClock {
+    fn unix_millis(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+
+    fn since_boot(&self) -> Duration {
+        Duration::from_millis(self.unix_millis())
+    }
+}
+
+/// What [`ScriptedStore::left`] is without an end.
+const FOREVER: u64 = u64::MAX;
+
+/// A store in memory.
+#[derive(Debug)]
+pub struct ScriptedStore {
+    inner: Arc<InMemory>,
+    clock: Arc<ManualClock>,
+    created_millis: Arc<Mutex<HashMap<Path, u64>>>,
+    /// Requests that are still answered.
+    left: AtomicU64,
+    /// How many requests were made after that.
+    beyond: AtomicU64,
+    /// Whether the first request that is not answered has its effect all the same.
+    last_arrives: AtomicU64,
+    /// How long reading takes.
+    read_millis: AtomicU64,
+}
+
+impl fmt::Display for ScriptedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a scripted store")
+    }
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    NotAnswered,
+    NotArriving,
+}
+
+impl ScriptedStore {
+    /// An empty store.
+    pub fn new(clock: Arc<ManualClock>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::default(),
+            clock,
+            created_millis: Arc::default(),
+            left: AtomicU64::new(FOREVER),
+            beyond: AtomicU64::new(0),
+            last_arrives: AtomicU64::new(0),
+            read_millis: AtomicU64::new(0),
+        })
+    }
+
+    /// Lets reading take its time, by the clock of the runtime.
+    pub fn read_for(&self, millis: u64) {
+        self.read_millis.store(millis, SeqCst);
+    }
+
+    /// Answers so many requests, and no more. With `last_arrives` the next one has its effect, but no answer.
+    pub fn end_after(&self, requests: u64, last_arrives: bool) {
+        self.last_arrives.store(last_arrives.into(), SeqCst);
+        self.beyond.store(0, SeqCst);
+        self.left.store(requests, SeqCst);
+    }
+
+    /// Answers all requests. Whether there was one that was not answered.
+    pub fn go_on(&self) -> bool {
+        self.left.store(FOREVER, SeqCst);
+        self.beyond.load(SeqCst) > 0
+    }
+
+    fn fate(&self) -> Fate {
+        let spend = |left: u64| if left == FOREVER { Some(left) } else { left.checked_sub(1) };
+        if self.left.fetch_update(SeqCst, SeqCst, spend).is_ok() {
+            return Fate::Answered;
+        }
+        let first = self.beyond.fetch_add(1, SeqCst) == 0;
+        if first && self.last_arrives.load(SeqCst) == 1 { Fate::NotAnswered } else { Fate::NotArriving }
+    }
+
+    fn dated(&self, meta: ObjectMeta) -> ObjectMeta {
+        date(&lock(&self.created_millis), meta)
+    }
+
+    fn listed(
+        &self,
+        listing: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.fate() {
+            Fate::Answered => {
+                let created = self.created_millis.clone();
+                listing.map(move |meta| meta.map(|meta| date(&lock(&created), meta))).boxed()
+            }
+            _ => stream::iter([Err(ended())]).boxed(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn date(created: &HashMap<Path, u64>, meta: ObjectMeta) -> ObjectMeta {
+    let millis = created.get(&meta.location).and_then(|millis| i64::try_from(*millis).ok());
+    let last_modified = millis.and_then(DateTime::from_timestamp_millis).unwrap_or(meta.last_modified);
+    ObjectMeta { last_modified, ..meta }
+}
+
+/// No other try would help, so that nobody waits for one.
+fn ended() -> Error {
+    Error::NotSupported { source: "the store has ended".into() }
+}
+
+#[async_trait]
+impl ObjectStore for ScriptedStore {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+        let fate = self.fate();
+        if fate == Fate::NotArriving {
+            return Err(ended());
+        }
+        let result = self.inner.put_opts(location, payload, opts).await?;
+        lock(&self.created_millis).insert(location.clone(), self.clock.unix_millis());
+        if fate == Fate::Answered { Ok(result) } else { Err(ended()) }
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        Err(ended())
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if self.fate() != Fate::Answered {
+            return Err(ended());
+        }
+        let millis = self.read_millis.load(SeqCst);
+        if millis > 0 {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
+        let result = self.inner.get_opts(location, options).await?;
+        Ok(GetResult { meta: self.dated(result.meta.clone()), ..result })
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if self.fate() != Fate::Answered {
+            return Err(ended());
+        }
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        match self.fate() {
+            Fate::Answered => self.inner.delete_stream(locations),
+            Fate::NotArriving => stream::iter([Err(ended())]).boxed(),
+            Fate::NotAnswered => {
+                let deleted = self.inner.delete_stream(locations).collect::<Vec<_>>();
+                deleted.map(|_| stream::iter([Err(ended())])).flatten_stream().boxed()
+            }
+        }
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listed(self.inner.list(prefix))
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listed(self.inner.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        if self.fate() != Fate::Answered {
+            return Err(ended());
+        }
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        Err(ended())
+    }
+}

@@ -1,0 +1,400 @@
+//! Create, commit, read, open and resume; what they cost; and who may write.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::support::*;
+use crate::store::client::Created;
+use crate::store::error::StoreError;
+use crate::store::format::{BLOCK_SECTORS_MAX, PACK_BYTES_TARGET};
+use crate::store::ids::WriterId;
+use crate::store::key::{Folder, Key};
+use crate::store::volume::{
+    CutExtent, CutSource, Fence, ReadExtent, ReadOptions, Resume, TRUST_TIME_MAX, VolumeError,
+};
+use crate::units::{SECTOR_BYTES, Seq};
+
+const SIZE: u64 = 1 << 21;
+
+#[tokio::test]
+async fn what_was_committed_is_read_and_the_rest_is_zero() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    assert!(!volume.covers(range(0, SIZE)));
+    tags(&volume, range(5, 3), &[0, 0, 0]).await;
+    let committed =
+        volume.commit(MemoryCut::new(3, &[(8, 8, 1), (16, 4, 2), (300, 2, 0)]), SIZE).await.unwrap();
+    assert_eq!((committed.packs, committed.resume.cut, committed.resume.number), (1, Seq(3), 2));
+    tags(&volume, range(6, 16), &[0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0]).await;
+    volume.commit(MemoryCut::new(5, &[(9, 1, 7), (12, 6, 0)]), SIZE).await.unwrap();
+    tags(&volume, range(8, 12), &[1, 7, 1, 1, 0, 0, 0, 0, 0, 0, 2, 2]).await;
+    assert!(volume.covers(range(0, 9)) && !volume.covers(range(0, 8)) && !volume.covers(range(302, 9)));
+    assert_eq!((volume.cut(), volume.size_sectors()), (Seq(5), SIZE));
+    assert_eq!(volume.mapped(range(0, SIZE)).await.unwrap(), [range(8, 4), range(18, 2)]);
+}
+
+#[tokio::test]
+async fn requests_are_as_few_as_promised() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let before = daemon.requests();
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    assert_eq!(daemon.since(before), [0, 2, 0, 0, 0], "create");
+    let before = daemon.requests();
+    let committed = volume.commit(MemoryCut::new(1, &[(0, 512, 1), (2000, 8, 2)]), SIZE).await.unwrap();
+    assert_eq!(daemon.since(before), [0, 2, 0, 0, 0], "commit");
+    let before = daemon.requests();
+    tags(&volume, range(0, 1), &[1]).await;
+    assert_eq!(daemon.since(before), [2, 0, 0, 0, 0], "read with a cold index");
+    let before = daemon.requests();
+    tags(&volume, range(3, 2), &[1; 2]).await;
+    assert_eq!(daemon.since(before), [1, 0, 0, 0, 0], "read");
+    let before = daemon.requests();
+    tags(&volume, range(100, 200), &[1; 200]).await;
+    assert_eq!(daemon.since(before), [1, 0, 0, 0, 0], "read of neighbouring blocks");
+    let before = daemon.requests();
+    tags(&volume, range(1000, 200), &[0; 200]).await;
+    assert_eq!(daemon.since(before), [0; 5], "read of what nobody wrote");
+    let same = volume.commit(MemoryCut::new(1, &[]), SIZE).await.unwrap();
+    assert_eq!(same.resume, committed.resume);
+    assert_eq!(daemon.since(before), [0; 5], "commit of nothing");
+
+    for (manifest, gets) in [(None, 3), (committed.resume.manifest.clone(), 2)] {
+        let again = world.daemon(1);
+        let volume = again.volumes.resume(&Resume { manifest, ..committed.resume.clone() });
+        assert_eq!((volume.cut(), volume.size_sectors()), (Seq(1), SIZE));
+        assert_eq!(again.requests(), [0; 5], "an idle volume");
+        tags(&volume, range(2000, 1), &[2]).await;
+        assert_eq!(again.requests(), [gets, 0, 0, 0, 0], "first read after a restart");
+    }
+    let again = world.daemon(1);
+    let volume = again.volumes.resume(&committed.resume);
+    volume.commit(MemoryCut::new(2, &[(9, 1, 7)]), SIZE).await.unwrap();
+    assert_eq!(again.requests(), [0, 2, 1, 0, 0], "first commit after a restart");
+    let other = world.daemon(2);
+    other.volumes.open(&name("vm")).await.unwrap();
+    assert_eq!(other.requests(), [3, 1, 1, 0, 0], "open on another host");
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_the_same_blocks_share_one_request() {
+    let world = World::new();
+    world.objects.read_for(10);
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 1024, 1)]), SIZE).await.unwrap();
+    let again = world.daemon(1);
+    let volume = again.volumes.resume(&Resume { manifest: None, ..volume.state() });
+    let readers = (0..32).map(|reader| {
+        let volume = volume.clone();
+        tokio::spawn(async move { tags(&volume, range(reader * 4, 4), &[1; 4]).await })
+    });
+    join_all(readers).await.into_iter().for_each(|reader| reader.unwrap());
+    assert_eq!(again.requests(), [3, 0, 0, 0, 0]);
+    // Neighbours of a block on its way are fetched without it.
+    let before = again.requests();
+    let (first, second) = tokio::join!(volume.read(range(0, 256), SIZE), volume.read(range(128, 256), SIZE));
+    assert_eq!((first.unwrap().len(), second.unwrap().len()), (128 << 10, 128 << 10));
+    assert_eq!(again.since(before), [2, 0, 0, 0, 0]);
+    // One who gives up does not take the others along.
+    let before = again.requests();
+    let mut impatient = Box::pin(volume.read(range(0, 8), SIZE));
+    assert!(futures_util::poll!(&mut impatient).is_pending());
+    let patient = tokio::spawn({
+        let volume = volume.clone();
+        async move { tags(&volume, range(8, 8), &[1; 8]).await }
+    });
+    tokio::task::yield_now().await;
+    drop(impatient);
+    patient.await.unwrap();
+    assert_eq!(again.since(before)[0], 1);
+}
+
+#[tokio::test]
+async fn zeroes_are_told_from_data_and_reading_ahead_costs_no_request() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let block = BLOCK_SECTORS_MAX;
+    volume.commit(MemoryCut::new(1, &[(0, 6 * block, 1)]), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(3 * block, 8, 4), (7 * block, 8, 4)]), SIZE).await.unwrap();
+    let read = |start, count, ahead_sectors| {
+        let options = ReadOptions { ahead_sectors, ..ReadOptions::default() };
+        let volume = volume.clone();
+        async move {
+            let extents: Vec<ReadExtent> = volume.read_extents(range(start, count), options).await.unwrap();
+            let mut at = start;
+            for extent in &extents {
+                assert_eq!(extent.range.start(), at);
+                at = extent.range.end();
+                let fours = [3 * block, 7 * block]
+                    .iter()
+                    .any(|four| (*four..four + 8).contains(&extent.range.start()));
+                let tag = if fours { 4 } else { 1 };
+                if let Some(data) = &extent.data {
+                    compare(extent.range, data, &vec![tag; extent.range.count() as usize]);
+                }
+            }
+            (at, extents.iter().filter(|extent| extent.data.is_none()).count())
+        }
+    };
+    // Both indexes.
+    assert_eq!(read(0, 8 * block, 0).await, (8 * block, 2));
+    for (start, count, ahead, end, zeroes) in [
+        (0, 8, 0, 8, 0),
+        (0, 8, 64, 72, 0),
+        // The blocks beside it in the same pack; then another pack has the newer data.
+        (0, 8, 4 * block, 3 * block, 0),
+        // With a part of the other pack wanted, both go on.
+        (2 * block, block + 8, 2 * block, 5 * block + 8, 0),
+        // Nothing is behind the last block but zeroes, until the other pack begins.
+        (5 * block, 8, 9 * block, 7 * block, 1),
+        (6 * block, 8, 8, 6 * block + 16, 1),
+    ] {
+        let before = daemon.requests();
+        assert_eq!(read(start, count, ahead).await, (end, zeroes), "{start} {count} {ahead}");
+        assert!(daemon.since(before)[0] <= 2);
+    }
+    let options = ReadOptions { base_sectors: 10, ahead_sectors: 50 };
+    let extents = volume.read_extents(range(8, 8), options).await.unwrap();
+    let kinds: Vec<_> = extents.iter().map(|extent| (extent.range, extent.data.is_some())).collect();
+    assert_eq!(kinds, [(range(8, 2), true), (range(10, 6), false)]);
+    assert_eq!(volume.read(range(20, 4), 10).await.unwrap(), vec![0; 2048]);
+    assert_eq!(volume.read(range(20, 0), SIZE).await.unwrap(), Vec::<u8>::new());
+}
+
+#[tokio::test]
+async fn reading_ahead_does_not_take_an_older_pack_for_zeroes() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(64, 8, 1)]), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2), (400, 8, 2)]), SIZE).await.unwrap();
+    let options = ReadOptions { ahead_sectors: 500, ..ReadOptions::default() };
+    let extents = volume.read_extents(range(0, 8), options).await.unwrap();
+    assert_eq!(extents.iter().map(|extent| extent.range).collect::<Vec<_>>(), [range(0, 8)]);
+}
+
+#[tokio::test]
+async fn another_host_takes_over_and_the_first_is_fenced_for_good() {
+    let world = World::new();
+    let (first, second) = (world.daemon(1), world.daemon(2));
+    let old = first.volumes.create(&name("vm"), SIZE).await.unwrap();
+    old.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let new = second.volumes.open(&name("vm")).await.unwrap();
+    assert_eq!(new.writer(), Fence { epoch: 2, writer: WriterId([2; 16]) });
+    tags(&new, range(0, 8), &[1; 8]).await;
+    for round in 0..3 {
+        let before = first.requests();
+        let error = old.commit(MemoryCut::new(2, &[(0, 8, 3)]), SIZE).await.unwrap_err();
+        let VolumeError::Fenced(fence) = &error else { panic!("{error}") };
+        assert_eq!((*fence, old.fenced()), (new.writer(), Some(new.writer())));
+        assert!(error.is_fatal() && !error.is_transient() && error.to_string().contains("one host"));
+        assert!(round == 0 || first.since(before) == [0; 5]);
+    }
+    // Reading goes on.
+    tags(&old, range(0, 8), &[1; 8]).await;
+    new.commit(MemoryCut::new(9, &[(4, 8, 5)]), SIZE).await.unwrap();
+    tags(&new, range(0, 8), &[1, 1, 1, 1, 5, 5, 5, 5]).await;
+    // And back.
+    let third = first.volumes.open(&name("vm")).await.unwrap();
+    assert_eq!(third.writer().epoch, 3);
+    assert!(new.commit(MemoryCut::new(10, &[]), SIZE).await.unwrap_err().is_fatal());
+}
+
+#[tokio::test]
+async fn a_writer_whose_number_was_freed_is_fenced_all_the_same() {
+    for through in ["hours", "restart"] {
+        let world = World::new();
+        let (first, second) = (world.daemon(1), world.daemon(2));
+        let old = first.volumes.create(&name("vm"), SIZE).await.unwrap();
+        let new = second.volumes.open(&name("vm")).await.unwrap();
+        new.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+        // As garbage collection would.
+        let keys: Vec<Key> = (1..3).map(|number| Key::Manifest(new.id(), number)).collect();
+        second.volumes.store().delete(&keys).await.unwrap();
+        let old = if through == "hours" {
+            world.clock.advance(TRUST_TIME_MAX * 2);
+            old
+        } else {
+            world.daemon(1).volumes.resume(&old.state())
+        };
+        let error = old.commit(MemoryCut::new(2, &[(0, 8, 3)]), SIZE).await.unwrap_err();
+        assert!(matches!(error, VolumeError::Fenced(fence) if fence == new.writer()), "{error}");
+        tags(&new, range(0, 8), &[1; 8]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_is_adopted() {
+    for restart in [false, true] {
+        let world = World::new();
+        let daemon = world.daemon(1);
+        let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        let before = volume.state();
+        world.objects.end_after(1, true);
+        volume.commit(MemoryCut::new(1, &[(0, 8, 1), (8, 8, 2)]), SIZE).await.unwrap_err();
+        assert!(world.objects.go_on());
+        let volume = if restart { world.daemon(1).volumes.resume(&before) } else { volume };
+        assert_eq!(volume.cut(), Seq(0));
+        let newer = MemoryCut::new(4, &[(0, 8, 3), (8, 8, 2), (20, 1, 1)]);
+        let committed = volume.commit(newer, SIZE).await.unwrap();
+        assert_eq!((committed.resume.number, committed.resume.epoch), (3, 1));
+        let expected: Vec<Tag> = [vec![3; 8], vec![2; 8], vec![0; 4], vec![1]].concat();
+        tags(&volume, range(0, 21), &expected).await;
+        tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 21), &expected).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_cut_off_is_zero_when_the_volume_grows_again() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), 100).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 100, 1)]), 100).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(0, 1, 2)]), 50).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[]), 100).await.unwrap();
+    assert_eq!(volume.size_sectors(), 100);
+    let expected: Vec<Tag> = [vec![2], vec![1; 49], vec![0; 50]].concat();
+    tags(&volume, range(0, 100), &expected).await;
+    let error = volume.commit(MemoryCut::new(3, &[(90, 20, 1)]), 100).await.unwrap_err();
+    assert!(matches!(error, VolumeError::BadCut(_)), "{error}");
+}
+
+#[tokio::test]
+async fn volumes_may_be_as_large_as_numbers_go() {
+    let daemon = World::new().daemon(1);
+    let size = 1 << 54;
+    let volume = daemon.volumes.create(&name("vm"), size).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(size - 8, 8, 1)]), size).await.unwrap();
+    tags(&volume, range(size - 10, 10), &[0, 0, 1, 1, 1, 1, 1, 1, 1, 1]).await;
+    assert_eq!(volume.mapped(range(0, size)).await.unwrap(), [range(size - 8, 8)]);
+}
+
+#[derive(Debug)]
+struct BigCut(Vec<CutExtent>);
+
+impl CutSource for BigCut {
+    fn seq(&self) -> Seq {
+        Seq(9)
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.0
+    }
+
+    fn read(&self, range: crate::units::SectorRange, buffer: &mut [u8]) -> Result<(), crate::store::Source> {
+        for (at, bytes) in (range.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
+            bytes.copy_from_slice(&sector(2 * at + 1));
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_large_cut_becomes_several_packs_side_by_side() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let sectors = (2 * PACK_BYTES_TARGET + (5 << 20)) / SECTOR_BYTES;
+    let extent = |start, count| CutExtent { range: range(start, count), seq: Seq(9), zero: false };
+    let cut = Arc::new(BigCut(vec![extent(3, 5), extent(8, sectors), extent(sectors + 9, 1)]));
+    let before = daemon.requests();
+    let committed = volume.commit(cut, SIZE).await.unwrap();
+    assert_eq!(committed.packs, 3);
+    assert_eq!(daemon.since(before), [0, 4, 0, 0, 0]);
+    assert_eq!(volume.fan_out(), Some(1));
+    for start in [3, 65_530, 65_700, sectors - 100] {
+        let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
+        tags(&volume, range(start, 100), &expected).await;
+    }
+    tags(&volume, range(sectors + 7, 4), &[2 * sectors + 15, 0, 2 * sectors + 19, 0]).await;
+}
+
+#[tokio::test]
+async fn a_cut_that_cannot_be_read_changes_nothing() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let cut = MemoryCut::new(1, &[(0, 8, 1)]);
+    *cut.failing.lock().unwrap() = true;
+    let error = volume.commit(cut.clone(), SIZE).await.unwrap_err();
+    assert!(matches!(&error, VolumeError::Cut(_)) && error.is_transient(), "{error}");
+    assert_eq!(daemon.volumes.store().list(Folder::All, None).await.unwrap().objects.len(), 2);
+    *cut.failing.lock().unwrap() = false;
+    volume.commit(cut, SIZE).await.unwrap();
+    let overlap = MemoryCut::new(1, &[(0, 8, 1)]);
+    let twice = BigCut([overlap.extents(), overlap.extents()].concat());
+    assert!(matches!(volume.commit(Arc::new(twice), SIZE).await, Err(VolumeError::BadCut(_))));
+}
+
+#[tokio::test]
+async fn a_name_is_given_once_and_one_of_an_unfinished_volume_is_used() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    world.objects.end_after(1, false);
+    daemon.volumes.create(&name("vm"), SIZE).await.unwrap_err();
+    world.objects.go_on();
+    let error = daemon.volumes.open(&name("vm")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NoSuchVolume { .. }), "{error}");
+    let volume = world.daemon(2).volumes.create(&name("vm"), SIZE).await.unwrap();
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(volume.id()));
+    let error = daemon.volumes.create(&name("vm"), SIZE).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
+    let error = daemon.volumes.open(&name("other")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NoSuchName { .. }), "{error}");
+    assert_eq!(daemon.volumes.names().await.unwrap(), [name("vm")]);
+}
+
+#[tokio::test]
+async fn metadata_stays_within_its_bound_and_comes_back_when_it_is_needed() {
+    let world = World::new();
+    let backend = crate::store::Backend::over(world.objects.clone(), true);
+    let daemon = world.daemon_over(1, backend, 4000);
+    let mut volumes = Vec::new();
+    for number in 0..30 {
+        let volume = daemon.volumes.create(&name(&format!("vm{number}")), SIZE).await.unwrap();
+        volume.commit(MemoryCut::new(1, &[(number, 8, number + 1), (2000, 8, 1)]), SIZE).await.unwrap();
+        volumes.push(volume);
+    }
+    for (number, volume) in (0..).zip(&volumes) {
+        tags(volume, range(number, 8), &[number + 1; 8]).await;
+        assert!(daemon.volumes.metadata_bytes() <= 4000);
+    }
+    assert!(daemon.volumes.metadata_bytes() > 2000);
+    for (number, volume) in (0..).zip(&volumes) {
+        volume.commit(MemoryCut::new(2, &[(number, 1, 77)]), SIZE).await.unwrap();
+        tags(volume, range(number, 1), &[77]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pack_that_is_damaged_is_an_error_and_not_zeroes() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let pack = volume.view().await.unwrap().manifest().packs[0];
+    let store = daemon.volumes.store();
+    let key = Key::Pack(pack.volume, pack.pack);
+    let mut bytes = store.get(&key, 1 << 20).await.unwrap().to_vec();
+    store.delete(std::slice::from_ref(&key)).await.unwrap();
+    let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
+    assert!(matches!(&error, VolumeError::Store(error) if error.is_missing()), "{error}");
+    bytes[60] ^= 1;
+    assert_eq!(store.create(&key, &[bytes.into()]).await.unwrap(), Created::Created);
+    let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
+    assert!(matches!(&error, VolumeError::Store(error) if matches!(**error, StoreError::Damaged { .. })));
+    tags(&volume, range(8, 8), &[0; 8]).await;
+}
+
+/// Fails to compile otherwise.
+#[test]
+fn volumes_are_used_from_any_thread() {
+    fn any<T: Send + Sync>() {}
+    fn send<T: Send>(_: impl FnOnce(super::super::Volume) -> T) {}
+    any::<super::super::Volume>();
+    any::<super::super::Volumes>();
+    send(|volume| async move { volume.commit(MemoryCut::new(1, &[]), 1).await });
+    send(|volume| async move { volume.read(range(0, 1), 1).await });
+    send(|volume| async move { volume.mapped(range(0, 1)).await });
+    send(|volume| async move { volume.snapshot(&name("s")).await });
+    send(|volume| async move { volume.rollback(&name("s")).await });
+    send(|volume| async move { volume.fork(&name("s")).await });
+    send(|volume| async move { volume.delete().await });
+}

@@ -1,0 +1,6 @@
+//! Volumes on a store in memory: contents, requests, writers that meet, and stops at every request.
+
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+mod line;
+mod support;

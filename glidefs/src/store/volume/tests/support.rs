@@ -1,0 +1,175 @@
+//! A world for volumes: a store in memory, a clock, daemons, and cuts of which every sector is known.
+//!
+//! Owns nothing that is tested.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::store::backend::Backend;
+use crate::store::client::{Store, StoreOptions};
+use crate::store::error::Source;
+use crate::store::faulty::Seeded;
+use crate::store::ids::{StoreName, WriterId};
+use crate::store::scripted::{ManualClock, ScriptedStore};
+use crate::store::stats::{Operation, StoreStats};
+use crate::store::volume::{CutExtent, CutSource, Volume, Volumes, VolumesOptions};
+use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+
+/// What a sector holds; 0 is zeroes.
+pub type Tag = u64;
+
+/// The bytes of a sector. Every other tag compresses.
+pub fn sector(tag: Tag) -> [u8; SECTOR_BYTES as usize] {
+    let mut bytes = [0; SECTOR_BYTES as usize];
+    match tag {
+        0 => {}
+        tag if tag % 2 == 0 => bytes.as_chunks_mut().0.fill(tag.to_le_bytes()),
+        tag => blake3::Hasher::new().update(&tag.to_le_bytes()).finalize_xof().fill(&mut bytes),
+    }
+    bytes
+}
+
+pub fn range(start: u64, count: u64) -> SectorRange {
+    SectorRange::new(start, count).unwrap()
+}
+
+pub fn name(text: &str) -> StoreName {
+    text.parse().unwrap()
+}
+
+/// A cut of sectors in memory.
+#[derive(Debug, Default)]
+pub struct MemoryCut {
+    seq: Seq,
+    extents: Vec<CutExtent>,
+    tags: BTreeMap<u64, Tag>,
+    /// Reads that fail from now on.
+    pub failing: Mutex<bool>,
+}
+
+impl MemoryCut {
+    /// Runs of sectors with a tag; tag 0 is zeroes by command.
+    pub fn new(seq: u64, runs: &[(u64, u64, Tag)]) -> Arc<Self> {
+        let mut tags = BTreeMap::new();
+        for &(start, count, tag) in runs {
+            tags.extend((start..start + count).map(|at| (at, tag)));
+        }
+        Self::of(seq, &tags)
+    }
+
+    /// Single sectors, joined where they are neighbours.
+    pub fn of(seq: u64, tags: &BTreeMap<u64, Tag>) -> Arc<Self> {
+        let mut extents: Vec<CutExtent> = Vec::new();
+        for (&at, &tag) in tags {
+            let zero = tag == 0;
+            match extents.last_mut() {
+                // Not all neighbours: the store has to join the others.
+                Some(last) if last.range.end() == at && last.zero == zero && at % 24 != 0 => {
+                    last.range = range(last.range.start(), last.range.count() + 1);
+                }
+                _ => extents.push(CutExtent { range: range(at, 1), seq: Seq(seq), zero }),
+            }
+        }
+        Arc::new(Self { seq: Seq(seq), extents, tags: tags.clone(), failing: Mutex::default() })
+    }
+}
+
+impl CutSource for MemoryCut {
+    fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.extents
+    }
+
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        if *self.failing.lock().unwrap() {
+            return Err("the disk is broken".into());
+        }
+        assert_eq!(range.bytes(), Some(buffer.len() as u64));
+        for (at, bytes) in (range.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
+            bytes.copy_from_slice(&sector(self.tags[&at]));
+        }
+        Ok(())
+    }
+}
+
+/// A store, its clock, and whoever uses it.
+pub struct World {
+    pub clock: Arc<ManualClock>,
+    pub objects: Arc<ScriptedStore>,
+    seed: u64,
+    daemons: AtomicU64,
+}
+
+/// A daemon: its volumes, and the requests they cost.
+pub struct Daemon {
+    pub volumes: Volumes,
+    pub stats: Arc<StoreStats>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::seeded(1)
+    }
+
+    pub fn seeded(seed: u64) -> Self {
+        let clock = Arc::<ManualClock>::default();
+        Self { objects: ScriptedStore::new(clock.clone()), clock, seed, daemons: AtomicU64::new(0) }
+    }
+
+    /// A new process of the daemon `writer`.
+    pub fn daemon(&self, writer: u8) -> Daemon {
+        self.daemon_over(writer, Backend::over(self.objects.clone(), true), 64 << 20)
+    }
+
+    pub fn daemon_over(&self, writer: u8, backend: Backend, metadata_bytes_max: usize) -> Daemon {
+        let stats = Arc::<StoreStats>::default();
+        let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
+        let options = StoreOptions {
+            entropy: Arc::new(Seeded::new(seed)),
+            stats: stats.clone(),
+            ..StoreOptions::default()
+        };
+        let store = Store::over(backend, options);
+        let options = VolumesOptions {
+            clock: self.clock.clone(),
+            metadata_bytes_max,
+            ..VolumesOptions::new(WriterId([writer; 16]))
+        };
+        Daemon { volumes: Volumes::new(store, options), stats }
+    }
+
+    pub fn advance_hours(&self, hours: u64) {
+        self.clock.advance(Duration::from_hours(hours));
+    }
+}
+
+impl Daemon {
+    /// Requests so far, by kind.
+    pub fn requests(&self) -> [u64; Operation::ALL.len()] {
+        Operation::ALL.map(|operation| self.stats.of(operation).requests.get())
+    }
+
+    /// Requests since `before`: gets, puts, listings, deletions, heads.
+    pub fn since(&self, before: [u64; 5]) -> [u64; 5] {
+        let now = self.requests();
+        std::array::from_fn(|at| now[at] - before[at])
+    }
+}
+
+/// The tags of `range` as the volume has them in the store; panics over bytes that are no sector of the test's.
+pub async fn tags(volume: &Volume, at: SectorRange, expected: &[Tag]) {
+    let bytes = volume.read(at, u64::MAX).await.unwrap();
+    compare(at, &bytes, expected);
+}
+
+pub fn compare(at: SectorRange, bytes: &[u8], expected: &[Tag]) {
+    assert_eq!(bytes.len() as u64, at.count() * SECTOR_BYTES);
+    for (index, (found, tag)) in bytes.chunks(SECTOR_BYTES as usize).zip(expected).enumerate() {
+        assert!(found == sector(*tag), "sector {} is not {tag}", at.start() + index as u64);
+    }
+}
