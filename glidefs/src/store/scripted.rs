@@ -22,6 +22,8 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
+use tokio::sync::Notify;
+
 use super::clock::StoreClock;
 
 /// A clock that stands still until it is turned.
@@ -69,6 +71,12 @@ pub struct ScriptedStore {
     last_arrives: AtomicU64,
     /// How long reading takes.
     read_millis: AtomicU64,
+    /// The next creation of an object with this in its key waits.
+    pause: Mutex<Option<&'static str>>,
+    /// Tells that one waits.
+    paused: Notify,
+    /// Ends its waiting.
+    resumed: Notify,
 }
 
 impl fmt::Display for ScriptedStore {
@@ -96,12 +104,30 @@ impl ScriptedStore {
             beyond: AtomicU64::new(0),
             last_arrives: AtomicU64::new(0),
             read_millis: AtomicU64::new(0),
+            pause: Mutex::default(),
+            paused: Notify::new(),
+            resumed: Notify::new(),
         })
     }
 
     /// Lets reading take its time, by the clock of the runtime.
     pub fn read_for(&self, millis: u64) {
         self.read_millis.store(millis, SeqCst);
+    }
+
+    /// Lets the next creation of an object whose key contains `text` wait, before it arrives, for [`Self::resume`].
+    pub fn pause_before(&self, text: &'static str) {
+        *lock(&self.pause) = Some(text);
+    }
+
+    /// Ends when a creation waits.
+    pub async fn paused(&self) {
+        self.paused.notified().await;
+    }
+
+    /// Lets the creation that waits go on.
+    pub fn resume(&self) {
+        self.resumed.notify_one();
     }
 
     /// Answers so many requests, and no more. With `last_arrives` the next one has its effect, but no answer.
@@ -165,6 +191,11 @@ impl ObjectStore for ScriptedStore {
         let fate = self.fate();
         if fate == Fate::NotArriving {
             return Err(ended());
+        }
+        let pauses = lock(&self.pause).take_if(|text| location.as_ref().contains(*text)).is_some();
+        if pauses {
+            self.paused.notify_one();
+            self.resumed.notified().await;
         }
         let result = self.inner.put_opts(location, payload, opts).await?;
         lock(&self.created_millis).insert(location.clone(), self.clock.unix_millis());

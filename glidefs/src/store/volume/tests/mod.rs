@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+mod compaction;
+mod history;
 mod line;
 mod support;

@@ -97,6 +97,36 @@ impl CutSource for MemoryCut {
     }
 }
 
+/// A cut that takes its time.
+pub struct SlowCut {
+    cut: Arc<MemoryCut>,
+    clock: Arc<ManualClock>,
+    takes: Duration,
+}
+
+impl SlowCut {
+    /// Eight sectors at the beginning, which take so long to be read.
+    pub fn new(world: &World, takes: Duration, tag: Tag) -> Arc<Self> {
+        let cut = MemoryCut::new(2, &[(0, 8, tag)]);
+        Arc::new(Self { cut, clock: world.clock.clone(), takes })
+    }
+}
+
+impl CutSource for SlowCut {
+    fn seq(&self) -> Seq {
+        self.cut.seq()
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        self.cut.extents()
+    }
+
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        self.clock.advance(self.takes);
+        self.cut.read(range, buffer)
+    }
+}
+
 /// A store, its clock, and whoever uses it.
 pub struct World {
     pub clock: Arc<ManualClock>,

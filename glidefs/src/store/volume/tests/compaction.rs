@@ -1,0 +1,216 @@
+//! Compaction: the same content in fewer packs, in steps, beside commits.
+
+use std::collections::BTreeMap;
+
+use super::super::compact::{LEVEL_RUNS_MAX, Limits};
+use super::support::*;
+use crate::store::faulty::Seeded;
+use crate::store::ids::Entropy;
+use crate::store::key::Folder;
+use crate::store::volume::Volume;
+
+const SIZE: u64 = 1 << 21;
+
+/// So that young data never outgrows the rest, and every step is whole.
+const PLAIN: Limits =
+    Limits { step_bytes_max: u64::MAX, young_bytes_min: u64::MAX, move_bytes_min: u64::MAX };
+
+async fn compact_all(volume: &Volume, limits: &Limits) -> usize {
+    let mut steps = 0;
+    while let Some(compacted) = volume.compact_within(limits).await.unwrap() {
+        steps += 1;
+        assert!(steps < 1000, "compaction does not end: {compacted:?}");
+    }
+    steps
+}
+
+async fn packs(volume: &Volume) -> usize {
+    volume.view().await.unwrap().manifest().packs.len()
+}
+
+/// Random writes over `sectors`, each a cut of its own, and what they leave.
+async fn write(volume: &Volume, entropy: &Seeded, model: &mut BTreeMap<u64, Tag>, seq: u64, sectors: u64) {
+    let mut cut = BTreeMap::new();
+    for _ in 0..entropy.next_u64() % 6 + 1 {
+        let (start, count) = (entropy.next_u64() % sectors, entropy.next_u64() % 200 + 1);
+        let tag = entropy.next_u64() % 5 * (seq * 2 + 1);
+        cut.extend((start..(start + count).min(sectors)).map(|at| (at, tag)));
+    }
+    volume.commit(MemoryCut::of(seq, &cut), SIZE).await.unwrap();
+    model.extend(cut);
+}
+
+async fn check(volume: &Volume, model: &BTreeMap<u64, Tag>, sectors: u64) {
+    let expected: Vec<Tag> = (0..sectors).map(|at| model.get(&at).copied().unwrap_or(0)).collect();
+    tags(volume, range(0, sectors), &expected).await;
+}
+
+#[tokio::test]
+async fn eight_runs_of_a_level_become_one_of_the_next() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let mut committed = volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    for seq in 2..=64 {
+        assert_eq!(committed.compaction_due, seq % 8 == 1 && seq > 2);
+        compact_all(&volume, &Limits::default()).await;
+        committed = volume.commit(MemoryCut::new(seq, &[(seq % 2 * 4, 8, seq)]), SIZE).await.unwrap();
+    }
+    assert_eq!(packs(&volume).await, 7 + LEVEL_RUNS_MAX);
+    let first = volume.compact().await.unwrap().unwrap();
+    assert_eq!((first.packs_before, first.packs_after, first.compaction_due), (8, 1, true));
+    let second = volume.compact().await.unwrap().unwrap();
+    assert_eq!((second.packs_before, second.packs_after, second.compaction_due), (8, 1, false));
+    assert_eq!(volume.compact().await.unwrap(), None);
+    let view = volume.view().await.unwrap();
+    assert_eq!((view.fan_out(), view.manifest().packs[0].level), (1, 2));
+    tags(&volume, range(0, 14), &[vec![64; 8], vec![63; 4], vec![0; 2]].concat()).await;
+}
+
+#[tokio::test]
+async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
+    for seed in 0..12 {
+        let entropy = Seeded::new(seed);
+        let daemon = World::seeded(seed).daemon(1);
+        let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        // Some seeds with steps that end early, and packs that stay as they are.
+        let limits = Limits {
+            step_bytes_max: if seed % 2 == 0 { 5000 } else { u64::MAX },
+            young_bytes_min: if seed % 3 == 0 { 100_000 } else { u64::MAX },
+            move_bytes_min: if seed % 4 < 2 { 10_000 } else { u64::MAX },
+        };
+        let sectors = if seed % 5 == 0 { 300 } else { 4000 };
+        let mut model = BTreeMap::new();
+        for seq in 1..150 {
+            write(&volume, &entropy, &mut model, seq, sectors).await;
+            match entropy.next_u64() % 3 {
+                // In the middle of it.
+                0 => drop(volume.compact_within(&limits).await.unwrap()),
+                1 => drop(compact_all(&volume, &limits).await),
+                _ => {}
+            }
+            if seq % 10 == 0 {
+                check(&volume, &model, sectors).await;
+            }
+        }
+        compact_all(&volume, &limits).await;
+        check(&volume, &model, sectors).await;
+        let fan_out = volume.fan_out().unwrap();
+        assert!(fan_out <= 3 * (LEVEL_RUNS_MAX - 1), "seed {seed}: {fan_out} packs");
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_in_order_is_not_copied_again_and_again() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let limits = Limits { move_bytes_min: 800, young_bytes_min: 10_000, ..PLAIN };
+    let mut written = 0;
+    for seq in 1..=200 {
+        volume.commit(MemoryCut::new(seq, &[(seq * 100, 100, seq * 2 + 1)]), SIZE).await.unwrap();
+        while let Some(compacted) = volume.compact_within(&limits).await.unwrap() {
+            written += compacted.pack_bytes;
+        }
+    }
+    assert_eq!(written, 0);
+    for seq in [1, 50, 200] {
+        tags(&volume, range(seq * 100, 100), &[seq * 2 + 1; 100]).await;
+    }
+    // Small ones are merged.
+    let limits = Limits { move_bytes_min: 40_000, ..limits };
+    let volume = daemon.volumes.create(&name("small"), SIZE).await.unwrap();
+    for seq in 1..=200 {
+        volume.commit(MemoryCut::new(seq, &[(seq * 4, 4, seq * 2 + 1)]), SIZE).await.unwrap();
+        compact_all(&volume, &limits).await;
+    }
+    assert!(packs(&volume).await < 30, "{}", packs(&volume).await);
+}
+
+#[tokio::test]
+async fn what_was_overwritten_and_discarded_goes() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let limits = Limits { young_bytes_min: 1, ..PLAIN };
+    for seq in 1..=100 {
+        volume.commit(MemoryCut::new(seq, &[(0, 400, seq * 2 + 1)]), SIZE).await.unwrap();
+        compact_all(&volume, &limits).await;
+        let view = volume.view().await.unwrap();
+        let bytes: u64 = view.manifest().packs.iter().map(|pack| pack.total_bytes).sum();
+        assert!(bytes < 4 * 400 * 512, "{bytes} bytes");
+    }
+    for seq in 101..=200 {
+        volume.commit(MemoryCut::new(seq, &[(0, 400, 0)]), SIZE).await.unwrap();
+        compact_all(&volume, &limits).await;
+    }
+    let view = volume.view().await.unwrap();
+    assert!(view.manifest().packs.iter().all(|pack| pack.data_bytes == 0));
+    tags(&volume, range(0, 400), &[0; 400]).await;
+}
+
+#[tokio::test]
+async fn zeroes_over_older_data_stay_until_nothing_is_below() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 100, seq)]), SIZE).await.unwrap();
+    }
+    compact_all(&volume, &PLAIN).await;
+    for seq in 9..=16 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 1, 0)]), SIZE).await.unwrap();
+    }
+    compact_all(&volume, &PLAIN).await;
+    assert_eq!(packs(&volume).await, 2);
+    let expected: Vec<Tag> = [vec![8; 9], vec![0; 8], vec![8; 83]].concat();
+    tags(&volume, range(0, 100), &expected).await;
+}
+
+#[tokio::test]
+async fn commits_go_on_during_a_step_and_another_state_ends_it() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.snapshot(&name("empty")).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    for rollback in [false, true] {
+        world.objects.pause_before("packs");
+        let compaction = {
+            let volume = volume.clone();
+            tokio::spawn(async move { volume.compact().await })
+        };
+        world.objects.paused().await;
+        if rollback {
+            volume.rollback(&name("empty")).await.unwrap();
+        } else {
+            volume.commit(MemoryCut::new(9, &[(0, 4, 9)]), SIZE).await.unwrap();
+        }
+        world.objects.resume();
+        let compacted = compaction.await.unwrap().unwrap();
+        assert_eq!(compacted.is_some(), !rollback);
+        if !rollback {
+            tags(&volume, range(0, 8), &[9, 9, 9, 9, 4, 5, 6, 7]).await;
+            for seq in 10..=17 {
+                volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+            }
+        }
+    }
+    tags(&volume, range(0, 30), &[0; 30]).await;
+    assert_eq!(packs(&volume).await, 0);
+}
+
+#[tokio::test]
+async fn a_small_memory_for_metadata_makes_compaction_no_wrong_and_not_endless() {
+    let world = World::new();
+    let backend = crate::store::Backend::over(world.objects.clone(), true);
+    let daemon = world.daemon_over(1, backend, 100);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let (entropy, mut model) = (Seeded::new(9), BTreeMap::new());
+    for seq in 1..=64 {
+        write(&volume, &entropy, &mut model, seq, 4000).await;
+        compact_all(&volume, &PLAIN).await;
+    }
+    check(&volume, &model, 4000).await;
+    let store = daemon.volumes.store();
+    assert!(store.list(Folder::Packs(volume.id()), None).await.unwrap().objects.len() >= 64);
+}

@@ -1,0 +1,168 @@
+//! Snapshots, rollback, forks, and the end of a volume.
+
+use super::support::*;
+use crate::store::ids::VolumeId;
+use crate::store::key::{Folder, Key};
+use crate::store::volume::{GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, VolumeError};
+use crate::units::Seq;
+
+const SIZE: u64 = 1 << 21;
+
+fn newest(volume: VolumeId) -> StatePoint {
+    StatePoint { volume, snapshot: None }
+}
+
+#[tokio::test]
+async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let before = daemon.requests();
+    volume.snapshot(&name("first")).await.unwrap();
+    assert_eq!(daemon.since(before), [0, 1, 1, 0, 0], "snapshot");
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2), (100, 8, 2)]), 2 * SIZE).await.unwrap();
+    let error = volume.snapshot(&name("first")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
+    volume.snapshot(&name("second")).await.unwrap();
+    let names = async |volume: &crate::store::volume::Volume| {
+        volume.snapshots().await.unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&volume).await, [name("first"), name("second")]);
+    let before = daemon.requests();
+    let committed = volume.rollback(&name("first")).await.unwrap();
+    assert_eq!(daemon.since(before), [1, 1, 0, 0, 0], "rollback");
+    assert_eq!((committed.resume.cut, committed.resume.size_sectors), (Seq(2), SIZE));
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    assert!(!volume.covers(range(100, 8)));
+    volume.rollback(&name("second")).await.unwrap();
+    tags(&volume, range(100, 8), &[2; 8]).await;
+    volume.delete_snapshot(&name("second")).await.unwrap();
+    volume.delete_snapshot(&name("second")).await.unwrap();
+    assert_eq!(names(&volume).await, [name("first")]);
+    let error = volume.rollback(&name("second")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NoSuchSnapshot { .. }), "{error}");
+    tags(&volume, range(100, 8), &[2; 8]).await;
+    // Anybody can look at it without taking the volume over.
+    let point = StatePoint { volume: volume.id(), snapshot: Some(name("first")) };
+    let view = world.daemon(2).volumes.view(&point).await.unwrap();
+    compare(range(0, 8), &view.read(range(0, 8), SIZE).await.unwrap(), &[1; 8]);
+    volume.commit(MemoryCut::new(3, &[(0, 1, 5)]), SIZE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fork_begins_with_what_its_origin_had_and_goes_its_own_way() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let origin = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..40 {
+        origin.commit(MemoryCut::new(seq, &[(seq * 8, 8, seq), (0, 4, seq)]), SIZE).await.unwrap();
+    }
+    origin.snapshot(&name("s")).await.unwrap();
+    origin.commit(MemoryCut::new(40, &[(0, 4, 40)]), SIZE).await.unwrap();
+    let before = daemon.requests();
+    let fork = origin.fork(&name("fork")).await.unwrap();
+    let requests: u64 = daemon.since(before).iter().sum();
+    assert!(requests < 10, "{requests} requests");
+    let other = world.daemon(2);
+    let point = StatePoint { volume: origin.id(), snapshot: Some(name("s")) };
+    let of_snapshot = other.volumes.fork(&point, &name("old")).await.unwrap();
+    let requests: u64 = other.requests().iter().sum();
+    assert!(requests < 10, "{requests} requests");
+    let second = fork.fork(&name("fork-of-fork")).await.unwrap();
+    fork.commit(MemoryCut::new(1, &[(0, 1, 77)]), SIZE).await.unwrap();
+    origin.commit(MemoryCut::new(41, &[(1, 1, 88)]), SIZE).await.unwrap();
+    tags(&origin, range(0, 9), &[40, 88, 40, 40, 0, 0, 0, 0, 1]).await;
+    tags(&fork, range(0, 9), &[77, 40, 40, 40, 0, 0, 0, 0, 1]).await;
+    tags(&second, range(0, 9), &[40, 40, 40, 40, 0, 0, 0, 0, 1]).await;
+    tags(&of_snapshot, range(0, 9), &[39, 39, 39, 39, 0, 0, 0, 0, 1]).await;
+    let error = daemon.volumes.fork(&newest(origin.id()), &name("old")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
+    // The origin may go; its packs are the forks' as well.
+    origin.delete().await.unwrap();
+    let reopened = other.volumes.open(&name("fork")).await.unwrap();
+    tags(&reopened, range(0, 9), &[77, 40, 40, 40, 0, 0, 0, 0, 1]).await;
+}
+
+#[tokio::test]
+async fn a_deleted_volume_is_gone_for_everybody_and_its_name_is_free() {
+    let world = World::new();
+    let (daemon, other) = (world.daemon(1), world.daemon(2));
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    volume.delete().await.unwrap();
+    let error = volume.commit(MemoryCut::new(2, &[(0, 8, 1)]), SIZE).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }) && error.is_fatal(), "{error}");
+    let error = other.volumes.open(&name("vm")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NoSuchName { .. }), "{error}");
+    let error = other.volumes.open_volume(volume.id()).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    let error = other.volumes.fork(&newest(volume.id()), &name("f")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    let again = other.volumes.create(&name("vm"), SIZE).await.unwrap();
+    assert_ne!(again.id(), volume.id());
+    // A deletion that comes late does not take the name from its new owner.
+    world.daemon(1).volumes.resume(&volume.state()).delete().await.unwrap();
+    assert_eq!(other.volumes.find(&name("vm")).await.unwrap(), Some(again.id()));
+}
+
+#[tokio::test]
+async fn a_deletion_that_stopped_half_way_is_finished_by_the_next_that_wants_the_name() {
+    for (requests, deleter) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
+        let world = World::new();
+        let daemon = world.daemon(1);
+        let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        world.objects.end_after(requests - 1, true);
+        let _ = volume.delete().await.unwrap_err();
+        world.objects.go_on();
+        if deleter == 1 {
+            volume.delete().await.unwrap();
+        }
+        let again = world.daemon(2).volumes.create(&name("vm"), SIZE).await.unwrap();
+        assert_ne!(again.id(), volume.id());
+    }
+}
+
+#[tokio::test]
+async fn what_took_too_long_is_taken_back() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // The clock jumps while the packs are on their way.
+    let slow = SlowCut::new(&world, UPLOAD_TIME_MAX * 2, 2);
+    let error = volume.commit(slow, SIZE).await.unwrap_err();
+    assert!(matches!(error, VolumeError::TooSlow { .. }) && error.is_transient(), "{error}");
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    assert_eq!(volume.state().number, 2);
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    tags(&volume, range(0, 8), &[2; 8]).await;
+    assert!(UPLOAD_TIME_MAX < GRACE_MIN);
+}
+
+#[tokio::test]
+async fn a_pack_that_was_collected_before_its_manifest_came_is_taken_out_again() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // The process stands still between its last look at the clock and the manifest, and everything new is collected.
+    let id = volume.id();
+    let known = volume.view().await.unwrap().manifest().packs[0].pack;
+    world.objects.pause_before("manifests");
+    let commit = {
+        let volume = volume.clone();
+        tokio::spawn(async move { volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await })
+    };
+    world.objects.paused().await;
+    world.clock.advance(GRACE_MIN * 2);
+    let packs = daemon.volumes.store().list(Folder::Packs(id), None).await.unwrap().objects;
+    let new = packs.into_iter().map(|object| object.key).filter(|key| *key != Key::Pack(id, known));
+    daemon.volumes.store().delete(&new.collect::<Vec<_>>()).await.unwrap();
+    world.objects.resume();
+    let error = commit.await.unwrap().unwrap_err();
+    assert!(matches!(error, VolumeError::TooSlow { .. }), "{error}");
+    tags(&volume, range(0, 8), &[1; 8]).await;
+    tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
+}
