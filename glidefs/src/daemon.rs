@@ -160,7 +160,7 @@ fn connect_store(
     };
     runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped.clone()));
     let side = StoreSide::new(volumes, link, catalog.resumes());
-    match runtime.block_on(tokio::time::timeout(STORE_PATIENCE, side.check())) {
+    match runtime.block_on(async { tokio::time::timeout(STORE_PATIENCE, side.check()).await }) {
         Ok(Ok(())) => {}
         Ok(Err(error)) if !error.is_transient() => return Err(error.into()),
         Ok(Err(error)) => {

@@ -44,8 +44,11 @@ impl Stored {
         }
     }
 
-    /// The same after what `resume` says.
+    /// The same after what `resume` says, unless it is older: a flush and a compaction may tell of theirs in any order.
     pub fn advanced(&self, resume: &Resume) -> Self {
+        if (resume.epoch, resume.number) < (self.epoch, self.manifest) {
+            return self.clone();
+        }
         Self { evicted: self.evicted, ..Self::of(resume) }
     }
 
@@ -113,5 +116,6 @@ pub(super) mod tests {
     fn what_was_evicted_is_never_forgotten() {
         let stored = Stored::of(&resume(1, 50)).evicted(Seq(40)).evicted(Seq(30)).advanced(&resume(2, 60));
         assert_eq!(stored.marks(), Marks { flushed: Seq(60), evicted: Seq(40) });
+        assert_eq!(stored.advanced(&resume(1, 50)), stored, "what is older comes too late");
     }
 }

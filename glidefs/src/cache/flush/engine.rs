@@ -24,6 +24,8 @@ use crate::units::ExportId;
 const TICK: Duration = Duration::from_millis(50);
 /// Cuts on their way to the store at the same time, at most.
 const UPLOADS_MAX: usize = 8;
+/// Volumes whose packs are made fewer at the same time, at most.
+const COMPACTIONS_MAX: usize = 2;
 /// Extents that change layer while a volume's lock is held once.
 const THAW_EXTENTS: usize = 128;
 /// Pauses before a cut that failed is tried again.
@@ -54,8 +56,8 @@ struct Watched {
 /// How carrying a cut ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carried {
-    /// The store has it.
-    Done,
+    /// The store has it. Its packs should be made fewer if `compact`.
+    Done { compact: bool },
     /// It was taken back, because data in it cannot be read.
     Undone,
     /// Another writer has the volume, or it was deleted.
@@ -73,14 +75,26 @@ impl Flusher {
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut watched: HashMap<ExportId, Watched> = HashMap::new();
         let mut uploads = JoinSet::new();
+        let mut compactions = JoinSet::new();
         let permits = Arc::new(Semaphore::new(UPLOADS_MAX));
+        let compacting = Arc::new(Semaphore::new(COMPACTIONS_MAX));
         loop {
             let idle = watched.values().all(|watched| watched.busy);
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = self.link.changed() => {}
                 () = tokio::time::sleep(TICK), if !idle => {}
-                Some(ended) = uploads.join_next() => self.ended(&mut watched, ended),
+                Some(ended) = uploads.join_next() => {
+                    if let Some(volume) = self.ended(&mut watched, ended) {
+                        let (shared, permits) = (Arc::clone(&self.shared), Arc::clone(&compacting));
+                        compactions.spawn(async move {
+                            // Never closed.
+                            let _permit = permits.acquire_owned().await;
+                            compact(shared, volume).await;
+                        });
+                    }
+                }
+                Some(_) = compactions.join_next() => {}
             }
             let now = self.shared.clock.now();
             for (id, asked) in self.link.take() {
@@ -117,29 +131,28 @@ impl Flusher {
         }
     }
 
-    /// Takes note of a cut that is no longer under way.
+    /// Takes note of a cut that is no longer under way; returns a volume that is to be compacted.
     fn ended(
         &self,
         watched: &mut HashMap<ExportId, Watched>,
         ended: Result<(ExportId, Carried), tokio::task::JoinError>,
-    ) {
+    ) -> Option<Arc<Volume>> {
         let (id, carried) = match ended {
             Ok(ended) => ended,
             // Panics abort the process, and nobody aborts these tasks.
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a flush ended without a result");
-                return;
+                return None;
             }
         };
-        match carried {
-            Carried::Fenced | Carried::Removed => drop(watched.remove(&id)),
-            Carried::Done | Carried::Undone => {
-                if let Some(watched) = watched.get_mut(&id) {
-                    watched.busy = false;
-                    watched.watch = Watch::new(self.shared.clock.now());
-                }
-            }
+        if matches!(carried, Carried::Fenced | Carried::Removed) {
+            watched.remove(&id);
+            return None;
         }
+        let watched = watched.get_mut(&id)?;
+        watched.busy = false;
+        watched.watch = Watch::new(self.shared.clock.now());
+        (carried == Carried::Done { compact: true }).then(|| Arc::clone(&watched.volume))
     }
 }
 
@@ -149,10 +162,10 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Carried {
     let mut pause = RETRY_PAUSE_MIN;
     loop {
         match try_carry(shared, volume, tie).await {
-            Ok(()) => {
+            Ok(compact) => {
                 tie.advanced();
                 shared.flushed();
-                return Carried::Done;
+                return Carried::Done { compact };
             }
             Err(Failure::Removed) => return Carried::Removed,
             Err(Failure::Fenced) => {
@@ -184,7 +197,8 @@ enum Failure {
     Removed,
 }
 
-async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<(), Failure> {
+/// Carries the cut of `volume` to the store; returns whether its packs should be made fewer.
+async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<bool, Failure> {
     let seq = loop {
         if volume.is_removed() {
             return Err(Failure::Removed);
@@ -200,23 +214,47 @@ async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Res
     };
     blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
     let cut = blocking(shared, volume, move |shared, volume| Ok(Cut::new(shared, volume, seq))).await?;
-    if !cut.is_empty() {
-        commit(shared, volume, tie, cut).await?;
-    }
+    let compact = !cut.is_empty() && commit(shared, volume, tie, cut).await?;
     while !volume.thaw_some(&shared.slots, THAW_EXTENTS) {
         tokio::task::yield_now().await;
     }
-    Ok(())
+    Ok(compact)
 }
 
-/// Has the store take `cut`, and the book that it did.
-async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<(), Failure> {
+/// Has the store take `cut`, and the book that it did; returns whether the packs should be made fewer.
+async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<bool, Failure> {
     let size_sectors = tie.size_sectors();
     let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
     let committed = committed.map_err(|error| failure(volume.id(), &error))?;
     tie.stored_size(size_sectors);
     write_down(shared, volume, committed.resume).await?;
-    Ok(())
+    Ok(committed.compaction_due)
+}
+
+/// Makes the packs of `volume` fewer, until they are few. Nothing depends on it: a failure is logged, and the next cut has
+/// it tried again.
+async fn compact(shared: Arc<Shared>, volume: Arc<Volume>) {
+    let Some(tie) = volume.tie() else { return };
+    loop {
+        match tie.remote().compact().await {
+            Ok(Some(compacted)) => {
+                let written = write_down(&shared, &volume, compacted.resume).await;
+                if written.is_err() || !compacted.compaction_due {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    export = volume.id().0,
+                    error,
+                    "compaction failed; the next flush tries again"
+                );
+                return;
+            }
+        }
+    }
 }
 
 /// Has the book say how far the store is.
@@ -248,9 +286,9 @@ fn failure(export: ExportId, error: &VolumeError) -> Failure {
     failure
 }
 
-async fn resize(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<(), Failure> {
+async fn resize(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<bool, Failure> {
     if !tie.has_new_size() {
-        return Ok(());
+        return Ok(false);
     }
     let seq = volume.figures().flushed;
     commit(shared, volume, tie, Cut::new(Arc::clone(shared), Arc::clone(volume), seq)).await
