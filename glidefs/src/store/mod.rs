@@ -22,6 +22,7 @@ mod error;
 #[cfg(any(test, feature = "faults"))]
 pub mod faulty;
 pub mod format;
+pub mod gc;
 pub mod ids;
 pub mod key;
 mod objects;

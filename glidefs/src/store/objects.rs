@@ -10,8 +10,8 @@ use super::backend::Backend;
 use super::client::{Created, Store, StoreOptions};
 use super::error::{StoreError, unfit};
 use super::format::{
-    Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex, PackRef,
-    PackTrailer, Snapshot, TRAILER_BYTES, Tombstone, decode_block,
+    Candidates, Codec, EncodedPack, FormatError, IndexEntry, Manifest, Marker, NameRecord, PackIndex,
+    PackRef, PackTrailer, Snapshot, TRAILER_BYTES, Tombstone, decode_block,
 };
 use super::ids::{PackId, StoreName, VolumeId};
 use super::key::{Folder, Key};
@@ -101,6 +101,24 @@ impl Store {
             Key::Manifest(_, number) => Some(number),
             _ => None,
         }))
+    }
+
+    /// The newest manifest of a volume; `None` when there is none behind `after`.
+    pub async fn latest_manifest(
+        &self,
+        volume: VolumeId,
+        after: Option<u64>,
+    ) -> Result<Option<Manifest>, StoreError> {
+        let mut seen = after;
+        while let Some(number) = self.newest_manifest(volume, after).await? {
+            match self.manifest(volume, number).await {
+                Ok(manifest) => return Ok(Some(manifest)),
+                // It was the newest only until a moment ago; then there is a newer one now.
+                Err(error) if error.is_missing() && seen < Some(number) => seen = Some(number),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Creates the pack. Its identity is random, so it does not exist.
@@ -205,6 +223,11 @@ impl Store {
             if here { Ok(tombstone) } else { Err(FormatError::Elsewhere("volume")) }
         };
         or_none(self.checked(&Key::Tombstone(volume), decode).await)
+    }
+
+    /// What a run of garbage collection saw.
+    pub(super) async fn candidates(&self, key: &Key) -> Result<Candidates, StoreError> {
+        self.checked(key, Candidates::decode).await
     }
 
     async fn checked<T>(

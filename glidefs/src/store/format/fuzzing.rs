@@ -8,10 +8,10 @@ use bytes::Bytes;
 
 use super::manifest::{self, Manifest, Origin, PackRef};
 use super::pack::{HEADER_MAGIC, TRAILER_CRC_AT, TRAILER_MAGIC};
-use super::records::{NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
+use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
-    EncodedPack, FORMAT_VERSION, HASH_BYTES, Marker, NameRecord, PackBuilder, PackHeader, PackIndex,
-    PackOptions, PackTrailer, Snapshot, Tombstone, crc32c, index, seal, verify_pack,
+    Candidate, Candidates, EncodedPack, FORMAT_VERSION, HASH_BYTES, Marker, NameRecord, PackBuilder,
+    PackHeader, PackIndex, PackOptions, PackTrailer, Snapshot, Tombstone, crc32c, index, seal, verify_pack,
 };
 use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
@@ -66,9 +66,17 @@ pub fn check_manifest(bytes: &[u8]) -> bool {
     true
 }
 
-/// `bytes` as, or over, a name record, a tombstone and a snapshot; as a marker, and as the text of a key.
+/// `bytes` as, or over, a name record, a tombstone, candidates and a snapshot; as a marker, and as the text of a key.
 pub fn check_records(bytes: &[u8]) -> bool {
     let _ = (NameRecord::decode(bytes), Tombstone::decode(bytes), Snapshot::decode(bytes));
+    let candidate = Candidate { volume: VOLUME, pack: PackId([2; 16]), since_unix_millis: 5 };
+    let candidates = Candidates(vec![candidate; 1 + bytes.len() % 3]).encode();
+    let candidates = sealed_over(&candidates, bytes, CANDIDATES_MAGIC);
+    for candidates in [bytes, &candidates] {
+        if let Ok(found) = Candidates::decode(candidates) {
+            assert_eq!(found.encode(), candidates);
+        }
+    }
     if let Ok(marker) = Marker::decode(bytes) {
         assert_eq!(Marker::decode(&marker.encode()), Ok(marker));
     }

@@ -35,7 +35,7 @@ pub use self::index::{Codec, IndexEntry, PackIndex, Piece, PieceKind};
 pub use self::manifest::{Manifest, Origin, PACKS_MAX, PackRef};
 pub use self::marker::Marker;
 pub use self::pack::{PackHeader, PackTrailer, TRAILER_BYTES, decode_block, verify_pack};
-pub use self::records::{NameRecord, Snapshot, Tombstone};
+pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
 
 /// Version of every structure in a store. Another version is refused, never guessed at.
 pub const FORMAT_VERSION: u16 = 1;

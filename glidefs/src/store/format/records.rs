@@ -1,12 +1,14 @@
-//! The small objects: what a name means, a state that was given a name, and the mark of a deleted volume.
+//! The small objects: what a name means, a state that was given a name, the mark of a deleted volume, and what garbage
+//! collection remembers.
 //!
 //! Owns the encodings. Invariant: what decodes was written whole.
 
 use super::cursor::Cursor;
 use super::manifest::{Manifest, put_name, take_name};
 use super::{FormatError, begin, open, seal};
-use crate::store::ids::{StoreName, VolumeId, WriterId};
+use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
 
+pub(super) const CANDIDATES_MAGIC: [u8; 8] = *b"GLIDEGCN";
 pub(super) const NAME_MAGIC: [u8; 8] = *b"GLIDENAM";
 pub(super) const SNAPSHOT_MAGIC: [u8; 8] = *b"GLIDESNP";
 pub(super) const TOMBSTONE_MAGIC: [u8; 8] = *b"GLIDETMB";
@@ -116,6 +118,57 @@ impl Tombstone {
         let deleted_unix_millis = cursor.u64()?;
         let tombstone = Self { volume, deleted_unix_millis, writer: WriterId(cursor.array()?) };
         cursor.end().map(|()| tombstone)
+    }
+}
+
+/// Most candidates in one object.
+pub const CANDIDATES_MAX: usize = 1 << 20;
+const CANDIDATE_BYTES: usize = 40;
+
+/// A pack that nothing used when garbage collection last looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The volume it was written for.
+    pub volume: VolumeId,
+    /// Which pack.
+    pub pack: PackId,
+    /// Since when nothing has been seen to use it, milliseconds since 1970-01-01 UTC. 0: since the creation of the object that
+    /// says so.
+    pub since_unix_millis: u64,
+}
+
+/// What one run of garbage collection saw that nothing used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Candidates(pub Vec<Candidate>);
+
+impl Candidates {
+    /// The candidates as bytes; those beyond [`CANDIDATES_MAX`] are left out.
+    pub fn encode(&self) -> Vec<u8> {
+        let candidates = &self.0[..self.0.len().min(CANDIDATES_MAX)];
+        let mut bytes = begin(CANDIDATES_MAGIC);
+        // CANDIDATES_MAX fits.
+        bytes.extend_from_slice(&(candidates.len() as u32).to_le_bytes());
+        for candidate in candidates {
+            bytes.extend_from_slice(&candidate.volume.0);
+            bytes.extend_from_slice(&candidate.pack.0);
+            bytes.extend_from_slice(&candidate.since_unix_millis.to_le_bytes());
+        }
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// Reads candidates.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = open(bytes, CANDIDATES_MAGIC)?;
+        let count = cursor.u32()? as usize;
+        if count > CANDIDATES_MAX || count.checked_mul(CANDIDATE_BYTES) != Some(cursor.left()) {
+            return Err(FormatError::Malformed("number of candidates"));
+        }
+        let candidate = |_| {
+            let (volume, pack) = (VolumeId(cursor.array()?), PackId(cursor.array()?));
+            Ok(Candidate { volume, pack, since_unix_millis: cursor.u64()? })
+        };
+        (0..count).map(candidate).collect::<Result<_, _>>().map(Self)
     }
 }
 

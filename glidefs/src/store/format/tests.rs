@@ -259,6 +259,10 @@ fn any_damage_to_any_object_is_noticed() {
     each_damage(&name.encode(), |bytes| NameRecord::decode(bytes).is_ok());
     let tombstone = Tombstone { volume, deleted_unix_millis: 5, writer: WriterId([4; 16]) };
     each_damage(&tombstone.encode(), |bytes| Tombstone::decode(bytes).is_ok());
+    let candidate = Candidate { volume, pack: PackId([3; 16]), since_unix_millis: 7 };
+    let candidates = Candidates(vec![candidate; 2]);
+    assert_eq!(Candidates::decode(&candidates.encode()), Ok(candidates.clone()));
+    each_damage(&candidates.encode(), |bytes| Candidates::decode(bytes).is_ok());
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl Volumes {
             return Err(VolumeError::Deleted { volume });
         }
         for _ in 0..ROUNDS_MAX {
-            let newest = self.0.newest_manifest(volume, None).await?;
+            let newest = self.0.store.latest_manifest(volume, None).await?;
             let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
             let begun = self.0.options.clock.since_boot();
             let manifest = Manifest {
@@ -241,24 +241,6 @@ impl Host {
         Ok(self.remove_name(name, volume).await?)
     }
 
-    /// The newest manifest behind `after`.
-    pub async fn newest_manifest(
-        &self,
-        volume: VolumeId,
-        after: Option<u64>,
-    ) -> Result<Option<Manifest>, StoreError> {
-        for round in 1.. {
-            let Some(number) = self.store.newest_manifest(volume, after).await? else { break };
-            match self.store.manifest(volume, number).await {
-                Ok(manifest) => return Ok(Some(manifest)),
-                // It was the newest only until a moment ago.
-                Err(error) if error.is_missing() && round < ROUNDS_MAX => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
-    }
-
     /// What `point` means.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
         let volume = point.volume;
@@ -272,7 +254,7 @@ impl Host {
         if self.store.tombstone(volume).await?.is_some() {
             return Err(VolumeError::Deleted { volume });
         }
-        self.newest_manifest(volume, None).await?.ok_or(VolumeError::NoSuchVolume { volume })
+        self.store.latest_manifest(volume, None).await?.ok_or(VolumeError::NoSuchVolume { volume })
     }
 }
 

@@ -156,4 +156,4 @@ pub struct Compacted {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::store) mod tests;

@@ -335,7 +335,7 @@ impl Volume {
 
     /// The newest manifest of a volume whose manifest `number` was removed.
     async fn followed(&self, number: u64) -> Result<Arc<Manifest>, VolumeError> {
-        match self.0.host.newest_manifest(self.0.id, Some(number)).await? {
+        match self.0.host.store.latest_manifest(self.0.id, Some(number)).await? {
             Some(manifest) => Ok(Arc::new(manifest)),
             None => {
                 self.lose_deleted();

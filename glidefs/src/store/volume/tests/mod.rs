@@ -5,4 +5,4 @@
 mod compaction;
 mod history;
 mod line;
-mod support;
+pub(in crate::store) mod support;

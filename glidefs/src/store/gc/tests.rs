@@ -1,0 +1,297 @@
+//! Garbage collection on a store in memory, beside writers, forks and other runs.
+
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+use std::time::Duration;
+
+use super::*;
+use crate::store::volume::tests::support::*;
+use crate::store::volume::{StatePoint, Volume, VolumeError};
+use crate::units::Seq;
+
+const SIZE: u64 = 1 << 21;
+const GRACE: Duration = Duration::from_hours(24);
+
+async fn gc(world: &World, dry_run: bool) -> GcReport {
+    let options = GcOptions { grace: GRACE, dry_run, alone: false };
+    collect(world.daemon(9).volumes.store(), &*world.clock, &options).await.unwrap()
+}
+
+/// Keys of the store, without the marker that tests do without.
+async fn keys(world: &World) -> Vec<Key> {
+    let listing = world.daemon(9).volumes.store().list(Folder::All, None).await.unwrap();
+    listing.objects.into_iter().map(|object| object.key).collect()
+}
+
+async fn compacted(volume: &Volume, tag: Tag) {
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, tag)]), SIZE).await.unwrap();
+    }
+    volume.compact().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn what_compaction_left_goes_after_the_grace_period() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    compacted(&volume, 3).await;
+    let report = gc(&world, false).await;
+    assert_eq!(
+        (report.volumes, report.packs_in_use, report.packs_waiting, report.packs_removed),
+        (1, 1, 8, 0)
+    );
+    world.advance_hours(23);
+    assert_eq!(gc(&world, false).await.packs_waiting, 8);
+    world.advance_hours(1);
+    let dry = gc(&world, true).await;
+    let before = keys(&world).await;
+    assert_eq!((dry.packs_removed, dry.objects_removed, dry.would_remove.len()), (8, 9, 17));
+    let report = gc(&world, false).await;
+    assert_eq!(GcReport { would_remove: dry.would_remove.clone(), ..report.clone() }, dry);
+    assert_eq!((report.bytes_removed > 0, report.packs_waiting), (true, 0));
+    let after = keys(&world).await;
+    assert!(dry.would_remove.iter().all(|key| before.contains(key) && !after.contains(key)));
+    // Name, manifest, pack, and what the run saw.
+    assert_eq!(after.len(), 4);
+    gc(&world, false).await;
+    assert_eq!(keys(&world).await.len(), 3);
+    tags(&volume, range(0, 8), &[3; 8]).await;
+    tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
+}
+
+#[tokio::test]
+async fn a_deleted_volume_goes_and_its_fork_stays() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let fork = volume.fork(&name("fork")).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(8, 8, 2)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    volume.delete().await.unwrap();
+    for _ in 0..4 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    tags(&fork, range(0, 16), &[1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]).await;
+    let left = keys(&world).await;
+    // The name and the manifest of the fork, and the tombstone and the pack of its origin.
+    assert_eq!(left.len(), 4, "{left:?}");
+    assert!(left.contains(&Key::Tombstone(volume.id())));
+    fork.delete().await.unwrap();
+    for _ in 0..5 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, []);
+}
+
+#[tokio::test]
+async fn snapshots_keep_what_they_list_until_they_are_deleted() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    for _ in 0..3 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
+    let view = world.daemon(2).volumes.view(&point).await.unwrap();
+    compare(range(0, 8), &view.read(range(0, 8), SIZE).await.unwrap(), &[1; 8]);
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    gc(&world, false).await;
+    world.advance_hours(25);
+    assert_eq!(gc(&world, false).await.packs_removed, 1);
+    tags(&volume, range(0, 8), &[3; 8]).await;
+}
+
+#[tokio::test]
+async fn a_view_stays_readable_for_the_grace_period() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let view = volume.view().await.unwrap();
+    compacted(&volume, 3).await;
+    for _ in 0..23 {
+        gc(&world, false).await;
+        world.advance_hours(1);
+    }
+    gc(&world, false).await;
+    compare(range(0, 8), &view.read(range(0, 8), SIZE).await.unwrap(), &[1; 8]);
+}
+
+#[tokio::test]
+async fn a_commit_under_way_loses_nothing() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.pause_before("manifests");
+    let commit = {
+        let volume = volume.clone();
+        tokio::spawn(async move { volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await })
+    };
+    world.objects.paused().await;
+    assert_eq!(gc(&world, false).await.packs_waiting, 1);
+    world.advance_hours(2);
+    world.objects.resume();
+    commit.await.unwrap().unwrap();
+    world.advance_hours(23);
+    assert_eq!(gc(&world, false).await.packs_in_use, 1);
+    tags(&volume, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
+async fn a_fork_that_comes_while_a_run_looks_keeps_what_it_lists() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // Everything that was not in use is due, and the run is between its first look and the removal.
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    gc(&world, false).await;
+    world.advance_hours(25);
+    world.objects.pause_before("gc/");
+    let store = world.daemon(9).volumes.store().clone();
+    let clock = world.clock.clone();
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    // As if a fork that began when the packs were in use came only now.
+    let old = world.daemon(2).volumes.store().manifest(volume.id(), 10).await.unwrap();
+    let beginning =
+        crate::store::format::Manifest { volume: VolumeId([7; 16]), number: 1, cut: Seq(0), ..old.clone() };
+    let _: Created = daemon.volumes.store().create_manifest(&beginning).await.unwrap();
+    world.objects.resume();
+    let report = run.await.unwrap().unwrap();
+    assert_eq!((report.packs_removed, report.packs_in_use), (0, 10));
+    let fork = daemon.volumes.open_volume(beginning.volume).await.unwrap();
+    tags(&fork, range(0, 8), &[3; 8]).await;
+}
+
+#[tokio::test]
+async fn a_run_that_saw_a_pack_in_use_resets_its_time() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    compacted(&volume, 3).await;
+    gc(&world, false).await;
+    world.advance_hours(20);
+    // In use again for a while.
+    let old = daemon.volumes.store().manifest(volume.id(), 9).await.unwrap();
+    let again = crate::store::format::Manifest { volume: VolumeId([7; 16]), number: 1, ..old };
+    let _: Created = daemon.volumes.store().create_manifest(&again).await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_in_use, 9);
+    daemon.volumes.store().delete(&[Key::Manifest(again.volume, 1)]).await.unwrap();
+    for hours in [4, 20] {
+        world.advance_hours(hours);
+        let report = gc(&world, false).await;
+        assert_eq!((report.packs_removed, report.packs_waiting), (0, 8), "after {hours} hours");
+    }
+    world.advance_hours(4);
+    assert_eq!(gc(&world, false).await.packs_removed, 8);
+}
+
+#[tokio::test]
+async fn two_runs_at_once_remove_the_same_and_nothing_else() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for round in 0..6 {
+        compacted(&volume, round * 2 + 1).await;
+        for _ in 0..3 {
+            tokio::join!(gc(&world, false), gc(&world, false), gc(&world, false));
+            world.advance_hours(13);
+        }
+        tags(&volume, range(0, 8), &vec![round * 2 + 1; 8]).await;
+    }
+    for _ in 0..4 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await.len(), 2 + 6);
+}
+
+#[tokio::test]
+async fn a_run_that_stops_anywhere_does_no_harm() {
+    let mut stops = 0;
+    for arrives in [false, true] {
+        for requests in 0.. {
+            let world = World::new();
+            let daemon = world.daemon(1);
+            let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+            let deleted = daemon.volumes.create(&name("deleted"), SIZE).await.unwrap();
+            deleted.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+            deleted.delete().await.unwrap();
+            compacted(&volume, 3).await;
+            gc(&world, false).await;
+            world.advance_hours(25);
+            world.objects.end_after(requests, arrives);
+            let options = GcOptions { grace: GRACE, ..GcOptions::default() };
+            let run = collect(daemon.volumes.store(), &*world.clock, &options).await;
+            if !world.objects.go_on() {
+                assert_eq!(run.unwrap().packs_removed, 9);
+                break;
+            }
+            stops += 1;
+            run.unwrap_err();
+            tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
+            for _ in 0..4 {
+                gc(&world, false).await;
+                world.advance_hours(25);
+            }
+            assert_eq!(keys(&world).await.len(), 3, "stopped after {requests} requests");
+        }
+    }
+    assert!(stops > 15, "{stops} stops");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_stops_the_run_and_observations_that_cannot_begin_anew() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    compacted(&volume, 3).await;
+    gc(&world, false).await;
+    world.advance_hours(25);
+    let store = world.daemon(9).volumes.store().clone();
+    let key = keys(&world).await.into_iter().find(|key| matches!(key, Key::Gc(_))).unwrap();
+    store.delete(std::slice::from_ref(&key)).await.unwrap();
+    let other = Key::Gc(name("other"));
+    for key in [&key, &other] {
+        let _: Created = store.create(key, &[vec![1; 50].into()]).await.unwrap();
+    }
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (0, 8));
+    let left = keys(&world).await;
+    assert!(left.contains(&other) && !left.contains(&key));
+    world.advance_hours(25);
+    let manifest = Key::Manifest(volume.id(), 100);
+    let _: Created = store.create(&manifest, &[vec![1; 50].into()]).await.unwrap();
+    let error = collect(&store, &*world.clock, &GcOptions::default()).await.unwrap_err();
+    assert!(matches!(error, GcError::Store(StoreError::Damaged { .. })), "{error}");
+    let options = GcOptions { grace: Duration::from_mins(5), ..GcOptions::default() };
+    let error = collect(&store, &*world.clock, &options).await.unwrap_err();
+    assert!(error.to_string().contains("stop all of them"), "{error}");
+    store.delete(&[manifest]).await.unwrap();
+    let options = GcOptions { alone: true, ..options };
+    assert_eq!(collect(&store, &*world.clock, &options).await.unwrap().packs_removed, 8);
+}
+
+#[tokio::test]
+async fn a_writer_of_a_volume_that_was_deleted_and_collected_notices() {
+    let world = World::new();
+    let (first, second) = (world.daemon(1), world.daemon(2));
+    let volume = first.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    second.volumes.open(&name("vm")).await.unwrap().delete().await.unwrap();
+    for _ in 0..4 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, []);
+    let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    let error = volume.commit(MemoryCut::new(2, &[(0, 8, 1)]), SIZE).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
+    assert_eq!(keys(&world).await, []);
+}
