@@ -6,6 +6,7 @@
 //! One PUT carries an object, however long: `object_store` passes the condition "only if absent" with a single PUT, not
 //! with an upload in parts, and a store takes up to 5 GiB in one, more than the longest pack.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -310,17 +311,22 @@ impl Store {
                 [one] => one.to_string(),
                 [first, ..] => format!("{first} and {} others", paths.len() - 1),
             };
+            // Those that were deleted before a try failed are not tried again.
+            let left = Mutex::new(paths);
             let attempt = || async {
-                let paths: Vec<object_store::Result<Path>> = paths.iter().cloned().map(Ok).collect();
-                let paths = futures_util::stream::iter(paths).boxed();
+                let paths = left.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let mut failing: HashSet<Path> = paths.iter().cloned().collect();
+                let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
                 let mut deleted = self.0.backend.objects.delete_stream(paths);
                 let mut failed = None;
                 while let Some(answer) = deleted.next().await {
                     match answer {
+                        Ok(path) => drop(failing.remove(&path)),
                         Err(error) if classify(&error) != Verdict::Missing => failed = Some(error),
-                        _ => {}
+                        Err(_) => {}
                     }
                 }
+                left.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| failing.contains(path));
                 failed.map_or(Ok(()), |error| Err(failure(Operation::Delete, &text, error)))
             };
             self.tries(Operation::Delete, &text, 0).run(attempt).await?;

@@ -5,4 +5,7 @@
 mod compaction;
 mod history;
 mod line;
+mod model;
+mod race;
+mod stops;
 pub(in crate::store) mod support;
