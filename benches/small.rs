@@ -19,6 +19,7 @@ use glidefs::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, Router, RouterOptions, Source, Volumes,
 };
+use glidefs::store::gc::{GcError, GcOptions, GcReport};
 use glidefs::store::volume::{Resume, VolumeError};
 use glidefs::units::{ExportId, FRAME_BYTES};
 use support::{Group, Ratios};
@@ -98,6 +99,10 @@ impl Volumes for Data {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -127,6 +132,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
             let request = CreateExport {
                 name: ExportName::new(&name(number)).expect("a good name"),
                 source: Source::Blank(ExportSize::new(1 << 30).expect("a good size")),
+                durability: glidefs::cache::Durability::Local,
                 queues: None,
                 queue_depth: None,
             };

@@ -126,6 +126,8 @@ pub struct Store {
     pub flush_age: TimeSpan,
     /// Data not in the store at which an export is flushed.
     pub flush_size: ByteSize,
+    /// How often the store is searched for what nothing uses; 0 for never.
+    pub gc_interval: TimeSpan,
 }
 
 impl Default for Store {
@@ -135,6 +137,7 @@ impl Default for Store {
             flush_interval: TimeSpan(Duration::from_secs(2)),
             flush_age: TimeSpan(Duration::from_secs(30)),
             flush_size: ByteSize(32 << 20),
+            gc_interval: TimeSpan(Duration::from_hours(12)),
         }
     }
 }
@@ -385,6 +388,9 @@ impl Config {
         let shortest = TimeSpan(Duration::from_millis(10));
         span_within("store", "flush_interval", self.store.flush_interval, shortest..=minutes(60))?;
         span_within("store", "flush_age", self.store.flush_age, shortest..=minutes(24 * 60))?;
+        if !self.store.gc_interval.0.is_zero() {
+            span_within("store", "gc_interval", self.store.gc_interval, minutes(10)..=minutes(30 * 24 * 60))?;
+        }
         let (size, sizes) = (self.store.flush_size, ByteSize(64 << 10)..=ByteSize(1 << 40));
         if !sizes.contains(&size) {
             return refuse("store", "flush_size", out_of_bounds(size, &sizes));

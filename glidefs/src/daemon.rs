@@ -26,8 +26,9 @@ use crate::api::{self, Listeners, Readiness, ServeError, Token, TokenError};
 use crate::cache::{self, Cache, CacheError, Directory, Known, Link, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
+use crate::store::gc::GcOptions;
 use crate::store::volume::VolumesOptions;
-use crate::store::{self, Backend, StoreError, StoreOptions, process_variables};
+use crate::store::{self, Backend, Operation, StoreError, StoreOptions, StoreStats, process_variables};
 use crate::ublk::{Features, UblkDevices};
 use crate::units::REQUEST_BYTES_MAX;
 use crate::worker::affinity::Cpu;
@@ -252,6 +253,11 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), token, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
+    let collecting = parts
+        .store
+        .clone()
+        .filter(|_| !config.store.gc_interval.0.is_zero())
+        .map(|stats| tokio::spawn(collect(Arc::clone(&parts.router), stats, config.store.gc_interval.0)));
 
     let begin = Arc::clone(&parts.router);
     let recovering = tokio::spawn(async move {
@@ -284,6 +290,9 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         }
     }
     watchdog.abort();
+    if let Some(collecting) = collecting {
+        collecting.abort();
+    }
     // The receiver may be gone with the API; then there is nothing to stop.
     let _ = stop.send(true);
     match serving.await {
@@ -292,6 +301,32 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         Err(error) => tracing::warn!(error = %error, "the API's task failed"),
     }
     Ok(())
+}
+
+/// Removes from the store what nothing uses any more, from time to time. A host that creates nothing in the store asks
+/// nothing of it.
+async fn collect(router: Arc<Router>, stats: Arc<StoreStats>, interval: Duration) {
+    let mut collected = 0;
+    loop {
+        // Hosts that were started together do not collect together.
+        tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
+        let created = stats.of(Operation::Put).requests.get();
+        if created == collected {
+            continue;
+        }
+        match router.collect(GcOptions::default()).await {
+            Ok(report) => tracing::info!(
+                packs_removed = report.packs_removed,
+                bytes_removed = report.bytes_removed,
+                packs_waiting = report.packs_waiting,
+                "the store was collected"
+            ),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the store was not collected");
+            }
+        }
+        collected = stats.of(Operation::Put).requests.get();
+    }
 }
 
 /// Tells systemd that the daemon lives, as long as every worker's loop turns.

@@ -8,6 +8,7 @@ use super::wire::{ErrorBody, ErrorDetail};
 use crate::cache::IoError;
 use crate::observe::chain;
 use crate::router::{DeviceError, NameError, RouterError, SizeError};
+use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
 /// A refusal.
@@ -84,9 +85,13 @@ impl From<RouterError> for ApiError {
         let (status, code) = match &error {
             RouterError::Name(_) => (StatusCode::BAD_REQUEST, "bad_name"),
             RouterError::Size(_) => (StatusCode::BAD_REQUEST, "bad_size"),
-            RouterError::Parameter { .. } => (StatusCode::BAD_REQUEST, "bad_parameter"),
+            RouterError::Parameter { .. } | RouterError::Collect(GcError::GraceTooShort { .. }) => {
+                (StatusCode::BAD_REQUEST, "bad_parameter")
+            }
             RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
-            RouterError::Conflict { .. } => (StatusCode::CONFLICT, "exists_with_other_parameters"),
+            RouterError::Conflict { .. } | RouterError::OtherDurability { .. } => {
+                (StatusCode::CONFLICT, "exists_with_other_parameters")
+            }
             RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
             RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
@@ -96,6 +101,7 @@ impl From<RouterError> for ApiError {
                 device_status(source)
             }
             RouterError::Store { source, .. } => store_status(source),
+            RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
             RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
             RouterError::Flush { source: IoError::Fenced, .. } => (StatusCode::CONFLICT, "fenced"),
             RouterError::Flush { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "flush_failed"),

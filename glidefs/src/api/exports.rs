@@ -8,7 +8,7 @@ use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::wire::{
-    CreateRequest, Deleted, ErrorBody, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest,
+    CreateRequest, Deleted, Durability, ErrorBody, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest,
 };
 use crate::router::{
     self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError, Source,
@@ -30,7 +30,8 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
     let source = Source::Blank(ExportSize::new(request.size.0.0)?);
-    create_from(&state, name, source, request.queues, request.queue_depth).await
+    let device = (request.queues, request.queue_depth);
+    create_from(&state, name, source, request.durability, device).await
 }
 
 /// All exports, by name.
@@ -118,7 +119,8 @@ pub(super) async fn open(
     name: NameInPath,
     JsonBody(request): JsonBody<OpenRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    create_from(&state, name.0, Source::Store, request.queues, request.queue_depth).await
+    let device = (request.queues, request.queue_depth);
+    create_from(&state, name.0, Source::Store, request.durability, device).await
 }
 
 /// Make an export with the content of this one: metadata only, whatever its size. Both go their own way from then on.
@@ -139,19 +141,23 @@ pub(super) async fn fork(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
     let source = Source::Fork { of: name.0, snapshot };
-    create_from(&state, ExportName::new(&request.name)?, source, request.queues, request.queue_depth).await
+    let device = (request.queues, request.queue_depth);
+    create_from(&state, ExportName::new(&request.name)?, source, request.durability, device).await
 }
 
 async fn create_from(
     state: &AppState,
     name: ExportName,
     source: Source,
-    queues: Option<u64>,
-    queue_depth: Option<u64>,
+    durability: Durability,
+    (queues, queue_depth): (Option<u64>, Option<u64>),
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let queues = small("queues", queues, QUEUES_MAX)?;
     let queue_depth = small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?;
-    let created = state.router.create(CreateExport { name, source, queues, queue_depth }).await?;
+    let created = state
+        .router
+        .create(CreateExport { name, source, durability: durability.into(), queues, queue_depth })
+        .await?;
     let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(created.info.into())))
 }

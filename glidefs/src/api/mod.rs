@@ -82,6 +82,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(stored::create, stored::list))
         .routes(routes!(stored::delete))
         .routes(routes!(stored::volumes))
+        .routes(routes!(stored::collect))
         .routes(routes!(system::status))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))

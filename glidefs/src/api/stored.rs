@@ -1,5 +1,7 @@
 //! The routes of what is in the store: snapshots, and the volumes there are.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -8,8 +10,9 @@ use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::timestamp::rfc3339;
-use super::wire::{Deleted, ErrorBody, Snapshot, SnapshotRequest, StoredExport};
+use super::wire::{Deleted, ErrorBody, GcAnswer, GcRequest, Snapshot, SnapshotRequest, StoredExport};
 use crate::router::ExportName;
+use crate::store::gc::GcOptions;
 
 /// Keep the state of an export under a name, with all that was acknowledged before.
 #[utoipa::path(
@@ -81,6 +84,37 @@ pub(super) async fn volumes(State(state): State<AppState>) -> Result<Json<Vec<St
     let names = state.router.stored().await?;
     let shown = |name: String| StoredExport { open_here: state.router.show(&name).is_ok(), name };
     Ok(Json(names.into_iter().map(shown).collect()))
+}
+
+/// Remove from the store what nothing uses any more.
+#[utoipa::path(
+    post, path = "/v1/gc", tag = "store", request_body = GcRequest,
+    responses(
+        (status = 200, description = "What was found and done.", body = GcAnswer),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The store failed; nothing that is in use was removed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn collect(
+    State(state): State<AppState>,
+    JsonBody(request): JsonBody<GcRequest>,
+) -> Result<Json<GcAnswer>, ApiError> {
+    let defaults = GcOptions::default();
+    let grace = request.grace_seconds.map_or(defaults.grace, Duration::from_secs);
+    let options = GcOptions { dry_run: request.dry_run, grace, ..defaults };
+    let report = state.router.collect(options).await?;
+    Ok(Json(GcAnswer {
+        dry_run: request.dry_run,
+        volumes: report.volumes,
+        packs_in_use: report.packs_in_use,
+        bytes_in_use: report.bytes_in_use,
+        packs_waiting: report.packs_waiting,
+        bytes_waiting: report.bytes_waiting,
+        packs_removed: report.packs_removed,
+        bytes_removed: report.bytes_removed,
+        objects_removed: report.objects_removed,
+        would_remove: report.would_remove.iter().map(ToString::to_string).collect(),
+    }))
 }
 
 fn shown(export: &ExportName, info: &crate::store::volume::SnapshotInfo) -> Snapshot {

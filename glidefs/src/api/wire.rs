@@ -8,6 +8,7 @@ use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 
 use super::timestamp::rfc3339;
+use crate::cache;
 use crate::config::ByteSize;
 use crate::router::ExportInfo;
 
@@ -29,6 +30,26 @@ impl utoipa::PartialSchema for Size {
 
 impl ToSchema for Size {}
 
+/// What an acknowledged FLUSH survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Loss of power.
+    #[default]
+    Local,
+    /// Loss of the host: FLUSH waits for the store.
+    Store,
+}
+
+impl From<Durability> for cache::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Local => Self::Local,
+            Durability::Store => Self::Store,
+        }
+    }
+}
+
 /// Asks for a new export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +58,9 @@ pub struct CreateRequest {
     pub name: String,
     /// Its size: a positive multiple of 512 bytes.
     pub size: Size,
+    /// What an acknowledged FLUSH survives; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
     /// Queues of its device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -49,6 +73,9 @@ pub struct CreateRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenRequest {
+    /// What an acknowledged FLUSH survives; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
     /// Queues of its device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -66,6 +93,9 @@ pub struct ForkRequest {
     /// Snapshot of the other one; its newest state when left out. What it has not flushed is flushed first if it is served here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// What an acknowledged FLUSH survives; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
     /// Queues of its device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -100,6 +130,43 @@ pub struct Snapshot {
     pub name: String,
     /// When it was created, RFC 3339 in UTC.
     pub created: String,
+}
+
+/// Asks for garbage collection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GcRequest {
+    /// Change nothing, say what would go.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// How long something stays that is not in use, seconds; a day when left out, six hours at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u64>,
+}
+
+/// What garbage collection found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GcAnswer {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// Volumes that are not deleted.
+    pub volumes: u64,
+    /// Packs in use.
+    pub packs_in_use: u64,
+    /// Their length, bytes.
+    pub bytes_in_use: u64,
+    /// Packs that are not in use, and wait for the end of the grace period.
+    pub packs_waiting: u64,
+    /// Their length, bytes.
+    pub bytes_waiting: u64,
+    /// Packs that were removed, or would be.
+    pub packs_removed: u64,
+    /// Their length, bytes.
+    pub bytes_removed: u64,
+    /// Other objects that were removed, or would be.
+    pub objects_removed: u64,
+    /// Keys of the objects that would be removed. Only of a dry run.
+    pub would_remove: Vec<String>,
 }
 
 /// A volume in the store.
@@ -140,6 +207,9 @@ pub struct Export {
     pub queue_depth: u16,
     /// When it was created, RFC 3339 in UTC.
     pub created: String,
+    /// What an acknowledged FLUSH survives.
+    #[serde(default)]
+    pub durability: Durability,
 }
 
 impl From<ExportInfo> for Export {
@@ -154,6 +224,10 @@ impl From<ExportInfo> for Export {
             queues: info.queues,
             queue_depth: info.queue_depth,
             created: rfc3339(info.created_unix_millis),
+            durability: match info.durability {
+                cache::Durability::Local => Durability::Local,
+                cache::Durability::Store => Durability::Store,
+            },
         }
     }
 }

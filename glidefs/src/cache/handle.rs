@@ -113,6 +113,8 @@ pub(super) struct Shared {
     pub book: Arc<dyn Book>,
     next_segment_id: AtomicU64,
     keeper_blocked: AtomicBool,
+    /// Data is flushed to a store.
+    store: AtomicBool,
     /// Segments whose appender let go of them.
     closed: Mutex<Vec<Segment>>,
     volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
@@ -157,6 +159,7 @@ impl Cache {
 
     /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
     pub fn flusher(&self, link: Arc<Link>, triggers: Triggers) -> Flusher {
+        self.shared.store.store(true, Ordering::Relaxed);
         Flusher::new(Arc::clone(&self.shared), link, triggers)
     }
 
@@ -284,6 +287,7 @@ impl Shared {
             book,
             next_segment_id: AtomicU64::new(next_segment_id),
             keeper_blocked: AtomicBool::new(false),
+            store: AtomicBool::new(false),
             // Room for all that shards may have, so that letting go of one allocates nothing.
             closed: Mutex::new(Vec::with_capacity(options.shards.saturating_mul(OWNED_MAX as usize))),
             volumes: Mutex::new(volumes),
@@ -327,6 +331,11 @@ impl Shared {
     /// The keeper found a file it wants to sync being synced.
     pub fn block_keeper_on_sync(&self) {
         self.keeper_blocked.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether data is flushed to a store.
+    pub fn has_store(&self) -> bool {
+        self.store.load(Ordering::Relaxed)
     }
 
     /// A cut has reached the store: there may be something to forget, and FLUSHes that waited for it may end.

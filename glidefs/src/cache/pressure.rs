@@ -18,7 +18,7 @@ const PAUSE_PER_FRAME_MAX: Duration = Duration::from_micros(200);
 pub(super) struct Marks {
     /// Cleaning starts below.
     pub clean_below: u32,
-    /// Everything is flushed to the store below, so that cleaning finds what it may forget.
+    /// When fewer are free or hold only what the store has, everything is flushed.
     pub flush_below: u32,
     /// Writes are slowed below: cleaning does not keep up.
     pub delay_below: u32,

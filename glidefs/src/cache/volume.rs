@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::error::IoError;
-use super::flush::{Fill, Link, Tie};
+use super::flush::{Durability, Fill, Link, Tie};
 use super::index::{Backing, Extent, Piece};
 use super::layers::{Layers, Marks};
 use super::slots::{Slots, Stability};
@@ -177,6 +177,37 @@ impl Volume {
         }
     }
 
+    /// Says what a FLUSH is to survive. Without a store that is always the same.
+    pub fn set_durability(&self, durability: Durability) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_durability(durability);
+        }
+    }
+
+    /// Whether FLUSH waits for the store.
+    pub(super) fn waits_for_store(&self) -> bool {
+        self.tie.get().is_some_and(Tie::waits)
+    }
+
+    /// Whether the store has everything up to `seq`; an error when it never will. Otherwise it is asked to be flushed.
+    pub(super) fn is_in_store(&self, seq: Seq) -> Result<bool, IoError> {
+        let inner = self.lock();
+        let (flushed, removed) = (inner.layers.flushed(), inner.removed);
+        drop(inner);
+        if flushed >= seq {
+            return Ok(true);
+        }
+        if removed {
+            return Err(IoError::Removed(self.id));
+        }
+        let tie = self.tie.get().ok_or(IoError::Store)?;
+        if tie.is_fenced() {
+            return Err(IoError::Fenced);
+        }
+        tie.ask(self.id);
+        Ok(false)
+    }
+
     /// Whether another writer has the volume, so that nothing of it may be served here.
     pub(super) fn is_fenced(&self) -> bool {
         self.tie.get().is_some_and(Tie::is_fenced)
@@ -315,8 +346,9 @@ impl Volume {
     /// Adds to `needs` every place that must become stable for a FLUSH; fails when one of them never will.
     /// Returns what the FLUSH covers.
     pub(super) fn flush(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<Seq, IoError> {
+        let waits = self.waits_for_store();
         let mut inner = self.lock();
-        if inner.cut_at_flush {
+        if inner.cut_at_flush || (waits && inner.has_no_cut()) {
             inner.freeze();
         }
         let covers = Seq(inner.last_seq);
@@ -331,13 +363,13 @@ impl Volume {
     /// Makes a cut at the next FLUSH, unless there is one.
     pub(super) fn cut_at_flush(&self) {
         let mut inner = self.lock();
-        inner.cut_at_flush = inner.layers.cut() == inner.layers.flushed();
+        inner.cut_at_flush = inner.has_no_cut();
     }
 
     /// Makes a cut now, unless there is one.
     pub(super) fn cut_now(&self) {
         let mut inner = self.lock();
-        if inner.layers.cut() == inner.layers.flushed() {
+        if inner.has_no_cut() {
             inner.freeze();
         }
     }
@@ -346,7 +378,7 @@ impl Volume {
     pub(super) fn cut_state(&self) -> CutState {
         let inner = self.lock();
         match inner.layers.cut() {
-            cut if cut == inner.layers.flushed() => CutState::None,
+            _ if inner.has_no_cut() => CutState::None,
             _ if inner.under_way_in_cut > 0 => CutState::Landing,
             cut => CutState::Complete(cut),
         }
@@ -383,6 +415,10 @@ impl Volume {
 }
 
 impl Inner {
+    fn has_no_cut(&self) -> bool {
+        self.layers.cut() == self.layers.flushed()
+    }
+
     fn freeze(&mut self) {
         self.cut_at_flush = false;
         self.under_way_in_cut = self.under_way;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::bench::BenchCommand;
-use crate::config::{ByteSize, DEFAULT_PATH};
+use crate::api::wire::Durability;
+use crate::config::{ByteSize, DEFAULT_PATH, TimeSpan};
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
 /// Fast local block devices from object storage.
@@ -81,6 +82,22 @@ pub(super) enum Command {
     Snapshot {
         #[command(subcommand)]
         command: SnapshotCommand,
+    },
+    /// Remove from the store what nothing uses any more
+    #[command(after_help = "Examples:\n  \
+        glidefs gc --dry-run\n  \
+        glidefs gc --grace 12h --json\n\n\
+        Any number of daemons may collect at once, beside all other use of the store. What is not in use is seen so by a \
+        first run and removed by a later one, when the grace period is over.")]
+    Gc {
+        /// Change nothing, say what would go
+        #[arg(long)]
+        dry_run: bool,
+        /// How long something stays that is not in use: 6h or more [default: 24h]
+        #[arg(long, value_name = "TIME")]
+        grace: Option<TimeSpan>,
+        #[command(flatten)]
+        output: Output,
     },
     /// Show how the daemon is
     Status {
@@ -262,9 +279,12 @@ pub(super) struct SnapshotName {
     pub snapshot: ExportName,
 }
 
-/// What a device is like.
+/// What a new export is like, besides its content.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Device {
+    /// What an acknowledged FLUSH survives: loss of power, or loss of the host
+    #[arg(long, value_parser = durability, value_name = "local|store", default_value = "local")]
+    pub durability: Durability,
     /// Queues of the device [default: as configured]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub queues: Option<u16>,
@@ -293,6 +313,14 @@ pub(super) struct Output {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "local" => Ok(Durability::Local),
+        "store" => Ok(Durability::Store),
+        _ => Err("use local or store".into()),
+    }
 }
 
 fn size(text: &str) -> Result<ExportSize, String> {

@@ -8,15 +8,15 @@ use clap::CommandFactory;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
-use super::args::{Cli, ExportCommand, SnapshotCommand};
+use super::args::{Cli, ExportCommand, Output, SnapshotCommand};
 use super::client::{Client, ClientError};
 use super::{CliError, emit, print};
 use crate::api::wire::{
-    CreateRequest, Deleted, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest, Size, Snapshot,
-    SnapshotRequest, Status, StoredExport,
+    CreateRequest, Deleted, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OpenRequest, ResizeRequest,
+    Size, Snapshot, SnapshotRequest, Status, StoredExport,
 };
-use crate::config::ByteSize;
 use crate::config::keys::commented_config;
+use crate::config::{ByteSize, TimeSpan};
 use crate::router::ExportName;
 
 /// Requests to the daemon under way at once.
@@ -70,6 +70,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
                 let request = CreateRequest {
                     name: name.to_string(),
                     size: Size(ByteSize(size.bytes())),
+                    durability: device.durability,
                     queues: device.queues.map(Into::into),
                     queue_depth: device.queue_depth.map(Into::into),
                 };
@@ -80,6 +81,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
         }
         ExportCommand::Open { names, device, output } => {
             let request = OpenRequest {
+                durability: device.durability,
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
@@ -94,6 +96,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let request = ForkRequest {
                 name: new.to_string(),
                 snapshot: snapshot.map(|name| name.to_string()),
+                durability: device.durability,
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
@@ -163,6 +166,18 @@ pub(super) async fn snapshot(client: &Client, command: SnapshotCommand) -> Resul
             answer(output.json, &deleted, print::deleted)
         }
     }
+}
+
+/// `glidefs gc`
+pub(super) async fn gc(
+    client: &Client,
+    dry_run: bool,
+    grace: Option<TimeSpan>,
+    output: Output,
+) -> Result<(), CliError> {
+    let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
+    let done: GcAnswer = client.post("/v1/gc", &request).await?;
+    answer(output.json, &done, print::gc)
 }
 
 /// Does `operation` for each of `names`, several at a time, and gives the answers in their order. The first failure ends it.

@@ -117,6 +117,9 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         Command::Snapshot { command } => {
             with_client(&cli.daemon, async |client| commands::snapshot(client, command).await)
         }
+        Command::Gc { dry_run, grace, output } => {
+            with_client(&cli.daemon, async |client| commands::gc(client, dry_run, grace, output).await)
+        }
         Command::Status { json } => {
             with_client(&cli.daemon, async |client| commands::status(client, json).await)
         }

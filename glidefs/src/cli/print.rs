@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::api::wire::{Deleted, EngineStatus, Export, Flushed, Snapshot, Status, StoredExport};
+use crate::api::wire::{
+    Deleted, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status, StoredExport,
+};
 
 /// A number of bytes, to three digits or so.
 fn bytes(bytes: u64) -> String {
@@ -57,6 +59,7 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["size", &format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes)]);
     table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
     table.add_row(["state", &export.state]);
+    table.add_row(["durability", if export.durability == Durability::Store { "store" } else { "local" }]);
     if let Some(reason) = &export.reason {
         table.add_row(["reason", reason]);
     }
@@ -90,6 +93,28 @@ pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
         table.add_row([&snapshot.export, &snapshot.name, &snapshot.created]);
     }
     table.trim_fmt()
+}
+
+/// What garbage collection found and did.
+pub(super) fn gc(gc: &GcAnswer) -> String {
+    let removed = if gc.dry_run { "would be removed" } else { "removed" };
+    let mut text = format!(
+        "{} volumes; in use: {} packs, {}\nwaiting for the end of the grace period: {} packs, {}\n{removed}: {} packs, {}, \
+         and {} other objects",
+        gc.volumes,
+        gc.packs_in_use,
+        bytes(gc.bytes_in_use),
+        gc.packs_waiting,
+        bytes(gc.bytes_waiting),
+        gc.packs_removed,
+        bytes(gc.bytes_removed),
+        gc.objects_removed,
+    );
+    for key in &gc.would_remove {
+        text.push_str("\n  ");
+        text.push_str(key);
+    }
+    text
 }
 
 /// What the store holds, a line each.

@@ -110,6 +110,12 @@ pub const SECTIONS: &[Section] = &[
                 "64KiB to 1TiB",
                 "An export is flushed when it has this much data that are not in the store.",
             ),
+            key(
+                "gc_interval",
+                "\"12h\"",
+                "10min to 720h, or 0s for never",
+                "How often a daemon that writes to the store removes from it what nothing has used for a day.",
+            ),
         ],
     },
     Section {

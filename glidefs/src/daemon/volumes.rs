@@ -13,8 +13,9 @@ use tokio::sync::OnceCell;
 
 use crate::cache::{Cache, Link, Volume};
 use crate::router::{ExportName, Source, Volumes};
+use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{Resume, StatePoint, VolumeError};
-use crate::store::{self, Access, NameError, StoreError, StoreName, StoreStats};
+use crate::store::{self, Access, NameError, StoreError, StoreName, StoreStats, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache and the store.
@@ -123,6 +124,15 @@ impl Volumes for DaemonVolumes {
             let Some(side) = &self.store else { return Ok(None) };
             side.check().await?;
             Ok(Some(side.volumes.names().await?.iter().map(ToString::to_string).collect()))
+        }
+        .boxed()
+    }
+
+    fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        async move {
+            let Some(side) = &self.store else { return Ok(None) };
+            side.check().await?;
+            gc::collect(side.volumes.store(), &SystemClock, &options).await.map(Some)
         }
         .boxed()
     }

@@ -42,6 +42,7 @@ pub(super) struct Held {
 
 impl Entry {
     fn new(name: ExportName, record: Record, volume: Arc<Volume>, state: State) -> Arc<Self> {
+        volume.set_durability(record.durability());
         let export = Export::new(record.export_id(), record.name.clone(), record.size_bytes, volume);
         Arc::new(Self {
             name,
@@ -80,6 +81,7 @@ impl Entry {
                 .then(|| record.device_id()),
             state: status.state.clone(),
             created_unix_millis: record.created_unix_millis,
+            durability: record.durability(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::name::NameError;
 use super::size::SizeError;
 use super::state::ForbiddenTransition;
 use crate::cache::IoError;
+use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
 /// Why an operation on an export failed.
@@ -49,6 +50,12 @@ pub enum RouterError {
         existing: u64,
         /// What was asked for.
         wanted: u64,
+    },
+    /// The name is taken by an export with another durability.
+    #[error("export {name} exists with another durability: choose another name, or delete the export")]
+    OtherDurability {
+        /// The name asked for.
+        name: String,
     },
     /// An export never gets smaller.
     #[error(
@@ -122,6 +129,9 @@ pub enum RouterError {
     /// Something was asked for that needs a store.
     #[error("there is no store: set `[store] url` in the configuration and restart the daemon")]
     NoStore,
+    /// What nothing uses could not be removed from the store.
+    #[error("garbage collection failed")]
+    Collect(#[source] GcError),
     /// What was written could not be brought to the store.
     #[error("export {name} cannot be flushed to the store")]
     Flush {

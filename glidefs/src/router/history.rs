@@ -9,6 +9,7 @@ use super::error::RouterError;
 use super::name::ExportName;
 use crate::cache::Volume;
 use crate::store::StoreName;
+use crate::store::gc::{GcOptions, GcReport};
 use crate::store::volume::{self, SnapshotInfo, VolumeError};
 use crate::units::Seq;
 
@@ -52,6 +53,12 @@ impl Router {
         let names = self.volumes.names().await;
         let names = names.map_err(|source| RouterError::Store { name: "list".into(), source })?;
         names.ok_or(RouterError::NoStore)
+    }
+
+    /// Removes from the store what nothing uses any more.
+    pub async fn collect(&self, options: GcOptions) -> Result<GcReport, RouterError> {
+        let report = self.volumes.collect(options).await.map_err(RouterError::Collect)?;
+        report.ok_or(RouterError::NoStore)
     }
 
     /// The data of an export, here and in the store.

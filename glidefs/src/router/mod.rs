@@ -57,6 +57,7 @@ pub use self::recovery::Recovery;
 pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
 pub use self::state::{Event, ForbiddenTransition, State};
 pub use self::volumes::{Source, Volumes};
+use crate::cache::Durability;
 use crate::export::Export;
 use crate::units::ExportId;
 
@@ -104,6 +105,8 @@ pub struct ExportInfo {
     pub state: State,
     /// When it was created, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
+    /// What a FLUSH survives.
+    pub durability: Durability,
 }
 
 /// All exports of the daemon.

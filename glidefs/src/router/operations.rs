@@ -16,6 +16,7 @@ use super::size::ExportSize;
 use super::state::{Event, State};
 use super::volumes::Source;
 use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
+use crate::cache::Durability;
 use crate::observe::chain;
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
@@ -27,6 +28,8 @@ pub struct CreateExport {
     pub name: ExportName,
     /// Where its content comes from, and with it its size.
     pub source: Source,
+    /// What a FLUSH survives.
+    pub durability: Durability,
     /// Queues of its device; the configured default when not given.
     pub queues: Option<u16>,
     /// Requests in flight a queue; the configured default when not given.
@@ -76,6 +79,7 @@ pub(super) fn new_record(
         desired: Desired::Attached,
         device: DeviceRecord { number, boot_id: Some(options.boot_id.clone()), size_bytes: size.bytes() },
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
+        flush_waits_for_store: request.durability == Durability::Store,
     }
 }
 
@@ -184,6 +188,9 @@ impl Router {
         let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
         let counterpart =
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })?;
+        if request.durability == Durability::Store && counterpart.is_none() {
+            return Err(RouterError::NoStore);
+        }
         let size = match (&request.source, &counterpart) {
             (Source::Blank(size), _) => *size,
             (_, Some(counterpart)) => ExportSize::new(counterpart.size_sectors.saturating_mul(SECTOR_BYTES))?,
@@ -444,6 +451,9 @@ fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
         ("queues", record.queues.into(), request.queues.map(u64::from)),
         ("queue_depth", record.queue_depth.into(), request.queue_depth.map(u64::from)),
     ];
+    if record.durability() != request.durability {
+        return Err(RouterError::OtherDurability { name: record.name.clone() });
+    }
     for (parameter, existing, wanted) in pairs {
         if let Some(wanted) = wanted
             && wanted != existing

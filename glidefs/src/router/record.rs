@@ -14,6 +14,7 @@ use crc_fast::crc32_iscsi as crc32c;
 use serde::{Deserialize, Serialize};
 
 use super::devices::{DeviceId, DeviceOptions};
+use crate::cache::Durability;
 use crate::units::ExportId;
 
 /// Version of the encoding that this code writes; it reads no other.
@@ -65,6 +66,9 @@ pub(super) struct Record {
     pub device: DeviceRecord,
     /// When it was created, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
+    /// Whether FLUSH waits for the store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub flush_waits_for_store: bool,
 }
 
 /// Why a catalog value could not be read.
@@ -133,6 +137,11 @@ impl Record {
         ExportId(self.id)
     }
 
+    /// What a FLUSH survives.
+    pub fn durability(&self) -> Durability {
+        if self.flush_waits_for_store { Durability::Store } else { Durability::Local }
+    }
+
     /// The device's number.
     pub fn device_id(&self) -> DeviceId {
         DeviceId(self.device.number)
@@ -159,6 +168,7 @@ pub(super) mod tests {
             queue_depth: 64,
             desired: Desired::Attached,
             device: DeviceRecord { number: id, boot_id: Some("boot".into()), size_bytes: 1 << 30 },
+            flush_waits_for_store: false,
             created_unix_millis: 1_700_000_000_000,
         }
     }

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use super::name::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
+use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::ExportId;
 
@@ -40,6 +41,9 @@ pub trait Volumes: Send + Sync + 'static {
 
     /// Names of all volumes in the store; `None` where there is no store.
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
+
+    /// Removes from the store what nothing uses any more; `None` where there is no store.
+    fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>>;
 
     /// Forgets the data of export `id`. Called when its catalog entry is gone and its device with it.
     fn remove(&self, id: ExportId);

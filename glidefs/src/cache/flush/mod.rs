@@ -27,6 +27,16 @@ pub use self::tie::{Fill, Link};
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
+/// What an acknowledged FLUSH survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Loss of power: the data is on the local disk.
+    #[default]
+    Local,
+    /// Loss of the host: the data is in the store.
+    Store,
+}
+
 /// Where what must outlive the cache is kept. Both calls block until it is on disk.
 pub trait Book: Send + Sync + fmt::Debug {
     /// Nothing up to the sequence number of each export may be taken from the log any more.

@@ -346,6 +346,24 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
 }
 
 #[test]
+fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    host.daemon().cache.volume(EXPORT).set_durability(Durability::Store);
+    let mut model = Model::new(3);
+    for _ in 0..5 {
+        (0..10).for_each(|_| model.write(host.daemon()));
+        host.daemon().flush().unwrap();
+        let figures = host.daemon().cache.volume(EXPORT).figures();
+        assert_eq!((figures.flushed, figures.dirty_bytes), (figures.last_seq, 0));
+    }
+    let mut other = Host::new(backend, 2, true);
+    model.check_all(&mut other);
+    model.write(host.daemon());
+    assert_eq!(host.daemon().flush(), Err(IoError::Fenced), "the other host has it");
+}
+
+#[test]
 fn a_volume_that_nobody_writes_to_asks_nothing_of_the_store() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(2);

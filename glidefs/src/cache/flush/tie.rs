@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
+use super::Durability;
 use crate::cache::error::IoError;
 use crate::store;
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
@@ -78,6 +79,8 @@ pub(in crate::cache) struct Tie {
     stored_sectors: AtomicU64,
     /// Told whenever a cut has reached the store or the volume was lost to another writer.
     progress: Notify,
+    /// FLUSH waits for the store.
+    waits: AtomicBool,
     /// Another writer has the volume now.
     fenced: AtomicBool,
 }
@@ -124,6 +127,7 @@ impl Tie {
             size_sectors: AtomicU64::new(size_sectors),
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
+            waits: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
         }
     }
@@ -162,6 +166,15 @@ impl Tie {
     /// Whether the store knows another size.
     pub fn has_new_size(&self) -> bool {
         self.size_sectors() != self.stored_sectors.load(Ordering::Acquire)
+    }
+
+    /// Says whether FLUSH waits for the store.
+    pub fn set_durability(&self, durability: Durability) {
+        self.waits.store(durability == Durability::Store, Ordering::Release);
+    }
+
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Acquire)
     }
 
     pub fn is_fenced(&self) -> bool {

@@ -27,6 +27,8 @@ const CANDIDATES: usize = 8;
 /// Part of a segment that cleaning it must free, as a divisor: when there is time, and when there is not.
 const GAIN_DIVISOR: u32 = 8;
 const GAIN_DIVISOR_URGENT: u32 = 64;
+/// The same where there is a store: a flush frees more than moving does.
+const GAIN_DIVISOR_STORE: u32 = 2;
 
 /// Failures of the disk in a row after which cleaning goes on in another segment.
 const FAILURES_MAX: u32 = 8;
@@ -103,7 +105,11 @@ impl Cleaner {
         if free >= shared.marks.clean_below {
             return false;
         }
-        let divisor = if free <= RESERVE { GAIN_DIVISOR_URGENT } else { GAIN_DIVISOR };
+        let divisor = match free {
+            _ if shared.has_store() => GAIN_DIVISOR_STORE,
+            free if free <= RESERVE => GAIN_DIVISOR_URGENT,
+            _ => GAIN_DIVISOR,
+        };
         let gain_min = (shared.slots.segment_frames() / divisor).max(2);
         for number in self.candidates(shared, gain_min) {
             if self.clean(shared, preparer, number, shared.slots.get(number), Some(gain_min)) {

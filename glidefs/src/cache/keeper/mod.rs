@@ -197,12 +197,18 @@ impl Keeper {
         let free = shared.slots.count(State::Free);
         let idle = !progress && self.barrier.is_none() && self.closed.is_empty();
         let stuck = idle && (free <= RESERVE || self.preparer.failing);
-        shared.pressure.set(shared.marks.pause_per_frame(free), stuck, free < shared.marks.flush_below);
+        let can_be_had = shared.slots.iter().filter(|(_, slot)| match slot.state() {
+            State::Free => true,
+            State::Sealed => slot.dirty_extents() == 0 && !slot.is_poisoned(),
+            State::Open | State::Closed => false,
+        });
+        let wants_flush = shared.has_store() && can_be_had.count() < shared.marks.flush_below as usize;
+        shared.pressure.set(shared.marks.pause_per_frame(free), stuck, wants_flush);
         let news = stuck && !self.stuck;
         self.stuck = stuck;
         if news {
-            // A disk that gives no segment has been reported with its error.
-            if !self.preparer.failing {
+            // A disk that gives no segment has been reported with its error, and a flush makes room.
+            if !self.preparer.failing && !shared.has_store() {
                 tracing::warn!(
                     free_segments = free,
                     segments = shared.slots.limit(),

@@ -300,7 +300,11 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
         let extents = entries.iter().map(|entry| extent(entry, place.slot, mark.position));
         let first_seq = entries.first().map_or(Seq(u64::MAX), |entry| entry.seq);
         match pending.volume.appended(&shard.shared.slots, first_seq, extents, *place) {
-            Ok(()) if pending.fua => sync::wait_for(shard, *place, pending.token),
+            Ok(()) if pending.fua => {
+                let last = entries.last().map_or(first_seq, |entry| entry.seq);
+                let store = sync::InStore::of(&pending.volume, last);
+                sync::wait_for(shard, *place, store, pending.token);
+            }
             outcome => shard.finish(pending.token, outcome),
         }
     }

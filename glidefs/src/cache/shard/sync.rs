@@ -1,4 +1,4 @@
-//! FLUSH and FUA: which segments must become stable, one sync a file at a time, and who waits for which.
+//! FLUSH and FUA: which segments must become stable, one sync a file at a time, who waits for which, and who for the store.
 //!
 //! Invariants: a waiter ends when every place it needs is stable, or fails when one of them never will be; a FLUSH that
 //! arrives during a sync waits for the next one, because the running one may not cover what it needs.
@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::{Shard, Token, Want};
+use super::{Done, Shard, Token, Want};
 use crate::cache::error::IoError;
 use crate::cache::slots::Stability;
 use crate::cache::volume::{Place, Volume};
+use crate::units::Seq;
 
 /// A FLUSH or a FUA write.
 #[derive(Debug)]
@@ -20,6 +21,22 @@ struct Waiter<T> {
     /// Needs that are not met.
     open: usize,
     outcome: Result<(), IoError>,
+    /// What the store must have as well.
+    store: Option<InStore>,
+}
+
+/// Everything of a volume up to a sequence number.
+#[derive(Debug)]
+pub(super) struct InStore {
+    volume: Arc<Volume>,
+    seq: Seq,
+}
+
+impl InStore {
+    /// Where FLUSH of `volume` waits for the store: everything up to `seq`.
+    pub fn of(volume: &Arc<Volume>, seq: Seq) -> Option<Self> {
+        volume.waits_for_store().then(|| Self { volume: Arc::clone(volume), seq })
+    }
 }
 
 /// A place that must become stable.
@@ -54,6 +71,8 @@ pub(super) struct Syncs<T> {
     waiters: Slab<Waiter<T>>,
     targets: Vec<Target>,
     flights: Slab<Flight>,
+    /// Waiters that need nothing more but the store.
+    stored: Vec<(T, InStore)>,
     /// Kept for their room.
     places: Vec<Place>,
     spare: Vec<Vec<Need>>,
@@ -65,6 +84,7 @@ impl<T> Default for Syncs<T> {
             waiters: Slab::new(),
             targets: Vec::new(),
             flights: Slab::new(),
+            stored: Vec::new(),
             places: Vec::new(),
             spare: Vec::new(),
         }
@@ -73,7 +93,19 @@ impl<T> Default for Syncs<T> {
 
 impl<T> Syncs<T> {
     pub fn is_idle(&self) -> bool {
-        self.waiters.is_empty() && self.flights.is_empty()
+        self.waiters.is_empty() && self.flights.is_empty() && self.stored.is_empty()
+    }
+
+    /// Ends a waiter whose needs are met, unless the store must have it as well.
+    fn end(&mut self, waiter: Waiter<T>, done: &mut Done<T>) {
+        let Waiter { token, outcome, store, .. } = waiter;
+        match (outcome, store) {
+            (Ok(()), Some(store)) => match store.volume.is_in_store(store.seq) {
+                Ok(false) => self.stored.push((token, store)),
+                outcome => done.push((token, outcome.map(drop))),
+            },
+            (outcome, _) => done.push((token, outcome)),
+        }
     }
 
     fn need(&mut self, place: Place, waiter: usize) {
@@ -93,13 +125,15 @@ pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token:
     let mut places = std::mem::take(&mut shard.syncs.places);
     places.clear();
     match volume.flush(&shard.shared.slots, &mut places) {
-        Ok(_) if places.is_empty() => {
+        Ok(covers) if places.is_empty() => {
             shard.stats.empty_flushes.add(1);
-            shard.finish(token, Ok(()));
+            let waiter = Waiter { token, open: 0, outcome: Ok(()), store: InStore::of(volume, covers) };
+            shard.syncs.end(waiter, &mut shard.done);
         }
-        Ok(_) => {
+        Ok(covers) => {
             shard.stats.sync_waiters.add(1);
-            let waiter = Waiter { token, open: places.len(), outcome: Ok(()) };
+            let store = InStore::of(volume, covers);
+            let waiter = Waiter { token, open: places.len(), outcome: Ok(()), store };
             let waiter = shard.syncs.waiters.insert(waiter);
             for place in &places {
                 shard.syncs.need(*place, waiter);
@@ -110,14 +144,24 @@ pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token:
     shard.syncs.places = places;
 }
 
-/// Lets `token` go when `place` is stable.
-pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, token: T) {
+/// Lets `token` go when `place` is stable and the store has `store`.
+pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, token: T) {
     shard.stats.sync_waiters.add(1);
-    let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()) });
+    let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()), store });
     shard.syncs.need(place, waiter);
 }
 
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
+    let mut at = 0;
+    while let Some((_, store)) = shard.syncs.stored.get(at) {
+        match store.volume.is_in_store(store.seq) {
+            Ok(false) => at += 1,
+            outcome => {
+                let (token, _) = shard.syncs.stored.swap_remove(at);
+                shard.done.push((token, outcome.map(drop)));
+            }
+        }
+    }
     let mut at = 0;
     while at < shard.syncs.targets.len() {
         settle(shard, at);
@@ -137,23 +181,24 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
 /// Ends the needs of target `at` that are met, and those that never will be.
 fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
     let Shard { shared, syncs, done, .. } = shard;
-    let Syncs { targets, waiters, .. } = syncs;
-    let target = &mut targets[at];
-    target.needs.retain(|need| {
-        let outcome = match shared.slots.stability(target.slot, target.segment_id, need.end) {
+    let (slot, segment_id) = (syncs.targets[at].slot, syncs.targets[at].segment_id);
+    let mut needs = std::mem::take(&mut syncs.targets[at].needs);
+    needs.retain(|need| {
+        let outcome = match shared.slots.stability(slot, segment_id, need.end) {
             Stability::Unsynced => return true,
             Stability::Stable => Ok(()),
             Stability::Lost => Err(IoError::Sync),
         };
-        let waiter = &mut waiters[need.waiter];
+        let waiter = &mut syncs.waiters[need.waiter];
         waiter.outcome = waiter.outcome.and(outcome);
         waiter.open -= 1;
         if waiter.open == 0 {
-            let waiter = waiters.remove(need.waiter);
-            done.push((waiter.token, waiter.outcome));
+            let waiter = syncs.waiters.remove(need.waiter);
+            syncs.end(waiter, done);
         }
         false
     });
+    syncs.targets[at].needs = needs;
 }
 
 /// Starts a sync for target `at`, unless somebody else syncs that file.

@@ -14,6 +14,7 @@ use crate::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, Router, RouterOptions, Source, Volumes,
 };
+use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::ExportId;
 
@@ -219,6 +220,10 @@ impl Volumes for FakeVolumes {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -291,6 +296,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
     CreateExport {
         name: ExportName::new(name).unwrap(),
         source: Source::Blank(ExportSize::new(size_bytes).unwrap()),
+        durability: crate::cache::Durability::Local,
         queues: None,
         queue_depth: None,
     }
