@@ -1,7 +1,7 @@
 //! The store against a real S3 server, which the test starts itself on loopback.
 //!
 //! What memory and directories cannot show: conditional creation in a race over HTTP, ranges, listings of several pages,
-//! deletions in bulk, and how refusals look. The server ends with the test, whose end closes its standard input.
+//! deletions in bulk, how refusals look, and volumes that two writers want. The server ends with the test, whose end closes its standard input.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
@@ -9,17 +9,21 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use glidefs::store::format::{PackBuilder, PackOptions};
-use glidefs::store::{
-    Access, Backend, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Store,
-    StoreError, StoreOptions, StoreUrl, SystemEntropy, Variables, VolumeId,
+use glidefs::store::gc::{GcOptions, collect};
+use glidefs::store::volume::{
+    CutExtent, CutSource, StatePoint, Volume, VolumeError, Volumes, VolumesOptions,
 };
-use glidefs::units::Seq;
+use glidefs::store::{
+    Access, Backend, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Source, Store,
+    StoreError, StoreName, StoreOptions, StoreUrl, SystemClock, SystemEntropy, Variables, VolumeId, WriterId,
+};
+use glidefs::units::{SectorRange, Seq};
 
 const SCRIPT: &str = "scripts/lib/s3-server";
 const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };
@@ -223,4 +227,138 @@ async fn a_store_that_cannot_be_reached_is_given_up_within_the_budget() {
     let error = Store::open(backend, WRITE, options).await.unwrap_err();
     let StoreError::Unreachable { tries, .. } = &error else { panic!("{error:?}") };
     assert!(*tries > 1);
+}
+
+/// A cut of one byte value for each of some runs of sectors.
+struct Fill {
+    seq: u64,
+    extents: Vec<CutExtent>,
+    byte: u8,
+}
+
+impl CutSource for Fill {
+    fn seq(&self) -> Seq {
+        Seq(self.seq)
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.extents
+    }
+
+    fn read(&self, _: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        buffer.fill(self.byte);
+        Ok(())
+    }
+}
+
+fn fill(seq: u64, runs: &[(u64, u64)], byte: u8) -> Arc<Fill> {
+    let extent =
+        |&(start, count): &(u64, u64)| CutExtent { range: sectors(start, count), seq: Seq(seq), zero: false };
+    Arc::new(Fill { seq, extents: runs.iter().map(extent).collect(), byte })
+}
+
+fn sectors(start: u64, count: u64) -> SectorRange {
+    SectorRange::new(start, count).unwrap()
+}
+
+fn name(text: &str) -> StoreName {
+    text.parse().unwrap()
+}
+
+async fn holds(volume: &Volume, start: u64, count: u64, byte: u8) {
+    let found = volume.read(sectors(start, count), u64::MAX).await.unwrap();
+    assert_eq!(found, vec![byte; usize::try_from(count * 512).unwrap()], "sectors {start} and {count}");
+}
+
+const SIZE: u64 = 1 << 21;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() {
+    const ROUNDS: u64 = 100;
+    let url = place();
+    let mut daemons = Vec::new();
+    for writer in 1..3 {
+        let store = open(&url, &SERVER.variables, WRITE).await.unwrap();
+        daemons.push(Volumes::new(store, VolumesOptions::new(WriterId([writer; 16]))));
+    }
+    let mut holder = daemons[0].create(&name("vm"), SIZE).await.unwrap();
+    let (mut won, mut byte) = (0, 0);
+    for round in 1..=ROUNDS {
+        let tried = u8::try_from(round).unwrap();
+        let commit = tokio::spawn({
+            let holder = holder.clone();
+            async move {
+                // An open takes four requests before its manifest, a commit one.
+                tokio::time::sleep(Duration::from_millis(round % 10 * 4)).await;
+                holder.commit(fill(round, &[(0, 8), (2000, 8)], tried), SIZE).await
+            }
+        });
+        let taker = daemons[usize::from(tried) % 2].open(&name("vm")).await.unwrap();
+        match commit.await.unwrap() {
+            Ok(_) => {
+                won += 1;
+                byte = tried;
+            }
+            Err(VolumeError::Fenced(fence)) => assert_eq!(fence, taker.writer()),
+            Err(error) => panic!("round {round}: {error}"),
+        }
+        holds(&taker, 0, 8, byte).await;
+        holds(&taker, 2000, 8, byte).await;
+        let late = holder.commit(fill(round, &[(0, 8)], 255), SIZE).await;
+        assert!(matches!(late, Err(VolumeError::Fenced(fence)) if fence == taker.writer()));
+        holder = taker;
+    }
+    let manifests = daemons[0].store().list(Folder::Manifests(holder.id()), None).await.unwrap();
+    assert_eq!(manifests.objects.len() as u64, 1 + ROUNDS + won);
+    println!("{won} of {ROUNDS} commits came first");
+    assert!(won > 0 && won < ROUNDS, "{won}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
+    let store = new_store().await;
+    let volumes = Volumes::new(store.clone(), VolumesOptions::new(WriterId([1; 16])));
+    let volume = volumes.create(&name("vm"), SIZE).await.unwrap();
+    let requests = |operation| store.stats().of(operation).requests.get();
+    for seq in 1..=8 {
+        let before = (requests(Operation::Get), requests(Operation::Put), requests(Operation::List));
+        let cut = fill(seq, &[(seq * 100, 50), (5000, 8)], u8::try_from(seq).unwrap());
+        volume.commit(cut, SIZE).await.unwrap();
+        let after = (requests(Operation::Get), requests(Operation::Put), requests(Operation::List));
+        assert_eq!(after, (before.0, before.1 + 2, before.2));
+    }
+    volume.snapshot(&name("s")).await.unwrap();
+    volume.compact().await.unwrap().unwrap();
+    volume.commit(fill(9, &[(5000, 8)], 9), SIZE).await.unwrap();
+    let fork = volume.fork(&name("fork")).await.unwrap();
+    fork.commit(fill(1, &[(5000, 4)], 77), SIZE).await.unwrap();
+    volume.rollback(&name("s")).await.unwrap();
+    for seq in 1..=8 {
+        holds(&volume, u64::from(seq) * 100, 50, seq).await;
+        holds(&fork, u64::from(seq) * 100, 50, seq).await;
+    }
+    holds(&volume, 5000, 8, 8).await;
+    holds(&fork, 5004, 4, 9).await;
+    let before = requests(Operation::Get);
+    holds(&fork, 5000, 4, 77).await;
+    assert_eq!(requests(Operation::Get), before + 2, "the index and the block");
+    holds(&fork, 5000, 4, 77).await;
+    assert_eq!(requests(Operation::Get), before + 3, "the block");
+
+    volume.delete().await.unwrap();
+    let options = GcOptions { grace: Duration::ZERO, dry_run: false, alone: true };
+    for _ in 0..4 {
+        collect(&store, &SystemClock, &options).await.unwrap();
+    }
+    let reopened = volumes.open(&name("fork")).await.unwrap();
+    holds(&reopened, 100, 50, 1).await;
+    holds(&reopened, 5004, 4, 9).await;
+    let gone = volumes.view(&StatePoint { volume: volume.id(), snapshot: None }).await.unwrap_err();
+    assert!(matches!(gone, VolumeError::Deleted { .. }), "{gone}");
+    reopened.delete().await.unwrap();
+    for _ in 0..4 {
+        collect(&store, &SystemClock, &options).await.unwrap();
+    }
+    // The marker is left.
+    assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
 }

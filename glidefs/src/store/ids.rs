@@ -75,7 +75,7 @@ random_id! {
     PackId
 }
 random_id! {
-    /// Identity of one run of a daemon as the writer of a volume.
+    /// Identity of a daemon as the writer of volumes: that of its cache, so that it knows its own manifests after a restart.
     WriterId
 }
 

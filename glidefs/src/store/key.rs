@@ -9,7 +9,7 @@
 //! volumes/<volume id>/packs/<pack id>              its data
 //! volumes/<volume id>/snapshots/<name>             states that were given a name
 //! volumes/<volume id>/deleted                      its tombstone
-//! gc/<name>                                        kept for garbage collection
+//! gc/<name>                                        what garbage collection saw
 //! ```
 
 use std::fmt;

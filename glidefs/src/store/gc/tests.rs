@@ -203,7 +203,7 @@ async fn two_runs_at_once_remove_the_same_and_nothing_else() {
             tokio::join!(gc(&world, false), gc(&world, false), gc(&world, false));
             world.advance_hours(13);
         }
-        tags(&volume, range(0, 8), &vec![round * 2 + 1; 8]).await;
+        tags(&volume, range(0, 8), &[round * 2 + 1; 8]).await;
     }
     for _ in 0..4 {
         gc(&world, false).await;

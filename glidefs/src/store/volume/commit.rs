@@ -201,8 +201,8 @@ impl Packing {
         // Up to a boundary between blocks.
         let count = (READ_SECTORS - start % READ_SECTORS).min(extent.range.end() - start);
         let piece = super::view::between(start, start + count);
-        // At most READ_SECTORS.
-        let mut data = vec![0; (count * SECTOR_BYTES) as usize];
+        let bytes = usize::try_from(count * SECTOR_BYTES);
+        let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
         self.source.cut.read(piece, &mut data).map_err(VolumeError::cut)?;
         builder.push_data(start, Bytes::from(data)).map_err(bad)?;
         self.at = Some(piece.end());

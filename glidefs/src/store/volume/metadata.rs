@@ -29,7 +29,8 @@ enum Item {
 /// With so many loads on their way, those that nobody waits for any more are forgotten.
 const LOADS_CHECKED: usize = 64;
 
-type Load = Shared<BoxFuture<'static, Result<Item, Arc<StoreError>>>>;
+type Loading = BoxFuture<'static, Result<Item, Arc<StoreError>>>;
+type Load = Shared<Loading>;
 
 /// A bounded cache of metadata.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ struct Inner {
     bytes: usize,
     uses: u64,
     /// What is on its way, for as long as somebody waits for it.
-    loads: HashMap<Id, WeakShared<BoxFuture<'static, Result<Item, Arc<StoreError>>>>>,
+    loads: HashMap<Id, WeakShared<Loading>>,
 }
 
 #[derive(Debug)]

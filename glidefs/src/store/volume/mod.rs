@@ -46,6 +46,8 @@ use crate::units::{SectorRange, Seq};
 
 /// Shortest time that garbage collection leaves alone what is not in use, or not any more.
 pub const GRACE_MIN: Duration = Duration::from_hours(6);
+/// How late a manifest may come for the packs it lists, without a look whether they are still there.
+const LATE_TIME_MAX: Duration = Duration::from_hours(5);
 /// Longest time between the first upload for a manifest and the manifest.
 pub const UPLOAD_TIME_MAX: Duration = Duration::from_hours(3);
 /// How long a writer believes that its manifest is the newest without asking.

@@ -243,13 +243,15 @@ fn slice(block: &Bytes, start: u64, range: SectorRange) -> Bytes {
 
 /// `extents`, which cover `range`, as bytes.
 fn join(range: SectorRange, extents: &[ReadExtent]) -> Bytes {
-    let bytes = range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
-    let mut joined = BytesMut::with_capacity(bytes);
+    // There is memory for all of it.
+    let bytes = |range: SectorRange| {
+        range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
+    };
+    let mut joined = BytesMut::with_capacity(bytes(range));
     for extent in extents {
         match &extent.data {
             Some(data) => joined.extend_from_slice(data),
-            // A part of what there is memory for.
-            None => joined.resize(joined.len() + (extent.range.count() * SECTOR_BYTES) as usize, 0),
+            None => joined.resize(joined.len() + bytes(extent.range), 0),
         }
     }
     joined.freeze()

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use super::host::{Host, ROUNDS_MAX, next};
 use super::view::View;
 use super::{
-    Fence, GRACE_MIN, ReadExtent, ReadOptions, Resume, TRUST_TIME_MAX, UPLOAD_TIME_MAX, VolumeError,
+    Fence, GRACE_MIN, LATE_TIME_MAX, ReadExtent, ReadOptions, Resume, TRUST_TIME_MAX, UPLOAD_TIME_MAX,
+    VolumeError,
 };
 use crate::store::client::Created;
 use crate::store::error::unfit;
@@ -189,15 +190,12 @@ impl Volume {
 
     /// The state it has now. Fetches the manifest if it is not in memory.
     pub async fn view(&self) -> Result<View, VolumeError> {
-        match self.manifest().await {
-            Ok(manifest) => Ok(View { host: self.0.host.clone(), manifest }),
-            Err(error) => Err(self.explain(error).await),
-        }
+        self.looking(|view: View| async { Ok(view) }).await
     }
 
     /// See [`View::read`].
     pub async fn read(&self, range: SectorRange, base_sectors: u64) -> Result<Bytes, VolumeError> {
-        self.explained(self.view().await?.read(range, base_sectors).await).await
+        self.looking(|view: View| async move { view.read(range, base_sectors).await }).await
     }
 
     /// See [`View::read_extents`].
@@ -206,12 +204,39 @@ impl Volume {
         range: SectorRange,
         options: ReadOptions,
     ) -> Result<Vec<ReadExtent>, VolumeError> {
-        self.explained(self.view().await?.read_extents(range, options).await).await
+        self.looking(|view: View| async move { view.read_extents(range, options).await }).await
     }
 
     /// See [`View::mapped`].
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
-        self.explained(self.view().await?.mapped(range).await).await
+        self.looking(|view: View| async move { view.mapped(range).await }).await
+    }
+
+    /// What `look` finds in the state it has now. An object that is missing may have been made superfluous by another writer, or
+    /// by a manifest of this one of which the answer was lost.
+    async fn looking<T, F>(&self, look: impl Fn(View) -> F) -> Result<T, VolumeError>
+    where
+        F: Future<Output = Result<T, VolumeError>>,
+    {
+        let number = self.head().number;
+        let error = match self.look(&look).await {
+            Err(error) if error.is_missing() => error,
+            result => return result,
+        };
+        self.writable()?;
+        match self.check_newest().await {
+            Err(lost) if lost.is_fatal() => Err(lost),
+            Ok(()) if self.head().number != number => self.look(&look).await,
+            _ => Err(error),
+        }
+    }
+
+    async fn look<T, F>(&self, look: impl Fn(View) -> F) -> Result<T, VolumeError>
+    where
+        F: Future<Output = Result<T, VolumeError>>,
+    {
+        let manifest = self.manifest().await?;
+        look(View { host: self.0.host.clone(), manifest }).await
     }
 
     fn view_here(&self) -> Option<View> {
@@ -233,27 +258,6 @@ impl Volume {
 
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {
         self.0.head.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn explained<T>(&self, result: Result<T, VolumeError>) -> Result<T, VolumeError> {
-        match result {
-            Err(error) => Err(self.explain(error).await),
-            ok => ok,
-        }
-    }
-
-    /// What is behind an object that is missing: another writer may have made it superfluous.
-    async fn explain(&self, error: VolumeError) -> VolumeError {
-        if !error.is_missing() {
-            return error;
-        }
-        if let Err(lost) = self.writable() {
-            return lost;
-        }
-        match self.check_newest().await {
-            Err(lost) if lost.is_fatal() => lost,
-            _ => error,
-        }
     }
 
     /// An error when this writer knows that it is none any more.
@@ -403,7 +407,7 @@ impl Volume {
         if !in_time {
             self.check_newest().await?;
         }
-        if check_age(uploads, now, GRACE_MIN - TRUST_TIME_MAX).is_err() {
+        if check_age(uploads, now, LATE_TIME_MAX).is_err() {
             self.undo_if_incomplete(manifest, base, uploads, now).await?;
         }
         Ok(())

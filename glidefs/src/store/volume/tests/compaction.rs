@@ -31,7 +31,7 @@ async fn packs(volume: &Volume) -> usize {
 /// Random writes over `sectors`, each a cut of its own, and what they leave.
 async fn write(volume: &Volume, entropy: &Seeded, model: &mut BTreeMap<u64, Tag>, seq: u64, sectors: u64) {
     let mut cut = BTreeMap::new();
-    for _ in 0..entropy.next_u64() % 6 + 1 {
+    for _ in 0..=entropy.next_u64() % 6 {
         let (start, count) = (entropy.next_u64() % sectors, entropy.next_u64() % 200 + 1);
         let tag = entropy.next_u64() % 5 * (seq * 2 + 1);
         cut.extend((start..(start + count).min(sectors)).map(|at| (at, tag)));

@@ -1,15 +1,20 @@
 //! Create, commit, read, open and resume; what they cost; and who may write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::support::*;
+use crate::store::backend::Backend;
 use crate::store::client::Created;
+use crate::store::clock::SystemClock;
 use crate::store::error::StoreError;
 use crate::store::format::{BLOCK_SECTORS_MAX, PACK_BYTES_TARGET};
+use crate::store::gc::{GcOptions, collect};
 use crate::store::ids::WriterId;
 use crate::store::key::{Folder, Key};
+use crate::store::url::StoreUrl;
 use crate::store::volume::{
     CutExtent, CutSource, Fence, ReadExtent, ReadOptions, Resume, TRUST_TIME_MAX, VolumeError,
 };
@@ -345,7 +350,7 @@ async fn a_name_is_given_once_and_one_of_an_unfinished_volume_is_used() {
 #[tokio::test]
 async fn metadata_stays_within_its_bound_and_comes_back_when_it_is_needed() {
     let world = World::new();
-    let backend = crate::store::Backend::over(world.objects.clone(), true);
+    let backend = Backend::over(world.objects.clone(), true);
     let daemon = world.daemon_over(1, backend, 4000);
     let mut volumes = Vec::new();
     for number in 0..30 {
@@ -381,6 +386,38 @@ async fn a_pack_that_is_damaged_is_an_error_and_not_zeroes() {
     let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
     assert!(matches!(&error, VolumeError::Store(error) if matches!(**error, StoreError::Damaged { .. })));
     tags(&volume, range(8, 8), &[0; 8]).await;
+}
+
+#[tokio::test]
+async fn a_directory_is_a_store_as_well() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let world = World::new();
+    let daemon = |writer| {
+        let url = StoreUrl::File(directory.path().into());
+        world.daemon_over(writer, Backend::connect(&url, &Vec::new(), false).unwrap(), 1 << 20)
+    };
+    let first = daemon(1);
+    let volume = first.volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq * 50, 60, seq)]), SIZE).await.unwrap();
+    }
+    volume.compact().await.unwrap().unwrap();
+    let fork = volume.fork(&name("fork")).await.unwrap();
+    volume.delete().await.unwrap();
+    let options = GcOptions { grace: Duration::ZERO, alone: true, dry_run: false };
+    for _ in 0..4 {
+        collect(first.volumes.store(), &SystemClock, &options).await.unwrap();
+    }
+    tags(&fork, range(100, 50), &[2; 50]).await;
+    let again = daemon(2);
+    let reopened = again.volumes.open(&name("fork")).await.unwrap();
+    assert!(fork.commit(MemoryCut::new(1, &[]), SIZE).await.unwrap_err().is_fatal());
+    tags(&reopened, range(400, 60), &[8; 60]).await;
+    reopened.delete().await.unwrap();
+    for _ in 0..4 {
+        collect(again.volumes.store(), &SystemClock, &options).await.unwrap();
+    }
+    assert_eq!(again.volumes.store().list(Folder::All, None).await.unwrap().objects, []);
 }
 
 /// Fails to compile otherwise.

@@ -286,6 +286,7 @@ impl Run {
         let model = &mut self.volumes[at];
         // It may have found a commit whose answer was lost.
         if model.states.len() > 1 {
+            model.volume.check_newest().await.unwrap();
             model.states = vec![content(&model.volume, &model.states).await];
             model.resume = model.volume.state();
         }
