@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::writer::{Landed, Uploads};
+use super::land::{Landed, Uploads};
 use super::{Committed, CutSource, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::format::{EncodedPack, Manifest, PackBuilder, PackOptions, PackRef, PushError};
@@ -81,9 +81,7 @@ impl Volume {
         let packs = stream::try_unfold(Packing::new(source), move |packing| {
             let volume = volume.clone();
             async move {
-                let permit = volume.0.host.uploads.clone().acquire_owned().await;
-                // It is never closed.
-                let permit = permit.map_err(|_| VolumeError::Stopping)?;
+                let permit = volume.0.host.pack_memory(Some(packing.left_bytes)).await?;
                 let options = volume.pack_options(0, packing.source.first_seq(), packing.source.cut.seq());
                 let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
                 Ok::<_, VolumeError>(pack.map(|pack| ((pack, permit), packing)))
@@ -169,11 +167,15 @@ struct Packing {
     extent: usize,
     /// Its first sector that is not packed, if some of it is.
     at: Option<u64>,
+    /// Data that is not packed.
+    left_bytes: u64,
 }
 
 impl Packing {
     fn new(source: Source) -> Self {
-        Self { source, extent: 0, at: None }
+        let data = source.cut.extents().iter().filter(|extent| !extent.zero);
+        let left_bytes = data.filter_map(|extent| extent.range.bytes()).fold(0, u64::saturating_add);
+        Self { source, extent: 0, at: None, left_bytes }
     }
 
     /// The next pack; `None` when everything is packed.
@@ -206,6 +208,7 @@ impl Packing {
         self.source.cut.read(piece, &mut data).map_err(VolumeError::cut)?;
         builder.push_data(start, Bytes::from(data)).map_err(bad)?;
         self.at = Some(piece.end());
+        self.left_bytes = self.left_bytes.saturating_sub(count * SECTOR_BYTES);
         if piece.end() == extent.range.end() {
             self.at = None;
             self.extent += 1;

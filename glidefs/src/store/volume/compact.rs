@@ -22,8 +22,8 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 
 use super::commit::{bad, blocking};
+use super::land::Uploads;
 use super::view::{Content, Opened, Part, between, overlaps, reach, resolve};
-use super::writer::Uploads;
 use super::{Compacted, ReadExtent, Volume, VolumeError};
 use crate::store::format::{
     ENTRIES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PackBuilder, PackIndex, PackOptions, PackRef,
@@ -249,9 +249,8 @@ impl Merge {
 
     /// Merges all that is left, or as much as a step may.
     async fn run(&mut self) -> Result<(), VolumeError> {
-        let uploads = self.volume.0.host.uploads.clone();
-        // One pack is in memory at a time. The semaphore is never closed.
-        let _permit = uploads.acquire().await.map_err(|_| VolumeError::Stopping)?;
+        // One pack is in memory at a time.
+        let _permit = self.volume.0.host.pack_memory(None).await?;
         while self.look_up().await? {
             if self.batch_bytes >= BATCH_BYTES {
                 self.write_batch().await?;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::host::{Beginning, Volumes};
-use super::writer::Uploads;
+use super::land::Uploads;
 use super::{Committed, SnapshotInfo, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Origin, Snapshot};

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::fetch::Fetcher;
 use super::metadata::Metadata;
@@ -23,6 +23,9 @@ use crate::units::Seq;
 /// How often something is tried again that another writer was faster with.
 pub(super) const ROUNDS_MAX: usize = 16;
 
+/// Memory that the making of a long pack takes, MiB.
+const PACK_PERMITS: u32 = 40;
+
 /// How volumes are used.
 #[derive(Clone, Debug)]
 pub struct VolumesOptions {
@@ -32,8 +35,9 @@ pub struct VolumesOptions {
     pub clock: Arc<dyn StoreClock>,
     /// Memory for manifests and pack indexes of all volumes together, bytes.
     pub metadata_bytes_max: usize,
-    /// Packs that are made and uploaded at once for all volumes together; each takes about 32 MiB.
-    pub uploads_max: usize,
+    /// Memory for packs that are made and uploaded, of all volumes together, bytes. A long one takes about 40 MiB, and one is
+    /// always made.
+    pub upload_bytes_max: usize,
     /// zstd's level for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
 }
@@ -45,7 +49,7 @@ impl VolumesOptions {
             writer,
             clock: Arc::new(SystemClock),
             metadata_bytes_max: 64 << 20,
-            uploads_max: 8,
+            upload_bytes_max: 256 << 20,
             zstd_level: 1,
         }
     }
@@ -61,7 +65,7 @@ pub(super) struct Host {
     pub options: VolumesOptions,
     pub metadata: Metadata,
     pub fetcher: Fetcher,
-    /// One permit a pack that is in memory.
+    /// A permit for each MiB that packs take in memory.
     pub uploads: Arc<Semaphore>,
 }
 
@@ -82,7 +86,8 @@ impl Volumes {
     /// The volumes of `store`.
     pub fn new(store: Store, options: VolumesOptions) -> Self {
         let metadata = Metadata::new(options.metadata_bytes_max);
-        let uploads = Arc::new(Semaphore::new(options.uploads_max.clamp(1, Semaphore::MAX_PERMITS)));
+        let permits = (options.upload_bytes_max >> 20).clamp(PACK_PERMITS as usize, Semaphore::MAX_PERMITS);
+        let uploads = Arc::new(Semaphore::new(permits));
         Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads }))
     }
 
@@ -174,6 +179,15 @@ impl Volumes {
 }
 
 impl Host {
+    /// Memory for a pack of `data_bytes`, as long as the permit lives. `None`: that of a long one.
+    pub async fn pack_memory(&self, data_bytes: Option<u64>) -> Result<OwnedSemaphorePermit, VolumeError> {
+        // A compressor takes about one as well.
+        let permits = data_bytes.map_or(u64::MAX, |bytes| 2 + (bytes >> 20)).min(PACK_PERMITS.into());
+        let permits = u32::try_from(permits).unwrap_or(PACK_PERMITS);
+        // It is never closed.
+        self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)
+    }
+
     /// Makes a volume: its name first.
     pub async fn begin(
         self: &Arc<Self>,

@@ -5,7 +5,7 @@
 //! state it had at a cut, and everything that manifest lists is there.
 //!
 //! ```text
-//! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (fence: who that is)
+//! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (land: who that is)
 //!  (shared) │          ├─ history   snapshot, rollback, fork, delete
 //!           │          └─ compact   fewer packs, the same content
 //!           ├─ View       what one manifest says: packs ─> index ─> blocks    (fetch: one GET for all that wait)
@@ -27,6 +27,7 @@ mod error;
 mod fetch;
 mod history;
 mod host;
+mod land;
 mod metadata;
 mod view;
 mod writer;

@@ -420,6 +420,27 @@ async fn a_directory_is_a_store_as_well() {
     assert_eq!(again.volumes.store().list(Folder::All, None).await.unwrap().objects, []);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_volumes_cost_little_and_are_committed_together() {
+    assert!(size_of::<super::super::writer::Inner>() <= 400, "{}", size_of::<super::super::writer::Inner>());
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let mut volumes = Vec::new();
+    for number in 0..1000 {
+        volumes.push(daemon.volumes.create(&name(&format!("vm{number}")), SIZE).await.unwrap());
+    }
+    let commits = volumes.iter().zip(1..).map(|(volume, tag)| {
+        let volume = volume.clone();
+        tokio::spawn(async move { volume.commit(MemoryCut::new(1, &[(0, 8, tag)]), SIZE).await })
+    });
+    for commit in join_all(commits).await {
+        commit.unwrap().unwrap();
+    }
+    for (volume, tag) in volumes.iter().zip(1..) {
+        tags(volume, range(0, 8), &[tag; 8]).await;
+    }
+}
+
 /// Fails to compile otherwise.
 #[test]
 fn volumes_are_used_from_any_thread() {

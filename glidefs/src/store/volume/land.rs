@@ -1,0 +1,220 @@
+//! Who writes a volume, and how its next manifest comes into the store.
+//!
+//! Owns the race for the next number, and what follows when it is lost. Does not own what a manifest lists. Invariant: a writer
+//! goes on only from manifests that are its own, and knows of each whether it is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::host::{ROUNDS_MAX, next};
+use super::writer::Lost;
+use super::{Fence, GRACE_MIN, LATE_TIME_MAX, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Volume, VolumeError};
+use crate::store::client::Created;
+use crate::store::error::unfit;
+use crate::store::format::{Manifest, PackRef};
+use crate::store::key::{Folder, Key};
+
+/// A manifest that came into the store.
+pub(super) struct Landed {
+    pub manifest: Arc<Manifest>,
+    pub encoded: Bytes,
+}
+
+/// What is uploaded and not yet in any manifest.
+#[derive(Debug)]
+pub(super) struct Uploads {
+    /// Before the first of them.
+    pub begun: Duration,
+    pub packs: Vec<PackRef>,
+}
+
+impl Volume {
+    /// An error when this writer knows that it is none any more.
+    pub(super) fn writable(&self) -> Result<(), VolumeError> {
+        match self.head().lost {
+            None => Ok(()),
+            Some(Lost::Fenced(fence)) => Err(VolumeError::Fenced(fence)),
+            Some(Lost::Deleted) => Err(self.deleted()),
+        }
+    }
+
+    fn deleted(&self) -> VolumeError {
+        VolumeError::Deleted { volume: self.0.id }
+    }
+
+    pub(super) fn lose_deleted(&self) {
+        self.head().lost = Some(Lost::Deleted);
+    }
+
+    fn now(&self) -> Duration {
+        self.0.host.options.clock.since_boot()
+    }
+
+    /// Whether the manifest of this writer can have been followed by another one that is gone again.
+    fn is_stale(&self) -> bool {
+        let known = self.head().known;
+        known.is_none_or(|known| self.now().saturating_sub(known) > TRUST_TIME_MAX)
+    }
+
+    /// Makes sure that this writer may write: without a request, if it heard from the store lately.
+    pub(super) async fn refresh(&self) -> Result<(), VolumeError> {
+        self.writable()?;
+        if self.is_stale() { self.check_newest().await } else { Ok(()) }
+    }
+
+    /// Looks whether the manifest of this writer is the newest: one request.
+    pub(super) async fn check_newest(&self) -> Result<(), VolumeError> {
+        let (id, number, begun) = (self.0.id, self.head().number, self.now());
+        let before = (number > 1).then(|| Key::Manifest(id, number - 1));
+        let listing = self.0.host.store.list(Folder::Manifests(id), before.as_ref()).await?;
+        let newest = listing.objects.last().map(|object| &object.key);
+        match newest {
+            Some(Key::Manifest(_, newest)) if *newest == number => {
+                self.head().known = Some(begun);
+                Ok(())
+            }
+            Some(Key::Manifest(_, newest)) if *newest > number => {
+                self.adopt_or_yield(*newest, begun).await.map(drop)
+            }
+            // Of a volume that exists, the newest manifest is never removed.
+            _ => {
+                self.lose_deleted();
+                Err(self.deleted())
+            }
+        }
+    }
+
+    /// Goes on from manifest `number`, which is there though this writer did not know: if it is its own, of which the answer
+    /// was lost. Otherwise the volume is another's.
+    async fn adopt_or_yield(&self, number: u64, begun: Duration) -> Result<Arc<Manifest>, VolumeError> {
+        let manifest = match self.0.host.store.manifest(self.0.id, number).await {
+            Ok(manifest) => Arc::new(manifest),
+            Err(error) if error.is_missing() => self.followed(number).await?,
+            Err(error) => return Err(error.into()),
+        };
+        let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
+        let mut head = self.head();
+        if found != head.own {
+            tracing::warn!(volume = %self.0.id, own = %head.own, %found, "another writer took a volume over");
+            head.lost = Some(Lost::Fenced(found));
+            return Err(VolumeError::Fenced(found));
+        }
+        if manifest.number > head.number {
+            head.follow(&manifest, Some(begun));
+            self.0.host.metadata.put_manifest(&manifest);
+        }
+        Ok(manifest)
+    }
+
+    /// The newest manifest of a volume whose manifest `number` was removed.
+    async fn followed(&self, number: u64) -> Result<Arc<Manifest>, VolumeError> {
+        match self.0.host.store.latest_manifest(self.0.id, Some(number)).await? {
+            Some(manifest) => Ok(Arc::new(manifest)),
+            None => {
+                self.lose_deleted();
+                Err(self.deleted())
+            }
+        }
+    }
+
+    /// Puts a new state into the store: what `edit` makes of the newest one, which may be newer than the caller knows. The
+    /// numbers and the writer are filled in here. `None` from `edit`, or here: it does not fit that state.
+    ///
+    /// `self.0.change` is held.
+    pub(super) async fn land(
+        &self,
+        uploads: &Uploads,
+        edit: impl Fn(&Manifest) -> Option<Manifest> + Send,
+    ) -> Result<Option<Landed>, VolumeError> {
+        self.refresh().await?;
+        for _ in 0..ROUNDS_MAX {
+            let base = self.manifest().await?;
+            let Some(manifest) = edit(&base) else { return Ok(None) };
+            let own = self.head().own;
+            let manifest = Manifest {
+                number: next(base.number),
+                epoch: own.epoch,
+                writer: own.writer,
+                created_unix_millis: self.0.host.options.clock.unix_millis(),
+                ..manifest
+            };
+            let key = Key::Manifest(manifest.volume, manifest.number);
+            let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
+            let encoded = Bytes::from(encoded);
+            let begun = self.now();
+            check_age(uploads, begun, UPLOAD_TIME_MAX)?;
+            if self.0.host.store.create(&key, std::slice::from_ref(&encoded)).await? == Created::Created {
+                let manifest = Arc::new(manifest);
+                self.landed(&manifest, &base, uploads, begun).await?;
+                return Ok(Some(Landed { manifest, encoded }));
+            }
+            let found = self.adopt_or_yield(manifest.number, begun).await?;
+            if *found == manifest {
+                return Ok(Some(Landed { manifest: found, encoded }));
+            }
+        }
+        Err(VolumeError::Contended { volume: self.0.id })
+    }
+
+    /// What follows the creation of `manifest` after `base`, begun at `begun`.
+    async fn landed(
+        &self,
+        manifest: &Arc<Manifest>,
+        base: &Manifest,
+        uploads: &Uploads,
+        begun: Duration,
+    ) -> Result<(), VolumeError> {
+        let now = self.now();
+        let in_time = {
+            let mut head = self.head();
+            // The process may have stood still between the last check and the creation.
+            let in_time = head.known.is_some_and(|known| now.saturating_sub(known) < GRACE_MIN / 2);
+            head.follow(manifest, in_time.then_some(begun));
+            in_time
+        };
+        self.0.host.metadata.put_manifest(manifest);
+        if !in_time {
+            self.check_newest().await?;
+        }
+        if check_age(uploads, now, LATE_TIME_MAX).is_err() {
+            self.undo_if_incomplete(manifest, base, uploads, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes back to `base` if garbage collection has taken one of the packs that were uploaded so long ago.
+    async fn undo_if_incomplete(
+        &self,
+        manifest: &Manifest,
+        base: &Manifest,
+        uploads: &Uploads,
+        now: Duration,
+    ) -> Result<(), VolumeError> {
+        let mut complete = true;
+        for pack in &uploads.packs {
+            match self.0.host.store.head(&Key::Pack(pack.volume, pack.pack)).await {
+                Err(error) if error.is_missing() => complete = false,
+                result => drop(result?),
+            }
+        }
+        if complete {
+            return Ok(());
+        }
+        let undone =
+            Manifest { number: next(manifest.number), generation: manifest.generation, ..base.clone() };
+        if self.0.host.store.create_manifest(&undone).await? == Created::Created {
+            let undone = Arc::new(undone);
+            self.head().follow(&undone, Some(now));
+            self.0.host.metadata.put_manifest(&undone);
+        }
+        Err(VolumeError::TooSlow { elapsed: now.saturating_sub(uploads.begun) })
+    }
+}
+
+/// Whether garbage collection still waits for `uploads`.
+fn check_age(uploads: &Uploads, now: Duration, max: Duration) -> Result<(), VolumeError> {
+    let elapsed = now.saturating_sub(uploads.begun);
+    if uploads.packs.is_empty() || elapsed <= max { Ok(()) } else { Err(VolumeError::TooSlow { elapsed }) }
+}
