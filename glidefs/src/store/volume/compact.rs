@@ -4,8 +4,9 @@
 //! any sector reads as does not change; the packs of a step are neighbours in age, and their successors take their place.
 //!
 //! Long packs of one level whose sectors ascend, and a last one of any length, are a **run**: a sector is in one of them at
-//! most. A manifest lists runs by age, newest first, with levels that grow. With [`LEVEL_RUNS_MAX`] runs on a level, they become one run on the next; and when
-//! everything else has become twice as long as the oldest run, all of it is merged, so that what was overwritten goes.
+//! most. A manifest lists runs by age, newest first, with levels that grow. With [`LEVEL_RUNS_MAX`] runs on a level, they
+//! become one run on the next. When everything else has become twice as long as the oldest run, or half of the data in that
+//! was discarded, all of it is merged, so that what was overwritten and discarded goes.
 //!
 //! ```text
 //! newest ── oldest       0 0 0 0 0 0 0 0 │ 1 1 │ 2        eight runs on level 0
@@ -27,6 +28,7 @@ use super::view::{Content, Opened, Part, between, overlaps, reach, resolve};
 use super::{Compacted, ReadExtent, Volume, VolumeError};
 use crate::store::format::{
     ENTRIES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PackBuilder, PackIndex, PackOptions, PackRef,
+    PieceKind,
 };
 use crate::store::ids::PackId;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
@@ -132,8 +134,19 @@ fn choose(packs: &[PackRef], limits: &Limits) -> Option<Step> {
     }
     let (young, old) = (stored_bytes(&packs[..oldest.start]), stored_bytes(&packs[oldest]));
     let due = young >= limits.young_bytes_min && young / YOUNG_RATIO_MAX >= old;
+    due.then(|| everything(packs))
+}
+
+/// All runs to one.
+fn everything(packs: &[PackRef]) -> Step {
     let level = packs.last().map_or(0, |pack| pack.level).max(1);
-    due.then_some(Step { inputs: 0..packs.len(), level, begin: 0 })
+    Step { inputs: 0..packs.len(), level, begin: 0 }
+}
+
+/// The oldest run, if it is long enough to matter.
+fn oldest<'a>(packs: &'a [PackRef], limits: &Limits) -> Option<&'a [PackRef]> {
+    let oldest = &packs[runs(packs, limits).last()?];
+    (stored_bytes(oldest) >= limits.young_bytes_min).then_some(oldest)
 }
 
 /// All runs of a level to the next one.
@@ -149,13 +162,15 @@ impl Volume {
     }
 
     pub(super) async fn compact_within(&self, limits: &Limits) -> Result<Option<Compacted>, VolumeError> {
-        let _compaction = self.0.compaction.lock().await;
+        let mut discarded_bytes = self.0.compaction.lock().await;
         self.refresh().await?;
         let manifest = self.manifest().await?;
-        let Some(step) = choose(&manifest.packs, limits) else { return Ok(None) };
+        let hollow = is_hollow(&manifest.packs, *discarded_bytes, limits);
+        let step = choose(&manifest.packs, limits).or_else(|| hollow.then(|| everything(&manifest.packs)));
+        let Some(step) = step else { return Ok(None) };
         let mut merge = Merge::new(self.clone(), &manifest, &step, limits);
         merge.run().await?;
-        let Merge { inputs, outputs, uploads, last, at, ended_early, .. } = merge;
+        let Merge { inputs, outputs, uploads, last, at, ended_early, zeroes, .. } = merge;
         // Their sectors before `at` are in the results, which come first.
         let rest: Vec<PackRef> = inputs
             .iter()
@@ -184,15 +199,50 @@ impl Volume {
         for pack in inputs.iter().filter(|pack| !successors.iter().any(|other| other.pack == pack.pack)) {
             self.0.host.metadata.forget_index(pack.pack);
         }
+        let packs = &landed.manifest.packs;
+        if step.inputs.end == manifest.packs.len() {
+            *discarded_bytes = 0;
+        } else if let Some(oldest) = oldest(packs, limits) {
+            // The step is done, whatever becomes of this.
+            *discarded_bytes += self.covered_bytes(oldest, &zeroes).await.unwrap_or(0);
+        }
+        let hollow = is_hollow(packs, *discarded_bytes, limits);
         let committed = self.committed(&landed, &uploads);
         Ok(Some(Compacted {
             resume: committed.resume,
             packs_before: inputs.len(),
             packs_after: successors.len(),
             pack_bytes: committed.pack_bytes,
-            compaction_due: choose(&landed.manifest.packs, limits).is_some(),
+            compaction_due: hollow || choose(packs, limits).is_some(),
         }))
     }
+
+    /// How much data of `oldest` lies below `zeroes`, which ascend, bytes.
+    async fn covered_bytes(&self, oldest: &[PackRef], zeroes: &[SectorRange]) -> Result<u64, VolumeError> {
+        let mut covered_bytes = 0;
+        for pack in oldest {
+            let first = zeroes.partition_point(|range| range.end() <= pack.lowest_sector);
+            let above = zeroes[first..].iter().take_while(|range| overlaps(pack, **range));
+            if above.clone().next().is_none() {
+                continue;
+            }
+            let index = self.0.host.index(pack).await?;
+            for piece in above.flat_map(|range| index.lookup(*range)) {
+                if let PieceKind::Data(_) = piece.kind {
+                    covered_bytes += piece.range.count() * SECTOR_BYTES;
+                }
+            }
+        }
+        Ok(covered_bytes)
+    }
+}
+
+/// Whether half of the data in the oldest run was discarded.
+fn is_hollow(packs: &[PackRef], discarded_bytes: u64, limits: &Limits) -> bool {
+    discarded_bytes > 0
+        && oldest(packs, limits).is_some_and(|oldest| {
+            discarded_bytes >= oldest.iter().map(|pack| pack.data_bytes).sum::<u64>() / 2
+        })
 }
 
 /// A step at work.
@@ -215,6 +265,8 @@ struct Merge {
     builder: Option<PackBuilder>,
     /// Indexes of the inputs that `at` is in.
     indexes: HashMap<PackId, Arc<PackIndex>>,
+    /// What the results say is zero, ascending.
+    zeroes: Vec<SectorRange>,
     /// What was looked up and is to be written, ascending.
     batch: Vec<Part>,
     /// Which packs it is in.
@@ -240,6 +292,7 @@ impl Merge {
             uploads: Uploads { begun, packs: Vec::new() },
             builder: None,
             indexes: HashMap::new(),
+            zeroes: Vec::new(),
             batch: Vec::new(),
             batch_packs: Vec::new(),
             batch_bytes: 0,
@@ -295,7 +348,10 @@ impl Merge {
                     self.batch_bytes += part.range.count() * SECTOR_BYTES;
                     Content::Block(self.place_in_batch(&opened[number]), entry)
                 }
-                Content::Zero if !self.last => Content::Zero,
+                Content::Zero if !self.last => {
+                    self.zeroes.push(part.range);
+                    Content::Zero
+                }
                 Content::Zero | Content::Absent => continue,
             };
             self.batch.push(Part { content, ..part });

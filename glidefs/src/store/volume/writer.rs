@@ -27,8 +27,8 @@ pub(super) struct Inner {
     pub id: VolumeId,
     /// Held while the next manifest is made.
     pub change: tokio::sync::Mutex<()>,
-    /// Held during a step of compaction.
-    pub compaction: tokio::sync::Mutex<()>,
+    /// Held during a step of compaction. How much data of the oldest packs was discarded, as far as steps have met it, bytes.
+    pub compaction: tokio::sync::Mutex<u64>,
     head: Mutex<Head>,
 }
 

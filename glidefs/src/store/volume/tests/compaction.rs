@@ -138,7 +138,16 @@ async fn what_was_overwritten_and_discarded_goes() {
         let bytes: u64 = view.manifest().packs.iter().map(|pack| pack.total_bytes).sum();
         assert!(bytes < 4 * 400 * 512, "{bytes} bytes");
     }
-    for seq in 101..=200 {
+    // Half of it: eight cuts suffice for the store to notice.
+    for seq in 101..=108 {
+        volume.commit(MemoryCut::new(seq, &[(0, 150, 0), (350, 60, 0)]), SIZE).await.unwrap();
+        compact_all(&volume, &limits).await;
+    }
+    assert_eq!(volume.mapped(range(0, SIZE)).await.unwrap(), [range(150, 200)]);
+    let view = volume.view().await.unwrap();
+    assert_eq!(view.manifest().packs.iter().map(|pack| pack.data_bytes).sum::<u64>(), 200 * 512);
+    // And the rest.
+    for seq in 109..=116 {
         volume.commit(MemoryCut::new(seq, &[(0, 400, 0)]), SIZE).await.unwrap();
         compact_all(&volume, &limits).await;
     }
