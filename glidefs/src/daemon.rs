@@ -43,6 +43,8 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const CONTROL_THREADS: usize = 2;
 /// Devices that are recovered at the same time.
 const RECOVERY_PARALLEL_MAX: usize = 8;
+/// How long the end waits for work on the control threads.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the start waits for the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a worker may take to answer a ping before the watchdog is no longer fed.
@@ -134,6 +136,8 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let result =
         runtime.block_on(serve(config, Parts { router, devices, workers, cache, probe, store: stats }));
     let _ = stop_store.send(true);
+    // A pack that is being made need not be finished: its cut is made again.
+    runtime.shutdown_timeout(STOP_PATIENCE);
     keeper_stop.store(true, Ordering::Release);
     drop(keeper.join());
     result

@@ -303,23 +303,32 @@ impl Volume {
         inner.layers.frozen().lookup(range, |piece| add_to(plan, slots, piece));
     }
 
-    /// The smallest range that has all sectors of `range` of which there is nothing here.
-    pub(super) fn missing(&self, range: SectorRange) -> Option<SectorRange> {
-        let mut missing: Option<(u64, u64)> = None;
+    /// What of `range` is not here, in order; neighbours are one.
+    pub(super) fn missing(&self, range: SectorRange) -> Vec<SectorRange> {
+        let mut missing: Vec<SectorRange> = Vec::new();
         self.lock().layers.lookup(range, |piece| {
-            if piece.backing.is_none() {
-                let start = missing.map_or(piece.range.start(), |(start, _)| start);
-                missing = Some((start, piece.range.end()));
+            if piece.backing.is_some() {
+                return;
+            }
+            let joined = missing.last().filter(|last| last.end() == piece.range.start());
+            match joined.and_then(|last| SectorRange::new(last.start(), last.count() + piece.range.count())) {
+                Some(joined) => {
+                    missing.pop();
+                    missing.push(joined);
+                }
+                None => missing.push(piece.range),
             }
         });
-        missing.and_then(|(start, end)| SectorRange::new(start, end - start))
+        missing
     }
 
     /// Fetches from the store what is not here of `range`; `None` when nothing is missing any more. The answer may be
     /// awaited anywhere.
     pub fn fetch(&self, range: SectorRange) -> Option<tokio::sync::oneshot::Receiver<Result<Fill, IoError>>> {
-        let missing = self.missing(range)?;
-        Some(self.tie.get()?.fetch(missing, self.id))
+        let missing = self.missing(range);
+        let (first, last) = (missing.first()?, missing.last()?);
+        let hull = SectorRange::new(first.start(), last.end() - first.start())?;
+        Some(self.tie.get()?.fetch(hull, missing, self.id))
     }
 
     /// What of `range` still comes from write `seq` in `slot` and is not in the store.

@@ -41,6 +41,8 @@ pub struct CreateExport {
 pub(super) struct Beginning {
     pub size: ExportSize,
     pub counterpart: Option<Resume>,
+    /// Whether the counterpart was made just now.
+    pub is_new: bool,
 }
 
 /// What [`Router::create`] did.
@@ -158,7 +160,7 @@ impl Router {
                 }
                 (None, Some(beginning)) => match self.add(&request, beginning, gate)? {
                     Added::New(held) => {
-                        self.first_attach(&held, beginning.counterpart.as_ref()).await?;
+                        self.first_attach(&held, beginning).await?;
                         return Ok(Created { info: held.entry().info(), existed: false });
                     }
                     Added::Existing(entry, gate) => (entry, gate),
@@ -196,12 +198,12 @@ impl Router {
             (_, Some(counterpart)) => ExportSize::new(counterpart.size_sectors.saturating_mul(SECTOR_BYTES))?,
             (_, None) => return Err(RouterError::NoStore),
         };
-        Ok(Beginning { size, counterpart })
+        Ok(Beginning { size, counterpart, is_new: request.source != Source::Store })
     }
 
     /// Catalog entry and device of a new export; nothing is left of it where it certainly got no device.
-    async fn first_attach(&self, held: &Held, counterpart: Option<&Resume>) -> Result<(), RouterError> {
-        if let Err(error) = self.catalog.create(held.record(), counterpart.cloned()).await {
+    async fn first_attach(&self, held: &Held, beginning: &Beginning) -> Result<(), RouterError> {
+        if let Err(error) = self.catalog.create(held.record(), beginning.counterpart.clone()).await {
             self.forget(held);
             return Err(error.into());
         }
@@ -217,7 +219,10 @@ impl Router {
             }
         );
         if nothing_made && self.catalog.remove(held.record().export_id()).await.is_ok() {
-            if let Err(source) = self.volumes.delete(Arc::clone(held.entry().export().volume())).await {
+            // What was opened was there before, and stays.
+            if beginning.is_new
+                && let Err(source) = self.volumes.delete(Arc::clone(held.entry().export().volume())).await
+            {
                 let error = &source as &dyn std::error::Error;
                 tracing::warn!(export = %held.entry().name(), error, "a new volume stays in the store");
             }

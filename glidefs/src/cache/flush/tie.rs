@@ -96,16 +96,21 @@ impl fmt::Debug for Tie {
 pub struct Fill {
     range: SectorRange,
     bytes: Bytes,
+    /// What of the range was in the store only when it was asked for. What lies between was newer here, and may have left
+    /// for the store after these bytes were read there.
+    missing: Vec<SectorRange>,
 }
 
 impl Fill {
-    /// The bytes of `range`, which are `bytes`; `None` when there are not as many.
-    pub fn new(range: SectorRange, bytes: Bytes) -> Option<Self> {
-        (range.bytes() == Some(bytes.len() as u64)).then_some(Self { range, bytes })
+    /// The bytes of `range`, which are `bytes`, good for `missing` of it; `None` when there are not as many.
+    pub fn new(range: SectorRange, bytes: Bytes, missing: Vec<SectorRange>) -> Option<Self> {
+        (range.bytes() == Some(bytes.len() as u64)).then_some(Self { range, bytes, missing })
     }
 
-    /// The bytes of `range`, if they are all there.
+    /// The bytes of `range`, if all of them are good.
     pub(in crate::cache) fn part(&self, range: SectorRange) -> Option<&[u8]> {
+        let within = |good: &SectorRange| good.start() <= range.start() && range.end() <= good.end();
+        self.missing.iter().find(|good| within(good))?;
         let skipped = range.start().checked_sub(self.range.start())?.checked_mul(SECTOR_BYTES)?;
         let start = usize::try_from(skipped).ok()?;
         let len = usize::try_from(range.bytes()?).ok()?;
@@ -199,15 +204,21 @@ impl Tie {
         self.remote.covers(range)
     }
 
-    /// Fetches `range` on the control threads. The answer may be awaited anywhere.
-    pub fn fetch(&self, range: SectorRange, export: ExportId) -> oneshot::Receiver<Result<Fill, IoError>> {
+    /// Fetches `range`, which begins and ends with something of `missing`, on the control threads. The answer may be awaited
+    /// anywhere.
+    pub fn fetch(
+        &self,
+        range: SectorRange,
+        missing: Vec<SectorRange>,
+        export: ExportId,
+    ) -> oneshot::Receiver<Result<Fill, IoError>> {
         let (sender, receiver) = oneshot::channel();
         let (remote, fetches) = (self.remote.clone(), Arc::clone(&self.link.fetches));
         self.link.runtime.spawn(async move {
             // Never closed.
             let _permit = fetches.acquire_owned().await;
             let fetched = match remote.read(range, u64::MAX).await {
-                Ok(bytes) => Fill::new(range, bytes).ok_or(IoError::Store),
+                Ok(bytes) => Fill::new(range, bytes, missing).ok_or(IoError::Store),
                 Err(error) => {
                     tracing::error!(
                         export = export.0,
@@ -234,10 +245,15 @@ mod tests {
     fn a_fill_gives_what_it_has_and_nothing_else() {
         let range = |start, count| SectorRange::new(start, count).unwrap();
         let bytes: Vec<u8> = (0..4u8).flat_map(|sector| [sector; 512]).collect();
-        assert_eq!(Fill::new(range(10, 3), Bytes::from(bytes.clone())), None);
-        let fill = Fill::new(range(10, 4), Bytes::from(bytes)).unwrap();
+        assert_eq!(Fill::new(range(10, 3), Bytes::from(bytes.clone()), vec![range(10, 3)]), None);
+        let fill = Fill::new(range(10, 4), Bytes::from(bytes.clone()), vec![range(10, 4)]).unwrap();
         assert_eq!(fill.part(range(12, 2)).unwrap()[0], 2);
         assert_eq!(fill.part(range(10, 4)).map(<[u8]>::len), Some(2048));
+        let holed = Fill::new(range(10, 4), Bytes::from(bytes), vec![range(10, 1), range(12, 2)]).unwrap();
+        assert_eq!(holed.part(range(10, 1)).unwrap()[0], 0);
+        assert_eq!(holed.part(range(13, 1)).unwrap()[0], 3);
+        assert_eq!(holed.part(range(11, 1)), None, "it was newer here");
+        assert_eq!(holed.part(range(10, 4)), None);
         assert_eq!(fill.part(range(9, 1)), None);
         assert_eq!(fill.part(range(13, 2)), None);
     }

@@ -44,6 +44,9 @@ struct Run {
     range: SectorRange,
 }
 
+/// Segment id, extents, those of them that are not in the store, and sectors of a slot.
+type Counts = (u64, u32, u32, u64);
+
 /// What cleaning keeps from one step to the next.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
@@ -52,7 +55,7 @@ pub(super) struct Cleaner {
     /// Times in a row that the disk failed there.
     failures: u32,
     /// Segments that were not worth it, with the counts they had then.
-    passed: HashMap<u32, (u64, u32, u64)>,
+    passed: HashMap<u32, Counts>,
     batch: Batch,
     /// Data of `batch`, and the volumes of its entries.
     data: Vec<u8>,
@@ -312,8 +315,8 @@ impl Cleaner {
 }
 
 /// Tells whether anything changed in a slot since it was passed over.
-fn counts(slot: &Slot) -> (u64, u32, u64) {
-    (slot.segment_id(), slot.extents(), slot.live_sectors())
+fn counts(slot: &Slot) -> Counts {
+    (slot.segment_id(), slot.extents(), slot.dirty_extents(), slot.live_sectors())
 }
 
 /// All records of a segment that is not appended to any more, or was not while this looked.
@@ -356,22 +359,24 @@ fn forget(
     let entries = || {
         records.iter().flat_map(|record| &record.entries).filter_map(|entry| {
             let volume = volumes.get(&entry.export)?.as_ref()?;
-            Some((entry, volume)).filter(|_| volume.is_clean(entry.seq))
+            Some((entry, volume))
         })
     };
     let mut marks = HashMap::new();
-    for (entry, _) in entries() {
+    for (entry, _) in entries().filter(|(entry, volume)| volume.is_clean(entry.seq)) {
         let mark = marks.entry(entry.export).or_insert(entry.seq);
         *mark = entry.seq.max(*mark);
     }
     if marks.is_empty() {
         return Ok(false);
     }
-    let marks: Vec<_> = marks.into_iter().collect();
-    shared.book.evicted(&marks)?;
+    shared.book.evicted(&marks.iter().map(|(export, mark)| (*export, *mark)).collect::<Vec<_>>())?;
     let before = slot.live_sectors();
     for (entry, volume) in entries() {
-        volume.evict(&shared.slots, entry.range, entry.seq, number);
+        // What has been flushed since is not written down.
+        if marks.get(&entry.export).is_some_and(|mark| entry.seq <= *mark) {
+            volume.evict(&shared.slots, entry.range, entry.seq, number);
+        }
     }
     let gone = before.saturating_sub(slot.live_sectors());
     shared.figures.evicted_bytes.fetch_add(gone.saturating_mul(SECTOR_BYTES), Ordering::Relaxed);

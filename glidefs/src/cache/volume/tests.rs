@@ -121,6 +121,6 @@ fn recovery_takes_for_clean_what_was_flushed_and_leaves_out_what_was_evicted() {
     assert!(volume.recovered(&slots, data(16, 8, 21, 32)));
     let figures = volume.figures();
     assert_eq!((figures.dirty_bytes, figures.clean_bytes), (4096, 4096));
-    assert_eq!(volume.missing(range(0, 24)), Some(range(0, 8)));
+    assert_eq!(volume.missing(range(0, 32)), [range(0, 8), range(24, 8)]);
     assert_eq!(volume.next_seqs(1), Seq(22));
 }

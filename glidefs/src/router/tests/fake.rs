@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 
 use crate::cache::Volume;
 use crate::export::Export;
+use crate::router::stored::tests::resume;
 use crate::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, Router, RouterOptions, Source, Volumes,
@@ -205,6 +206,10 @@ impl Devices for Kernel {
 #[derive(Default)]
 pub struct FakeVolumes {
     pub removed: Mutex<Vec<ExportId>>,
+    /// Counterparts that were deleted.
+    pub deleted: Mutex<Vec<ExportId>>,
+    /// Whether there is a store.
+    pub has_store: Mutex<bool>,
 }
 
 impl Volumes for FakeVolumes {
@@ -217,7 +222,8 @@ impl Volumes for FakeVolumes {
         _name: ExportName,
         _source: Source,
     ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        Box::pin(std::future::ready(Ok(None)))
+        let resume = self.has_store.lock().unwrap().then(|| resume(1, 0));
+        Box::pin(std::future::ready(Ok(resume)))
     }
 
     fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
@@ -228,7 +234,8 @@ impl Volumes for FakeVolumes {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn delete(&self, _volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        self.deleted.lock().unwrap().push(volume.id());
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::fake::{Fault, Host, create, drop_last};
-use crate::router::{Deleted, ExportName, ExportSize, RouterError, State};
+use crate::router::{CreateExport, Deleted, ExportName, ExportSize, RouterError, Source, State};
 use crate::units::ExportId;
 
 const MIB: u64 = 1 << 20;
@@ -41,7 +41,7 @@ async fn parameters_out_of_bounds_are_refused_before_anything_is_done() {
     let host = Host::new();
     let router = host.started().await;
     for (queues, queue_depth) in [(Some(0), None), (Some(129), None), (None, Some(0)), (None, Some(4097))] {
-        let request = crate::router::CreateExport { queues, queue_depth, ..create("a", MIB) };
+        let request = CreateExport { queues, queue_depth, ..create("a", MIB) };
         assert!(matches!(router.create(request).await, Err(RouterError::Parameter { .. })));
     }
     assert!(router.list().is_empty());
@@ -136,6 +136,20 @@ async fn an_export_whose_first_device_is_refused_by_the_limit_is_not_kept() {
     assert_eq!(router.list().len(), 1);
     drop_last(router);
     assert_eq!(host.started().await.list().len(), 1);
+}
+
+#[tokio::test]
+async fn an_export_that_gets_no_device_leaves_the_store_as_it_was() {
+    let host = Host::new();
+    let router = host.started().await;
+    *host.volumes.has_store.lock().unwrap() = true;
+    *host.kernel.limit.lock().unwrap() = Some(0);
+    let opened = CreateExport { source: Source::Store, ..create("a", MIB) };
+    router.create(opened).await.unwrap_err();
+    assert!(host.volumes.deleted.lock().unwrap().is_empty(), "what was opened is somebody's data");
+    router.create(create("b", MIB)).await.unwrap_err();
+    assert_eq!(host.volumes.deleted.lock().unwrap().len(), 1, "what was made for it goes with it");
+    assert!(router.list().is_empty());
 }
 
 #[tokio::test]

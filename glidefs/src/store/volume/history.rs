@@ -97,7 +97,12 @@ impl Volume {
     /// again after an error. What is deleted cannot be had back.
     pub async fn delete(&self) -> Result<(), VolumeError> {
         let _change = self.0.change.lock().await;
-        let manifest = match self.refresh().await {
+        let checked = match self.writable() {
+            // Nobody may be trusted to have told: what another host has taken over is not this writer's to delete.
+            Ok(()) => self.check_newest().await,
+            lost => lost,
+        };
+        let manifest = match checked {
             Ok(()) => self.manifest().await?,
             // The rest of an earlier call.
             Err(VolumeError::Deleted { .. }) => match self.manifest().await {

@@ -108,6 +108,19 @@ async fn a_deleted_volume_is_gone_for_everybody_and_its_name_is_free() {
 }
 
 #[tokio::test]
+async fn a_volume_that_another_host_took_over_is_not_its_old_writers_to_delete() {
+    let world = World::new();
+    let (daemon, other) = (world.daemon(1), world.daemon(2));
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let taken = other.volumes.open(&name("vm")).await.unwrap();
+    let error = volume.delete().await.unwrap_err();
+    assert!(matches!(error, VolumeError::Fenced(_)), "{error}");
+    taken.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    assert_eq!(other.volumes.find(&name("vm")).await.unwrap(), Some(taken.id()));
+}
+
+#[tokio::test]
 async fn a_deletion_that_stopped_half_way_is_finished_by_the_next_that_wants_the_name() {
     for (requests, deleter) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
         let world = World::new();
