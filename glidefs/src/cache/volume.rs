@@ -209,7 +209,7 @@ impl Volume {
     }
 
     /// Whether another writer has the volume, so that nothing of it may be served here.
-    pub(super) fn is_fenced(&self) -> bool {
+    pub fn is_fenced(&self) -> bool {
         self.tie.get().is_some_and(Tie::is_fenced)
     }
 

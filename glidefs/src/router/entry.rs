@@ -79,10 +79,22 @@ impl Entry {
             queue_depth: record.queue_depth,
             device: (status.state.has_device() && record.device.boot_id.is_some())
                 .then(|| record.device_id()),
-            state: status.state.clone(),
+            state: self.lost_to_another_host().unwrap_or_else(|| status.state.clone()),
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
         }
+    }
+
+    /// The state to show when another host has taken the export over: its device fails all requests.
+    fn lost_to_another_host(&self) -> Option<State> {
+        let volume = self.export.volume();
+        volume.is_fenced().then(|| State::Failed {
+            reason: format!(
+                "another host has taken the export over; {} bytes that were not in the store stay in this host's cache until \
+                 the export is deleted here, which leaves the store alone",
+                volume.figures().dirty_bytes
+            ),
+        })
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
