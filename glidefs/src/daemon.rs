@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use self::figures::Parts;
 use self::volumes::{DaemonVolumes, StoreSide};
 use crate::api::{self, Listeners, Readiness, ServeError, Token, TokenError};
-use crate::cache::{self, Cache, CacheError, Directory, Known, Link, MonotonicClock, Triggers};
+use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
 use crate::store::gc::GcOptions;
@@ -157,7 +157,7 @@ fn connect_store(
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let volumes = store::volume::Volumes::new(store, VolumesOptions::new(cache.writer()));
-    let link = Link::new(runtime.handle().clone());
+    let link = cache.link(runtime.handle().clone());
     let triggers = Triggers {
         size_bytes: config.store.flush_size.0,
         age: config.store.flush_age.0,

@@ -85,7 +85,9 @@ impl From<RouterError> for ApiError {
         let (status, code) = match &error {
             RouterError::Name(_) => (StatusCode::BAD_REQUEST, "bad_name"),
             RouterError::Size(_) => (StatusCode::BAD_REQUEST, "bad_size"),
-            RouterError::Parameter { .. } | RouterError::Collect(GcError::GraceTooShort { .. }) => {
+            RouterError::Parameter { .. }
+            | RouterError::Bound { .. }
+            | RouterError::Collect(GcError::GraceTooShort { .. }) => {
                 (StatusCode::BAD_REQUEST, "bad_parameter")
             }
             RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),

@@ -157,6 +157,11 @@ impl Cache {
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
+    /// What ties volumes of this cache to a store, whose work is done on `runtime`.
+    pub fn link(&self, runtime: tokio::runtime::Handle) -> Arc<Link> {
+        Link::new(runtime, Arc::clone(&self.shared.clock))
+    }
+
     /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
     pub fn flusher(&self, link: Arc<Link>, triggers: Triggers) -> Flusher {
         self.shared.store.store(true, Ordering::Relaxed);

@@ -282,8 +282,8 @@ pub(super) struct SnapshotName {
 /// What a new export is like, besides its content.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Device {
-    /// What an acknowledged FLUSH survives: loss of power, or loss of the host
-    #[arg(long, value_parser = durability, value_name = "local|store", default_value = "local")]
+    /// What an acknowledged FLUSH survives: loss of power (local), or of the host (store); or how much may be lost with the host
+    #[arg(long, value_parser = durability, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
     pub durability: Durability,
     /// Queues of the device [default: as configured]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
@@ -319,8 +319,14 @@ fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "local" => Ok(Durability::Local),
         "store" => Ok(Durability::Store),
-        _ => Err("use local or store".into()),
+        _ => bounded(text).ok_or_else(|| "use local, store, or as bounded:64MiB,30s".into()),
     }
+}
+
+fn bounded(text: &str) -> Option<Durability> {
+    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
+    let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
+    Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
 }
 
 fn size(text: &str) -> Result<ExportSize, String> {

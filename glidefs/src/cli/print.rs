@@ -59,7 +59,7 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["size", &format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes)]);
     table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
     table.add_row(["state", &export.state]);
-    table.add_row(["durability", if export.durability == Durability::Store { "store" } else { "local" }]);
+    table.add_row(["durability", &durability(export.durability)]);
     if let Some(reason) = &export.reason {
         table.add_row(["reason", reason]);
     }
@@ -67,6 +67,16 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["id", &export.id.to_string()]);
     table.add_row(["created", &export.created]);
     table.trim_fmt()
+}
+
+fn durability(durability: Durability) -> String {
+    match durability {
+        Durability::Local => "local".into(),
+        Durability::Store => "store".into(),
+        Durability::Bounded { max_bytes, max_age_seconds } => {
+            format!("bounded: {}, {max_age_seconds} s", bytes(max_bytes))
+        }
+    }
 }
 
 /// What became of a deletion.

@@ -57,6 +57,16 @@ pub enum RouterError {
         /// The name asked for.
         name: String,
     },
+    /// A bound too small to keep.
+    #[error(
+        "a bound on what is at risk must be at least {max_bytes_min} bytes and {max_age_min_seconds} s: the store needs time"
+    )]
+    Bound {
+        /// Smallest bound of bytes.
+        max_bytes_min: u64,
+        /// Smallest bound of time.
+        max_age_min_seconds: u64,
+    },
     /// An export never gets smaller.
     #[error(
         "export {name} has {existing_bytes} bytes and cannot shrink to {wanted_bytes}: only growing is possible"

@@ -11,12 +11,12 @@ use super::devices::{DeviceError, DeviceId};
 use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
-use super::record::{Desired, DeviceRecord, Record};
+use super::record::{BoundRecord, Desired, DeviceRecord, Record};
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::volumes::Source;
 use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
-use crate::cache::Durability;
+use crate::cache::{Bound, Durability};
 use crate::observe::chain;
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
@@ -82,6 +82,7 @@ pub(super) fn new_record(
         device: DeviceRecord { number, boot_id: Some(options.boot_id.clone()), size_bytes: size.bytes() },
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
         flush_waits_for_store: request.durability == Durability::Store,
+        bound: BoundRecord::of(request.durability),
     }
 }
 
@@ -91,6 +92,9 @@ impl Router {
     pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
         check_parameter("queues", request.queues, QUEUES_MAX)?;
         check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
+        if let Durability::Bounded(bound) = request.durability {
+            check_bound(bound)?;
+        }
         let router = Arc::clone(self);
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
     }
@@ -190,7 +194,7 @@ impl Router {
         let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
         let counterpart =
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })?;
-        if request.durability == Durability::Store && counterpart.is_none() {
+        if request.durability != Durability::Local && counterpart.is_none() {
             return Err(RouterError::NoStore);
         }
         let size = match (&request.source, &counterpart) {
@@ -443,6 +447,16 @@ fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Res
         }
         _ => Ok(()),
     }
+}
+
+fn check_bound(bound: Bound) -> Result<(), RouterError> {
+    if bound.max_bytes < Bound::MAX_BYTES_MIN || bound.max_age < Bound::MAX_AGE_MIN {
+        return Err(RouterError::Bound {
+            max_bytes_min: Bound::MAX_BYTES_MIN,
+            max_age_min_seconds: Bound::MAX_AGE_MIN.as_secs(),
+        });
+    }
+    Ok(())
 }
 
 /// Whether `request` asks for what exists; parameters that it does not give fit anything.

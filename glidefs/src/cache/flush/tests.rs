@@ -116,7 +116,7 @@ impl Host {
         let known = Known { exports, book: Arc::clone(&self.paper) as Arc<dyn Book> };
         let disk = Arc::new(Directory::new(self.directory.path()));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
-        let link = Link::new(self.runtime.handle().clone());
+        let link = cache.link(self.runtime.handle().clone());
         let triggers = Triggers {
             size_bytes: 2 << 20,
             age: Duration::from_millis(300),
