@@ -97,6 +97,8 @@ impl From<RouterError> for ApiError {
             RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
             RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
+            RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
+            RouterError::NotDetached { .. } => (StatusCode::CONFLICT, "not_detached"),
             RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, "ids_exhausted"),
             RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             RouterError::Device { source, .. } | RouterError::SizeNotTold { source, .. } => {

@@ -137,6 +137,37 @@ pub struct Flushed {
     pub sequence_number: u64,
 }
 
+/// How to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlushQuery {
+    /// Whether the answer waits until all of it is in the store.
+    pub wait: bool,
+}
+
+impl Default for FlushQuery {
+    fn default() -> Self {
+        Self { wait: true }
+    }
+}
+
+/// What became of flushing everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drained {
+    /// Exports all of which is in the store.
+    pub flushed: usize,
+    /// Why others are not.
+    pub failed: Vec<String>,
+}
+
+/// Asks for an export to go back to a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RollbackRequest {
+    /// The snapshot.
+    pub snapshot: String,
+}
+
 /// Asks for a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

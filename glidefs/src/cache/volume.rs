@@ -134,7 +134,7 @@ impl Volume {
     }
 
     /// Ties the volume to `remote`, its counterpart in the store, which knows `stored_sectors` of its `size_sectors`. What it
-    /// holds already is flushed like new data. Call it before the first request, and once.
+    /// holds already is flushed like new data. Call it once: before the first request, or when all of it was written here.
     pub fn tie_to(
         &self,
         remote: crate::store::volume::Volume,
@@ -165,6 +165,14 @@ impl Volume {
         }
     }
 
+    /// Notes that the store has made the volume another one, of this size in sectors, while there was nothing of it here.
+    pub fn replaced(&self, size_sectors: u64) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_size(size_sectors);
+            tie.stored_size(size_sectors);
+        }
+    }
+
     /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
     ///
     /// # Errors
@@ -187,6 +195,13 @@ impl Volume {
             }
             tie.ask(self.id);
             progress.await;
+        }
+    }
+
+    /// Has everything that was acknowledged flushed as soon as possible.
+    pub fn ask_flush(&self) {
+        if let Some(tie) = self.tie.get() {
+            tie.ask(self.id);
         }
     }
 

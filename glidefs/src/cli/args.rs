@@ -83,6 +83,12 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: SnapshotCommand,
     },
+    /// Bring everything that any export has acknowledged to the store, and wait until it is there
+    #[command(after_help = "Example:\n  glidefs drain && poweroff      before a host is given up")]
+    Drain {
+        #[command(flatten)]
+        output: Output,
+    },
     /// Remove from the store what nothing uses any more
     #[command(after_help = "Examples:\n  \
         glidefs gc --dry-run\n  \
@@ -178,10 +184,18 @@ pub(super) enum ExportCommand {
         output: Output,
     },
     /// Bring everything that was acknowledged to the store, and wait until it is there
-    #[command(after_help = "Example:\n  glidefs export flush vm-1")]
+    #[command(
+        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 vm-2 --no-wait"
+    )]
     Flush {
         #[command(flatten)]
         names: Names,
+        /// Wait until it is there, as it does anyway
+        #[arg(long, hide = true, conflicts_with = "no_wait")]
+        wait: bool,
+        /// Only have it begin
+        #[arg(long)]
+        no_wait: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -255,6 +269,16 @@ pub(super) enum SnapshotCommand {
     List {
         #[command(flatten)]
         name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Give an export the content and size that a snapshot kept
+    #[command(after_help = "Examples:\n  \
+        glidefs export detach vm-1 && glidefs snapshot rollback vm-1 before-upgrade && glidefs export attach vm-1\n\n\
+        The export must be detached. What was written since is given up: make a snapshot of it first if it may be wanted.")]
+    Rollback {
+        #[command(flatten)]
+        snapshot: SnapshotName,
         #[command(flatten)]
         output: Output,
     },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
-    Deleted, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status, StoredExport,
+    Deleted, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status, StoredExport,
 };
 
 /// A number of bytes, to three digits or so.
@@ -91,6 +91,13 @@ pub(super) fn deleted(deleted: &Deleted) -> String {
 /// What became of a flush.
 pub(super) fn flushed(flushed: &Flushed) -> String {
     format!("{}: everything up to write {} is in the store", flushed.name, flushed.sequence_number)
+}
+
+/// What became of flushing everything.
+pub(super) fn drained(drained: &Drained) -> String {
+    let mut lines = vec![format!("everything of {} exports is in the store", drained.flushed)];
+    lines.extend(drained.failed.iter().cloned());
+    lines.join("\n")
 }
 
 /// Snapshots, a line each.

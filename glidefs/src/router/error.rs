@@ -94,6 +94,20 @@ pub enum RouterError {
         /// The export.
         name: String,
     },
+    /// The export has a device, and what uses it must not see its content change.
+    #[error("export {name} has a device, or is about to: detach it first (glidefs export detach {name})")]
+    NotDetached {
+        /// The export.
+        name: String,
+    },
+    /// The export is on its way back to a snapshot.
+    #[error(
+        "export {name} is half rolled back: attach it, or roll it back again, when the store can be reached"
+    )]
+    HalfRolledBack {
+        /// The export.
+        name: String,
+    },
     /// The daemon is stopping.
     #[error("the daemon is stopping: try again when it runs")]
     Stopping,

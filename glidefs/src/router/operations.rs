@@ -83,6 +83,7 @@ pub(super) fn new_record(
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
         flush_waits_for_store: request.durability == Durability::Store,
         bound: BoundRecord::of(request.durability),
+        rolls_back_to: None,
     }
 }
 
@@ -102,6 +103,7 @@ impl Router {
     /// Makes a device for an export that has none. Succeeds when it has one.
     pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.on_held(name, |router, held| async move {
+            router.finish_rollback(&held).await?;
             router.attach_held(&held).await?;
             Ok(held.entry().info())
         })
@@ -137,7 +139,7 @@ impl Router {
     }
 
     /// Runs `work` with the right to change the export called `name`, to its end whatever becomes of the caller.
-    async fn on_held<T, W, F>(self: &Arc<Self>, name: &str, work: W) -> Result<T, RouterError>
+    pub(super) async fn on_held<T, W, F>(self: &Arc<Self>, name: &str, work: W) -> Result<T, RouterError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<Self>, Held) -> F + Send + 'static,
@@ -381,6 +383,9 @@ impl Router {
         let record = held.record();
         if record.desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: record.name });
+        }
+        if record.rolls_back_to.is_some() {
+            return Err(RouterError::HalfRolledBack { name: record.name });
         }
         if size.bytes() < record.size_bytes {
             return Err(RouterError::Shrink {

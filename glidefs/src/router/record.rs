@@ -74,6 +74,9 @@ pub(super) struct Record {
     /// How much may be lost with the host, where that is bounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<BoundRecord>,
+    /// The snapshot that the export goes back to before it may have a device again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolls_back_to: Option<String>,
 }
 
 /// How much an export may have that is not in the store.
@@ -199,6 +202,7 @@ pub(super) mod tests {
             device: DeviceRecord { number: id, boot_id: Some("boot".into()), size_bytes: 1 << 30 },
             flush_waits_for_store: false,
             bound: None,
+            rolls_back_to: None,
             created_unix_millis: 1_700_000_000_000,
         }
     }

@@ -167,7 +167,7 @@ impl Tie {
     }
 
     /// Notes that the store knows this size, sectors.
-    pub(super) fn stored_size(&self, size_sectors: u64) {
+    pub fn stored_size(&self, size_sectors: u64) {
         self.stored_sectors.store(size_sectors, Ordering::Release);
     }
 

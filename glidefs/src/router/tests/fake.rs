@@ -226,6 +226,8 @@ impl Volumes for FakeVolumes {
         Box::pin(std::future::ready(Ok(resume)))
     }
 
+    fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
+
     fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
