@@ -7,6 +7,8 @@
 //! asked for), the process ends; requests in flight are issued again by the kernel to the next daemon.
 
 mod figures;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use std::io;

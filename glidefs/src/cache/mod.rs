@@ -31,6 +31,8 @@
 
 pub mod directory;
 pub mod disk;
+#[cfg(test)]
+pub(crate) mod driver;
 pub mod error;
 mod flush;
 pub mod format;
