@@ -20,7 +20,7 @@
 //! its pack says.
 //!
 //! **Memory.** Two regions of the file, and the blocks, stay within [`CleanOptions::memory_bytes_max`]. What is known of the blocks
-//! on disk comes on top: up to 64 bytes a block of up to 64 KiB, and never more than 509 blocks in 4 MiB of disk. So do blocks
+//! on disk comes on top: up to 70 bytes a block of up to 64 KiB, and never more than 509 blocks in 4 MiB of disk. So do blocks
 //! that a reader still holds.
 
 mod disk;
@@ -159,10 +159,7 @@ impl EventListener for Leaving {
         let digest = digest(key);
         match &mut *self.way() {
             Way::Gathered(blocks) => blocks.push((digest, block.clone())),
-            Way::Disk => {
-                // Whoever needs it again fetches it.
-                let _: bool = self.disk.put(digest, block);
-            }
+            Way::Disk => self.disk.put(digest, block),
             Way::Nowhere => {}
         }
     }
@@ -281,10 +278,8 @@ impl CleanCache {
             let block =
                 if entry.codec == Codec::Stored { Bytes::copy_from_slice(block) } else { block.clone() };
             counters.inserted_bytes.add(block.len() as u64);
-            if let Some(leaving) = &self.0.disk
-                && !leaving.disk.put(digest(&key), &block)
-            {
-                counters.unwritten_bytes.add(block.len() as u64);
+            if let Some(leaving) = &self.0.disk {
+                leaving.disk.put(digest(&key), &block);
             }
             self.0.memory.insert(key, block);
         }
@@ -304,9 +299,9 @@ impl CleanCache {
 
 /// A number for a block. Packs have random ids, so two blocks hardly ever have the same; blocks of a pack never do.
 fn digest((pack, offset_bytes): &BlockId) -> u64 {
-    let id = u128::from_be_bytes(pack.0);
+    let fold = |digest: u64, half: &[u8; 8]| digest.rotate_left(32) ^ u64::from_le_bytes(*half);
     let spread = offset_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (id as u64) ^ ((id >> 64) as u64).rotate_left(32) ^ spread
+    pack.0.as_chunks().0.iter().fold(spread, fold)
 }
 
 #[cfg(test)]

@@ -102,9 +102,10 @@ pub(super) struct Header {
 impl Header {
     /// As bytes, at most [`HEADER_BYTES`].
     pub fn encode(&self) -> Vec<u8> {
-        let entries: Vec<u8> = self.entries.iter().take(ENTRIES_MAX).flat_map(entry_bytes).collect();
+        let listed = self.entries.get(..ENTRIES_MAX).unwrap_or(&self.entries);
+        let entries: Vec<u8> = listed.iter().flat_map(entry_bytes).collect();
         // ENTRIES_MAX fits.
-        let count = (entries.len() / ENTRY_BYTES) as u32;
+        let count = u32::try_from(listed.len()).unwrap_or(0);
         let mut bytes = fixed(REGION_MAGIC, count, self.sequence, &entries).to_vec();
         bytes.extend_from_slice(&entries);
         bytes

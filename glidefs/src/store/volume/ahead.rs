@@ -196,27 +196,14 @@ impl Streams {
 }
 
 impl Volume {
-    /// Fetches what whoever reads `range` wants next, in the background.
-    pub(super) fn follow_reader(&self, range: SectorRange) {
-        let host = &self.0.host;
-        let (Some(budget), Some(clean)) = (&host.ahead, &host.options.clean) else { return };
-        let Ok(runtime) = Handle::try_current() else { return };
-        let mut permit = None;
-        let admit = |window| {
-            permit = budget.take(window);
-            if permit.is_none() {
-                clean.counters().ahead_skipped.add(1);
-            }
-            permit.is_some()
-        };
-        let size_sectors = self.size_sectors();
-        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = streams.note(range, size_sectors, budget.window_sectors_max, admit);
-        drop(streams);
-        let Some(window) = window else { return };
-        let (volume, clean) = (self.clone(), clean.clone());
-        runtime.spawn(async move {
+    /// Begins to fetch what whoever reads `range` wants next. What is in memory is looked up and requested at once, so that the
+    /// next read finds it on its way; the rest goes on in the background.
+    pub(super) async fn follow_reader(&self, range: SectorRange) {
+        let Some((window, permit)) = self.next_window(range) else { return };
+        let volume = self.clone();
+        let mut fetching = Box::pin(async move {
             let _permit = permit;
+            let Some(clean) = &volume.0.host.options.clean else { return };
             let counters = clean.counters();
             match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
                 Ok(0) => {}
@@ -228,6 +215,28 @@ impl Volume {
                 Err(_) => counters.ahead_errors.add(1),
             }
         });
+        if futures_util::poll!(&mut fetching).is_pending() {
+            tokio::spawn(fetching);
+        }
+    }
+
+    fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
+        let host = &self.0.host;
+        let (budget, clean) = (host.ahead.as_ref()?, host.options.clean.as_ref()?);
+        // Nowhere else can anything go on in the background.
+        Handle::try_current().ok()?;
+        let mut permit = None;
+        let admit = |window| {
+            permit = budget.take(window);
+            if permit.is_none() {
+                clean.counters().ahead_skipped.add(1);
+            }
+            permit.is_some()
+        };
+        let size_sectors = self.size_sectors();
+        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = streams.note(range, size_sectors, budget.window_sectors_max, admit)?;
+        Some((window, permit?))
     }
 }
 
@@ -263,7 +272,7 @@ mod tests {
             }
             assert!(at < 16 || ahead_end >= at + 8);
         }
-        assert_eq!(lengths[..7], [1, 2, 4, 8, 16, 16, 16].map(|kib: u64| kib), "in 256 KiB");
+        assert_eq!(lengths[..7], [1, 2, 4, 8, 16, 16, 16], "in 256 KiB");
     }
 
     #[test]
@@ -282,7 +291,7 @@ mod tests {
         let admitted: Vec<_> =
             reads.map(|read| streams.note(read, SIZE, MAX, |_| read.start() >= 24)).collect();
         assert!(admitted[..3].iter().all(Option::is_none));
-        assert_eq!(admitted[3].map(|window| window.start()), Some(32));
+        assert_eq!(admitted[3].map(SectorRange::start), Some(32));
     }
 
     proptest! {
@@ -307,7 +316,9 @@ mod tests {
                 let turn = next[reader as usize];
                 // After the beginning, neighbours may overtake each other.
                 let order = if swapped && turn >= 4 { [turn + 1, turn] } else { [turn, turn + 1] };
-                order.into_iter().for_each(|turn| note(at(turn)));
+                for turn in order {
+                    note(at(turn));
+                }
                 next[reader as usize] += 2;
             }
             for reader in 0..readers as usize {

@@ -180,7 +180,7 @@ impl Volume {
 
     /// See [`View::read`]. What a sequential reader wants next is fetched meanwhile, if there is a clean cache.
     pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
-        self.follow_reader(range);
+        self.follow_reader(range).await;
         self.looking(|view: View| async move { view.read(range).await }).await
     }
 

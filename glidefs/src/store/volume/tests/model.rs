@@ -67,7 +67,7 @@ impl Run {
         let (world, entropy) = (World::seeded(seed), Seeded::new(!seed));
         let (volumes, fenced, counts) = (Vec::new(), Vec::new(), BTreeMap::new());
         let options = CleanOptions { directory: None, memory_bytes_max: 1 << 20, disk_bytes_max: 0 };
-        let clean = CleanCache::open(options).await.ok().filter(|_| seed % 2 == 0);
+        let clean = CleanCache::open(options).await.ok().filter(|_| seed.is_multiple_of(2));
         Self { world, entropy, faults, clean, volumes, fenced, names: 0, counts }
     }
 
