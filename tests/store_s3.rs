@@ -266,7 +266,7 @@ fn name(text: &str) -> StoreName {
 }
 
 async fn holds(volume: &Volume, start: u64, count: u64, byte: u8) {
-    let found = volume.read(sectors(start, count), u64::MAX).await.unwrap();
+    let found = volume.read(sectors(start, count)).await.unwrap();
     assert_eq!(found, vec![byte; usize::try_from(count * 512).unwrap()], "sectors {start} and {count}");
 }
 

@@ -21,7 +21,7 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// External crates that belong to certain layers.
-const OWNERS: [(&str, &[&str]); 26] = [
+const OWNERS: [(&str, &[&str]); 28] = [
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
@@ -29,6 +29,8 @@ const OWNERS: [(&str, &[&str]); 26] = [
     ("blake3", &["store"]),
     ("chrono", &["store"]),
     ("zstd", &["store"]),
+    ("foyer_common", &["store"]),
+    ("foyer_memory", &["store"]),
     ("redb", &["router"]),
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),

@@ -16,6 +16,7 @@
 
 mod backend;
 mod classify;
+mod clean;
 mod client;
 mod clock;
 mod error;
@@ -34,6 +35,7 @@ mod url;
 pub mod volume;
 
 pub use self::backend::{Backend, Variables, process_variables};
+pub use self::clean::{CleanCache, CleanError, CleanFigures, CleanOptions};
 pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
 pub use self::clock::{StoreClock, SystemClock};
 pub use self::error::{Source, StoreError};

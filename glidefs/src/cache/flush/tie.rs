@@ -235,7 +235,7 @@ impl Tie {
         self.link.runtime.spawn(async move {
             // Never closed.
             let _permit = fetches.acquire_owned().await;
-            let fetched = match remote.read(range, u64::MAX).await {
+            let fetched = match remote.read(range).await {
                 Ok(bytes) => Fill::new(range, bytes, missing).ok_or(IoError::Store),
                 Err(error) => {
                     tracing::error!(

@@ -99,7 +99,7 @@ async fn snapshots_keep_what_they_list_until_they_are_deleted() {
     }
     let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
     let view = world.daemon(2).volumes.view(&point).await.unwrap();
-    compare(range(0, 8), &view.read(range(0, 8), SIZE).await.unwrap(), &[1; 8]);
+    compare(range(0, 8), &view.read(range(0, 8)).await.unwrap(), &[1; 8]);
     volume.delete_snapshot(&name("s")).await.unwrap();
     gc(&world, false).await;
     world.advance_hours(25);
@@ -119,7 +119,7 @@ async fn a_view_stays_readable_for_the_grace_period() {
         world.advance_hours(1);
     }
     gc(&world, false).await;
-    compare(range(0, 8), &view.read(range(0, 8), SIZE).await.unwrap(), &[1; 8]);
+    compare(range(0, 8), &view.read(range(0, 8)).await.unwrap(), &[1; 8]);
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn a_writer_of_a_volume_that_was_deleted_and_collected_notices() {
         world.advance_hours(25);
     }
     assert_eq!(keys(&world).await, []);
-    let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
+    let error = volume.read(range(0, 8)).await.unwrap_err();
     assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
     let error = volume.commit(MemoryCut::new(2, &[(0, 8, 1)]), SIZE).await.unwrap_err();
     assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");

@@ -24,7 +24,7 @@ use futures_util::future::try_join_all;
 
 use super::commit::{bad, blocking};
 use super::land::Uploads;
-use super::view::{Content, Opened, Part, between, overlaps, reach, resolve};
+use super::view::{Content, Keeping, Opened, Part, between, overlaps, reach, resolve};
 use super::{Compacted, ReadExtent, Volume, VolumeError};
 use crate::store::format::{
     ENTRIES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PackBuilder, PackIndex, PackOptions, PackRef,
@@ -399,7 +399,7 @@ impl Merge {
     async fn write_batch(&mut self) -> Result<(), VolumeError> {
         self.batch_bytes = 0;
         let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
-        let extents = self.volume.0.host.fetch(&packs, &parts).await?;
+        let extents = self.volume.0.host.fetch(&packs, &parts, Keeping::Nothing).await?;
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let options = move || volume.pack_options(level, Seq(0), last_seq);

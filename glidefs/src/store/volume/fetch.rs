@@ -1,19 +1,19 @@
 //! Fetching blocks: one request for neighbours, and one for all that wait for the same block.
 //!
-//! Owns what is on its way. Does not own which blocks are needed, or keep them. Invariant: a block is on its way at most once,
-//! for as long as somebody waits for it.
+//! Owns what is on its way. Does not own which blocks are needed, or where they are kept. Invariant: a block is on its way at most
+//! once, for as long as somebody waits for it, and the clean cache has it before it is not on its way any more.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
 
+use crate::store::clean::{BlockId, CleanCache};
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackRef};
-use crate::store::ids::PackId;
 
 /// Longest request for blocks, bytes of the data in them.
 pub(super) const RUN_BYTES_MAX: usize = 4 << 20;
@@ -21,11 +21,23 @@ pub(super) const RUN_BYTES_MAX: usize = 4 << 20;
 type RunResult = Result<Arc<[Bytes]>, Arc<StoreError>>;
 type Run = Shared<BoxFuture<'static, RunResult>>;
 
-/// A block: its pack, and where it is there.
-type BlockId = (PackId, u64);
+/// Where the data of a block is or will be.
+#[derive(Clone)]
+enum Wait {
+    /// Someone fetched it a moment ago.
+    Here(Bytes),
+    /// In the answer to this request, at this place.
+    Coming(Run, usize),
+}
 
-/// Where the data of a block will be: the request, and its place in the answer.
-type Wait = (Run, usize);
+/// From where blocks of a pack are fetched, and where they are kept.
+#[derive(Clone, Copy)]
+pub(super) struct Supply<'a> {
+    pub store: &'a Store,
+    pub pack: &'a PackRef,
+    /// `None`: nothing is kept.
+    pub clean: Option<&'a CleanCache>,
+}
 
 /// Blocks on their way.
 #[derive(Debug, Default)]
@@ -48,52 +60,101 @@ struct Flight {
 }
 
 impl Fetcher {
-    /// The data of `entries`, which ascend in the index of `pack` and are not zeroes.
+    /// The data of `entries`, which ascend in the index of the pack and are not zeroes.
     pub async fn blocks(
         &self,
-        store: &Store,
-        pack: &PackRef,
+        supply: Supply<'_>,
         entries: &[IndexEntry],
     ) -> Result<Vec<Bytes>, Arc<StoreError>> {
-        let waits = self.join_or_begin(store, pack, entries);
-        let data = waits.into_iter().map(|(run, place)| async move {
-            // A run has a place for each of its blocks.
-            run.await.map(|blocks| blocks.get(place).cloned().unwrap_or_default())
+        let waits = self.join_or_begin(supply, entries);
+        let data = waits.into_iter().map(|wait| async move {
+            match wait {
+                Wait::Here(block) => Ok(block),
+                // A run has a place for each of its blocks.
+                Wait::Coming(run, place) => {
+                    run.await.map(|blocks| blocks.get(place).cloned().unwrap_or_default())
+                }
+            }
         });
         try_join_all(data).await
     }
 
-    fn join_or_begin(&self, store: &Store, pack: &PackRef, entries: &[IndexEntry]) -> Vec<Wait> {
-        let mut waits: Vec<Option<Wait>> = Vec::with_capacity(entries.len());
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Has those of `entries` kept that neither are nor are on their way. How long they are in the store, bytes.
+    pub async fn keep(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Result<u64, Arc<StoreError>> {
+        let (runs, bytes) = self.begin_missing(supply, entries);
+        try_join_all(runs).await?;
+        Ok(bytes)
+    }
+
+    fn begin_missing(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> (Vec<Run>, u64) {
+        // Given up only when the lock is: the last one who waits for a run locks to strike it off.
+        let mut under_way = Vec::new();
+        let (mut runs, mut bytes) = (Vec::new(), 0);
+        let mut flights = self.lock();
+        let mut missing = Vec::new();
         for entry in entries {
-            let flight = flights.blocks.get(&(pack.pack, entry.offset_bytes));
-            waits.push(flight.and_then(|flight| Some((flight.run.upgrade()?, flight.place))));
-        }
-        let mut from = 0;
-        while from < entries.len() {
-            let until = if waits[from].is_some() { from + 1 } else { run_end(entries, &waits, from) };
-            if waits[from].is_none() {
-                let run = self.begin(&mut flights, store, pack, &entries[from..until]);
-                for (place, wait) in waits[from..until].iter_mut().enumerate() {
-                    *wait = Some((run.clone(), place));
-                }
+            match flights.wait(supply.pack, entry) {
+                Some(wait) => under_way.push(wait),
+                None if supply.clean.is_some_and(|clean| clean.has(supply.pack.pack, entry)) => {}
+                None => missing.push(*entry),
             }
-            from = until;
+        }
+        let mut rest = &missing[..];
+        while !rest.is_empty() {
+            let (run, behind) = rest.split_at(run_end(rest, |_| true));
+            bytes += run.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>();
+            runs.push(self.begin(&mut flights, supply, run));
+            rest = behind;
+        }
+        drop(flights);
+        (runs, bytes)
+    }
+
+    fn join_or_begin(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Vec<Wait> {
+        let mut waits: Vec<Option<Wait>> = Vec::with_capacity(entries.len());
+        let mut flights = self.lock();
+        for entry in entries {
+            // One that is not on its way any more may have come since it was looked for.
+            let here =
+                || supply.clean.and_then(|clean| clean.get_here(supply.pack.pack, entry)).map(Wait::Here);
+            waits.push(flights.wait(supply.pack, entry).or_else(here));
+        }
+        if let Some(clean) = supply.clean {
+            let here = waits.iter().flatten().filter(|wait| matches!(wait, Wait::Here(_))).count();
+            clean.counters().misses.add((entries.len() - here) as u64);
+        }
+        let mut first = 0;
+        while first < entries.len() {
+            if waits[first].is_some() {
+                first += 1;
+                continue;
+            }
+            let until = first + run_end(&entries[first..], |next| waits[first + next].is_none());
+            let run = self.begin(&mut flights, supply, &entries[first..until]);
+            for (place, wait) in waits[first..until].iter_mut().enumerate() {
+                *wait = Some(Wait::Coming(run.clone(), place));
+            }
+            first = until;
         }
         drop(flights);
         waits.into_iter().flatten().collect()
     }
 
-    fn begin(&self, flights: &mut Flights, store: &Store, pack: &PackRef, entries: &[IndexEntry]) -> Run {
+    fn begin(&self, flights: &mut Flights, supply: Supply<'_>, entries: &[IndexEntry]) -> Run {
         flights.runs += 1;
         let number = flights.runs;
-        let blocks: Vec<BlockId> = entries.iter().map(|entry| (pack.pack, entry.offset_bytes)).collect();
+        let blocks: Vec<BlockId> =
+            entries.iter().map(|entry| (supply.pack.pack, entry.offset_bytes)).collect();
         let landing = Landing { flights: Arc::downgrade(&self.flights), blocks: blocks.clone(), number };
-        let (store, pack, entries) = (store.clone(), *pack, entries.to_vec());
+        let (store, clean) = (supply.store.clone(), supply.clean.cloned());
+        let (pack, entries) = (*supply.pack, entries.to_vec());
         let run = async move {
             let _landing = landing;
-            store.blocks(&pack, &entries).await.map(Arc::from).map_err(Arc::new)
+            let blocks = store.blocks(&pack, &entries).await.map_err(Arc::new)?;
+            if let Some(clean) = clean {
+                clean.keep(pack.pack, &entries, &blocks);
+            }
+            Ok(Arc::from(blocks))
         };
         let run: Run = run.boxed().shared();
         for (place, block) in blocks.into_iter().enumerate() {
@@ -104,15 +165,27 @@ impl Fetcher {
         }
         run
     }
+
+    fn lock(&self) -> MutexGuard<'_, Flights> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Where the run that begins with the entry at `from` ends: before a block that is not its neighbour, is on its way, or
-/// would make it too long.
-fn run_end(entries: &[IndexEntry], waits: &[Option<Wait>], from: usize) -> usize {
-    let mut bytes = entries[from].plain_bytes();
-    let mut until = from + 1;
+impl Flights {
+    /// Where to wait for a block, if it is on its way.
+    fn wait(&self, pack: &PackRef, entry: &IndexEntry) -> Option<Wait> {
+        let flight = self.blocks.get(&(pack.pack, entry.offset_bytes))?;
+        Some(Wait::Coming(flight.run.upgrade()?, flight.place))
+    }
+}
+
+/// How many of `entries`, of which there is at least one, are a run: all before one that is not the neighbour of the one before
+/// it, is not `wanted`, or would make it too long.
+fn run_end(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool) -> usize {
+    let mut bytes = entries[0].plain_bytes();
+    let mut until = 1;
     while until < entries.len()
-        && waits[until].is_none()
+        && wanted(until)
         && entries[until].offset_bytes == entries[until - 1].block().end
     {
         bytes += entries[until].plain_bytes();

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::ahead::Budget;
 use super::fetch::Fetcher;
 use super::metadata::Metadata;
 use super::view::View;
 use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
+use crate::store::clean::CleanCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::StoreError;
@@ -40,6 +42,8 @@ pub struct VolumesOptions {
     pub upload_bytes_max: usize,
     /// zstd's level for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
+    /// Where blocks that were fetched are kept. `None`: nowhere, and nothing is read ahead.
+    pub clean: Option<CleanCache>,
 }
 
 impl VolumesOptions {
@@ -51,6 +55,7 @@ impl VolumesOptions {
             metadata_bytes_max: 64 << 20,
             upload_bytes_max: 256 << 20,
             zstd_level: 1,
+            clean: None,
         }
     }
 }
@@ -67,6 +72,8 @@ pub(super) struct Host {
     pub fetcher: Fetcher,
     /// A permit for each MiB that packs take in memory.
     pub uploads: Arc<Semaphore>,
+    /// `None`: nothing is read ahead.
+    pub ahead: Option<Budget>,
 }
 
 impl fmt::Debug for Host {
@@ -88,7 +95,8 @@ impl Volumes {
         let metadata = Metadata::new(options.metadata_bytes_max);
         let permits = (options.upload_bytes_max >> 20).clamp(PACK_PERMITS as usize, Semaphore::MAX_PERMITS);
         let uploads = Arc::new(Semaphore::new(permits));
-        Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads }))
+        let ahead = options.clean.as_ref().map(|clean| Budget::within(clean.blocks_bytes_max()));
+        Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads, ahead }))
     }
 
     /// The store they are in.

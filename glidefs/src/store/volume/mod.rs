@@ -9,6 +9,7 @@
 //!  (shared) │          ├─ history   snapshot, rollback, fork, delete
 //!           │          └─ compact   fewer packs, the same content
 //!           ├─ View       what one manifest says: packs ─> index ─> blocks    (fetch: one GET for all that wait)
+//!           ├─ ahead      what sequential readers want next, into the clean cache
 //!           └─ metadata   manifests and indexes in memory, bounded
 //! ```
 //!
@@ -20,6 +21,7 @@
 //! **What may be collected.** A pack is in use from its upload on, but only its manifest says so. Whoever uploads packs, or
 //! lists those of another volume, has the manifest in the store within [`UPLOAD_TIME_MAX`], or gives up.
 
+mod ahead;
 mod commit;
 mod compact;
 mod cut;
@@ -108,21 +110,6 @@ pub struct ReadExtent {
     pub range: SectorRange,
     /// Their bytes; `None` when all of them are zero. May keep the block of up to 64 KiB alive that they are a part of.
     pub data: Option<Bytes>,
-}
-
-/// How to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadOptions {
-    /// Sectors from here on are zero, whatever the store has: the smallest size the volume had since its last cut.
-    pub base_sectors: u64,
-    /// How many sectors behind the range may be read as well, where that costs no further request.
-    pub ahead_sectors: u64,
-}
-
-impl Default for ReadOptions {
-    fn default() -> Self {
-        Self { base_sectors: u64::MAX, ahead_sectors: 0 }
-    }
 }
 
 /// A state of a volume in the store.

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 
+use super::fetch::Supply;
 use super::host::Host;
-use super::{ReadExtent, ReadOptions, VolumeError};
+use super::{ReadExtent, VolumeError};
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, Manifest, PackIndex, PackRef, PieceKind};
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -68,40 +69,30 @@ impl View {
         self.manifest.packs.iter().any(|pack| overlaps(pack, range))
     }
 
-    /// The bytes of `range`, for which there must be memory. Sectors from `base_sectors` on are zero, whatever the store has.
-    pub async fn read(&self, range: SectorRange, base_sectors: u64) -> Result<Bytes, VolumeError> {
-        let options = ReadOptions { base_sectors, ahead_sectors: 0 };
-        let extents = self.read_extents(range, options).await?;
-        Ok(join(range, &extents))
+    /// The bytes of `range`, for which there must be memory.
+    pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
+        Ok(join(range, &self.read_extents(range).await?))
     }
 
-    /// What `range` holds: extents that ascend, without gaps, and cover it. With [`ReadOptions::ahead_sectors`] they may go on
-    /// behind it.
+    /// What `range` holds: extents that ascend, without gaps, and cover it.
     ///
-    /// One request for each run of blocks that lie side by side in a pack, and one for each index that is not in memory.
-    pub async fn read_extents(
-        &self,
-        range: SectorRange,
-        options: ReadOptions,
-    ) -> Result<Vec<ReadExtent>, VolumeError> {
-        let base = options.base_sectors;
-        let wanted_end = range.end().min(base).max(range.start());
-        let ahead_end = wanted_end.max(range.end().saturating_add(options.ahead_sectors).min(base));
-        let whole = between(range.start(), ahead_end);
-        let (packs, all) = self.open_packs(whole, between(range.start(), wanted_end)).await?;
-        let mut parts = resolve(&packs, whole);
-        parts.truncate(affordable(&parts, wanted_end, all));
-        let mut extents = self.host.fetch(&packs, &parts).await?;
-        let beyond = between(wanted_end, range.end());
-        if !beyond.is_empty() {
-            extents.push(ReadExtent { range: beyond, data: None });
-        }
-        Ok(extents)
+    /// What the clean cache does not have costs one request for each run of blocks that lie side by side in a pack, and one for
+    /// each index that is not in memory.
+    pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
+        let packs = self.open_packs(range).await?;
+        let parts = resolve(&packs, range);
+        self.host.fetch(&packs, &parts, Keeping::Clean).await
+    }
+
+    /// Has the clean cache keep what `range` holds. How much of it had to be fetched, bytes as stored.
+    pub(super) async fn read_ahead(&self, range: SectorRange) -> Result<u64, VolumeError> {
+        let packs = self.open_packs(range).await?;
+        self.host.keep(&packs, &resolve(&packs, range)).await
     }
 
     /// Where `range` may hold something other than zeroes: ascending, without overlaps or neighbours. Reads indexes only.
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
-        let (packs, _) = self.open_packs(range, range).await?;
+        let packs = self.open_packs(range).await?;
         let mut mapped: Vec<SectorRange> = Vec::new();
         for part in resolve(&packs, range).into_iter().filter(|part| part.block().is_some()) {
             match mapped.last_mut() {
@@ -119,16 +110,11 @@ impl View {
         fan_out(&self.manifest.packs)
     }
 
-    /// The packs that may have something of `whole`, newest first, with their indexes: until those say everything about
-    /// `wanted`. Whether these are all of them.
-    async fn open_packs(
-        &self,
-        whole: SectorRange,
-        wanted: SectorRange,
-    ) -> Result<(Vec<Opened>, bool), VolumeError> {
+    /// The packs that may have something of `range`, newest first, with their indexes: until those say everything about it.
+    async fn open_packs(&self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
         let packs: Vec<PackRef> =
-            self.manifest.packs.iter().copied().filter(|pack| overlaps(pack, whole)).collect();
-        let mut missing = if wanted.is_empty() { Vec::new() } else { vec![wanted] };
+            self.manifest.packs.iter().copied().filter(|pack| overlaps(pack, range)).collect();
+        let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };
         let (mut opened, mut at_once) = (Vec::new(), 1);
         while !missing.is_empty() && opened.len() < packs.len() {
             let until = packs.len().min(opened.len() + at_once);
@@ -140,8 +126,7 @@ impl View {
             }
             at_once = INDEXES_AT_ONCE_MAX.min(at_once * 2);
         }
-        let all = opened.len() == packs.len();
-        Ok((opened, all))
+        Ok(opened)
     }
 }
 
@@ -172,27 +157,13 @@ pub(super) fn resolve(packs: &[Opened], range: SectorRange) -> Vec<Part> {
     parts
 }
 
-/// How many of `parts` come without a request that only what lies behind `wanted_end` needs. `all`: no pack was left out that
-/// could say more about them.
-fn affordable(parts: &[Part], wanted_end: u64, all: bool) -> usize {
-    // For each pack that is asked anyway, where the blocks end that it is asked for.
-    let mut ends: Vec<(usize, u64)> = Vec::new();
-    for (count, part) in parts.iter().enumerate() {
-        let behind = part.range.start() >= wanted_end;
-        let (pack, entry) = match &part.content {
-            Content::Block(pack, entry) => (pack, entry),
-            Content::Absent if behind && !all => return count,
-            Content::Absent | Content::Zero => continue,
-        };
-        let block = entry.block();
-        let end = ends.iter_mut().find(|(number, _)| number == pack);
-        match end {
-            Some((_, end)) if !behind || (*end == block.start || *end == block.end) => *end = block.end,
-            None if !behind => ends.push((*pack, block.end)),
-            _ => return count,
-        }
-    }
-    parts.len()
+/// What becomes of blocks that were fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// The clean cache has them, or keeps them.
+    Clean,
+    /// They are needed once.
+    Nothing,
 }
 
 impl Host {
@@ -210,29 +181,58 @@ impl Host {
         &self,
         packs: &[Opened],
         parts: &[Part],
+        keeping: Keeping,
     ) -> Result<Vec<ReadExtent>, VolumeError> {
-        let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
-        needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
-        needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
-        let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| async move {
-            let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
-            // Chunks are not empty, and name packs that exist.
-            let pack = &packs[chunk[0].0].0;
-            self.fetcher.blocks(&self.store, pack, &entries).await
+        let needed = needed(parts);
+        let clean = self.options.clean.as_ref().filter(|_| keeping == Keeping::Clean);
+        let mut blocks: Vec<Option<Bytes>> = vec![None; needed.len()];
+        if let Some(clean) = clean {
+            // Parts name packs that exist.
+            let looks = needed.iter().map(|(pack, entry)| clean.get(packs[*pack].0.pack, entry));
+            blocks = join_all(looks).await;
+        }
+        let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
+        let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
+            let supply = Supply { store: &self.store, pack: &packs[needed[chunk[0]].0].0, clean };
+            let entries: Vec<IndexEntry> = chunk.iter().map(|place| needed[*place].1).collect();
+            async move { self.fetcher.blocks(supply, &entries).await }
         });
-        let blocks: Vec<Bytes> = try_join_all(requests).await?.into_iter().flatten().collect();
+        let fetched = try_join_all(requests).await?;
+        for (place, block) in places.iter().zip(fetched.into_iter().flatten()) {
+            blocks[*place] = Some(block);
+        }
         let extent = |part: &Part| {
             let data = part.block().map(|(pack, entry)| {
                 let key = (pack, entry.offset_bytes);
                 let found = needed.binary_search_by_key(&key, |(pack, entry)| (*pack, entry.offset_bytes));
                 // Everything that parts name was needed.
-                let block = found.ok().and_then(|at| blocks.get(at)).cloned().unwrap_or_default();
+                let block = found.ok().and_then(|at| blocks.get(at)?.clone()).unwrap_or_default();
                 slice(&block, entry.range.start(), part.range)
             });
             ReadExtent { range: part.range, data }
         };
         Ok(parts.iter().map(extent).collect())
     }
+
+    /// Has the clean cache keep the data of `parts`. How much of it had to be fetched, bytes as stored.
+    async fn keep(&self, packs: &[Opened], parts: &[Part]) -> Result<u64, VolumeError> {
+        let (needed, clean) = (needed(parts), self.options.clean.as_ref());
+        let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| {
+            // Chunks are not empty, and name packs that exist.
+            let supply = Supply { store: &self.store, pack: &packs[chunk[0].0].0, clean };
+            let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
+            async move { self.fetcher.keep(supply, &entries).await }
+        });
+        Ok(try_join_all(requests).await?.into_iter().sum())
+    }
+}
+
+/// The blocks of `parts`, by pack and place there.
+fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
+    let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
+    needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
+    needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
+    needed
 }
 
 /// Sectors `range` of a block that begins at sector `start` and covers it.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::ahead::Streams;
 use super::host::Host;
 use super::land::Landed;
 use super::view::View;
-use super::{Fence, ReadExtent, ReadOptions, Resume, VolumeError};
+use super::{Fence, ReadExtent, Resume, VolumeError};
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::units::{SectorRange, Seq};
@@ -29,6 +30,8 @@ pub(super) struct Inner {
     pub change: tokio::sync::Mutex<()>,
     /// Held during a step of compaction. How much data of the oldest packs was discarded, as far as steps have met it, bytes.
     pub compaction: tokio::sync::Mutex<u64>,
+    /// Who reads it one sector after the other.
+    pub streams: Mutex<Streams>,
     head: Mutex<Head>,
 }
 
@@ -101,6 +104,7 @@ impl Volume {
             id,
             change: tokio::sync::Mutex::default(),
             compaction: tokio::sync::Mutex::default(),
+            streams: Mutex::default(),
             head: Mutex::new(head),
         };
         Self(Arc::new(inner))
@@ -174,18 +178,15 @@ impl Volume {
         self.looking(|view: View| async { Ok(view) }).await
     }
 
-    /// See [`View::read`].
-    pub async fn read(&self, range: SectorRange, base_sectors: u64) -> Result<Bytes, VolumeError> {
-        self.looking(|view: View| async move { view.read(range, base_sectors).await }).await
+    /// See [`View::read`]. What a sequential reader wants next is fetched meanwhile, if there is a clean cache.
+    pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
+        self.follow_reader(range).await;
+        self.looking(|view: View| async move { view.read(range).await }).await
     }
 
     /// See [`View::read_extents`].
-    pub async fn read_extents(
-        &self,
-        range: SectorRange,
-        options: ReadOptions,
-    ) -> Result<Vec<ReadExtent>, VolumeError> {
-        self.looking(|view: View| async move { view.read_extents(range, options).await }).await
+    pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
+        self.looking(|view: View| async move { view.read_extents(range).await }).await
     }
 
     /// See [`View::mapped`].
@@ -195,7 +196,7 @@ impl Volume {
 
     /// What `look` finds in the state it has now. An object that is missing may have been made superfluous by another writer, or
     /// by a manifest of this one of which the answer was lost.
-    async fn looking<T, F>(&self, look: impl Fn(View) -> F) -> Result<T, VolumeError>
+    pub(super) async fn looking<T, F>(&self, look: impl Fn(View) -> F) -> Result<T, VolumeError>
     where
         F: Future<Output = Result<T, VolumeError>>,
     {

@@ -15,9 +15,7 @@ use crate::store::gc::{GcOptions, collect};
 use crate::store::ids::WriterId;
 use crate::store::key::{Folder, Key};
 use crate::store::url::StoreUrl;
-use crate::store::volume::{
-    CutExtent, CutSource, Fence, ReadExtent, ReadOptions, Resume, TRUST_TIME_MAX, VolumeError,
-};
+use crate::store::volume::{CutExtent, CutSource, Fence, ReadExtent, Resume, TRUST_TIME_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -99,12 +97,12 @@ async fn readers_of_the_same_blocks_share_one_request() {
     assert_eq!(again.requests(), [3, 0, 0, 0, 0]);
     // Neighbours of a block on its way are fetched without it.
     let before = again.requests();
-    let (first, second) = tokio::join!(volume.read(range(0, 256), SIZE), volume.read(range(128, 256), SIZE));
+    let (first, second) = tokio::join!(volume.read(range(0, 256)), volume.read(range(128, 256)));
     assert_eq!((first.unwrap().len(), second.unwrap().len()), (128 << 10, 128 << 10));
     assert_eq!(again.since(before), [2, 0, 0, 0, 0]);
     // One who gives up does not take the others along.
     let before = again.requests();
-    let mut impatient = Box::pin(volume.read(range(0, 8), SIZE));
+    let mut impatient = Box::pin(volume.read(range(0, 8)));
     assert!(futures_util::poll!(&mut impatient).is_pending());
     let patient = tokio::spawn({
         let volume = volume.clone();
@@ -117,66 +115,25 @@ async fn readers_of_the_same_blocks_share_one_request() {
 }
 
 #[tokio::test]
-async fn zeroes_are_told_from_data_and_reading_ahead_costs_no_request() {
+async fn zeroes_are_told_from_data_and_newer_packs_cover_older_ones() {
     let daemon = World::new().daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let block = BLOCK_SECTORS_MAX;
     volume.commit(MemoryCut::new(1, &[(0, 6 * block, 1)]), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(2, &[(3 * block, 8, 4), (7 * block, 8, 4)]), SIZE).await.unwrap();
-    let read = |start, count, ahead_sectors| {
-        let options = ReadOptions { ahead_sectors, ..ReadOptions::default() };
-        let volume = volume.clone();
-        async move {
-            let extents: Vec<ReadExtent> = volume.read_extents(range(start, count), options).await.unwrap();
-            let mut at = start;
-            for extent in &extents {
-                assert_eq!(extent.range.start(), at);
-                at = extent.range.end();
-                let fours = [3 * block, 7 * block]
-                    .iter()
-                    .any(|four| (*four..four + 8).contains(&extent.range.start()));
-                let tag = if fours { 4 } else { 1 };
-                if let Some(data) = &extent.data {
-                    compare(extent.range, data, &vec![tag; extent.range.count() as usize]);
-                }
-            }
-            (at, extents.iter().filter(|extent| extent.data.is_none()).count())
+    let extents: Vec<ReadExtent> = volume.read_extents(range(8, 8 * block)).await.unwrap();
+    let mut at = 8;
+    for extent in &extents {
+        assert_eq!(extent.range.start(), at);
+        at = extent.range.end();
+        let fours =
+            [3 * block, 7 * block].iter().any(|four| (*four..four + 8).contains(&extent.range.start()));
+        if let Some(data) = &extent.data {
+            compare(extent.range, data, &vec![if fours { 4 } else { 1 }; extent.range.count() as usize]);
         }
-    };
-    // Both indexes.
-    assert_eq!(read(0, 8 * block, 0).await, (8 * block, 2));
-    for (start, count, ahead, end, zeroes) in [
-        (0, 8, 0, 8, 0),
-        (0, 8, 64, 72, 0),
-        // The blocks beside it in the same pack; then another pack has the newer data.
-        (0, 8, 4 * block, 3 * block, 0),
-        // With a part of the other pack wanted, both go on.
-        (2 * block, block + 8, 2 * block, 5 * block + 8, 0),
-        // Nothing is behind the last block but zeroes, until the other pack begins.
-        (5 * block, 8, 9 * block, 7 * block, 1),
-        (6 * block, 8, 8, 6 * block + 16, 1),
-    ] {
-        let before = daemon.requests();
-        assert_eq!(read(start, count, ahead).await, (end, zeroes), "{start} {count} {ahead}");
-        assert!(daemon.since(before)[0] <= 2);
     }
-    let options = ReadOptions { base_sectors: 10, ahead_sectors: 50 };
-    let extents = volume.read_extents(range(8, 8), options).await.unwrap();
-    let kinds: Vec<_> = extents.iter().map(|extent| (extent.range, extent.data.is_some())).collect();
-    assert_eq!(kinds, [(range(8, 2), true), (range(10, 6), false)]);
-    assert_eq!(volume.read(range(20, 4), 10).await.unwrap(), vec![0; 2048]);
-    assert_eq!(volume.read(range(20, 0), SIZE).await.unwrap(), Vec::<u8>::new());
-}
-
-#[tokio::test]
-async fn reading_ahead_does_not_take_an_older_pack_for_zeroes() {
-    let daemon = World::new().daemon(1);
-    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    volume.commit(MemoryCut::new(1, &[(64, 8, 1)]), SIZE).await.unwrap();
-    volume.commit(MemoryCut::new(2, &[(0, 8, 2), (400, 8, 2)]), SIZE).await.unwrap();
-    let options = ReadOptions { ahead_sectors: 500, ..ReadOptions::default() };
-    let extents = volume.read_extents(range(0, 8), options).await.unwrap();
-    assert_eq!(extents.iter().map(|extent| extent.range).collect::<Vec<_>>(), [range(0, 8)]);
+    assert_eq!((at, extents.iter().filter(|extent| extent.data.is_none()).count()), (8 * block + 8, 2));
+    assert_eq!(volume.read(range(20, 0)).await.unwrap(), Vec::<u8>::new());
 }
 
 #[tokio::test]
@@ -379,11 +336,11 @@ async fn a_pack_that_is_damaged_is_an_error_and_not_zeroes() {
     let key = Key::Pack(pack.volume, pack.pack);
     let mut bytes = store.get(&key, 1 << 20).await.unwrap().to_vec();
     store.delete(std::slice::from_ref(&key)).await.unwrap();
-    let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
+    let error = volume.read(range(0, 8)).await.unwrap_err();
     assert!(matches!(&error, VolumeError::Store(error) if error.is_missing()), "{error}");
     bytes[60] ^= 1;
     assert_eq!(store.create(&key, &[bytes.into()]).await.unwrap(), Created::Created);
-    let error = volume.read(range(0, 8), SIZE).await.unwrap_err();
+    let error = volume.read(range(0, 8)).await.unwrap_err();
     assert!(matches!(&error, VolumeError::Store(error) if matches!(**error, StoreError::Damaged { .. })));
     tags(&volume, range(8, 8), &[0; 8]).await;
 }
@@ -449,7 +406,7 @@ fn volumes_are_used_from_any_thread() {
     any::<super::super::Volume>();
     any::<super::super::Volumes>();
     send(|volume| async move { volume.commit(MemoryCut::new(1, &[]), 1).await });
-    send(|volume| async move { volume.read(range(0, 1), 1).await });
+    send(|volume| async move { volume.read(range(0, 1)).await });
     send(|volume| async move { volume.mapped(range(0, 1)).await });
     send(|volume| async move { volume.snapshot(&name("s")).await });
     send(|volume| async move { volume.rollback(&name("s")).await });

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+mod clean;
 mod compaction;
 mod history;
 mod line;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::super::compact::{LEVEL_RUNS_MAX, Limits};
 use super::support::*;
 use crate::store::backend::Backend;
+use crate::store::clean::{CleanCache, CleanOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::gc::{GcError, GcOptions, collect};
 use crate::store::ids::{Entropy, StoreName, VolumeId};
@@ -46,6 +47,8 @@ struct Run {
     world: World,
     entropy: Seeded,
     faults: Arc<Faults>,
+    /// All daemons use the same one: blocks are the same everywhere.
+    clean: Option<CleanCache>,
     volumes: Vec<Model>,
     /// Volumes whose writer was fenced.
     fenced: Vec<(Daemon, Volume)>,
@@ -58,12 +61,14 @@ fn read_as(extent: &[u8]) -> Vec<[u8; 512]> {
 }
 
 impl Run {
-    fn new(seed: u64) -> Self {
+    async fn new(seed: u64) -> Self {
         let faults = Faults::new(seed);
         faults.set_all(&Fault::PASSING, 4);
         let (world, entropy) = (World::seeded(seed), Seeded::new(!seed));
         let (volumes, fenced, counts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { world, entropy, faults, volumes, fenced, names: 0, counts }
+        let options = CleanOptions { directory: None, memory_bytes_max: 1 << 20, disk_bytes_max: 0 };
+        let clean = CleanCache::open(options).await.ok().filter(|_| seed.is_multiple_of(2));
+        Self { world, entropy, faults, clean, volumes, fenced, names: 0, counts }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -72,7 +77,7 @@ impl Run {
 
     fn daemon(&self, writer: u8) -> Daemon {
         let faulty = FaultyStore::new(self.world.objects.clone(), self.faults.clone());
-        self.world.daemon_over(writer, Backend::over(Arc::new(faulty), true), 20_000)
+        self.world.daemon_with(writer, Backend::over(Arc::new(faulty), true), 20_000, self.clean.clone())
     }
 
     fn new_name(&mut self) -> StoreName {
@@ -228,7 +233,7 @@ impl Run {
         model.volume.snapshot(&snapshot).await.unwrap();
         let point = StatePoint { volume: model.volume.id(), snapshot: Some(snapshot.clone()) };
         let fork = model.daemon.volumes.view(&point).await.unwrap();
-        let state = content_of(&fork.read(range(0, SECTORS_MAX), u64::MAX).await.unwrap(), &model.states);
+        let state = content_of(&fork.read(range(0, SECTORS_MAX)).await.unwrap(), &model.states);
         model.snapshots.insert(snapshot, state);
         self.count("snapshot");
     }
@@ -349,7 +354,7 @@ impl Run {
         let model = &self.volumes[at];
         let point = StatePoint { volume: model.volume.id(), snapshot: None };
         let view = daemon.volumes.view(&point).await.unwrap();
-        content_of(&view.read(range(0, SECTORS_MAX), u64::MAX).await.unwrap(), &model.states);
+        content_of(&view.read(range(0, SECTORS_MAX)).await.unwrap(), &model.states);
     }
 
     async fn check(&self, at: usize, start: u64, count: u64) {
@@ -362,7 +367,7 @@ impl Run {
                 (start..start + count).map(|at| state.get(at as usize).copied().unwrap_or(0)).collect()
             })
             .collect();
-        let found = model.volume.read(at, u64::MAX).await.unwrap();
+        let found = model.volume.read(at).await.unwrap();
         content_of(&found, &expected);
         if !model.volume.covers(at) {
             assert!(found.iter().all(|byte| *byte == 0));
@@ -377,7 +382,7 @@ impl Run {
                 let point =
                     StatePoint { volume: self.volumes[at].volume.id(), snapshot: Some(snapshot.clone()) };
                 let view = self.volumes[at].daemon.volumes.view(&point).await.unwrap();
-                let found = view.read(range(0, SECTORS_MAX), u64::MAX).await.unwrap();
+                let found = view.read(range(0, SECTORS_MAX)).await.unwrap();
                 content_of(&found, std::slice::from_ref(kept));
             }
         }
@@ -393,7 +398,7 @@ impl Run {
         let left = daemon.volumes.store().list(Folder::All, None).await.unwrap().objects;
         assert!(left.is_empty(), "{left:?}");
         for (_, volume) in self.fenced.drain(..) {
-            let error = volume.read(range(0, 1), 1).await;
+            let error = volume.read(range(0, 1)).await;
             assert!(error.is_ok() || matches!(error, Err(VolumeError::Deleted { .. })), "{error:?}");
         }
     }
@@ -401,7 +406,7 @@ impl Run {
 
 /// Which of `states` a volume has.
 async fn content(volume: &Volume, states: &[Content]) -> Content {
-    let found = volume.read(range(0, SECTORS_MAX), u64::MAX).await.unwrap();
+    let found = volume.read(range(0, SECTORS_MAX)).await.unwrap();
     let state = content_of(&found, states);
     assert!(volume.size_sectors() <= SECTORS_MAX);
     let mut state = state;
@@ -432,11 +437,13 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
     let mut silent = Fault::PASSING.to_vec();
     for seed in seeds {
         println!("GLIDEFS_SEED={seed}");
-        let mut run = Run::new(seed);
+        let mut run = Run::new(seed).await;
         for _ in 0..steps {
             run.step().await;
         }
         run.end().await;
+        let hits = run.clean.as_ref().map_or(0, |clean| clean.figures().memory_hits);
+        *counts.entry("clean cache hit").or_default() += hits;
         run.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
         silent.retain(|fault| run.faults.fired(*fault) == 0);
     }
@@ -458,6 +465,7 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
             "take-over",
             "restart",
             "fenced",
+            "clean cache hit",
         ] {
             assert!(counts.get(what).is_some_and(|count| *count >= 10), "{what}: {counts:?}");
         }

@@ -29,7 +29,7 @@ async fn volume(daemon: &Daemon) -> Volume {
 }
 
 async fn reads_as(volume: &Volume, tags: &[Tag; 4]) -> bool {
-    is(&volume.read(range(0, 4), SIZE).await.unwrap(), tags)
+    is(&volume.read(range(0, 4)).await.unwrap(), tags)
 }
 
 fn is(bytes: &[u8], tags: &[Tag; 4]) -> bool {
@@ -143,7 +143,7 @@ async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
             }
             fork => fork?,
         };
-        assert!(is(&fork.read(range(0, 4), SIZE).await?, &BEFORE));
+        assert!(is(&fork.read(range(0, 4)).await?, &BEFORE));
         Ok(())
     };
     assert!(at_each_request(false, &BEFORE, fork).await < 20);
@@ -158,7 +158,7 @@ async fn a_snapshot_that_stopped_is_there_or_can_be_made_again() {
         }
         let point = StatePoint { volume: volume.id(), snapshot: Some(name("s")) };
         let view = daemon.volumes.view(&point).await?;
-        compare(range(0, 4), &view.read(range(0, 4), SIZE).await?, &BEFORE);
+        compare(range(0, 4), &view.read(range(0, 4)).await?, &BEFORE);
         Ok(())
     };
     at_each_request(false, &BEFORE, snapshot).await;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::store::backend::Backend;
+use crate::store::clean::CleanCache;
 use crate::store::client::{Store, StoreOptions};
 use crate::store::error::Source;
 use crate::store::faulty::Seeded;
@@ -157,6 +158,22 @@ impl World {
     }
 
     pub fn daemon_over(&self, writer: u8, backend: Backend, metadata_bytes_max: usize) -> Daemon {
+        self.daemon_with(writer, backend, metadata_bytes_max, None)
+    }
+
+    /// A new process of the daemon `writer`, with a clean cache.
+    pub fn daemon_with_clean(&self, writer: u8, clean: &CleanCache) -> Daemon {
+        let backend = Backend::over(self.objects.clone(), true);
+        self.daemon_with(writer, backend, 64 << 20, Some(clean.clone()))
+    }
+
+    pub fn daemon_with(
+        &self,
+        writer: u8,
+        backend: Backend,
+        metadata_bytes_max: usize,
+        clean: Option<CleanCache>,
+    ) -> Daemon {
         let stats = Arc::<StoreStats>::default();
         let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
         let options = StoreOptions {
@@ -168,6 +185,7 @@ impl World {
         let options = VolumesOptions {
             clock: self.clock.clone(),
             metadata_bytes_max,
+            clean,
             ..VolumesOptions::new(WriterId([writer; 16]))
         };
         Daemon { volumes: Volumes::new(store, options), stats }
@@ -193,7 +211,7 @@ impl Daemon {
 
 /// The tags of `range` as the volume has them in the store; panics over bytes that are no sector of the test's.
 pub async fn tags(volume: &Volume, at: SectorRange, expected: &[Tag]) {
-    let bytes = volume.read(at, u64::MAX).await.unwrap();
+    let bytes = volume.read(at).await.unwrap();
     compare(at, &bytes, expected);
 }
 

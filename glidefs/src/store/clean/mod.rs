@@ -1,0 +1,308 @@
+//! The clean cache: blocks of packs that were fetched, in memory and on local disk, for all volumes of a daemon.
+//!
+//! Owns which blocks stay, and that each is checked before it is used. Does not own the fetching (`volume/fetch`). Invariant: a
+//! block that is found has the length and the checksum that the index of its pack says; whatever else happens here, a reader
+//! fetches from the store what it does not find.
+//!
+//! ```text
+//!             get: memory ─> disk ─> None                   keep: what was fetched, once
+//!                   │  ^      ^ │                                  │
+//!                   │  └──────┼─┘ checked                          ├─> memory (foyer, S3-FIFO) ── leaves ─┐
+//!                   checked   │                                    └─> disk (regions, FIFO) <─────────────┘
+//!                             └ read off the runtime's threads          unless it is there, and not old
+//! ```
+//!
+//! A block's name is its pack and its place there. Packs never change and their ids are random, so nothing here is ever stale;
+//! what garbage collection removed from the store is not asked for again and leaves in time.
+//!
+//! **Why not all of foyer.** A failed write ends the writer of foyer 0.22's disk tier with a panic, and a panic ends the daemon.
+//! Here only its memory is used; on disk lies a file of our own, which needs no index on disk, as any block is checked with what
+//! its pack says.
+//!
+//! **Memory.** Two regions of the file, and the blocks, stay within [`CleanOptions::memory_bytes_max`]. What is known of the blocks
+//! on disk comes on top: up to 70 bytes a block of up to 64 KiB, and never more than 509 blocks in 4 MiB of disk. So do blocks
+//! that a reader still holds.
+
+mod disk;
+mod figures;
+mod region;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use foyer_common::event::{Event, EventListener};
+use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
+use tokio::runtime::Handle;
+
+use self::disk::Disk;
+pub use self::figures::CleanFigures;
+pub(super) use self::figures::Counters;
+use self::region::{FILE_BYTES_MIN, Geometry};
+use crate::store::format::{Codec, IndexEntry, crc32c};
+use crate::store::ids::PackId;
+
+/// A block: its pack, and where it is there.
+pub(super) type BlockId = (PackId, u64);
+
+/// What a block takes in memory beside its data, bytes.
+const ENTRY_BYTES: usize = 256;
+/// Least memory for blocks, bytes.
+const BLOCKS_BYTES_MIN: usize = 1 << 20;
+/// Blocks that were not used again leave when there are as many of them. Readers ahead need room until they are read.
+const SMALL_QUEUE_RATIO: f64 = 0.25;
+/// Memory that is locked together, bytes.
+const SHARD_BYTES: usize = 8 << 20;
+/// Most shards.
+const SHARDS_MAX: usize = 16;
+
+/// How much the clean cache may take, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CleanOptions {
+    /// Where its file is; made if it is not there. `None`: blocks are kept in memory only.
+    pub directory: Option<PathBuf>,
+    /// Memory for blocks and for buffers of the file, bytes.
+    pub memory_bytes_max: usize,
+    /// Longest the file may be, bytes. It keeps what fits when this becomes smaller.
+    pub disk_bytes_max: u64,
+}
+
+/// Why there is no clean cache.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanError {
+    /// Buffers and a few blocks need more.
+    #[error("{found} bytes of memory are too few for the clean cache: give it {needed} or more")]
+    TooLittleMemory {
+        /// What was given, bytes.
+        found: usize,
+        /// What it takes, bytes.
+        needed: usize,
+    },
+    /// A few regions need more.
+    #[error(
+        "{found} bytes of disk are too few for the clean cache: give it {needed} or more, or no directory"
+    )]
+    TooLittleDisk {
+        /// What was given, bytes.
+        found: u64,
+        /// What it takes, bytes.
+        needed: u64,
+    },
+    /// The file cannot be made, read or written.
+    #[error("the directory {} cannot be used for the clean cache: choose one this user may write to", .directory.display())]
+    Directory {
+        /// Which directory.
+        directory: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The blocks that are kept. Cheap to clone.
+#[derive(Clone)]
+pub struct CleanCache(Arc<Inner>);
+
+struct Inner {
+    memory: Cache<BlockId, Bytes>,
+    blocks_bytes_max: usize,
+    disk: Option<Arc<Leaving>>,
+    counters: Arc<Counters>,
+}
+
+impl fmt::Debug for CleanCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CleanCache")
+            .field("blocks_bytes_max", &self.0.blocks_bytes_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What becomes of blocks that leave memory.
+struct Leaving {
+    disk: Arc<Disk>,
+    way: Mutex<Way>,
+}
+
+/// Where they go.
+#[derive(Debug, Default)]
+enum Way {
+    /// To disk, if that is not busy.
+    #[default]
+    Disk,
+    /// Here, to be written one by one: the cache is being closed.
+    Gathered(Vec<(u64, Bytes)>),
+    /// Nowhere: it was closed.
+    Nowhere,
+}
+
+impl Leaving {
+    fn change_way(&self, way: Way) -> Way {
+        std::mem::replace(&mut *self.way(), way)
+    }
+
+    fn way(&self) -> MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventListener for Leaving {
+    type Key = BlockId;
+    type Value = Bytes;
+
+    fn on_leave(&self, reason: Event, key: &BlockId, block: &Bytes) {
+        if reason != Event::Evict {
+            return;
+        }
+        let digest = digest(key);
+        match &mut *self.way() {
+            Way::Gathered(blocks) => blocks.push((digest, block.clone())),
+            Way::Disk => self.disk.put(digest, block),
+            Way::Nowhere => {}
+        }
+    }
+}
+
+impl CleanCache {
+    /// Opens the cache; what its file holds is there again. On a tokio runtime, whose blocking threads it uses from now on.
+    ///
+    /// A damaged file starts empty. It is an error when the directory cannot be used at all.
+    pub async fn open(options: CleanOptions) -> Result<Self, CleanError> {
+        let counters = Arc::<Counters>::default();
+        let CleanOptions { directory, memory_bytes_max, disk_bytes_max } = options;
+        let needed = FILE_BYTES_MIN;
+        let too_little = CleanError::TooLittleDisk { found: disk_bytes_max, needed };
+        let geometry = match &directory {
+            Some(_) => Some(Geometry::within(disk_bytes_max).ok_or(too_little)?),
+            None => None,
+        };
+        let buffers_bytes = geometry.map_or(0, |geometry| 2 * geometry.region_bytes as usize);
+        let needed = buffers_bytes + BLOCKS_BYTES_MIN;
+        let too_little = CleanError::TooLittleMemory { found: memory_bytes_max, needed };
+        let blocks_bytes_max = memory_bytes_max.checked_sub(buffers_bytes);
+        let blocks_bytes_max =
+            blocks_bytes_max.filter(|bytes| *bytes >= BLOCKS_BYTES_MIN).ok_or(too_little)?;
+        let mut disk = None;
+        if let (Some(directory), Some(geometry)) = (directory, geometry) {
+            let opened = Disk::open(&directory, geometry, Arc::clone(&counters), Handle::current()).await;
+            let opened = opened.map_err(|source| CleanError::Directory { directory, source })?;
+            disk = Some(Arc::new(Leaving { disk: opened, way: Mutex::default() }));
+        }
+        let mut builder = CacheBuilder::new(blocks_bytes_max)
+            .with_name("glidefs-clean")
+            .with_shards((blocks_bytes_max / SHARD_BYTES).clamp(1, SHARDS_MAX))
+            .with_weighter(|_: &BlockId, block: &Bytes| block.len() + ENTRY_BYTES)
+            .with_eviction_config(S3FifoConfig {
+                small_queue_capacity_ratio: SMALL_QUEUE_RATIO,
+                ..S3FifoConfig::default()
+            });
+        if let Some(leaving) = &disk {
+            builder = builder.with_event_listener(Arc::clone(leaving) as Arc<_>);
+        }
+        Ok(Self(Arc::new(Inner { memory: builder.build(), blocks_bytes_max, disk, counters })))
+    }
+
+    /// What it holds, and what it did.
+    pub fn figures(&self) -> CleanFigures {
+        let disk = self.0.disk.as_ref().map(|leaving| &leaving.disk);
+        let memory_bytes = self.0.memory.usage() as u64 + disk.map_or(0, |disk| disk.memory_bytes());
+        self.0.counters.snapshot(memory_bytes, disk.map_or(0, |disk| disk.disk_bytes()))
+    }
+
+    /// Writes what is in memory only, so that it is there after a restart. May be given up at any time; the rest is fetched
+    /// again then. Of blocks that are kept later nothing is written.
+    pub async fn close(&self) {
+        let Some(leaving) = &self.0.disk else { return };
+        leaving.change_way(Way::Gathered(Vec::new()));
+        self.0.memory.evict_all();
+        if let Way::Gathered(blocks) = leaving.change_way(Way::Nowhere) {
+            leaving.disk.settle(&blocks).await;
+        }
+    }
+
+    /// Memory for blocks, bytes.
+    pub(super) fn blocks_bytes_max(&self) -> usize {
+        self.0.blocks_bytes_max
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// The data of a block, if it is here.
+    pub(super) async fn get(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
+        if let Some(block) = self.get_here(pack, entry) {
+            return Some(block);
+        }
+        let Leaving { disk, .. } = &**self.0.disk.as_ref()?;
+        let key = (pack, entry.offset_bytes);
+        let digest = digest(&key);
+        let block = disk.get(digest, entry.plain_bytes()).await?;
+        if !self.is_good(entry, &block) {
+            disk.forget(digest);
+            return None;
+        }
+        self.0.counters.disk_hits.add(1);
+        self.0.memory.insert(key, block.clone());
+        Some(block)
+    }
+
+    /// The data of a block, if it is in memory.
+    pub(super) fn get_here(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
+        let key = (pack, entry.offset_bytes);
+        let block = self.0.memory.get(&key)?.value().clone();
+        if !self.is_good(entry, &block) {
+            self.0.memory.remove(&key);
+            return None;
+        }
+        self.0.counters.memory_hits.add(1);
+        Some(block)
+    }
+
+    /// Whether a block may be here.
+    pub(super) fn has(&self, pack: PackId, entry: &IndexEntry) -> bool {
+        let key = (pack, entry.offset_bytes);
+        self.0.memory.contains(&key)
+            || self.0.disk.as_ref().is_some_and(|leaving| leaving.disk.has(digest(&key)))
+    }
+
+    /// Takes in what was fetched: the data of `entries` of a pack, which was checked.
+    pub(super) fn keep(&self, pack: PackId, entries: &[IndexEntry], blocks: &[Bytes]) {
+        let counters = &self.0.counters;
+        counters.fetched_bytes.add(entries.iter().map(|entry| u64::from(entry.stored_bytes)).sum());
+        for (entry, block) in entries.iter().zip(blocks) {
+            let key = (pack, entry.offset_bytes);
+            // One that is stored as it is would keep the whole answer alive.
+            let block =
+                if entry.codec == Codec::Stored { Bytes::copy_from_slice(block) } else { block.clone() };
+            counters.inserted_bytes.add(block.len() as u64);
+            if let Some(leaving) = &self.0.disk {
+                leaving.disk.put(digest(&key), &block);
+            }
+            self.0.memory.insert(key, block);
+        }
+    }
+
+    fn is_good(&self, entry: &IndexEntry, block: &Bytes) -> bool {
+        let good = block.len() == entry.plain_bytes() && crc32c(block) == entry.plain_crc;
+        if !good {
+            self.0.counters.bad_blocks.add(1);
+            if self.0.counters.may_log() {
+                tracing::warn!("blocks in the clean cache are damaged, and fetched again");
+            }
+        }
+        good
+    }
+}
+
+/// A number for a block. Packs have random ids, so two blocks hardly ever have the same; blocks of a pack never do.
+fn digest((pack, offset_bytes): &BlockId) -> u64 {
+    let fold = |digest: u64, half: &[u8; 8]| digest.rotate_left(32) ^ u64::from_le_bytes(*half);
+    let spread = offset_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    pack.0.as_chunks().0.iter().fold(spread, fold)
+}
+
+#[cfg(test)]
+mod tests;
