@@ -67,6 +67,10 @@ pub struct Cache {
     pub on_full: OnFull,
     /// How it writes to its files.
     pub engine: Engine,
+    /// Space for data that was read back from the store; 0 for none.
+    pub clean_size: ByteSize,
+    /// Memory for it.
+    pub clean_memory: ByteSize,
 }
 
 /// What a write does when the cache is full.
@@ -238,6 +242,8 @@ impl Default for Cache {
             size: ByteSize(16 << 30),
             on_full: OnFull::default(),
             engine: Engine::default(),
+            clean_size: ByteSize(4 << 30),
+            clean_memory: ByteSize(64 << 20),
         }
     }
 }
@@ -368,6 +374,14 @@ impl Config {
                 "size",
                 format!("{size} is too small: {count} workers need at least {min}"),
             );
+        }
+        let memory = ByteSize(16 << 20)..=ByteSize(1 << 40);
+        if !memory.contains(&self.cache.clean_memory) {
+            return refuse("cache", "clean_memory", out_of_bounds(self.cache.clean_memory, &memory));
+        }
+        let disk = ByteSize(64 << 20)..=ByteSize(1 << 50);
+        if self.cache.clean_size.0 != 0 && !disk.contains(&self.cache.clean_size) {
+            return refuse("cache", "clean_size", out_of_bounds(self.cache.clean_size, &disk));
         }
         if self.cache.dir.as_os_str().is_empty() {
             return refuse("cache", "dir", "it is empty: give a directory".into());

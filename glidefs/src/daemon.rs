@@ -30,7 +30,10 @@ use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
 use crate::store::gc::GcOptions;
 use crate::store::volume::VolumesOptions;
-use crate::store::{self, Backend, Operation, StoreError, StoreOptions, StoreStats, process_variables};
+use crate::store::{
+    self, Backend, CleanCache, CleanError, CleanOptions, Operation, StoreError, StoreOptions, StoreStats,
+    process_variables,
+};
 use crate::ublk::{Features, UblkDevices};
 use crate::units::REQUEST_BYTES_MAX;
 use crate::worker::affinity::Cpu;
@@ -75,6 +78,9 @@ pub enum DaemonError {
     /// The store cannot be used.
     #[error("the store cannot be used")]
     Store(#[from] StoreError),
+    /// There is no place for what is read back from the store.
+    #[error("the clean cache could not be opened: change clean_memory or clean_size in [cache]")]
+    Clean(#[from] CleanError),
     /// The API could not be served.
     #[error("the API could not be served")]
     Serve(#[from] ServeError),
@@ -131,15 +137,22 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let (stop_store, stopped) = watch::channel(false);
     let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
     let stats = store.as_ref().map(StoreSide::stats);
+    let clean = store.as_ref().and_then(StoreSide::clean);
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
         Arc::new(DaemonVolumes::new(cache.clone(), store)),
         options,
     );
-    let result =
-        runtime.block_on(serve(config, Parts { router, devices, workers, cache, probe, store: stats }));
+    let result = runtime.block_on(serve(
+        config,
+        Parts { router, devices, workers, cache, probe, store: stats, clean: clean.clone() },
+    ));
     let _ = stop_store.send(true);
+    if let Some(clean) = clean {
+        // What is not written down is fetched again.
+        let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, clean.close()).await });
+    }
     // A pack that is being made need not be finished: its cut is made again.
     runtime.shutdown_timeout(STOP_PATIENCE);
     keeper_stop.store(true, Ordering::Release);
@@ -160,7 +173,13 @@ fn connect_store(
     let backend = Backend::connect(url, &process_variables(), true)?;
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
-    let volumes = store::volume::Volumes::new(store, VolumesOptions::new(cache.writer()));
+    let clean = runtime.block_on(CleanCache::open(CleanOptions {
+        directory: (config.cache.clean_size.0 > 0).then(|| config.cache.dir.clone()),
+        memory_bytes_max: usize::try_from(config.cache.clean_memory.0).unwrap_or(usize::MAX),
+        disk_bytes_max: config.cache.clean_size.0,
+    }))?;
+    let options = VolumesOptions { clean: Some(clean), ..VolumesOptions::new(cache.writer()) };
+    let volumes = store::volume::Volumes::new(store, options);
     let link = cache.link(runtime.handle().clone());
     let triggers = Triggers {
         size_bytes: config.store.flush_size.0,

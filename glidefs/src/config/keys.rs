@@ -80,6 +80,18 @@ pub const SECTIONS: &[Section] = &[
                 "\"auto\", \"pwrite\", \"ring\", \"ring-fixed\", \"ring-direct\" or \"ring-fixed-direct\"",
                 "How the cache appends to its files; \"auto\" measures all in the directory at start and takes the best.",
             ),
+            key(
+                "clean_size",
+                "\"4GiB\"",
+                "64MiB or more, or 0 for memory only",
+                "Space in the directory for data that was read back from the store, besides size. Without a store it is not used.",
+            ),
+            key(
+                "clean_memory",
+                "\"64MiB\"",
+                "16MiB or more",
+                "Memory for data that was read back from the store.",
+            ),
         ],
     },
     Section {

@@ -12,7 +12,7 @@ use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
-use crate::store::{Operation, StoreStats};
+use crate::store::{CleanCache, CleanFigures, Operation, StoreStats};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::engine::probe::{Figures, Probe};
@@ -25,6 +25,7 @@ pub struct Parts {
     pub cache: Cache,
     pub probe: Probe,
     pub store: Option<Arc<StoreStats>>,
+    pub clean: Option<CleanCache>,
 }
 
 impl Parts {
@@ -84,6 +85,9 @@ impl Parts {
         registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
         if let Some(stats) = self.store.clone() {
             registry.register(Arc::new(move |out: &mut Samples| store_samples(&stats, out)));
+        }
+        if let Some(clean) = self.clean.clone() {
+            registry.register(Arc::new(move |out: &mut Samples| clean_samples(&clean.figures(), out)));
         }
         let shards: Vec<Arc<ShardStats>> =
             self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect();
@@ -184,6 +188,29 @@ fn store_samples(stats: &StoreStats, out: &mut Samples) {
         out.values(&[operation.name()], cells.map(|(metric, cell)| (metric, cell.get())));
     }
     out.value(Metric::StoreDamaged, &[], stats.damaged.get());
+}
+
+fn clean_samples(figures: &CleanFigures, out: &mut Samples) {
+    out.value(Metric::CleanHits, &["memory"], figures.memory_hits);
+    out.value(Metric::CleanHits, &["disk"], figures.disk_hits);
+    out.values(
+        &[],
+        [
+            (Metric::CleanMisses, figures.misses),
+            (Metric::CleanInserted, figures.inserted_bytes),
+            (Metric::CleanFetched, figures.fetched_bytes),
+            (Metric::CleanWritten, figures.written_bytes),
+            (Metric::CleanUnwritten, figures.unwritten_bytes),
+            (Metric::CleanBad, figures.bad_blocks),
+            (Metric::CleanErrors, figures.errors),
+            (Metric::CleanMemory, figures.memory_bytes),
+            (Metric::CleanDisk, figures.disk_bytes),
+            (Metric::AheadWindows, figures.ahead_windows),
+            (Metric::AheadBytes, figures.ahead_bytes),
+            (Metric::AheadErrors, figures.ahead_errors),
+            (Metric::AheadSkipped, figures.ahead_skipped),
+        ],
+    );
 }
 
 fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {

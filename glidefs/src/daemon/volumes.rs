@@ -15,7 +15,7 @@ use crate::cache::{Cache, Link, Volume};
 use crate::router::{ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{Resume, StatePoint, VolumeError};
-use crate::store::{self, Access, NameError, StoreError, StoreName, StoreStats, SystemClock};
+use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, StoreStats, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache and the store.
@@ -53,6 +53,11 @@ impl StoreSide {
     /// Where its requests are counted.
     pub fn stats(&self) -> Arc<StoreStats> {
         self.volumes.store().shared_stats()
+    }
+
+    /// Where it keeps what was read.
+    pub fn clean(&self) -> Option<CleanCache> {
+        self.volumes.clean()
     }
 
     async fn begin(&self, name: &ExportName, source: Source) -> Result<Resume, VolumeError> {

@@ -15,7 +15,7 @@ use crate::router::{Catalog, Devices, Router, RouterOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::volume::{Volumes, VolumesOptions};
-use crate::store::{Backend, RetryPolicy, Store, StoreOptions};
+use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
@@ -96,8 +96,16 @@ impl Host {
         let known = Known { exports: catalog.known(), book: Arc::new(catalog.book()) };
         let disk = Arc::new(Directory::new(self.directory.path()));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
-        let options =
-            VolumesOptions { clock: Arc::clone(&world.clock) as _, ..VolumesOptions::new(cache.writer()) };
+        let clean = CleanOptions {
+            directory: Some(self.directory.path().to_owned()),
+            memory_bytes_max: 4 << 20,
+            disk_bytes_max: 4 << 20,
+        };
+        let options = VolumesOptions {
+            clock: Arc::clone(&world.clock) as _,
+            clean: Some(world.runtime.block_on(CleanCache::open(clean)).unwrap()),
+            ..VolumesOptions::new(cache.writer())
+        };
         let volumes = Volumes::new(world.store(), options);
         let link = cache.link(world.runtime.handle().clone());
         let triggers = Triggers {

@@ -124,7 +124,7 @@ metrics! {
         = "Size of the export.";
     ExportDirty: Gauge "glidefs_export_dirty_bytes" in Bytes by [export]
         = "Bytes of the export's newest data that only the local cache holds.";
-    ExportAtRisk: Gauge "glidefs_export_seconds_at_risk" in Seconds by [export]
+    ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
     RouterExports: Gauge "glidefs_router_exports" in Number by [state]
         = "Exports by the state they are in.";
@@ -165,6 +165,35 @@ metrics! {
         = "Requests to the object store that failed in the end.";
     StoreDamaged: Counter "glidefs_store_damaged_objects_total" in Number by []
         = "Objects that were read and were not what they should be.";
+
+    CleanHits: Counter "glidefs_clean_hits_total" in Number by [tier]
+        = "Blocks of the store that were found in the clean cache: in memory, or on disk.";
+    CleanMisses: Counter "glidefs_clean_misses_total" in Number by []
+        = "Blocks of the store that readers needed and that were not in the clean cache.";
+    CleanInserted: Counter "glidefs_clean_inserted_bytes_total" in Bytes by []
+        = "Data taken into the clean cache.";
+    CleanFetched: Counter "glidefs_clean_fetched_bytes_total" in Bytes by []
+        = "Bytes read from the store for readers, ahead of them as well, as they are stored.";
+    CleanWritten: Counter "glidefs_clean_written_bytes_total" in Bytes by []
+        = "Bytes the clean cache wrote to its disk.";
+    CleanUnwritten: Counter "glidefs_clean_unwritten_bytes_total" in Bytes by []
+        = "Bytes that left the clean cache's memory and were not written because its disk was busy.";
+    CleanBad: Counter "glidefs_clean_bad_blocks_total" in Number by []
+        = "Blocks of the clean cache that were not what they should be and were fetched again.";
+    CleanErrors: Counter "glidefs_clean_errors_total" in Number by []
+        = "Reads and writes of the clean cache's disk that failed.";
+    CleanMemory: Gauge "glidefs_clean_memory_bytes" in Bytes by []
+        = "Memory the clean cache uses.";
+    CleanDisk: Gauge "glidefs_clean_disk_bytes" in Bytes by []
+        = "Disk space the clean cache uses.";
+    AheadWindows: Counter "glidefs_read_ahead_windows_total" in Number by []
+        = "Windows that were read ahead of sequential readers.";
+    AheadBytes: Counter "glidefs_read_ahead_bytes_total" in Bytes by []
+        = "Bytes that were read ahead, as they are stored.";
+    AheadErrors: Counter "glidefs_read_ahead_errors_total" in Number by []
+        = "Windows that were not read ahead, or only in part, because the store failed.";
+    AheadSkipped: Counter "glidefs_read_ahead_skipped_total" in Number by []
+        = "Windows that were not read ahead because too much was on its way.";
 
     CacheEngine: Gauge "glidefs_cache_engine_info" in Info by [engine]
         = "How the cache appends to its files; always 1.";

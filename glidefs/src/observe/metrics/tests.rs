@@ -138,7 +138,7 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_in_flight_requests{export=\"e\"} 21",
         "glidefs_export_size_bytes{export=\"e\"} 10737418240",
         "glidefs_export_dirty_bytes{export=\"e\"} 4096",
-        "glidefs_export_seconds_at_risk{export=\"e\"} 1.5",
+        "glidefs_export_at_risk_seconds{export=\"e\"} 1.5",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }

@@ -104,6 +104,11 @@ impl Volumes {
         &self.0.store
     }
 
+    /// Where they keep what was read.
+    pub fn clean(&self) -> Option<CleanCache> {
+        self.0.options.clean.clone()
+    }
+
     /// Memory that manifests and pack indexes take, bytes.
     pub fn metadata_bytes(&self) -> usize {
         self.0.metadata.bytes()
