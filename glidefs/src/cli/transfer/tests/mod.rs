@@ -1,0 +1,1 @@
+//! Imports and dumps of ordinary files, and the engine beneath them.
