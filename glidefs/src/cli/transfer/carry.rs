@@ -3,44 +3,84 @@
 //! Invariant: the first signal has the copy stop between two pieces; a second one does not wait for it.
 
 use std::io::{self, IsTerminal};
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
-use super::copy::{CopyError, Options, Report, Source, Target, Watch, copy};
+use super::copy::{Options, Report, Source, Target, Watch, copy};
+use super::fault::CopyError;
 
+/// So many requests to stop end what should not be broken off.
+pub(super) const PATIENCE: u32 = 2;
 /// How often progress is shown.
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Signals that ask to stop. From here on they do not end the process.
+/// Requests to stop. From [`Stop::listen`] on signals do not end the process.
 pub(super) struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
+    requests: UnboundedReceiver<()>,
+    seen: u32,
 }
 
 impl Stop {
-    /// Takes the signals over.
+    /// Takes the signals over: each is a request.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
+        let mut signals = [
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ];
+        let (sender, requests) = unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                let [interrupt, terminate, hangup] = &mut signals;
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+                if sender.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self::new(requests))
     }
 
-    /// Returns when a signal has come.
-    pub async fn requested(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hangup.recv() => {}
+    /// Takes requests from a channel.
+    pub const fn new(requests: UnboundedReceiver<()>) -> Self {
+        Self { requests, seen: 0 }
+    }
+
+    /// Does `work` unless `patience` requests have come, counted from the start.
+    pub async fn unless<T>(&mut self, patience: u32, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                Some(()) = self.requests.recv() => {
+                    self.seen += 1;
+                    if self.seen >= patience {
+                        return None;
+                    }
+                }
+                done = &mut work => return Some(done),
+            }
         }
+    }
+
+    /// Whether there was a request.
+    fn was_requested(&mut self) -> bool {
+        while self.requests.try_recv().is_ok() {
+            self.seen += 1;
+        }
+        self.seen > 0
     }
 }
 
@@ -52,6 +92,9 @@ pub(super) async fn carry(
     is_quiet: bool,
     stop: &mut Stop,
 ) -> Result<Report, CopyError> {
+    if stop.was_requested() {
+        return Err(CopyError::Stopped);
+    }
     let watch = Arc::new(Watch::default());
     let (done, mut end) = oneshot::channel();
     let theirs = Arc::clone(&watch);
@@ -66,15 +109,14 @@ pub(super) async fn carry(
         .map_err(CopyError::Thread)?;
     let bar = Bar::new(options.length_bytes, is_quiet);
     let mut tick = interval(SHOW_INTERVAL);
-    let mut is_stopping = false;
     loop {
         tokio::select! {
             copied = &mut end => return copied.unwrap_or(Err(CopyError::ThreadEnded)),
-            () = stop.requested() => {
-                if is_stopping {
+            Some(()) = stop.requests.recv() => {
+                stop.seen += 1;
+                if stop.seen >= PATIENCE {
                     return Err(CopyError::Stopped);
                 }
-                is_stopping = true;
                 watch.stop();
             }
             _ = tick.tick() => bar.show(watch.done_bytes()),

@@ -25,7 +25,7 @@ pub(super) enum Access {
 }
 
 /// How devices are opened: by [`open`], except in tests.
-pub(super) type Open = fn(&Path, Access) -> io::Result<Disk>;
+pub(super) type Open<'a> = &'a dyn Fn(&Path, Access) -> io::Result<Disk>;
 
 /// Opens a block device past the page cache; through it where that is not possible.
 pub(super) fn open(path: &Path, access: Access) -> io::Result<Disk> {
@@ -45,7 +45,7 @@ pub(super) fn open_export(
     name: &ExportName,
     export: &Export,
     access: Access,
-    open: Open,
+    open: Open<'_>,
 ) -> Result<(Disk, PathBuf), TransferError> {
     let Some(path) = export.device.as_ref().map(PathBuf::from) else {
         let reason = export.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();

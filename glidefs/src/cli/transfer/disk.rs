@@ -13,7 +13,8 @@ use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::unistd::{Whence, lseek};
 
 use super::buffer::Buffer;
-use super::copy::{BLOCK_BYTES, CHUNK_BYTES, CopyError, Piece, Source, Target, block_start, read_error};
+use super::copy::{BLOCK_BYTES, CHUNK_BYTES, Piece, Source, Target, block_start};
+use super::fault::{CopyError, read_error};
 
 /// The page cache is told to forget this much at a time.
 const FORGET_BYTES: u64 = 8 << 20;
@@ -171,7 +172,8 @@ impl Target for Disk {
 }
 
 impl Disk {
-    fn write_zeroes(&mut self, range: Range<u64>) -> io::Result<()> {
+    /// Writes zeroes, where there can be no holes.
+    pub fn write_zeroes(&mut self, range: Range<u64>) -> io::Result<()> {
         let mut zeroes = Buffer::new(CHUNK_BYTES);
         let mut offset = range.start;
         while offset < range.end {

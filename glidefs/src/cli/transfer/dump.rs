@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use super::TransferError;
 use super::args::{DumpArgs, is_standard};
-use super::carry::{Stop, carry};
-use super::copy::{Before, CHUNK_BYTES, CopyError, Options, Report, Target};
+use super::carry::{PATIENCE, Stop, carry};
+use super::copy::{Before, CHUNK_BYTES, Options, Report, Target};
 use super::device::{self, Access};
 use super::disk::Disk;
+use super::fault::CopyError;
 use super::partial::{self, Partial};
 use super::stream::Out;
 use super::summary::Summary;
@@ -26,7 +27,12 @@ use crate::observe::chain;
 use crate::router::{ExportName, NAME_CHARS_MAX, NameError};
 
 /// Dumps as `args` say.
-pub(super) async fn dump(client: &Client, args: DumpArgs, open: device::Open) -> Result<(), CliError> {
+pub(super) async fn dump(
+    client: &Client,
+    args: DumpArgs,
+    open: device::Open<'_>,
+    stop: &mut Stop,
+) -> Result<(), CliError> {
     if !client.is_local() {
         return Err(TransferError::Remote.into());
     }
@@ -36,22 +42,19 @@ pub(super) async fn dump(client: &Client, args: DumpArgs, open: device::Open) ->
     } else if std::io::stdout().is_terminal() {
         return Err(TransferError::Terminal { what: "standard output" }.into());
     }
-    let mut stop = Stop::listen().map_err(TransferError::Signals)?;
     let name = &args.name.name;
     let dumped = match &args.snapshot {
         None => {
             let show = path(name, "");
-            let export: Export = tokio::select! {
-                export = client.get(&show) => export?,
-                () = stop.requested() => return Err(TransferError::StoppedBefore.into()),
-            };
-            dump_export(&args, name, &export, open, &mut stop).await
+            let export = stop.unless(1, client.get::<Export>(&show)).await;
+            let export = export.ok_or(TransferError::StoppedBefore)??;
+            dump_export(&args, name, &export, open, stop).await
         }
-        Some(snapshot) => dump_snapshot(client, &args, snapshot, open, &mut stop).await,
+        Some(snapshot) => dump_snapshot(client, &args, snapshot, open, stop).await,
     };
     let summary = dumped?;
-    let head =
-        format!("{} is a copy of {}", summary.file, summary.snapshot.as_ref().unwrap_or(&summary.export));
+    let of = args.snapshot.as_ref().map(|snapshot| format!("snapshot {snapshot} of ")).unwrap_or_default();
+    let head = format!("{} is a copy of {of}{name}", summary.file);
     if to_stdout {
         // Standard output has the bytes.
         let text =
@@ -66,7 +69,7 @@ async fn dump_snapshot(
     client: &Client,
     args: &DumpArgs,
     snapshot: &ExportName,
-    open: device::Open,
+    open: device::Open<'_>,
     stop: &mut Stop,
 ) -> Result<Summary, CliError> {
     let fork = fork_name(&args.name.name).map_err(TransferError::Name)?;
@@ -77,19 +80,25 @@ async fn dump_snapshot(
         queues: None,
         queue_depth: None,
     };
-    // Not broken off by a signal: a fork that is half made could not be deleted.
-    let dumped = match client.make(&path(&args.name.name, "/fork"), &request).await {
-        Ok((true, export)) => dump_export(args, &fork, &export, open, stop).await,
+    let below = path(&args.name.name, "/fork");
+    // Not broken off by the first signal: what is half made might not be deleted.
+    let dumped = match stop.unless(PATIENCE, client.make(&below, &request)).await {
+        None => return Err(TransferError::ForkUnknown { name: fork }.into()),
+        Some(Ok((true, export))) => dump_export(args, &fork, &export, open, stop).await,
         // It is somebody else's.
-        Ok((false, _)) => return Err(TransferError::ForkTaken { name: fork }.into()),
-        Err(error @ (ClientError::NotRunning { .. } | ClientError::NoPermission { .. })) => {
+        Some(Ok((false, _))) => return Err(TransferError::ForkTaken { name: fork }.into()),
+        Some(Err(error @ (ClientError::NotRunning { .. } | ClientError::NoPermission { .. }))) => {
             return Err(error.into());
         }
         // It may be there all the same.
-        Err(error) => Err(error.into()),
+        Some(Err(error)) => Err(error.into()),
     };
-    let deleted: Result<Deleted, ClientError> = client.delete(&path(&fork, "")).await;
-    let left = deleted.err().map(|source| TransferError::ForkLeft { name: fork, source });
+    let below = path(&fork, "");
+    let left = match stop.unless(PATIENCE, client.delete::<Deleted>(&below)).await {
+        Some(Ok(_)) => None,
+        Some(Err(source)) => Some(TransferError::ForkLeft { name: fork, source }),
+        None => Some(TransferError::ForkUnknown { name: fork }),
+    };
     match (dumped, left) {
         (Ok(_), Some(left)) => Err(left.into()),
         (Err(error), Some(left)) => {
@@ -114,7 +123,7 @@ async fn dump_export(
     args: &DumpArgs,
     name: &ExportName,
     export: &Export,
-    open: device::Open,
+    open: device::Open<'_>,
     stop: &mut Stop,
 ) -> Result<Summary, CliError> {
     let (source, device) = device::open_export(name, export, Access::Read, open)?;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::copy::CopyError;
+use super::fault::CopyError;
 use super::format::Format;
 use crate::cli::client::ClientError;
 use crate::router::{ExportName, NameError, SizeError};
@@ -200,6 +200,14 @@ pub(crate) enum TransferError {
     /// The user stopped it before it began.
     #[error("stopped: nothing was copied")]
     StoppedBefore,
+    /// The user stopped it while the daemon made the export.
+    #[error(
+        "stopped: nothing was copied, but export {name} may have been made: go on with --resume, or delete it"
+    )]
+    StoppedMaking {
+        /// The export.
+        name: ExportName,
+    },
     /// No name could be made for a fork.
     #[error(transparent)]
     Name(NameError),
@@ -217,6 +225,12 @@ pub(crate) enum TransferError {
         /// What went wrong.
         #[source]
         source: ClientError,
+    },
+    /// The user did not wait for the fork to be made or deleted.
+    #[error("stopped: the temporary export {name} may exist, `glidefs export delete {name}` deletes it")]
+    ForkUnknown {
+        /// The fork.
+        name: ExportName,
     },
     /// Signals cannot be waited for.
     #[error("cannot wait for signals")]

@@ -24,7 +24,12 @@ use crate::units::SECTOR_BYTES;
 const EXISTS_OTHERWISE: &str = "exists_with_other_parameters";
 
 /// Imports as `args` say.
-pub(super) async fn import(client: &Client, args: ImportArgs, open: device::Open) -> Result<(), CliError> {
+pub(super) async fn import(
+    client: &Client,
+    args: ImportArgs,
+    open: device::Open<'_>,
+    stop: &mut Stop,
+) -> Result<(), CliError> {
     if !client.is_local() {
         return Err(TransferError::Remote.into());
     }
@@ -34,7 +39,8 @@ pub(super) async fn import(client: &Client, args: ImportArgs, open: device::Open
         Image::open(&args.file, args.force_raw)?
     };
     let size = export_size(&args, image.length_bytes)?;
-    let (export, before) = make(client, &args, size).await?;
+    let made = stop.unless(1, make(client, &args, size)).await;
+    let (export, before) = made.ok_or_else(|| TransferError::StoppedMaking { name: args.name.clone() })??;
     let opened = device::open_export(&args.name, &export, Access::Write, open);
     let (target, device) = match opened {
         Ok(opened) => opened,
@@ -46,10 +52,9 @@ pub(super) async fn import(client: &Client, args: ImportArgs, open: device::Open
             return Err(error.into());
         }
     };
-    let mut stop = Stop::listen().map_err(TransferError::Signals)?;
     let started = Instant::now();
     let options = Options { length_bytes: size.bytes(), chunk_bytes: CHUNK_BYTES, before };
-    let copied = carry(image.source, Box::new(target), options, args.output.json, &mut stop).await;
+    let copied = carry(image.source, Box::new(target), options, args.output.json, stop).await;
     let report = copied.map_err(|source| TransferError::Copy {
         from: args.file.display().to_string(),
         to: device.display().to_string(),
@@ -59,10 +64,8 @@ pub(super) async fn import(client: &Client, args: ImportArgs, open: device::Open
     let mut flushed_sequence_number = None;
     if args.flush {
         let flushed_path = path(&args.name, "/flush");
-        let flushed: Flushed = tokio::select! {
-            flushed = client.post(&flushed_path, &()) => flushed?,
-            () = stop.requested() => return Err(TransferError::StoppedFlush.into()),
-        };
+        let flushed = stop.unless(1, client.post::<Flushed>(&flushed_path, &())).await;
+        let flushed = flushed.ok_or(TransferError::StoppedFlush)??;
         flushed_sequence_number = Some(flushed.sequence_number);
     }
     let summary = Summary {

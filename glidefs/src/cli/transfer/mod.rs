@@ -11,6 +11,7 @@ mod device;
 mod disk;
 mod dump;
 mod error;
+mod fault;
 mod format;
 mod image;
 mod import;
@@ -21,16 +22,19 @@ mod summary;
 mod tests;
 
 pub(super) use self::args::{DumpArgs, ImportArgs};
+use self::carry::Stop;
 pub(super) use self::error::TransferError;
 use super::CliError;
 use super::client::Client;
 
 /// `glidefs import`
 pub(super) async fn import(client: &Client, args: ImportArgs) -> Result<(), CliError> {
-    import::import(client, args, device::open).await
+    let mut stop = Stop::listen().map_err(TransferError::Signals)?;
+    import::import(client, args, &device::open, &mut stop).await
 }
 
 /// `glidefs export dump`
 pub(super) async fn dump(client: &Client, args: DumpArgs) -> Result<(), CliError> {
-    dump::dump(client, args, device::open).await
+    let mut stop = Stop::listen().map_err(TransferError::Signals)?;
+    dump::dump(client, args, &device::open, &mut stop).await
 }

@@ -158,6 +158,8 @@ mod tests {
         let mut content = vec![0; 8192];
         disk.read_exact(&mut content, 0).unwrap();
         assert_eq!((disk.length_bytes(), before, content), (8192, Before::Something, vec![7; 8192]));
+        // It shares the lock.
+        drop(disk);
         left();
         let (_, disk, before) = open(&file, true, false).unwrap();
         assert_eq!((disk.length_bytes(), before), (8192, Before::Zeroes));

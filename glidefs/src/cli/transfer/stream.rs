@@ -5,7 +5,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 
-use super::copy::{BLOCK_BYTES, CopyError, Piece, Source, Target, read_error};
+use super::copy::{BLOCK_BYTES, Piece, Source, Target};
+use super::fault::{CopyError, read_error};
 
 /// Something that is read to its end.
 #[derive(Debug)]
