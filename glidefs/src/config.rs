@@ -126,6 +126,8 @@ pub struct Store {
     pub flush_age: TimeSpan,
     /// Data not in the store at which an export is flushed.
     pub flush_size: ByteSize,
+    /// How long a daemon that removes its devices waits for the store before it ends.
+    pub drain_timeout: TimeSpan,
     /// How often the store is searched for what nothing uses; 0 for never.
     pub gc_interval: TimeSpan,
 }
@@ -137,6 +139,7 @@ impl Default for Store {
             flush_interval: TimeSpan(Duration::from_secs(2)),
             flush_age: TimeSpan(Duration::from_secs(30)),
             flush_size: ByteSize(32 << 20),
+            drain_timeout: TimeSpan(Duration::from_secs(30)),
             gc_interval: TimeSpan(Duration::from_hours(12)),
         }
     }
@@ -388,6 +391,8 @@ impl Config {
         let shortest = TimeSpan(Duration::from_millis(10));
         span_within("store", "flush_interval", self.store.flush_interval, shortest..=minutes(60))?;
         span_within("store", "flush_age", self.store.flush_age, shortest..=minutes(24 * 60))?;
+        let any = TimeSpan(Duration::ZERO);
+        span_within("store", "drain_timeout", self.store.drain_timeout, any..=minutes(60))?;
         if !self.store.gc_interval.0.is_zero() {
             span_within("store", "gc_interval", self.store.gc_interval, minutes(10)..=minutes(30 * 24 * 60))?;
         }

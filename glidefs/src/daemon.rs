@@ -7,6 +7,8 @@
 //! asked for), the process ends; requests in flight are issued again by the kernel to the next daemon.
 
 mod figures;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use std::io;
@@ -23,7 +25,7 @@ use tokio::sync::watch;
 use self::figures::Parts;
 use self::volumes::{DaemonVolumes, StoreSide};
 use crate::api::{self, Listeners, Readiness, ServeError, Token, TokenError};
-use crate::cache::{self, Cache, CacheError, Directory, Known, Link, MonotonicClock, Triggers};
+use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
 use crate::store::gc::GcOptions;
@@ -47,6 +49,8 @@ const RECOVERY_PARALLEL_MAX: usize = 8;
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the start waits for the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause before exports that could not be brought to the store are tried again.
+const BRING_PAUSE: Duration = Duration::from_mins(5);
 /// How long a worker may take to answer a ping before the watchdog is no longer fed.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -157,7 +161,7 @@ fn connect_store(
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let volumes = store::volume::Volumes::new(store, VolumesOptions::new(cache.writer()));
-    let link = Link::new(runtime.handle().clone());
+    let link = cache.link(runtime.handle().clone());
     let triggers = Triggers {
         size_bytes: config.store.flush_size.0,
         age: config.store.flush_age.0,
@@ -263,7 +267,7 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         .filter(|_| !config.store.gc_interval.0.is_zero())
         .map(|stats| tokio::spawn(collect(Arc::clone(&parts.router), stats, config.store.gc_interval.0)));
 
-    let begin = Arc::clone(&parts.router);
+    let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
     let recovering = tokio::spawn(async move {
         let recovery = begin.start().await;
         tracing::info!(
@@ -276,6 +280,9 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         );
         ready.set();
         notify(&[NotifyState::Ready]);
+        if has_store {
+            bring_to_store(begin).await;
+        }
     });
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
@@ -292,6 +299,7 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
                 "some devices could not be removed; they wait for the next daemon"
             );
         }
+        drain(&parts.router, config.store.drain_timeout.0).await;
     }
     watchdog.abort();
     if let Some(collecting) = collecting {
@@ -305,6 +313,33 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         Err(error) => tracing::warn!(error = %error, "the API's task failed"),
     }
     Ok(())
+}
+
+/// Has everything brought to the store, as far as there is time: the host may be given up.
+async fn drain(router: &Router, patience: Duration) {
+    match tokio::time::timeout(patience, router.drain()).await {
+        Ok((0, failed)) if failed.is_empty() => {}
+        Ok((exports, failed)) => {
+            for error in &failed {
+                tracing::warn!(
+                    error = error as &dyn std::error::Error,
+                    "an export is not in the store as a whole"
+                );
+            }
+            tracing::info!(exports, "everything of these exports is in the store");
+        }
+        Err(_) => tracing::warn!(
+            seconds = patience.as_secs(),
+            "store.drain_timeout is over, and not everything is in the store; what is missing stays in cache.dir"
+        ),
+    }
+}
+
+/// Brings exports to the store that were made before there was one. The store may be away, so it is tried until it is done.
+async fn bring_to_store(router: Arc<Router>) {
+    while router.bring_to_store().await > 0 {
+        tokio::time::sleep(BRING_PAUSE).await;
+    }
 }
 
 /// Removes from the store what nothing uses any more, from time to time. A host that creates nothing in the store asks

@@ -85,7 +85,9 @@ impl From<RouterError> for ApiError {
         let (status, code) = match &error {
             RouterError::Name(_) => (StatusCode::BAD_REQUEST, "bad_name"),
             RouterError::Size(_) => (StatusCode::BAD_REQUEST, "bad_size"),
-            RouterError::Parameter { .. } | RouterError::Collect(GcError::GraceTooShort { .. }) => {
+            RouterError::Parameter { .. }
+            | RouterError::Bound { .. }
+            | RouterError::Collect(GcError::GraceTooShort { .. }) => {
                 (StatusCode::BAD_REQUEST, "bad_parameter")
             }
             RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
@@ -95,6 +97,8 @@ impl From<RouterError> for ApiError {
             RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
             RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
+            RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
+            RouterError::NotDetached { .. } => (StatusCode::CONFLICT, "not_detached"),
             RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, "ids_exhausted"),
             RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             RouterError::Device { source, .. } | RouterError::SizeNotTold { source, .. } => {

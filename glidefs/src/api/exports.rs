@@ -1,15 +1,17 @@
 //! The routes under `/v1/exports`.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
 use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::wire::{
-    CreateRequest, Deleted, Durability, ErrorBody, Export, Flushed, ForkRequest, OpenRequest, ResizeRequest,
+    CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed, ForkRequest,
+    OpenRequest, ResizeRequest, RollbackRequest,
 };
+use crate::observe::chain;
 use crate::router::{
     self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError, Source,
 };
@@ -162,11 +164,16 @@ async fn create_from(
     Ok((status, Json(created.info.into())))
 }
 
-/// Bring everything that was acknowledged to the store. Answers when it is there.
+/// Bring everything that was acknowledged to the store. Answers when it is there, unless it is told not to wait.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/flush", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    post, path = "/v1/exports/{name}/flush", tag = "exports",
+    params(
+        ("name" = String, Path, description = "Its name."),
+        ("wait" = Option<bool>, Query, description = "Whether to wait until it is in the store; true when left out."),
+    ),
     responses(
         (status = 200, description = "It is in the store.", body = Flushed),
+        (status = 202, description = "It is on its way; the answer says what is there already.", body = Flushed),
         (status = 404, description = "There is none of that name.", body = ErrorBody),
         (status = 409, description = "There is no store, or another host has the export.", body = ErrorBody),
     )
@@ -174,9 +181,44 @@ async fn create_from(
 pub(super) async fn flush(
     State(state): State<AppState>,
     name: NameInPath,
-) -> Result<Json<Flushed>, ApiError> {
-    let flushed = state.router.flush(name.0.as_str()).await?;
-    Ok(Json(Flushed { name: name.0.to_string(), sequence_number: flushed.0 }))
+    Query(FlushQuery { wait }): Query<FlushQuery>,
+) -> Result<(StatusCode, Json<Flushed>), ApiError> {
+    let (status, flushed) = if wait {
+        (StatusCode::OK, state.router.flush(name.0.as_str()).await?)
+    } else {
+        (StatusCode::ACCEPTED, state.router.begin_flush(name.0.as_str())?)
+    };
+    Ok((status, Json(Flushed { name: name.0.to_string(), sequence_number: flushed.0 })))
+}
+
+/// Bring everything that any export has acknowledged to the store, before the host is given up. Answers when it is there.
+#[utoipa::path(
+    post, path = "/v1/drain", tag = "exports",
+    responses((status = 200, description = "What became of it.", body = Drained))
+)]
+pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
+    let (flushed, failed) = state.router.drain().await;
+    Json(Drained { flushed, failed: failed.iter().map(|error| chain(error)).collect() })
+}
+
+/// Give a detached export the content and size that a snapshot kept. What was written since is given up.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/rollback", tag = "snapshots",
+    params(("name" = String, Path, description = "Its name.")), request_body = RollbackRequest,
+    responses(
+        (status = 200, description = "It has the snapshot's content.", body = Export),
+        (status = 404, description = "There is none of that name, or no such snapshot.", body = ErrorBody),
+        (status = 409, description = "It has a device, or there is no store.", body = ErrorBody),
+        (status = "5XX", description = "The store failed: roll back again.", body = ErrorBody),
+    )
+)]
+pub(super) async fn rollback(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<RollbackRequest>,
+) -> Result<Json<Export>, ApiError> {
+    let snapshot = ExportName::new(&request.snapshot)?;
+    Ok(Json(state.router.rollback(name.0.as_str(), snapshot).await?.into()))
 }
 
 /// Make an export larger while it is used.

@@ -79,6 +79,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(exports::open))
         .routes(routes!(exports::fork))
         .routes(routes!(exports::flush))
+        .routes(routes!(exports::drain))
+        .routes(routes!(exports::rollback))
         .routes(routes!(stored::create, stored::list))
         .routes(routes!(stored::delete))
         .routes(routes!(stored::volumes))

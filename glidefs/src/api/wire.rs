@@ -2,13 +2,15 @@
 //!
 //! Invariant: fields are added, never renamed; requests with fields that are not known are refused.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 
 use super::timestamp::rfc3339;
-use crate::cache;
+use crate::cache::{self, Bound};
 use crate::config::ByteSize;
 use crate::router::ExportInfo;
 
@@ -30,15 +32,22 @@ impl utoipa::PartialSchema for Size {
 
 impl ToSchema for Size {}
 
-/// What an acknowledged FLUSH survives.
+/// What an acknowledged FLUSH survives, and how much may be lost with the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Durability {
     /// Loss of power.
     #[default]
     Local,
     /// Loss of the host: FLUSH waits for the store.
     Store,
+    /// Loss of power; and no more than this is lost with the host: writes are slowed, and wait, before it could be.
+    Bounded {
+        /// Bytes that are not in the store, at most.
+        max_bytes: u64,
+        /// No write is acknowledged while one that was acknowledged so many seconds ago is not in the store.
+        max_age_seconds: u64,
+    },
 }
 
 impl From<Durability> for cache::Durability {
@@ -46,6 +55,21 @@ impl From<Durability> for cache::Durability {
         match durability {
             Durability::Local => Self::Local,
             Durability::Store => Self::Store,
+            Durability::Bounded { max_bytes, max_age_seconds } => {
+                Self::Bounded(Bound { max_bytes, max_age: Duration::from_secs(max_age_seconds) })
+            }
+        }
+    }
+}
+
+impl From<cache::Durability> for Durability {
+    fn from(durability: cache::Durability) -> Self {
+        match durability {
+            cache::Durability::Local => Self::Local,
+            cache::Durability::Store => Self::Store,
+            cache::Durability::Bounded(Bound { max_bytes, max_age }) => {
+                Self::Bounded { max_bytes, max_age_seconds: max_age.as_secs() }
+            }
         }
     }
 }
@@ -111,6 +135,37 @@ pub struct Flushed {
     pub name: String,
     /// Every write up to this one of its history is in the store.
     pub sequence_number: u64,
+}
+
+/// How to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlushQuery {
+    /// Whether the answer waits until all of it is in the store.
+    pub wait: bool,
+}
+
+impl Default for FlushQuery {
+    fn default() -> Self {
+        Self { wait: true }
+    }
+}
+
+/// What became of flushing everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drained {
+    /// Exports all of which is in the store.
+    pub flushed: usize,
+    /// Why others are not.
+    pub failed: Vec<String>,
+}
+
+/// Asks for an export to go back to a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RollbackRequest {
+    /// The snapshot.
+    pub snapshot: String,
 }
 
 /// Asks for a snapshot.
@@ -224,10 +279,7 @@ impl From<ExportInfo> for Export {
             queues: info.queues,
             queue_depth: info.queue_depth,
             created: rfc3339(info.created_unix_millis),
-            durability: match info.durability {
-                cache::Durability::Local => Durability::Local,
-                cache::Durability::Store => Durability::Store,
-            },
+            durability: info.durability.into(),
         }
     }
 }

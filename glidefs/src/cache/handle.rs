@@ -22,7 +22,7 @@ use super::slots::{Event, Slots, State};
 use super::stats::{CacheStats, ShardStats};
 use super::volume::Volume;
 use crate::store::WriterId;
-use crate::units::ExportId;
+use crate::units::{ExportId, Seq};
 
 /// What happens to writes when the cache is full and nothing can be moved out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,6 +157,11 @@ impl Cache {
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
+    /// What ties volumes of this cache to a store, whose work is done on `runtime`.
+    pub fn link(&self, runtime: tokio::runtime::Handle) -> Arc<Link> {
+        Link::new(runtime, Arc::clone(&self.shared.clock))
+    }
+
     /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
     pub fn flusher(&self, link: Arc<Link>, triggers: Triggers) -> Flusher {
         self.shared.store.store(true, Ordering::Relaxed);
@@ -166,6 +171,13 @@ impl Cache {
     /// The data of export `id`: what was recovered, or an empty volume.
     pub fn volume(&self, id: ExportId) -> Arc<Volume> {
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
+    }
+
+    /// The data of a new export `id`, whose history in the store goes up to `flushed`: nothing of it is here, and its sequence
+    /// numbers go on from there, so that none is given out twice.
+    pub fn begin(&self, id: ExportId, flushed: Seq) -> Arc<Volume> {
+        let begin = || Arc::new(Volume::at(id, crate::cache::Marks { flushed, evicted: Seq(0) }));
+        Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
     }
 
     /// Forgets all data of export `id`, for ever: the id must not be used again, not even after a restart.

@@ -31,6 +31,8 @@
 
 pub mod directory;
 pub mod disk;
+#[cfg(test)]
+pub(crate) mod driver;
 pub mod error;
 mod flush;
 pub mod format;
@@ -55,7 +57,7 @@ mod volume;
 pub use directory::Directory;
 pub use disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};
 pub use error::{CacheError, IoError};
-pub use flush::{Book, Durability, Fill, Flusher, Link, Triggers};
+pub use flush::{Book, Bound, Durability, Fill, Flusher, Link, Pace, Triggers};
 pub use handle::{Cache, Known, OnFull, Options, Recovered};
 pub use handoff::Hook;
 pub use keeper::Keeper;

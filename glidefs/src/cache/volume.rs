@@ -6,9 +6,10 @@
 //! a cut is complete when every write it covers has been appended or has failed.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::error::IoError;
-use super::flush::{Durability, Fill, Link, Tie};
+use super::flush::{Durability, Fill, Link, Pace, Tie, Triggers};
 use super::index::{Backing, Extent, Piece};
 use super::layers::{Layers, Marks};
 use super::slots::{Slots, Stability};
@@ -36,6 +37,11 @@ struct Inner {
     under_way_in_cut: u64,
     /// The next FLUSH makes a cut.
     cut_at_flush: bool,
+    /// When the oldest of what is not in a cut was appended, and of what is in the cut. None without a store.
+    active_since: Option<Duration>,
+    cut_since: Option<Duration>,
+    /// Bytes of writes that were told to go on and have not ended. Counted only where there is a bound.
+    promised_bytes: u64,
     unsynced: Vec<Place>,
     removed: bool,
 }
@@ -70,6 +76,9 @@ pub struct VolumeFigures {
     pub last_seq: Seq,
     /// Everything up to here is in the store.
     pub flushed: Seq,
+    /// How long the oldest data that is not in the store has been here; zero when there is none, or no store. What was here
+    /// when the daemon started counts from then on.
+    pub at_risk_for: Duration,
 }
 
 /// How far a cut is.
@@ -115,6 +124,7 @@ impl Volume {
             clean_bytes: inner.layers.clean_bytes(),
             last_seq: Seq(inner.last_seq),
             flushed: inner.layers.flushed(),
+            at_risk_for: inner.at_risk_for(self.tie.get()),
         }
     }
 
@@ -124,7 +134,7 @@ impl Volume {
     }
 
     /// Ties the volume to `remote`, its counterpart in the store, which knows `stored_sectors` of its `size_sectors`. What it
-    /// holds already is flushed like new data. Call it before the first request, and once.
+    /// holds already is flushed like new data. Call it once: before the first request, or when all of it was written here.
     pub fn tie_to(
         &self,
         remote: crate::store::volume::Volume,
@@ -135,6 +145,9 @@ impl Volume {
         let tied = self.tie.set(Tie::new(remote, link, size_sectors, stored_sectors));
         debug_assert!(tied.is_ok(), "tied twice");
         if self.has_to_flush() {
+            if let Some(tie) = self.tie.get() {
+                self.lock().active_since.get_or_insert_with(|| tie.now());
+            }
             self.announce();
         }
     }
@@ -149,6 +162,14 @@ impl Volume {
         if let Some(tie) = self.tie.get() {
             tie.set_size(size_sectors);
             tie.ask(self.id);
+        }
+    }
+
+    /// Notes that the store has made the volume another one, of this size in sectors, while there was nothing of it here.
+    pub fn replaced(&self, size_sectors: u64) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_size(size_sectors);
+            tie.stored_size(size_sectors);
         }
     }
 
@@ -177,6 +198,13 @@ impl Volume {
         }
     }
 
+    /// Has everything that was acknowledged flushed as soon as possible.
+    pub fn ask_flush(&self) {
+        if let Some(tie) = self.tie.get() {
+            tie.ask(self.id);
+        }
+    }
+
     /// Says what a FLUSH is to survive. Without a store that is always the same.
     pub fn set_durability(&self, durability: Durability) {
         if let Some(tie) = self.tie.get() {
@@ -187,6 +215,38 @@ impl Volume {
     /// Whether FLUSH waits for the store.
     pub(super) fn waits_for_store(&self) -> bool {
         self.tie.get().is_some_and(Tie::waits)
+    }
+
+    /// When a WRITE of `bytes` may go on without more being at risk than is allowed; 0 for zeroes. `paused` says that it has
+    /// paused already. What may go on is promised: call [`Self::settled`] when it has ended.
+    pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
+        let Some(tie) = self.tie.get() else { return Pace::Go };
+        let Some(bound) = tie.bound().filter(|_| !tie.is_fenced()) else { return Pace::Go };
+        let mut inner = self.lock();
+        let promised = inner.promised_bytes.saturating_add(bytes);
+        let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
+        let pace = match bound.pace(at_risk, inner.at_risk_for(Some(tie))) {
+            Pace::Pause(_) if paused => Pace::Go,
+            pace => pace,
+        };
+        if pace == Pace::Go {
+            inner.promised_bytes = promised;
+        }
+        pace
+    }
+
+    /// Takes note that a WRITE of `bytes` that [`Self::pace`] let go on has ended.
+    pub fn settled(&self, bytes: u64) {
+        if self.tie.get().is_some_and(|tie| tie.bound().is_some()) {
+            let mut inner = self.lock();
+            inner.promised_bytes = inner.promised_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// When to cut it: `triggers`, or sooner where little may be at risk.
+    pub(super) fn triggers(&self, triggers: &Triggers) -> Triggers {
+        let bound = self.tie.get().and_then(Tie::bound);
+        bound.map_or(*triggers, |bound| bound.sooner(triggers))
     }
 
     /// Whether the store has everything up to `seq`; an error when it never will. Otherwise it is asked to be flushed.
@@ -257,6 +317,11 @@ impl Volume {
         inner.landed(first, extents.len() as u64);
         for extent in extents {
             inner.layers.insert(slots, extent);
+        }
+        if let Some(tie) = self.tie.get() {
+            let in_cut = first <= inner.layers.cut();
+            let since = if in_cut { &mut inner.cut_since } else { &mut inner.active_since };
+            since.get_or_insert_with(|| tie.now());
         }
         inner.remember(slots, place);
         let announce = was_empty && !inner.layers.is_active_empty();
@@ -400,12 +465,20 @@ impl Volume {
 
     /// Takes note that the store has some of the cut's extents, up to `count`; `true` when there are no more.
     pub(super) fn thaw_some(&self, slots: &Slots, count: usize) -> bool {
-        self.lock().layers.thaw_some(slots, count)
+        let mut inner = self.lock();
+        let all = inner.layers.thaw_some(slots, count);
+        if all {
+            inner.cut_since = None;
+        }
+        all
     }
 
     /// Takes the cut back. What it held is cut again later.
     pub(super) fn undo_cut(&self, slots: &Slots) {
-        self.lock().layers.undo(slots);
+        let mut inner = self.lock();
+        inner.layers.undo(slots);
+        inner.active_since = inner.cut_since.take().or(inner.active_since);
+        drop(inner);
         self.announce();
     }
 
@@ -428,8 +501,15 @@ impl Inner {
         self.layers.cut() == self.layers.flushed()
     }
 
+    /// How long the oldest data has not been in the store.
+    fn at_risk_for(&self, tie: Option<&Tie>) -> Duration {
+        let since = self.cut_since.or(self.active_since);
+        since.zip(tie).map_or(Duration::ZERO, |(since, tie)| tie.now().saturating_sub(since))
+    }
+
     fn freeze(&mut self) {
         self.cut_at_flush = false;
+        self.cut_since = self.active_since.take();
         self.under_way_in_cut = self.under_way;
         self.layers.freeze(Seq(self.last_seq));
     }

@@ -93,6 +93,12 @@ pub(super) enum Command {
         written. An import that was cut off is finished by the same command with --resume; run again, it changes nothing. \
         Other formats are made raw with `qemu-img convert -O raw`.")]
     Import(Box<ImportArgs>),
+    /// Bring everything that any export has acknowledged to the store, and wait until it is there
+    #[command(after_help = "Example:\n  glidefs drain && poweroff      before a host is given up")]
+    Drain {
+        #[command(flatten)]
+        output: Output,
+    },
     /// Remove from the store what nothing uses any more
     #[command(after_help = "Examples:\n  \
         glidefs gc --dry-run\n  \
@@ -188,10 +194,18 @@ pub(super) enum ExportCommand {
         output: Output,
     },
     /// Bring everything that was acknowledged to the store, and wait until it is there
-    #[command(after_help = "Example:\n  glidefs export flush vm-1")]
+    #[command(
+        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 vm-2 --no-wait"
+    )]
     Flush {
         #[command(flatten)]
         names: Names,
+        /// Wait until it is there, as it does anyway
+        #[arg(long, hide = true, conflicts_with = "no_wait")]
+        wait: bool,
+        /// Only have it begin
+        #[arg(long)]
+        no_wait: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -277,6 +291,16 @@ pub(super) enum SnapshotCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Give an export the content and size that a snapshot kept
+    #[command(after_help = "Examples:\n  \
+        glidefs export detach vm-1 && glidefs snapshot rollback vm-1 before-upgrade && glidefs export attach vm-1\n\n\
+        The export must be detached. What was written since is given up: make a snapshot of it first if it may be wanted.")]
+    Rollback {
+        #[command(flatten)]
+        snapshot: SnapshotName,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Give a snapshot up
     #[command(after_help = "Deleting what does not exist is no error.")]
     Delete {
@@ -301,8 +325,8 @@ pub(super) struct SnapshotName {
 /// What a new export is like, besides its content.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Device {
-    /// What an acknowledged FLUSH survives: loss of power, or loss of the host
-    #[arg(long, value_parser = durability, value_name = "local|store", default_value = "local")]
+    /// What an acknowledged FLUSH survives: loss of power (local), or of the host (store); or how much may be lost with the host
+    #[arg(long, value_parser = durability, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
     pub durability: Durability,
     /// Queues of the device [default: as configured]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
@@ -338,8 +362,14 @@ fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "local" => Ok(Durability::Local),
         "store" => Ok(Durability::Store),
-        _ => Err("use local or store".into()),
+        _ => bounded(text).ok_or_else(|| "use local, store, or as bounded:64MiB,30s".into()),
     }
+}
+
+fn bounded(text: &str) -> Option<Durability> {
+    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
+    let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
+    Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
 }
 
 pub(super) fn size(text: &str) -> Result<ExportSize, String> {

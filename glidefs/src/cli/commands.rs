@@ -12,8 +12,8 @@ use super::args::{Cli, ExportCommand, Output, SnapshotCommand};
 use super::client::{Client, ClientError};
 use super::{CliError, emit, print, transfer};
 use crate::api::wire::{
-    CreateRequest, Deleted, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OpenRequest, ResizeRequest,
-    Size, Snapshot, SnapshotRequest, Status, StoredExport,
+    CreateRequest, Deleted, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OpenRequest,
+    ResizeRequest, RollbackRequest, Size, Snapshot, SnapshotRequest, Status, StoredExport,
 };
 use crate::config::keys::commented_config;
 use crate::config::{ByteSize, TimeSpan};
@@ -103,8 +103,9 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let export: Export = client.post(&path(&name.name, "/fork"), &request).await?;
             answer(output.json, &export, print::export)
         }
-        ExportCommand::Flush { names, output } => {
-            let flush = |name: ExportName| async move { client.post(&path(&name, "/flush"), &()).await };
+        ExportCommand::Flush { names, wait: _, no_wait, output } => {
+            let below = if no_wait { "/flush?wait=false" } else { "/flush" };
+            let flush = |name: ExportName| async move { client.post(&path(&name, below), &()).await };
             let flushed: Vec<Flushed> = for_each(names.names, flush).await?;
             let lines =
                 |flushed: &[Flushed]| flushed.iter().map(print::flushed).collect::<Vec<_>>().join("\n");
@@ -161,11 +162,27 @@ pub(super) async fn snapshot(client: &Client, command: SnapshotCommand) -> Resul
             let snapshots: Vec<Snapshot> = client.get(&path(&name.name, "/snapshots")).await?;
             answer(output.json, &snapshots, |snapshots| print::snapshots(snapshots))
         }
+        SnapshotCommand::Rollback { snapshot, output } => {
+            let request = RollbackRequest { snapshot: snapshot.snapshot.to_string() };
+            let export: Export = client.post(&path(&snapshot.name, "/rollback"), &request).await?;
+            answer(output.json, &export, print::export)
+        }
         SnapshotCommand::Delete { snapshot, output } => {
             let below = format!("/snapshots/{}", snapshot.snapshot);
             let deleted: Deleted = client.delete(&path(&snapshot.name, &below)).await?;
             answer(output.json, &deleted, print::deleted)
         }
+    }
+}
+
+/// `glidefs drain`
+pub(super) async fn drain(client: &Client, output: Output) -> Result<(), CliError> {
+    let drained: Drained = client.post("/v1/drain", &()).await?;
+    answer(output.json, &drained, print::drained)?;
+    if drained.failed.is_empty() {
+        Ok(())
+    } else {
+        Err(CliError::NotDrained { exports: drained.failed.len() })
     }
 }
 

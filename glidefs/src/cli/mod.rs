@@ -41,6 +41,12 @@ enum CliError {
     /// The daemon ended with an error.
     #[error("the daemon failed")]
     Daemon(#[source] Box<dyn Error>),
+    /// Something of some exports is not in the store.
+    #[error("{exports} exports are not in the store as a whole")]
+    NotDrained {
+        /// How many.
+        exports: usize,
+    },
     /// A file is in the way.
     #[error("{path} exists: use --force to replace it")]
     Exists {
@@ -123,6 +129,9 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         }
         Command::Import(args) => {
             with_client(&cli.daemon, async |client| transfer::import(client, *args).await)
+        }
+        Command::Drain { output } => {
+            with_client(&cli.daemon, async |client| commands::drain(client, output).await)
         }
         Command::Gc { dry_run, grace, output } => {
             with_client(&cli.daemon, async |client| commands::gc(client, dry_run, grace, output).await)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
-    Deleted, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status, StoredExport,
+    Deleted, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status, StoredExport,
 };
 
 /// A number of bytes, to three digits or so.
@@ -59,7 +59,7 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["size", &format!("{} ({} bytes)", bytes(export.size_bytes), export.size_bytes)]);
     table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
     table.add_row(["state", &export.state]);
-    table.add_row(["durability", if export.durability == Durability::Store { "store" } else { "local" }]);
+    table.add_row(["durability", &durability(export.durability)]);
     if let Some(reason) = &export.reason {
         table.add_row(["reason", reason]);
     }
@@ -67,6 +67,16 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["id", &export.id.to_string()]);
     table.add_row(["created", &export.created]);
     table.trim_fmt()
+}
+
+fn durability(durability: Durability) -> String {
+    match durability {
+        Durability::Local => "local".into(),
+        Durability::Store => "store".into(),
+        Durability::Bounded { max_bytes, max_age_seconds } => {
+            format!("bounded: {}, {max_age_seconds} s", bytes(max_bytes))
+        }
+    }
 }
 
 /// What became of a deletion.
@@ -81,6 +91,13 @@ pub(super) fn deleted(deleted: &Deleted) -> String {
 /// What became of a flush.
 pub(super) fn flushed(flushed: &Flushed) -> String {
     format!("{}: everything up to write {} is in the store", flushed.name, flushed.sequence_number)
+}
+
+/// What became of flushing everything.
+pub(super) fn drained(drained: &Drained) -> String {
+    let mut lines = vec![format!("everything of {} exports is in the store", drained.flushed)];
+    lines.extend(drained.failed.iter().cloned());
+    lines.join("\n")
 }
 
 /// Snapshots, a line each.

@@ -111,6 +111,12 @@ pub const SECTIONS: &[Section] = &[
                 "An export is flushed when it has this much data that are not in the store.",
             ),
             key(
+                "drain_timeout",
+                "\"30s\"",
+                "0s to 1h",
+                "A daemon that removes its devices when it stops waits so long for the store to have everything. systemd's TimeoutStopSec must be longer.",
+            ),
+            key(
                 "gc_interval",
                 "\"12h\"",
                 "10min to 720h, or 0s for never",

@@ -58,11 +58,16 @@ impl Parts {
         let registry = Registry::new();
         let router = Arc::clone(&self.router);
         registry.register(metrics::exports(move || {
-            let figures = |export: Arc<crate::export::Export>| metrics::ExportFigures {
-                name: export.name().to_owned(),
-                size_bytes: export.size_bytes(),
-                dirty_bytes: Some(export.volume().figures().dirty_bytes),
-                queues: export.all_stats(),
+            let figures = |export: Arc<crate::export::Export>| {
+                let volume = export.volume().figures();
+                let at_risk_nanos = u64::try_from(volume.at_risk_for.as_nanos()).unwrap_or(u64::MAX);
+                metrics::ExportFigures {
+                    name: export.name().to_owned(),
+                    size_bytes: export.size_bytes(),
+                    dirty_bytes: Some(volume.dirty_bytes),
+                    at_risk_nanos: export.volume().remote().map(|_| at_risk_nanos),
+                    queues: export.all_stats(),
+                }
             };
             router.exports().into_iter().map(figures).collect()
         }));

@@ -86,15 +86,23 @@ impl DaemonVolumes {
 
 impl Volumes for DaemonVolumes {
     fn volume(&self, id: ExportId, size_bytes: u64, counterpart: Option<&Resume>) -> Arc<Volume> {
-        let volume = self.cache.volume(id);
+        let volume = match counterpart {
+            Some(resume) => self.cache.begin(id, resume.cut),
+            None => self.cache.volume(id),
+        };
         let Some(side) = &self.store else { return volume };
         let loaded = side.resumes.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(resume) = counterpart.or(loaded.as_ref()) {
-            let remote = side.volumes.resume(resume);
-            let link = Arc::clone(&side.link);
-            volume.tie_to(remote, link, size_bytes / SECTOR_BYTES, resume.size_sectors);
+            self.tie(&volume, size_bytes, resume);
         }
         volume
+    }
+
+    fn tie(&self, volume: &Volume, size_bytes: u64, counterpart: &Resume) {
+        let Some(side) = &self.store else { return };
+        let remote = side.volumes.resume(counterpart);
+        let link = Arc::clone(&side.link);
+        volume.tie_to(remote, link, size_bytes / SECTOR_BYTES, counterpart.size_sectors);
     }
 
     fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
@@ -139,5 +147,86 @@ impl Volumes for DaemonVolumes {
 
     fn remove(&self, id: ExportId) {
         self.cache.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Book, Directory, Known, Marks, MonotonicClock, OnFull, Options};
+    use crate::router::ExportSize;
+    use crate::store::volume::{Volumes as StoreVolumes, VolumesOptions};
+    use crate::store::{Backend, Store, StoreOptions, StoreUrl, WriterId};
+    use crate::units::Seq;
+
+    #[derive(Debug)]
+    struct NoBook;
+
+    impl Book for NoBook {
+        fn evicted(&self, _marks: &[(ExportId, Seq)]) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn flushed(&self, _export: ExportId, _resume: &Resume) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[derive(Debug)]
+    struct Empty(Seq);
+
+    impl store::volume::CutSource for Empty {
+        fn seq(&self) -> Seq {
+            self.0
+        }
+
+        fn extents(&self) -> &[store::volume::CutExtent] {
+            &[]
+        }
+
+        fn read(
+            &self,
+            _: crate::units::SectorRange,
+            _: &mut [u8],
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
+        let backend = Backend::connect(&StoreUrl::Memory, &Vec::new(), false).unwrap();
+        let store = |writer| {
+            let store = Store::over(backend.clone(), StoreOptions::default());
+            StoreVolumes::new(store, VolumesOptions::new(WriterId([writer; 16])))
+        };
+        let before = store(1);
+        let access = Access::ReadWrite { now_unix_millis: 0 };
+        before.store().check(access).await.unwrap();
+        let volume = before.create(&"vm".parse().unwrap(), 2048).await.unwrap();
+        volume.commit(Arc::new(Empty(Seq(1000))), 4096).await.unwrap();
+
+        let directory = tempfile::tempdir().unwrap();
+        let options =
+            Options { size_bytes: 16 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+        let known = Known { exports: Vec::<(ExportId, Marks)>::new(), book: Arc::new(NoBook) };
+        let disk = Arc::new(Directory::new(directory.path()));
+        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        let link = cache.link(tokio::runtime::Handle::current());
+        let here = DaemonVolumes::new(cache, Some(StoreSide::new(store(2), link, HashMap::new())));
+        let name = ExportName::new("vm").unwrap();
+        let resume = here.begin(name.clone(), Source::Store).await.unwrap().unwrap();
+        assert_eq!(resume.cut, Seq(1000));
+        let opened = here.volume(ExportId(1), 2 << 20, Some(&resume));
+        // A write with an older number would count as stored after a restart, which nobody did.
+        assert_eq!((opened.figures().last_seq, opened.figures().flushed), (Seq(1000), Seq(1000)));
+
+        let copy = Source::Fork { of: name, snapshot: None };
+        let resume = here.begin(ExportName::new("copy").unwrap(), copy).await.unwrap().unwrap();
+        let forked = here.volume(ExportId(2), 2 << 20, Some(&resume));
+        assert_eq!(forked.figures().last_seq, resume.cut);
+        let blank = Source::Blank(ExportSize::new(1 << 20).unwrap());
+        let resume = here.begin(ExportName::new("new").unwrap(), blank).await.unwrap().unwrap();
+        assert_eq!(here.volume(ExportId(3), 1 << 20, Some(&resume)).figures().last_seq, Seq(0));
     }
 }

@@ -82,6 +82,8 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Requests fetched from devices.
     pub requests: Counter,
+    /// Times a write was held back because too much would have been at risk.
+    pub risk_waits: Counter,
     /// The worker's buffer pool.
     pub pool: PoolStats,
 }

@@ -115,6 +115,10 @@ pub(super) enum Change {
     Put(Record),
     /// A new export, with its counterpart in the store if it has one.
     Create(Record, Option<Resume>),
+    /// An export goes on under another id, with nothing in the cache.
+    Replace(ExportId, Record, Resume),
+    /// An export that had no counterpart has one now.
+    Tie(ExportId, Resume),
     /// The counterpart goes on from another state.
     Flushed(ExportId, Resume),
     /// Nothing up to there may be taken from the log. Exports without a counterpart are passed over.
@@ -235,6 +239,26 @@ impl Catalog {
     }
 
     /// Removes the entry of `id`; returns when that is on disk.
+    /// Has the export `old` go on as `record`, from `resume` in the store, with nothing in the cache.
+    pub(super) async fn replace(
+        &self,
+        old: ExportId,
+        record: Record,
+        resume: Resume,
+    ) -> Result<(), CatalogError> {
+        self.change(Change::Replace(old, record, resume)).await
+    }
+
+    /// Notes the counterpart of an export that had none.
+    pub(super) async fn tie(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
+        self.change(Change::Tie(id, resume)).await
+    }
+
+    /// Notes that the counterpart of an export goes on from another state.
+    pub(super) async fn flushed(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
+        self.change(Change::Flushed(id, resume)).await
+    }
+
     pub(super) async fn remove(&self, id: ExportId) -> Result<(), CatalogError> {
         self.change(Change::Remove(id)).await
     }
@@ -371,6 +395,13 @@ fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), redb::Error
                         put_stored(&mut stored, record.export_id(), |_| Some(Stored::of(resume)))?;
                     }
                 }
+                Change::Replace(old, record, resume) => {
+                    exports.remove(old.0)?;
+                    stored.remove(old.0)?;
+                    put_record(&mut exports, &mut next, record)?;
+                    put_stored(&mut stored, record.export_id(), |_| Some(Stored::of(resume)))?;
+                }
+                Change::Tie(id, resume) => put_stored(&mut stored, *id, |_| Some(Stored::of(resume)))?,
                 Change::Flushed(id, resume) => {
                     put_stored(&mut stored, *id, |known| Some(known?.advanced(resume)))?;
                 }

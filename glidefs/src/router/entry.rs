@@ -37,7 +37,7 @@ struct Status {
 pub(super) struct Held {
     entry: Arc<Entry>,
     _operation: OwnedMutexGuard<()>,
-    _gate: OwnedRwLockReadGuard<bool>,
+    gate: OwnedRwLockReadGuard<bool>,
 }
 
 impl Entry {
@@ -106,7 +106,7 @@ impl Held {
     /// Waits until nobody else changes `entry`.
     pub async fn wait(entry: Arc<Entry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
         let operation = Arc::clone(&entry.operation).lock_owned().await;
-        Self { entry, _operation: operation, _gate: gate }
+        Self { entry, _operation: operation, gate }
     }
 
     /// A new export that is about to get its first device.
@@ -118,6 +118,13 @@ impl Held {
     ) -> Self {
         let entry = Entry::new(name, record, volume, State::Creating);
         Self::at_once(entry, gate)
+    }
+
+    /// The same export with other data, which takes the place of this one; it has no device.
+    pub fn replaced(self, record: Record, volume: Arc<Volume>) -> Self {
+        let entry = Entry::new(self.entry.name.clone(), record, volume, State::Detached);
+        self.mark_gone();
+        Self::at_once(entry, self.gate)
     }
 
     /// An export from the catalog, in the state of what is to be done about it.
@@ -140,7 +147,7 @@ impl Held {
         let operation = Arc::clone(&entry.operation);
         #[expect(clippy::expect_used, reason = "the lock was made a moment ago and nobody else has it")]
         let operation = operation.try_lock_owned().expect("a lock nobody else knows of is free");
-        Self { entry, _operation: operation, _gate: gate }
+        Self { entry, _operation: operation, gate }
     }
 
     /// The export that is held.

@@ -57,6 +57,16 @@ pub enum RouterError {
         /// The name asked for.
         name: String,
     },
+    /// A bound too small to keep.
+    #[error(
+        "a bound on what is at risk must be at least {max_bytes_min} bytes and {max_age_min_seconds} s: the store needs time"
+    )]
+    Bound {
+        /// Smallest bound of bytes.
+        max_bytes_min: u64,
+        /// Smallest bound of time.
+        max_age_min_seconds: u64,
+    },
     /// An export never gets smaller.
     #[error(
         "export {name} has {existing_bytes} bytes and cannot shrink to {wanted_bytes}: only growing is possible"
@@ -81,6 +91,20 @@ pub enum RouterError {
     /// The export is being deleted, and that has failed half-way.
     #[error("export {name} is half deleted: delete it again")]
     HalfDeleted {
+        /// The export.
+        name: String,
+    },
+    /// The export has a device, and what uses it must not see its content change.
+    #[error("export {name} has a device, or is about to: detach it first (glidefs export detach {name})")]
+    NotDetached {
+        /// The export.
+        name: String,
+    },
+    /// The export is on its way back to a snapshot.
+    #[error(
+        "export {name} is half rolled back: attach it, or roll it back again, when the store can be reached"
+    )]
+    HalfRolledBack {
         /// The export.
         name: String,
     },

@@ -4,20 +4,37 @@
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt, stream};
+
 use super::Router;
+use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
+use super::record::Desired;
+use super::size::ExportSize;
+use super::volumes::Source;
 use crate::cache::Volume;
+use crate::observe::chain;
 use crate::store::StoreName;
 use crate::store::gc::{GcOptions, GcReport};
 use crate::store::volume::{self, SnapshotInfo, VolumeError};
 use crate::units::Seq;
+
+/// Exports that are flushed at the same time when all are.
+const FLUSHES_MAX: usize = 64;
 
 impl Router {
     /// Returns when everything that was acknowledged before is in the store: the sequence number of the last of it.
     pub async fn flush(&self, name: &str) -> Result<Seq, RouterError> {
         let (volume, _) = self.counterpart(name)?;
         volume.flushed().await.map_err(|source| RouterError::Flush { name: name.into(), source })
+    }
+
+    /// Has an export flushed as soon as possible: up to where it is in the store already.
+    pub fn begin_flush(&self, name: &str) -> Result<Seq, RouterError> {
+        let (volume, _) = self.counterpart(name)?;
+        volume.ask_flush();
+        Ok(volume.figures().flushed)
     }
 
     /// Keeps the state of an export, with all that was acknowledged before, as `snapshot`.
@@ -61,8 +78,58 @@ impl Router {
         report.ok_or(RouterError::NoStore)
     }
 
+    /// Has everything flushed that was acknowledged before: how many exports, and those that could not be.
+    pub async fn drain(&self) -> (usize, Vec<RouterError>) {
+        let tied: Vec<_> =
+            self.entries().into_iter().filter(|entry| entry.export().volume().remote().is_some()).collect();
+        let flushes = tied.into_iter().map(|entry| async move { self.flush(entry.name().as_str()).await });
+        let ended: Vec<_> = stream::iter(flushes).buffer_unordered(FLUSHES_MAX).collect().await;
+        let flushed = ended.iter().filter(|ended| ended.is_ok()).count();
+        (flushed, ended.into_iter().filter_map(Result::err).collect())
+    }
+
+    /// Brings exports to the store that were made before there was one: how many are left that could not be brought.
+    pub async fn bring_to_store(self: &Arc<Self>) -> usize {
+        let mut left = 0;
+        for entry in self.entries() {
+            if entry.export().volume().remote().is_some() {
+                continue;
+            }
+            let name = entry.name().to_string();
+            let brought = self.on_held(&name, |router, held| async move { router.bring(&held).await }).await;
+            match brought {
+                Ok(()) | Err(RouterError::NotFound { .. } | RouterError::Stopping) => {}
+                Err(error) => {
+                    left += 1;
+                    tracing::warn!(
+                        export = name,
+                        error = %chain(&error),
+                        "an export that was made before there was a store could not be brought to it"
+                    );
+                }
+            }
+        }
+        left
+    }
+
+    async fn bring(&self, held: &Held) -> Result<(), RouterError> {
+        let (record, name) = (held.record(), held.entry().name().clone());
+        let volume = held.entry().export().volume();
+        if volume.remote().is_some() || record.desired == Desired::Deleted {
+            return Ok(());
+        }
+        let size = ExportSize::new(record.size_bytes)?;
+        let begun = self.volumes.begin(name.clone(), Source::Blank(size)).await;
+        let begun = begun.map_err(|source| RouterError::Store { name: name.to_string(), source })?;
+        let Some(resume) = begun else { return Ok(()) };
+        self.catalog.tie(record.export_id(), resume.clone()).await?;
+        self.volumes.tie(volume, record.size_bytes, &resume);
+        tracing::info!(export = %name, "an export that was made before there was a store is brought to it");
+        Ok(())
+    }
+
     /// The data of an export, here and in the store.
-    fn counterpart(&self, name: &str) -> Result<(Arc<Volume>, volume::Volume), RouterError> {
+    pub(super) fn counterpart(&self, name: &str) -> Result<(Arc<Volume>, volume::Volume), RouterError> {
         let entry = self.entry(name).ok_or_else(|| RouterError::NotFound { name: name.into() })?;
         let volume = Arc::clone(entry.export().volume());
         let remote = volume.remote().ok_or(RouterError::NoStore)?.clone();

@@ -32,6 +32,7 @@ mod numbers;
 mod operations;
 mod record;
 mod recovery;
+mod rollback;
 mod size;
 mod state;
 mod stored;
@@ -53,12 +54,14 @@ pub use self::name::{ExportName, NAME_CHARS_MAX, NameError};
 use self::numbers::Numbers;
 use self::operations::{Beginning, new_record};
 pub use self::operations::{CreateExport, Created, Deleted};
+use self::record::Record;
 pub use self::recovery::Recovery;
 pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
 pub use self::state::{Event, ForbiddenTransition, State};
 pub use self::volumes::{Source, Volumes};
 use crate::cache::Durability;
 use crate::export::Export;
+use crate::store::volume::Resume;
 use crate::units::ExportId;
 
 /// Most queues a device may be asked to have.
@@ -259,6 +262,31 @@ impl Router {
         let held = Held::created(request.name.clone(), record, volume, gate);
         exports.by_name.insert(request.name.clone(), Arc::clone(held.entry()));
         Ok(Added::New(held))
+    }
+
+    /// Puts `record`, with its data from `counterpart` on, in the place of an export that has no device.
+    async fn replace(
+        &self,
+        held: Held,
+        counterpart: Resume,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<Held, RouterError> {
+        let mut record = held.record();
+        let old = record.export_id();
+        {
+            let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+            record.id = exports.next_id;
+            exports.next_id = record.id.checked_add(1).ok_or(RouterError::IdsExhausted)?;
+        }
+        change(&mut record);
+        self.catalog.replace(old, record.clone(), counterpart.clone()).await?;
+        let volume = self.volumes.volume(record.export_id(), record.size_bytes, Some(&counterpart));
+        let replaced = held.replaced(record, volume);
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        exports.by_name.insert(replaced.entry().name().clone(), Arc::clone(replaced.entry()));
+        drop(exports);
+        self.volumes.remove(old);
+        Ok(replaced)
     }
 
     /// Takes an export out of memory, with its data. It is in the catalog no more.

@@ -11,12 +11,12 @@ use super::devices::{DeviceError, DeviceId};
 use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
-use super::record::{Desired, DeviceRecord, Record};
+use super::record::{BoundRecord, Desired, DeviceRecord, Record};
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::volumes::Source;
 use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
-use crate::cache::Durability;
+use crate::cache::{Bound, Durability};
 use crate::observe::chain;
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
@@ -82,6 +82,8 @@ pub(super) fn new_record(
         device: DeviceRecord { number, boot_id: Some(options.boot_id.clone()), size_bytes: size.bytes() },
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
         flush_waits_for_store: request.durability == Durability::Store,
+        bound: BoundRecord::of(request.durability),
+        rolls_back_to: None,
     }
 }
 
@@ -91,6 +93,9 @@ impl Router {
     pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
         check_parameter("queues", request.queues, QUEUES_MAX)?;
         check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
+        if let Durability::Bounded(bound) = request.durability {
+            check_bound(bound)?;
+        }
         let router = Arc::clone(self);
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
     }
@@ -98,6 +103,7 @@ impl Router {
     /// Makes a device for an export that has none. Succeeds when it has one.
     pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.on_held(name, |router, held| async move {
+            router.finish_rollback(&held).await?;
             router.attach_held(&held).await?;
             Ok(held.entry().info())
         })
@@ -133,7 +139,7 @@ impl Router {
     }
 
     /// Runs `work` with the right to change the export called `name`, to its end whatever becomes of the caller.
-    async fn on_held<T, W, F>(self: &Arc<Self>, name: &str, work: W) -> Result<T, RouterError>
+    pub(super) async fn on_held<T, W, F>(self: &Arc<Self>, name: &str, work: W) -> Result<T, RouterError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<Self>, Held) -> F + Send + 'static,
@@ -190,7 +196,7 @@ impl Router {
         let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
         let counterpart =
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })?;
-        if request.durability == Durability::Store && counterpart.is_none() {
+        if request.durability != Durability::Local && counterpart.is_none() {
             return Err(RouterError::NoStore);
         }
         let size = match (&request.source, &counterpart) {
@@ -378,6 +384,9 @@ impl Router {
         if record.desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: record.name });
         }
+        if record.rolls_back_to.is_some() {
+            return Err(RouterError::HalfRolledBack { name: record.name });
+        }
         if size.bytes() < record.size_bytes {
             return Err(RouterError::Shrink {
                 name: record.name,
@@ -443,6 +452,16 @@ fn check_parameter(parameter: &'static str, value: Option<u16>, max: u16) -> Res
         }
         _ => Ok(()),
     }
+}
+
+fn check_bound(bound: Bound) -> Result<(), RouterError> {
+    if bound.max_bytes < Bound::MAX_BYTES_MIN || bound.max_age < Bound::MAX_AGE_MIN {
+        return Err(RouterError::Bound {
+            max_bytes_min: Bound::MAX_BYTES_MIN,
+            max_age_min_seconds: Bound::MAX_AGE_MIN.as_secs(),
+        });
+    }
+    Ok(())
 }
 
 /// Whether `request` asks for what exists; parameters that it does not give fit anything.

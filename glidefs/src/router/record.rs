@@ -14,7 +14,9 @@ use crc_fast::crc32_iscsi as crc32c;
 use serde::{Deserialize, Serialize};
 
 use super::devices::{DeviceId, DeviceOptions};
-use crate::cache::Durability;
+use std::time::Duration;
+
+use crate::cache::{Bound, Durability};
 use crate::units::ExportId;
 
 /// Version of the encoding that this code writes; it reads no other.
@@ -69,6 +71,30 @@ pub(super) struct Record {
     /// Whether FLUSH waits for the store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub flush_waits_for_store: bool,
+    /// How much may be lost with the host, where that is bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<BoundRecord>,
+    /// The snapshot that the export goes back to before it may have a device again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolls_back_to: Option<String>,
+}
+
+/// How much an export may have that is not in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BoundRecord {
+    /// Bytes.
+    pub max_bytes: u64,
+    /// Time since the oldest of it was acknowledged, milliseconds.
+    pub max_age_millis: u64,
+}
+
+impl BoundRecord {
+    /// The bound of a durability that has one.
+    pub fn of(durability: Durability) -> Option<Self> {
+        let Durability::Bounded(Bound { max_bytes, max_age }) = durability else { return None };
+        Some(Self { max_bytes, max_age_millis: u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX) })
+    }
 }
 
 /// Why a catalog value could not be read.
@@ -139,7 +165,13 @@ impl Record {
 
     /// What a FLUSH survives.
     pub fn durability(&self) -> Durability {
-        if self.flush_waits_for_store { Durability::Store } else { Durability::Local }
+        match self.bound {
+            _ if self.flush_waits_for_store => Durability::Store,
+            None => Durability::Local,
+            Some(BoundRecord { max_bytes, max_age_millis }) => {
+                Durability::Bounded(Bound { max_bytes, max_age: Duration::from_millis(max_age_millis) })
+            }
+        }
     }
 
     /// The device's number.
@@ -169,6 +201,8 @@ pub(super) mod tests {
             desired: Desired::Attached,
             device: DeviceRecord { number: id, boot_id: Some("boot".into()), size_bytes: 1 << 30 },
             flush_waits_for_store: false,
+            bound: None,
+            rolls_back_to: None,
             created_unix_millis: 1_700_000_000_000,
         }
     }

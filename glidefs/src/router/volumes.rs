@@ -39,6 +39,9 @@ pub trait Volumes: Send + Sync + 'static {
     /// Deletes the counterpart of an export in the store, if it has one and nobody else has taken it over.
     fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;
 
+    /// Ties the data of an export that had no counterpart to the one it has now.
+    fn tie(&self, volume: &Volume, size_bytes: u64, counterpart: &Resume);
+
     /// Names of all volumes in the store; `None` where there is no store.
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
 

@@ -16,6 +16,7 @@ pub mod affinity;
 pub mod driver;
 pub mod engine;
 mod executor;
+mod held;
 mod inbox;
 mod requests;
 pub mod ring;

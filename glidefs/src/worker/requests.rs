@@ -106,3 +106,31 @@ impl Token for InFlight {
         }
     }
 }
+
+/// Counts a request that was carried out.
+pub(super) fn count(
+    stats: &QueueStats,
+    operation: Operation,
+    bytes: u64,
+    range_bytes: Option<u64>,
+    nanos: u64,
+) {
+    match operation {
+        Operation::Read => {
+            stats.read_size.record(bytes);
+            stats.read_latency.record(nanos);
+        }
+        Operation::Write => {
+            stats.write_size.record(bytes);
+            stats.write_latency.record(nanos);
+        }
+        Operation::Flush => {
+            stats.flushes.add(1);
+            stats.flush_latency.record(nanos);
+        }
+        Operation::Discard | Operation::WriteZeroes => {
+            stats.zeroes.add(1);
+            stats.zero_bytes.add(range_bytes.unwrap_or(0));
+        }
+    }
+}

@@ -23,8 +23,9 @@ use super::affinity::{self, Cpu};
 use super::driver::{Failure, QueueDriver, TagEvent};
 use super::engine::Appends;
 use super::executor::Executor;
+use super::held::HeldWrites;
 use super::inbox::{Inbox, Message};
-use super::requests::{Buffer, Fetched, HostedQueue, InFlight};
+use super::requests::{Buffer, Fetched, HostedQueue, InFlight, count};
 use super::ring::{self, Completion, Event, Memory, Op, Ring, Target};
 use super::waiting::{TagId, Waiting};
 use crate::buffer::{Pool, Slot};
@@ -105,6 +106,8 @@ struct Loop {
     granted: Rc<RefCell<VecDeque<Granted>>>,
     /// READs whose bytes have come from the store.
     arrived: Rc<RefCell<VecDeque<Arrived>>>,
+    /// Writes whose export has as much at risk as it may.
+    held: HeldWrites,
     /// Writes that wait for log space, first in, first out.
     stalled: VecDeque<Fetched>,
     /// When to ask again for the first of them; `None` when the cache will say.
@@ -167,6 +170,7 @@ impl Loop {
             granted: Rc::default(),
             arrived: Rc::default(),
             stalled: VecDeque::new(),
+            held: HeldWrites::new(Arc::clone(&setup.stats)),
             ask_again: None,
             advanced: false,
             done: Vec::new(),
@@ -192,6 +196,9 @@ impl Loop {
                     Event::Operation(completion) => self.complete(completion)?,
                 }
             }
+            while let Some(fetched) = self.held.next(self.now) {
+                self.stall(fetched)?;
+            }
             // Any turn may have made room; a pause that was asked for is kept.
             if !self.stalled.is_empty() && self.ask_again.is_none_or(|due| due <= self.now) {
                 self.resume_stalled()?;
@@ -213,7 +220,8 @@ impl Loop {
         if may_go_on || !self.granted.borrow().is_empty() || !self.arrived.borrow().is_empty() {
             return Some(Duration::ZERO);
         }
-        self.ask_again.map(|due| due.saturating_duration_since(Instant::now()))
+        let due = self.ask_again.into_iter().chain(self.held.due()).min();
+        due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 
     fn complete(&mut self, completion: Completion<Waiting>) -> io::Result<()> {
@@ -340,10 +348,20 @@ impl Loop {
                 Ok(())
             }
             Operation::Write | Operation::Discard | Operation::WriteZeroes => {
-                self.stalled.push_back(fetched);
-                if self.stalled.len() == 1 { self.resume_stalled() } else { Ok(()) }
+                let export = &self.queues[fetched.slot as usize].export;
+                if self.held.holds_back(fetched, export.volume(), self.now) {
+                    Ok(())
+                } else {
+                    self.stall(fetched)
+                }
             }
         }
+    }
+
+    /// Puts a write at the end of those that wait for log space.
+    fn stall(&mut self, fetched: Fetched) -> io::Result<()> {
+        self.stalled.push_back(fetched);
+        if self.stalled.len() == 1 { self.resume_stalled() } else { Ok(()) }
     }
 
     /// Asks the cache for log space, for one write after the other, until it has none.
@@ -511,6 +529,9 @@ impl Loop {
             result = queue.driver.copy_out(tag, &token.buffer()[..bytes]).map_err(Failure::Copy);
         }
         drop(token);
+        if request.operation == Operation::Write {
+            queue.export.volume().settled(bytes as u64);
+        }
         let nanos = u64::try_from(self.now.elapsed().saturating_add(self.now - started).as_nanos())
             .unwrap_or(u64::MAX);
         match &result {
@@ -553,32 +574,4 @@ impl Loop {
 fn copy(from: &[u8], to: &mut [u8]) -> io::Result<()> {
     to.copy_from_slice(from);
     Ok(())
-}
-
-/// Counts a request that was carried out.
-fn count(
-    stats: &crate::observe::io::QueueStats,
-    operation: Operation,
-    bytes: u64,
-    range_bytes: Option<u64>,
-    nanos: u64,
-) {
-    match operation {
-        Operation::Read => {
-            stats.read_size.record(bytes);
-            stats.read_latency.record(nanos);
-        }
-        Operation::Write => {
-            stats.write_size.record(bytes);
-            stats.write_latency.record(nanos);
-        }
-        Operation::Flush => {
-            stats.flushes.add(1);
-            stats.flush_latency.record(nanos);
-        }
-        Operation::Discard | Operation::WriteZeroes => {
-            stats.zeroes.add(1);
-            stats.zero_bytes.add(range_bytes.unwrap_or(0));
-        }
-    }
 }

@@ -20,6 +20,8 @@ use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
+mod risk;
+
 const DEPTH: u16 = 8;
 const SLOTS: usize = 4;
 
@@ -140,15 +142,17 @@ impl Client {
     }
 
     fn finish(&self, tag: u16) -> (Result<u32, String>, Vec<u8>) {
+        let finished = self.result_within(tag, Duration::from_secs(30));
+        finished.unwrap_or_else(|| panic!("tag {tag} was never completed"))
+    }
+
+    fn result_within(&self, tag: u16, patience: Duration) -> Option<(Result<u32, String>, Vec<u8>)> {
         let tag = usize::from(tag);
         let tags = self.shared.tags.lock().unwrap();
-        let (mut tags, timeout) = self
-            .shared
-            .completed
-            .wait_timeout_while(tags, Duration::from_secs(30), |tags| tags[tag].result.is_none())
-            .unwrap();
-        assert!(!timeout.timed_out(), "tag {tag} was never completed");
-        (tags[tag].result.take().unwrap(), std::mem::take(&mut tags[tag].data))
+        let waited =
+            self.shared.completed.wait_timeout_while(tags, patience, |tags| tags[tag].result.is_none());
+        let mut tags = waited.unwrap().0;
+        tags[tag].result.take().map(|result| (result, std::mem::take(&mut tags[tag].data)))
     }
 
     fn run(
@@ -182,12 +186,15 @@ impl Bench {
     }
 
     fn with(engine: Engine) -> Self {
+        Self::over(engine, Known::local(&[]))
+    }
+
+    fn over(engine: Engine, known: Known) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options =
             Options { size_bytes: 64 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
         let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
-        let (cache, _) =
-            Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[])).unwrap();
+        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
         let stop_keeper = Arc::new(AtomicBool::new(false));
         let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop_keeper));
         std::thread::spawn(move || keeper.run(&stop));

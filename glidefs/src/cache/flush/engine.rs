@@ -110,7 +110,8 @@ impl Flusher {
             let full = self.shared.pressure.wants_flush();
             for (id, watched) in watched.iter_mut().filter(|(_, watched)| !watched.busy) {
                 let figures = watched.volume.figures();
-                match watched.watch.look(now, &figures, &self.triggers, watched.asked || full) {
+                let triggers = watched.volume.triggers(&self.triggers);
+                match watched.watch.look(now, &figures, &triggers, watched.asked || full) {
                     Due::Later => {}
                     Due::AtFlush => watched.volume.cut_at_flush(),
                     Due::Now => watched.volume.cut_now(),

@@ -13,6 +13,7 @@
 mod cut;
 mod due;
 mod engine;
+mod risk;
 #[cfg(test)]
 mod tests;
 mod tie;
@@ -22,6 +23,7 @@ use std::io;
 
 pub use self::due::Triggers;
 pub use self::engine::Flusher;
+pub use self::risk::{Bound, Pace};
 pub(super) use self::tie::Tie;
 pub use self::tie::{Fill, Link};
 use crate::store::volume::Resume;
@@ -35,6 +37,8 @@ pub enum Durability {
     Local,
     /// Loss of the host: the data is in the store.
     Store,
+    /// Loss of power; and loss of the host loses no more than this, because writes are slowed, and wait, before it could.
+    Bounded(Bound),
 }
 
 /// Where what must outlive the cache is kept. Both calls block until it is on disk.

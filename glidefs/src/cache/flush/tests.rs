@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -11,35 +11,15 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::*;
-use crate::cache::{
-    Admission, Cache, Directory, IoError, Keeper, Known, Marks, MonotonicClock, OnFull, Options, Shard,
-    ShardStats, Token, Want,
-};
+use crate::cache::driver::{Driver, PATIENCE, bytes_of};
+use crate::cache::{Cache, Directory, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
 use crate::store::volume::{Volumes, VolumesOptions};
 use crate::store::{Access, Backend, Operation, Store, StoreOptions, StoreUrl, WriterId};
-use crate::units::{FRAME_BYTES, SECTOR_BYTES, SectorRange};
+use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const EXPORT: ExportId = ExportId(7);
 const SECTORS: u64 = 16 * 1024;
-const PATIENCE: Duration = Duration::from_secs(30);
-
-#[derive(Debug)]
-struct Request {
-    buffer: Vec<u8>,
-}
-
-impl Token for Request {
-    type Part = Vec<u8>;
-
-    fn buffer(&mut self) -> &mut [u8] {
-        &mut self.buffer
-    }
-
-    fn lend(&mut self, _bytes: usize) -> Option<Vec<u8>> {
-        None
-    }
-}
 
 /// A book that survives its cache, as the catalog does.
 #[derive(Debug, Default)]
@@ -71,9 +51,7 @@ struct Host {
 }
 
 struct Daemon {
-    cache: Cache,
-    keeper: Keeper,
-    shard: Shard<Request>,
+    driver: Driver,
     stop: watch::Sender<bool>,
 }
 
@@ -116,7 +94,7 @@ impl Host {
         let known = Known { exports, book: Arc::clone(&self.paper) as Arc<dyn Book> };
         let disk = Arc::new(Directory::new(self.directory.path()));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
-        let link = Link::new(self.runtime.handle().clone());
+        let link = cache.link(self.runtime.handle().clone());
         let triggers = Triggers {
             size_bytes: 2 << 20,
             age: Duration::from_millis(300),
@@ -125,53 +103,42 @@ impl Host {
         let (stop, stopped) = watch::channel(false);
         self.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
         cache.volume(EXPORT).tie_to(self.volumes.resume(&resume), link, SECTORS, resume.size_sectors);
-        let shard = cache.shard(0, Arc::new(ShardStats::default()));
-        let mut keeper = cache.keeper();
-        while keeper.step() {}
-        self.daemon = Some(Daemon { cache, keeper, shard, stop });
+        self.daemon = Some(Daemon { driver: Driver::new(cache), stop });
     }
 
     /// Ends the daemon as kill -9 does: what it was doing is not finished.
     fn restart(&mut self) {
         let daemon = self.daemon.take().unwrap();
         daemon.stop.send(true).unwrap();
-        let cache = daemon.cache.clone();
-        drop(daemon);
-        let deadline = Instant::now() + PATIENCE;
-        // Cuts under way end with their tasks.
-        while cache.sharers() > 1 {
-            assert!(Instant::now() < deadline, "tasks hold the cache");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        drop(cache);
+        daemon.driver.kill();
         self.start();
     }
 
-    fn daemon(&mut self) -> &mut Daemon {
-        self.daemon.as_mut().unwrap()
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.daemon.as_mut().unwrap().driver
+    }
+
+    fn volume(&mut self) -> Arc<Volume> {
+        self.driver().cache.volume(EXPORT)
+    }
+
+    fn write(&mut self, range: SectorRange, data: Option<&[u8]>) -> Result<(), IoError> {
+        let volume = self.volume();
+        self.driver().write(&volume, range, data)
+    }
+
+    fn flush(&mut self) -> Result<(), IoError> {
+        let volume = self.volume();
+        self.driver().flush(&volume)
     }
 
     fn read(&mut self, range: SectorRange) -> Result<Vec<u8>, IoError> {
-        let mut fill = None;
-        loop {
-            let bytes = usize::try_from(range.bytes().unwrap()).unwrap();
-            let daemon = self.daemon();
-            let volume = daemon.cache.volume(EXPORT);
-            let request = Request { buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
-            daemon.shard.read(&volume, range, fill.as_ref(), request);
-            let (mut request, result) = daemon.settle().pop().unwrap();
-            request.buffer.truncate(bytes);
-            match result {
-                Err(IoError::Remote) => {
-                    fill = volume.fetch(range).map(|fetch| fetch.blocking_recv().unwrap()).transpose()?;
-                }
-                result => return result.map(|()| request.buffer),
-            }
-        }
+        let volume = self.volume();
+        self.driver().read(&volume, range)
     }
 
     fn flush_to_store(&mut self) -> Result<Seq, IoError> {
-        let volume = self.daemon().cache.volume(EXPORT);
+        let volume = self.volume();
         self.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await.unwrap() })
     }
 }
@@ -184,80 +151,11 @@ impl Drop for Host {
     }
 }
 
-impl Daemon {
-    fn write(&mut self, range: SectorRange, data: Option<&[u8]>) -> Result<(), IoError> {
-        let bytes = data.map_or(0, <[u8]>::len);
-        let deadline = Instant::now() + PATIENCE;
-        let reservation = loop {
-            match self.shard.admit(bytes) {
-                Admission::Accept(reservation) => break reservation,
-                Admission::Full => panic!("full"),
-                Admission::Delay(_) | Admission::Wait => {
-                    assert!(Instant::now() < deadline, "no room: {:?}", self.cache.stats());
-                    if !self.keeper.step() {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                }
-            }
-        };
-        let volume = self.cache.volume(EXPORT);
-        if let Some(data) = data {
-            let mut buffer = data.to_vec();
-            buffer.resize(bytes.next_multiple_of(FRAME_BYTES), 0xEE);
-            self.shard.write(&volume, range, false, reservation, Request { buffer });
-        } else {
-            self.shard.zero(&volume, range, false, reservation, Request { buffer: Vec::new() });
-        }
-        self.settle().pop().unwrap().1
-    }
-
-    fn flush(&mut self) -> Result<(), IoError> {
-        let volume = self.cache.volume(EXPORT);
-        self.shard.flush(&volume, Request { buffer: Vec::new() });
-        self.settle().pop().unwrap().1
-    }
-
-    fn settle(&mut self) -> Vec<(Request, Result<(), IoError>)> {
-        let mut completed = Vec::new();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.shard.turn();
-            for want in self.shard.wants().collect::<Vec<_>>() {
-                match want {
-                    Want::Append { .. } => unreachable!("appends are not deferred"),
-                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
-                    Want::Read { op, file, offset, mut buffer } => {
-                        let result = file.read_at(&mut buffer, offset);
-                        self.shard.read_done(op, result, buffer);
-                    }
-                }
-            }
-            completed.extend(self.shard.completed());
-            self.keeper.step();
-            if self.shard.idle() {
-                return completed;
-            }
-            assert!(Instant::now() < deadline, "requests never came back: {:?}", self.shard);
-        }
-    }
-}
-
 /// What was written: a number a sector, of which the sector's bytes are made; 0 is zeroes.
 struct Model {
     sectors: Vec<u64>,
     next: u64,
     random: SmallRng,
-}
-
-fn bytes_of(number: u64, sector: u64) -> [u8; 512] {
-    let mut bytes = [0; 512];
-    if number != 0 {
-        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
-            let mixed = (number << 20 | sector).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(at as u32);
-            word.copy_from_slice(&mixed.to_le_bytes());
-        }
-    }
-    bytes
 }
 
 impl Model {
@@ -270,7 +168,7 @@ impl Model {
         SectorRange::new(self.random.random_range(0..=SECTORS - count), count).unwrap()
     }
 
-    fn write(&mut self, daemon: &mut Daemon) {
+    fn write(&mut self, host: &mut Host) {
         let longest = if self.random.random_bool(0.3) { 256 } else { 16 };
         let range = self.range(longest);
         let zero = self.random.random_bool(0.1);
@@ -281,7 +179,7 @@ impl Model {
             data.extend_from_slice(&bytes_of(number, sector));
             self.sectors[sector as usize] = number;
         }
-        daemon.write(range, (!zero).then_some(&data[..])).unwrap();
+        host.write(range, (!zero).then_some(&data[..])).unwrap();
     }
 
     fn check(&mut self, host: &mut Host, range: SectorRange) {
@@ -309,9 +207,9 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
     let mut host = Host::new(backend.clone(), 1, false);
     let mut model = Model::new(1);
     for step in 0..3000 {
-        model.write(host.daemon());
+        model.write(&mut host);
         match step % 10 {
-            3 => host.daemon().flush().unwrap(),
+            3 => host.flush().unwrap(),
             5 => {
                 let range = model.range(256);
                 model.check(&mut host, range);
@@ -322,52 +220,52 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
             host.restart();
         }
     }
-    let stats = host.daemon().cache.stats();
+    let stats = host.driver().cache.stats();
     assert!(stats.evicted_bytes > 0, "nothing left the cache: {stats:?}");
     model.check_all(&mut host);
     host.flush_to_store().unwrap();
-    assert_eq!(host.daemon().cache.stats().dirty_bytes, 0);
+    assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
 
     // Another host has nothing but the store.
     let mut other = Host::new(backend, 2, true);
     model.check_all(&mut other);
-    model.write(other.daemon());
+    model.write(&mut other);
     other.flush_to_store().unwrap();
     model.check_all(&mut other);
 
     // The first one finds out with its next flush, and keeps what it has not flushed.
     let range = SectorRange::new(0, 8).unwrap();
-    host.daemon().write(range, Some(&[7; 4096])).unwrap();
+    host.write(range, Some(&[7; 4096])).unwrap();
     assert_eq!(host.flush_to_store(), Err(IoError::Fenced));
     assert_eq!(host.read(range), Err(IoError::Fenced));
-    assert_eq!(host.daemon().write(range, Some(&[8; 4096])), Err(IoError::Fenced));
-    assert_eq!(host.daemon().flush(), Err(IoError::Fenced));
-    assert_eq!(host.daemon().cache.stats().dirty_bytes, 4096);
+    assert_eq!(host.write(range, Some(&[8; 4096])), Err(IoError::Fenced));
+    assert_eq!(host.flush(), Err(IoError::Fenced));
+    assert_eq!(host.driver().cache.stats().dirty_bytes, 4096);
 }
 
 #[test]
 fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
     let backend = memory();
     let mut host = Host::new(backend.clone(), 1, false);
-    host.daemon().cache.volume(EXPORT).set_durability(Durability::Store);
+    host.volume().set_durability(Durability::Store);
     let mut model = Model::new(3);
     for _ in 0..5 {
-        (0..10).for_each(|_| model.write(host.daemon()));
-        host.daemon().flush().unwrap();
-        let figures = host.daemon().cache.volume(EXPORT).figures();
+        (0..10).for_each(|_| model.write(&mut host));
+        host.flush().unwrap();
+        let figures = host.volume().figures();
         assert_eq!((figures.flushed, figures.dirty_bytes), (figures.last_seq, 0));
     }
     let mut other = Host::new(backend, 2, true);
     model.check_all(&mut other);
-    model.write(host.daemon());
-    assert_eq!(host.daemon().flush(), Err(IoError::Fenced), "the other host has it");
+    model.write(&mut host);
+    assert_eq!(host.flush(), Err(IoError::Fenced), "the other host has it");
 }
 
 #[test]
 fn a_volume_that_nobody_writes_to_asks_nothing_of_the_store() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(2);
-    (0..20).for_each(|_| model.write(host.daemon()));
+    (0..20).for_each(|_| model.write(&mut host));
     host.flush_to_store().unwrap();
     let requests = |host: &Host| -> u64 {
         let stats = host.volumes.store().stats();

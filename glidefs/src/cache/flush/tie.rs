@@ -6,12 +6,14 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::Durability;
+use super::{Bound, Durability};
+use crate::cache::disk::Clock;
 use crate::cache::error::IoError;
 use crate::store;
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
@@ -22,6 +24,7 @@ const FETCHES_MAX: usize = 64;
 /// What all volumes that are tied to one store share.
 pub struct Link {
     runtime: tokio::runtime::Handle,
+    clock: Arc<dyn Clock>,
     list: Mutex<List>,
     changed: Notify,
     fetches: Arc<Semaphore>,
@@ -41,10 +44,10 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// A link whose work is done on `runtime`.
-    pub fn new(runtime: tokio::runtime::Handle) -> Arc<Self> {
+    pub(in crate::cache) fn new(runtime: tokio::runtime::Handle, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             runtime,
+            clock,
             list: Mutex::default(),
             changed: Notify::new(),
             fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
@@ -79,8 +82,8 @@ pub(in crate::cache) struct Tie {
     stored_sectors: AtomicU64,
     /// Told whenever a cut has reached the store or the volume was lost to another writer.
     progress: Notify,
-    /// FLUSH waits for the store.
-    waits: AtomicBool,
+    /// What a FLUSH survives; said once, before the first request.
+    durability: OnceLock<Durability>,
     /// Another writer has the volume now.
     fenced: AtomicBool,
 }
@@ -132,7 +135,7 @@ impl Tie {
             size_sectors: AtomicU64::new(size_sectors),
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
-            waits: AtomicBool::new(false),
+            durability: OnceLock::new(),
             fenced: AtomicBool::new(false),
         }
     }
@@ -164,7 +167,7 @@ impl Tie {
     }
 
     /// Notes that the store knows this size, sectors.
-    pub(super) fn stored_size(&self, size_sectors: u64) {
+    pub fn stored_size(&self, size_sectors: u64) {
         self.stored_sectors.store(size_sectors, Ordering::Release);
     }
 
@@ -173,13 +176,28 @@ impl Tie {
         self.size_sectors() != self.stored_sectors.load(Ordering::Acquire)
     }
 
-    /// Says whether FLUSH waits for the store.
+    /// Says what a FLUSH survives, and how much may be lost.
     pub fn set_durability(&self, durability: Durability) {
-        self.waits.store(durability == Durability::Store, Ordering::Release);
+        let said = *self.durability.get_or_init(|| durability);
+        debug_assert_eq!(said, durability, "said twice");
     }
 
+    /// Whether FLUSH waits for the store.
     pub fn waits(&self) -> bool {
-        self.waits.load(Ordering::Acquire)
+        self.durability.get() == Some(&Durability::Store)
+    }
+
+    /// How much may be at risk, where that is bounded.
+    pub fn bound(&self) -> Option<Bound> {
+        match self.durability.get() {
+            Some(Durability::Bounded(bound)) => Some(*bound),
+            _ => None,
+        }
+    }
+
+    /// The time, by the clock that risk is measured with.
+    pub fn now(&self) -> Duration {
+        self.link.clock.now()
     }
 
     pub fn is_fenced(&self) -> bool {

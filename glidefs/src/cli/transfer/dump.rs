@@ -130,7 +130,7 @@ async fn dump_export(
     let started = Instant::now();
     let work = Work { args, device: &device, source, length_bytes: export.size_bytes };
     let report =
-        if is_standard(&args.file) { work.to_stdout(stop).await? } else { work.to_file(stop).await? };
+        if is_standard(&args.file) { work.into_stdout(stop).await? } else { work.into_file(stop).await? };
     Ok(Summary {
         export: args.name.name.to_string(),
         snapshot: args.snapshot.as_ref().map(ToString::to_string),
@@ -152,7 +152,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    async fn to_file(self, stop: &mut Stop) -> Result<Report, TransferError> {
+    async fn into_file(self, stop: &mut Stop) -> Result<Report, TransferError> {
         let args = self.args;
         let (partial, disk, before) = Partial::open(&args.file, self.length_bytes, args.force, args.resume)?;
         let hint = " (the same command with --resume goes on)";
@@ -161,7 +161,7 @@ impl Work<'_> {
         Ok(report)
     }
 
-    async fn to_stdout(self, stop: &mut Stop) -> Result<Report, TransferError> {
+    async fn into_stdout(self, stop: &mut Stop) -> Result<Report, TransferError> {
         let stdout = std::io::stdout().as_fd().try_clone_to_owned();
         let path = self.args.file.clone();
         let stdout = stdout.map_err(|source| TransferError::File { action: "open", path, source })?;

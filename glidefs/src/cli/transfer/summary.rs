@@ -41,10 +41,9 @@ impl Summary {
         if report.zeroed_bytes > 0 {
             parts.push(format!("{} made zero", bytes(report.zeroed_bytes)));
         }
-        let mut text = format!("{head}: {}, in {:.1} s", parts.join(", "), self.seconds);
-        if let Some(number) = self.flushed_sequence_number {
-            text += &format!("\neverything up to write {number} is in the store");
-        }
-        text
+        let flushed = self
+            .flushed_sequence_number
+            .map(|number| format!("\neverything up to write {number} is in the store"));
+        format!("{head}: {}, in {:.1} s{}", parts.join(", "), self.seconds, flushed.unwrap_or_default())
     }
 }

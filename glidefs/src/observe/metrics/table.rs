@@ -124,6 +124,8 @@ metrics! {
         = "Size of the export.";
     ExportDirty: Gauge "glidefs_export_dirty_bytes" in Bytes by [export]
         = "Bytes of the export's newest data that only the local cache holds.";
+    ExportAtRisk: Gauge "glidefs_export_seconds_at_risk" in Seconds by [export]
+        = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
     RouterExports: Gauge "glidefs_router_exports" in Number by [state]
         = "Exports by the state they are in.";
 
@@ -150,6 +152,8 @@ metrics! {
         = "Turns of the worker's loop.";
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
+    WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]
+        = "Writes held back because their export bounds what is at risk.";
 
     StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
         = "Requests sent to the object store: get, put, list, delete, head.";

@@ -43,6 +43,7 @@ fn figures(name: &str, queues: usize) -> ExportFigures {
         name: name.into(),
         size_bytes: 10 << 30,
         dirty_bytes: Some(4096),
+        at_risk_nanos: Some(1_500_000_000),
         queues: (0..queues).map(|_| used_queue()).collect(),
     }
 }
@@ -137,6 +138,7 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_in_flight_requests{export=\"e\"} 21",
         "glidefs_export_size_bytes{export=\"e\"} 10737418240",
         "glidefs_export_dirty_bytes{export=\"e\"} 4096",
+        "glidefs_export_seconds_at_risk{export=\"e\"} 1.5",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }

@@ -101,7 +101,8 @@ impl Volumes {
         self.0.metadata.bytes()
     }
 
-    /// A new volume, all zero: two requests. A name that was given to a volume that never came into being is used.
+    /// A new volume, all zero: two requests. A name that was given to a volume that never came into being is used, and what this
+    /// writer created in the same way and never wrote to is taken for the answer: the earlier one may have been lost.
     pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<Volume, VolumeError> {
         self.0.begin(name, Beginning { size_sectors, origin: None, packs: Vec::new() }).await
     }
@@ -211,11 +212,24 @@ impl Host {
         };
         match self.store.create_manifest(&manifest).await? {
             Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
+            Created::Existed if self.is_still(&manifest).await? => {
+                Ok(Volume::new(self.clone(), Arc::new(manifest), begun))
+            }
             Created::Existed => Err(VolumeError::NameTaken { name: name.clone() }),
         }
     }
 
-    /// Gives `name` to a volume that has no manifest.
+    /// Whether a volume is as `first`, its first manifest, says, whenever that was created.
+    async fn is_still(&self, first: &Manifest) -> Result<bool, StoreError> {
+        let found = match self.store.manifest(first.volume, first.number).await {
+            Err(error) if error.is_missing() => return Ok(false),
+            found => found?,
+        };
+        let same = Manifest { created_unix_millis: first.created_unix_millis, ..found } == *first;
+        Ok(same && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none())
+    }
+
+    /// Gives `name` to a volume that has no manifest, or no other than its first.
     async fn claim(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
         for _ in 0..ROUNDS_MAX {
             let volume = VolumeId::random(self.store.entropy());
@@ -230,10 +244,10 @@ impl Host {
                 self.remove_name(name, record.volume).await?;
                 continue;
             }
-            if self.store.newest_manifest(record.volume, None).await?.is_none() {
-                return Ok(record.volume);
+            match self.store.newest_manifest(record.volume, None).await? {
+                None | Some(1) => return Ok(record.volume),
+                Some(_) => break,
             }
-            break;
         }
         Err(VolumeError::NameTaken { name: name.clone() })
     }

@@ -17,6 +17,8 @@ pub struct ExportFigures {
     pub size_bytes: u64,
     /// Bytes of its newest data that only the local cache holds, where that is known.
     pub dirty_bytes: Option<u64>,
+    /// How long the oldest of it has been so, nanoseconds; `None` where there is no store.
+    pub at_risk_nanos: Option<u64>,
     /// Counters of every queue it has had since the daemon started.
     pub queues: Vec<Arc<QueueStats>>,
 }
@@ -45,7 +47,7 @@ pub fn states(
 }
 
 fn collect(figures: &ExportFigures, out: &mut Samples) {
-    let ExportFigures { name, size_bytes, dirty_bytes, queues } = figures;
+    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, queues } = figures;
     let export = name.as_str();
     let total = |cell: fn(&QueueStats) -> &Counter| -> u64 {
         queues.iter().fold(0, |sum, queue| sum.wrapping_add(cell(queue).get()))
@@ -87,6 +89,9 @@ fn collect(figures: &ExportFigures, out: &mut Samples) {
     out.value(Metric::ExportSize, &[export], *size_bytes);
     if let Some(dirty_bytes) = dirty_bytes {
         out.value(Metric::ExportDirty, &[export], *dirty_bytes);
+    }
+    if let Some(at_risk_nanos) = at_risk_nanos {
+        out.value(Metric::ExportAtRisk, &[export], *at_risk_nanos);
     }
 }
 

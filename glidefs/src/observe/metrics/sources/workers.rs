@@ -26,6 +26,7 @@ fn collect(worker: &str, stats: &WorkerStats, out: &mut Samples) {
             (Metric::WorkerQueues, stats.queues.get()),
             (Metric::WorkerTurns, stats.turns.get()),
             (Metric::WorkerRequests, stats.requests.get()),
+            (Metric::WorkerRiskWaits, stats.risk_waits.get()),
             (Metric::PoolAcquires, stats.pool.acquires.get()),
             (Metric::PoolWaits, stats.pool.waits.get()),
             (Metric::PoolWaitTime, stats.pool.wait_nanos.get()),

@@ -1,0 +1,158 @@
+//! A worker's place, for tests: drives one shard of a cache and its keeper by hand, one request at a time.
+//!
+//! Owns nothing that is tested, and no store. Does not exist in the daemon.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Admission, Cache, IoError, Keeper, Shard, ShardStats, Token, Volume, Want};
+use crate::units::{FRAME_BYTES, SectorRange};
+
+/// How long something may take that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A request, and its memory.
+#[derive(Debug)]
+pub struct Request {
+    buffer: Vec<u8>,
+}
+
+impl Token for Request {
+    type Part = Vec<u8>;
+
+    fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
+    fn lend(&mut self, _bytes: usize) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// A cache, and who uses it.
+pub struct Driver {
+    pub cache: Cache,
+    keeper: Keeper,
+    shard: Shard<Request>,
+}
+
+impl Driver {
+    /// Takes the part of the only worker of `cache`.
+    pub fn new(cache: Cache) -> Self {
+        let shard = cache.shard(0, Arc::new(ShardStats::default()));
+        let mut keeper = cache.keeper();
+        while keeper.step() {}
+        Self { cache, keeper, shard }
+    }
+
+    /// Ends as kill -9 does. Who else has the cache must have been told to end.
+    pub fn kill(self) {
+        let Self { cache, keeper, shard } = self;
+        drop((keeper, shard));
+        let deadline = Instant::now() + PATIENCE;
+        // Cuts under way end with their tasks.
+        while cache.sharers() > 1 {
+            assert!(Instant::now() < deadline, "tasks hold the cache");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes `data`, whole sectors, or zeroes.
+    pub fn write(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        data: Option<&[u8]>,
+    ) -> Result<(), IoError> {
+        let bytes = data.map_or(0, <[u8]>::len);
+        let deadline = Instant::now() + PATIENCE;
+        let reservation = loop {
+            match self.shard.admit(bytes) {
+                Admission::Accept(reservation) => break reservation,
+                Admission::Full => panic!("full"),
+                Admission::Delay(_) | Admission::Wait => {
+                    assert!(Instant::now() < deadline, "no room: {:?}", self.cache.stats());
+                    if !self.keeper.step() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+        };
+        if let Some(data) = data {
+            let mut buffer = data.to_vec();
+            buffer.resize(bytes.next_multiple_of(FRAME_BYTES), 0xEE);
+            self.shard.write(volume, range, false, reservation, Request { buffer });
+        } else {
+            self.shard.zero(volume, range, false, reservation, Request { buffer: Vec::new() });
+        }
+        self.settle().1
+    }
+
+    /// A FLUSH.
+    pub fn flush(&mut self, volume: &Arc<Volume>) -> Result<(), IoError> {
+        self.shard.flush(volume, Request { buffer: Vec::new() });
+        self.settle().1
+    }
+
+    /// The bytes of `range`, from wherever they are.
+    pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange) -> Result<Vec<u8>, IoError> {
+        let bytes = usize::try_from(range.bytes().unwrap()).unwrap();
+        let mut fill = None;
+        loop {
+            let request = Request { buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
+            self.shard.read(volume, range, fill.as_ref(), request);
+            let (mut request, result) = self.settle();
+            request.buffer.truncate(bytes);
+            match result {
+                Err(IoError::Remote) => {
+                    fill = volume.fetch(range).map(|fetch| fetch.blocking_recv().unwrap()).transpose()?;
+                }
+                result => return result.map(|()| request.buffer),
+            }
+        }
+    }
+
+    /// Takes turns until the only request is finished.
+    fn settle(&mut self) -> (Request, Result<(), IoError>) {
+        let mut completed = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.shard.turn();
+            for want in self.shard.wants().collect::<Vec<_>>() {
+                match want {
+                    Want::Append { .. } => unreachable!("appends are not deferred"),
+                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
+                    Want::Read { op, file, offset, mut buffer } => {
+                        let result = file.read_at(&mut buffer, offset);
+                        self.shard.read_done(op, result, buffer);
+                    }
+                }
+            }
+            completed.extend(self.shard.completed());
+            self.keeper.step();
+            if self.shard.idle() {
+                return completed.pop().unwrap();
+            }
+            assert!(Instant::now() < deadline, "requests never came back: {:?}", self.shard);
+        }
+    }
+}
+
+/// What sector `sector` holds after write `number`, with the number at its begin; zeroes after write 0.
+pub fn bytes_of(number: u64, sector: u64) -> [u8; 512] {
+    let mut bytes = [0; 512];
+    if number != 0 {
+        let mut word = number << 20 | sector;
+        for chunk in bytes.as_chunks_mut().0 {
+            *chunk = word.to_le_bytes();
+            word = word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+        }
+    }
+    bytes
+}
+
+/// Which write sector `sector` holds, if it holds one as [`bytes_of`] makes them.
+pub fn number_of(bytes: &[u8], sector: u64) -> Option<u64> {
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap()) >> 20;
+    (bytes == bytes_of(number, sector)).then_some(number)
+}

@@ -1,0 +1,157 @@
+//! Hosts that share a store: each with a cache directory that outlives its daemons.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::cache::driver::Driver;
+use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
+use crate::daemon::volumes::{DaemonVolumes, StoreSide};
+use crate::router::tests::fake::{Kernel, drop_last};
+use crate::router::{Catalog, Devices, Router, RouterOptions};
+use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
+use crate::store::scripted::{ManualClock, ScriptedStore};
+use crate::store::volume::{Volumes, VolumesOptions};
+use crate::store::{Backend, RetryPolicy, Store, StoreOptions};
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+const SEGMENTS: u64 = 8;
+
+/// What hosts share: the store, and its clock.
+pub struct World {
+    pub clock: Arc<ManualClock>,
+    pub faults: Arc<Faults>,
+    pub runtime: Runtime,
+    objects: Arc<ScriptedStore>,
+    /// No two daemons make the same random numbers.
+    daemons: AtomicU64,
+}
+
+/// One host.
+pub struct Host {
+    directory: tempfile::TempDir,
+    kernel: Arc<Kernel>,
+    daemon: Option<Daemon>,
+}
+
+/// A daemon, until it is killed.
+pub struct Daemon {
+    pub router: Arc<Router>,
+    pub driver: Driver,
+    stop: watch::Sender<bool>,
+}
+
+impl World {
+    /// A store that fails in `per_mille` of a thousand requests in each way that must not do harm.
+    pub fn new(seed: u64, per_mille: u64) -> Self {
+        let clock = Arc::<ManualClock>::default();
+        let faults = Faults::new(seed);
+        faults.set_all(&Fault::PASSING, per_mille);
+        faults.set_all(&[Fault::Truncated, Fault::FlippedBit], per_mille);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        Self {
+            objects: ScriptedStore::new(Arc::clone(&clock)),
+            clock,
+            faults,
+            runtime: runtime.unwrap(),
+            daemons: AtomicU64::new(seed << 20),
+        }
+    }
+
+    fn store(&self) -> Store {
+        let seed = self.daemons.fetch_add(1, Ordering::Relaxed);
+        let faulty = FaultyStore::new(Arc::clone(&self.objects) as _, Arc::clone(&self.faults));
+        let retry = RetryPolicy {
+            try_time_max: Duration::from_millis(200),
+            pause_first_max: Duration::from_millis(2),
+            pause_max: Duration::from_millis(20),
+            ..RetryPolicy::default()
+        };
+        let options = StoreOptions { retry, entropy: Arc::new(Seeded::new(seed)), ..StoreOptions::default() };
+        Store::over(Backend::over(Arc::new(faulty), true), options)
+    }
+}
+
+impl Host {
+    pub fn new(world: &World) -> Self {
+        let kernel = Kernel::default();
+        *kernel.lists.lock().unwrap() = true;
+        let directory = tempfile::tempdir().unwrap();
+        let mut host = Self { directory, kernel: Arc::new(kernel), daemon: None };
+        host.start(world);
+        host
+    }
+
+    fn start(&mut self, world: &World) {
+        let catalog = Catalog::open(&self.directory.path().join("catalog.redb")).unwrap();
+        let options = Options {
+            size_bytes: SEGMENTS * SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            shards: 1,
+            on_full: OnFull::Wait,
+        };
+        let known = Known { exports: catalog.known(), book: Arc::new(catalog.book()) };
+        let disk = Arc::new(Directory::new(self.directory.path()));
+        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        let options =
+            VolumesOptions { clock: Arc::clone(&world.clock) as _, ..VolumesOptions::new(cache.writer()) };
+        let volumes = Volumes::new(world.store(), options);
+        let link = cache.link(world.runtime.handle().clone());
+        let triggers = Triggers {
+            size_bytes: 1 << 20,
+            age: Duration::from_millis(100),
+            quiet: Duration::from_millis(50),
+        };
+        let (stop, stopped) = watch::channel(false);
+        world.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
+        let side = StoreSide::new(volumes, link, catalog.resumes());
+        let options = RouterOptions {
+            exports_max: 64,
+            queues_default: 1,
+            queue_depth_default: 64,
+            parallel_max: 8,
+            boot_id: "boot".into(),
+        };
+        let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
+        let router =
+            Router::new(catalog, devices, Arc::new(DaemonVolumes::new(cache.clone(), Some(side))), options);
+        world.runtime.block_on(router.start());
+        self.daemon = Some(Daemon { router, driver: Driver::new(cache), stop });
+    }
+
+    /// kill -9, and another daemon.
+    pub fn restart(&mut self, world: &World) {
+        let Daemon { router, driver, stop } = self.daemon.take().unwrap();
+        self.kernel.daemon_died();
+        stop.send(true).unwrap();
+        drop_last(router);
+        driver.kill();
+        self.start(world);
+    }
+
+    pub fn router(&self) -> Arc<Router> {
+        Arc::clone(&self.daemon.as_ref().unwrap().router)
+    }
+
+    pub fn driver(&mut self) -> &mut Driver {
+        &mut self.daemon.as_mut().unwrap().driver
+    }
+
+    /// The data of an export that is open here.
+    pub fn volume(&self, name: &str) -> Arc<Volume> {
+        let exports = self.router().exports();
+        let export = exports.iter().find(|export| export.name() == name);
+        Arc::clone(export.unwrap_or_else(|| panic!("{name} is not open here")).volume())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            let _ = daemon.stop.send(true);
+        }
+    }
+}

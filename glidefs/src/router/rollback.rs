@@ -1,0 +1,87 @@
+//! An export goes back to one of its snapshots.
+//!
+//! Owns the order of steps. Everything goes to the store first, then the export goes on under another id, so that nothing of
+//! it is in the cache any more, and only then does the store go back. Invariant: a crash between these steps leaves the
+//! export as it was, or as one that has no device until it has gone back.
+
+use std::sync::Arc;
+
+use super::entry::Held;
+use super::error::RouterError;
+use super::name::ExportName;
+use super::size::ExportSize;
+use super::state::State;
+use super::{ExportInfo, Router};
+use crate::store::StoreName;
+use crate::store::volume::{Resume, VolumeError};
+use crate::units::SECTOR_BYTES;
+
+impl Router {
+    /// Gives an export, which must be detached, the content and the size of one of its snapshots. What was written since is
+    /// given up, unless another snapshot has it.
+    pub async fn rollback(
+        self: &Arc<Self>,
+        name: &str,
+        snapshot: ExportName,
+    ) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, move |router, held| async move {
+            let held = router.begin_rollback(held, &snapshot).await?;
+            router.finish_rollback(&held).await?;
+            tracing::info!(export = %held.entry().name(), %snapshot, "export rolled back");
+            Ok(held.entry().info())
+        })
+        .await
+    }
+
+    async fn begin_rollback(&self, held: Held, snapshot: &ExportName) -> Result<Held, RouterError> {
+        let name = held.entry().name().to_string();
+        if held.entry().state() != State::Detached {
+            return Err(RouterError::NotDetached { name });
+        }
+        let (_, remote) = self.counterpart(&name)?;
+        let wanted = store_name(&name, snapshot)?;
+        let snapshots = remote.snapshots().await;
+        let snapshots = snapshots.map_err(|source| RouterError::Store { name: name.clone(), source })?;
+        if !snapshots.iter().any(|info| info.name == wanted) {
+            return Err(RouterError::Store { name, source: VolumeError::NoSuchSnapshot { name: wanted } });
+        }
+        if held.record().rolls_back_to.is_some() {
+            // Nothing of it is here. It may go back to another one as well.
+            held.write(&self.catalog, |record| record.rolls_back_to = Some(snapshot.to_string())).await?;
+            return Ok(held);
+        }
+        self.flush(&name).await?;
+        let resume = Resume { manifest: None, ..remote.state() };
+        self.replace(held, resume, |record| record.rolls_back_to = Some(snapshot.to_string())).await
+    }
+
+    /// Has the store go back, where an export waits for that.
+    pub(super) async fn finish_rollback(&self, held: &Held) -> Result<(), RouterError> {
+        let Some(snapshot) = held.record().rolls_back_to else { return Ok(()) };
+        let name = held.entry().name().to_string();
+        let (volume, remote) = self.counterpart(&name)?;
+        let wanted = store_name(&name, &ExportName::new(&snapshot)?)?;
+        let committed = remote.rollback(&wanted).await;
+        let committed = committed.map_err(|source| RouterError::Store { name, source })?;
+        let size_sectors = committed.resume.size_sectors;
+        let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
+        let resume = Resume { manifest: None, ..committed.resume };
+        self.catalog.flushed(held.record().export_id(), resume).await?;
+        held.write(&self.catalog, |record| {
+            record.rolls_back_to = None;
+            record.size_bytes = size.bytes();
+        })
+        .await?;
+        held.entry().export().set_size_bytes(size.bytes());
+        volume.replaced(size_sectors);
+        Ok(())
+    }
+}
+
+fn store_name(name: &str, snapshot: &ExportName) -> Result<StoreName, RouterError> {
+    let parsed = snapshot.as_str().parse();
+    parsed.map_err(|error: crate::store::NameError| RouterError::Store {
+        name: name.into(),
+        source: error.into(),
+    })
+}
