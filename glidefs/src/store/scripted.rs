@@ -137,6 +137,11 @@ impl ScriptedStore {
         self.left.store(requests, SeqCst);
     }
 
+    /// Whether there was a request that was not answered.
+    pub fn has_ended(&self) -> bool {
+        self.beyond.load(SeqCst) > 0
+    }
+
     /// Answers all requests. Whether there was one that was not answered.
     pub fn go_on(&self) -> bool {
         self.left.store(FOREVER, SeqCst);

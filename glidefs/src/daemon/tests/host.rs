@@ -25,7 +25,7 @@ pub struct World {
     pub clock: Arc<ManualClock>,
     pub faults: Arc<Faults>,
     pub runtime: Runtime,
-    objects: Arc<ScriptedStore>,
+    pub objects: Arc<ScriptedStore>,
     /// No two daemons make the same random numbers.
     daemons: AtomicU64,
 }
@@ -124,12 +124,17 @@ impl Host {
 
     /// kill -9, and another daemon.
     pub fn restart(&mut self, world: &World) {
+        self.lose();
+        self.start(world);
+    }
+
+    /// kill -9, and nothing after it.
+    pub fn lose(&mut self) {
         let Daemon { router, driver, stop } = self.daemon.take().unwrap();
         self.kernel.daemon_died();
         stop.send(true).unwrap();
         drop_last(router);
         driver.kill();
-        self.start(world);
     }
 
     pub fn router(&self) -> Arc<Router> {

@@ -3,3 +3,4 @@
 
 mod host;
 mod model;
+mod prefixes;

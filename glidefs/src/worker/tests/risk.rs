@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use object_store::memory::InMemory;
 use tokio::sync::watch;
 
 use super::*;
 use crate::cache::{Book, Bound, Durability, Marks, Triggers};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
+use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{Resume, Volumes, VolumesOptions};
 use crate::store::{Access, Backend, Store, StoreOptions, WriterId};
 use crate::units::Seq;
@@ -32,7 +32,7 @@ impl Book for Paper {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_does() {
     let faults = Faults::new(1);
-    let objects = Arc::new(FaultyStore::new(Arc::new(InMemory::new()), Arc::clone(&faults)));
+    let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
     let access = Access::ReadWrite { now_unix_millis: 0 };
     let backend = Backend::over(objects, true);
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
