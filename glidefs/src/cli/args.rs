@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::bench::BenchCommand;
+use super::transfer::{DumpArgs, ImportArgs};
 use crate::api::wire::Durability;
 use crate::config::{ByteSize, DEFAULT_PATH, TimeSpan};
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
@@ -83,6 +84,15 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: SnapshotCommand,
     },
+    /// Make an export from the image of a disk
+    #[command(after_help = "Examples:\n  \
+        glidefs import debian.raw --name vm-1\n  \
+        glidefs import debian.raw --name vm-1 --size 20GiB --flush\n  \
+        zstd -dc debian.raw.zst | glidefs import - --name vm-1 --size 10GiB\n\n\
+        To be run as root on the daemon's host: the image is written to the export's device. Holes and zeroes are not \
+        written. An import that was cut off is finished by the same command with --resume; run again, it changes nothing. \
+        Other formats are made raw with `qemu-img convert -O raw`.")]
+    Import(Box<ImportArgs>),
     /// Bring everything that any export has acknowledged to the store, and wait until it is there
     #[command(after_help = "Example:\n  glidefs drain && poweroff      before a host is given up")]
     Drain {
@@ -199,6 +209,15 @@ pub(super) enum ExportCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Copy an export into a file
+    #[command(after_help = "Examples:\n  \
+        glidefs snapshot create vm-1 monday && glidefs export dump vm-1 vm-1.raw --snapshot monday\n  \
+        glidefs export dump vm-1 vm-1.raw --resume\n  \
+        glidefs export dump vm-1 - | zstd > vm-1.raw.zst\n\n\
+        To be run as root on the daemon's host: the export's device is read. If it is written to meanwhile, the copy is not of one \
+        moment: dump a snapshot (--snapshot), or a fork. The file is sparse: zeroes take no space. It is \
+        called FILE.partial until it is complete; one that was cut off is finished with --resume.")]
+    Dump(Box<DumpArgs>),
     /// List all exports
     #[command(after_help = "Examples:\n  glidefs export list\n  glidefs export list --store --json")]
     List {
@@ -353,7 +372,7 @@ fn bounded(text: &str) -> Option<Durability> {
     Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
 }
 
-fn size(text: &str) -> Result<ExportSize, String> {
+pub(super) fn size(text: &str) -> Result<ExportSize, String> {
     let bytes: ByteSize = text.parse().map_err(|error: crate::config::ValueError| error.to_string())?;
     ExportSize::new(bytes.0).map_err(|error| error.to_string())
 }

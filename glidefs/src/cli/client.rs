@@ -68,6 +68,8 @@ pub(super) enum ClientError {
     /// The daemon refused; the text is its own.
     #[error("{message}")]
     Refused {
+        /// A word for machines.
+        code: String,
         /// What it said.
         message: String,
     },
@@ -112,6 +114,14 @@ impl Client {
         Ok(Self { place: Place::Tcp(address), token })
     }
 
+    /// Whether the daemon is asked over its socket or a loopback address: where its devices are this host's.
+    pub fn is_local(&self) -> bool {
+        let Place::Tcp(address) = &self.place else { return true };
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        let ip = host.trim_start_matches('[').trim_end_matches(']').parse();
+        host == "localhost" || ip.is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+    }
+
     fn place(&self) -> String {
         match &self.place {
             Place::Socket(path) => path.display().to_string(),
@@ -121,12 +131,12 @@ impl Client {
 
     /// Asks for `path` and reads the answer.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::GET, path, Bytes::new()).await
+        Ok(self.ask(Method::GET, path, Bytes::new()).await?.1)
     }
 
     /// Asks for `path` to be deleted and reads the answer.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::DELETE, path, Bytes::new()).await
+        Ok(self.ask(Method::DELETE, path, Bytes::new()).await?.1)
     }
 
     /// Sends `body` as JSON to `path` and reads the answer.
@@ -135,6 +145,24 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
+        Ok(self.send(path, body).await?.1)
+    }
+
+    /// Sends `body` as JSON to `path`, which makes something; tells whether it was made just now, and reads the answer.
+    pub async fn make<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<(bool, T), ClientError> {
+        let (status, answer) = self.send(path, body).await?;
+        Ok((status == StatusCode::CREATED, answer))
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<(StatusCode, T), ClientError> {
         // What is sent are plain structs, which always serialise.
         self.ask(Method::POST, path, serde_json::to_vec(body).unwrap_or_default().into()).await
     }
@@ -144,7 +172,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<T, ClientError> {
+    ) -> Result<(StatusCode, T), ClientError> {
         let (status, body) = match &self.place {
             Place::Socket(socket) => {
                 let stream = self.connect(UnixStream::connect(socket)).await?;
@@ -158,11 +186,15 @@ impl Client {
         if !status.is_success() {
             let refusal: Result<ErrorBody, _> = serde_json::from_slice(&body);
             return Err(match refusal {
-                Ok(refusal) => ClientError::Refused { message: refusal.error.message },
+                Ok(refusal) => {
+                    ClientError::Refused { code: refusal.error.code, message: refusal.error.message }
+                }
                 Err(_) => ClientError::NotUnderstood { place: self.place(), status },
             });
         }
-        serde_json::from_slice(&body).map_err(|_| ClientError::NotUnderstood { place: self.place(), status })
+        serde_json::from_slice(&body)
+            .map(|answer| (status, answer))
+            .map_err(|_| ClientError::NotUnderstood { place: self.place(), status })
     }
 
     async fn connect<S>(&self, connecting: impl Future<Output = io::Result<S>>) -> Result<S, ClientError> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::args::{Cli, ExportCommand, Output, SnapshotCommand};
 use super::client::{Client, ClientError};
-use super::{CliError, emit, print};
+use super::{CliError, emit, print, transfer};
 use crate::api::wire::{
     CreateRequest, Deleted, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OpenRequest,
     ResizeRequest, RollbackRequest, Size, Snapshot, SnapshotRequest, Status, StoredExport,
@@ -111,6 +111,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
                 |flushed: &[Flushed]| flushed.iter().map(print::flushed).collect::<Vec<_>>().join("\n");
             answer_each(output.json, &flushed, print::flushed, lines)
         }
+        ExportCommand::Dump(args) => transfer::dump(client, *args).await,
         ExportCommand::List { store: true, output } => {
             let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
             answer(output.json, &stored, |stored| print::stored(stored))
@@ -219,11 +220,15 @@ fn answer_each<T: Serialize>(
 }
 
 /// Path of an export; its name needs no escaping.
-fn path(name: &ExportName, operation: &str) -> String {
+pub(super) fn path(name: &ExportName, operation: &str) -> String {
     format!("/v1/exports/{name}{operation}")
 }
 
-fn answer<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), CliError> {
+pub(super) fn answer<T: Serialize>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), CliError> {
     let mut text = if json { serde_json::to_string_pretty(value)? } else { text(value) };
     text.push('\n');
     emit(text.as_bytes())

@@ -11,6 +11,7 @@ mod commands;
 mod print;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::error::Error;
 use std::io::Write;
@@ -73,6 +74,9 @@ enum CliError {
     /// A measurement failed.
     #[error(transparent)]
     Bench(crate::bench::BenchError),
+    /// An image could not be copied.
+    #[error(transparent)]
+    Transfer(#[from] transfer::TransferError),
     /// The client could not be started.
     #[error("cannot start the client")]
     Runtime(#[source] std::io::Error),
@@ -122,6 +126,9 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         }
         Command::Snapshot { command } => {
             with_client(&cli.daemon, async |client| commands::snapshot(client, command).await)
+        }
+        Command::Import(args) => {
+            with_client(&cli.daemon, async |client| transfer::import(client, *args).await)
         }
         Command::Drain { output } => {
             with_client(&cli.daemon, async |client| commands::drain(client, output).await)

@@ -10,7 +10,7 @@ use crate::api::wire::{
 };
 
 /// A number of bytes, to three digits or so.
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
     while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) > 0 {

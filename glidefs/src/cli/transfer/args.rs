@@ -1,0 +1,61 @@
+//! What may be typed after `glidefs import` and `glidefs export dump`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::cli::args::{Device, Name, Output, size};
+use crate::router::{ExportName, ExportSize};
+
+/// Arguments of `glidefs import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Raw image of a disk, or a block device; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Name of the export
+    #[arg(long, value_parser = ExportName::new)]
+    pub name: ExportName,
+    /// Size of the export, if larger than FILE: bytes, or with KiB, MiB, GiB or TiB
+    #[arg(long, value_parser = size, required_if_eq("file", "-"))]
+    pub size: Option<ExportSize>,
+    #[command(flatten)]
+    pub device: Device,
+    /// Go on with an export that exists: write only what differs from FILE
+    #[arg(long)]
+    pub resume: bool,
+    /// Then wait until everything is in the store
+    #[arg(long)]
+    pub flush: bool,
+    /// Take FILE as it is, even if it looks like another format
+    #[arg(long)]
+    pub force_raw: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `glidefs export dump`.
+#[derive(Debug, Args)]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    pub name: Name,
+    /// File to write; `-` is standard output
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Dump this snapshot, by way of a fork that is deleted afterwards
+    #[arg(long, value_name = "SNAPSHOT", value_parser = ExportName::new)]
+    pub snapshot: Option<ExportName>,
+    /// Go on with FILE.partial: write only what differs
+    #[arg(long)]
+    pub resume: bool,
+    /// Replace FILE if it exists, and start FILE.partial anew
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Whether `path` stands for standard input or output.
+pub(super) fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}

@@ -1,0 +1,153 @@
+//! A copy under way: its thread, progress on a terminal, and Ctrl-C.
+//!
+//! Invariant: the first signal has the copy stop between two pieces; a second one does not wait for it.
+
+use std::io::{self, IsTerminal};
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::interval;
+
+use super::copy::{Options, Report, Source, Target, Watch, copy};
+use super::fault::CopyError;
+
+/// So many requests to stop end what should not be broken off.
+pub(super) const PATIENCE: u32 = 2;
+/// How often progress is shown.
+const SHOW_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Requests to stop. From [`Stop::listen`] on signals do not end the process.
+pub(super) struct Stop {
+    requests: UnboundedReceiver<()>,
+    seen: u32,
+}
+
+impl Stop {
+    /// Takes the signals over: each is a request.
+    pub fn listen() -> io::Result<Self> {
+        let mut signals = [
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ];
+        let (sender, requests) = unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                let [interrupt, terminate, hangup] = &mut signals;
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+                if sender.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self::new(requests))
+    }
+
+    /// Takes requests from a channel.
+    pub const fn new(requests: UnboundedReceiver<()>) -> Self {
+        Self { requests, seen: 0 }
+    }
+
+    /// Does `work` unless `patience` requests have come, counted from the start.
+    pub async fn unless<T>(&mut self, patience: u32, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                Some(()) = self.requests.recv() => {
+                    self.seen += 1;
+                    if self.seen >= patience {
+                        return None;
+                    }
+                }
+                done = &mut work => return Some(done),
+            }
+        }
+    }
+
+    /// Whether there was a request.
+    fn was_requested(&mut self) -> bool {
+        while self.requests.try_recv().is_ok() {
+            self.seen += 1;
+        }
+        self.seen > 0
+    }
+}
+
+/// Copies `source` to `target` on a thread, and shows how far it is unless `is_quiet`.
+pub(super) async fn carry(
+    source: Box<dyn Source>,
+    mut target: Box<dyn Target>,
+    options: Options,
+    is_quiet: bool,
+    stop: &mut Stop,
+) -> Result<Report, CopyError> {
+    if stop.was_requested() {
+        return Err(CopyError::Stopped);
+    }
+    let watch = Arc::new(Watch::default());
+    let (done, mut end) = oneshot::channel();
+    let theirs = Arc::clone(&watch);
+    thread::Builder::new()
+        .name("copy-write".into())
+        .spawn(move || {
+            let copied = copy(source, &mut *target, options, &theirs);
+            // Closed before anybody hears of the end.
+            drop(target);
+            let _ = done.send(copied);
+        })
+        .map_err(CopyError::Thread)?;
+    let bar = Bar::new(options.length_bytes, is_quiet);
+    let mut tick = interval(SHOW_INTERVAL);
+    loop {
+        tokio::select! {
+            copied = &mut end => return copied.unwrap_or(Err(CopyError::ThreadEnded)),
+            Some(()) = stop.requests.recv() => {
+                stop.seen += 1;
+                if stop.seen >= PATIENCE {
+                    return Err(CopyError::Stopped);
+                }
+                watch.stop();
+            }
+            _ = tick.tick() => bar.show(watch.done_bytes()),
+        }
+    }
+}
+
+/// Progress, when somebody watches.
+struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    fn new(length_bytes: u64, is_quiet: bool) -> Self {
+        Self((!is_quiet && io::stderr().is_terminal()).then(|| {
+            let style = ProgressStyle::with_template(
+                "{wide_bar} {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
+            );
+            ProgressBar::new(length_bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        }))
+    }
+
+    fn show(&self, done_bytes: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(done_bytes);
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Opening an export's block device, and what can be wrong with it.
+//!
+//! Invariant: a device that is to be written is this export's as far as can be told, and nothing else has it mounted or claimed.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::TransferError;
+use super::disk::Disk;
+use crate::api::wire::Export;
+use crate::router::ExportName;
+
+/// What is done with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Reading, beside others.
+    Read,
+    /// Writing, and nobody else does.
+    Write,
+}
+
+/// How devices are opened: by [`open`], except in tests.
+pub(super) type Open<'a> = &'a dyn Fn(&Path, Access) -> io::Result<Disk>;
+
+/// Opens a block device past the page cache; through it where that is not possible.
+pub(super) fn open(path: &Path, access: Access) -> io::Result<Disk> {
+    let exclusive = if access == Access::Write { OFlag::O_EXCL } else { OFlag::empty() };
+    let with = |flags: OFlag| {
+        OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags.bits()).open(path)
+    };
+    let file = match with(exclusive | OFlag::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => with(exclusive)?,
+        opened => opened?,
+    };
+    Disk::new(file)
+}
+
+/// The device of `export`, and its path.
+pub(super) fn open_export(
+    name: &ExportName,
+    export: &Export,
+    access: Access,
+    open: Open<'_>,
+) -> Result<(Disk, PathBuf), TransferError> {
+    let Some(path) = export.device.as_ref().map(PathBuf::from) else {
+        let reason = export.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        return Err(TransferError::NoDevice { name: name.clone(), state: export.state.clone(), reason });
+    };
+    let disk = open(&path, access).map_err(|source| {
+        let path = path.clone();
+        match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EBUSY) => TransferError::DeviceInUse { path },
+            Some(Errno::ENOENT | Errno::ENXIO | Errno::ENODEV) => TransferError::DeviceMissing { path },
+            _ if source.kind() == ErrorKind::PermissionDenied => TransferError::DevicePermission { path },
+            _ => TransferError::File { action: "open", path, source },
+        }
+    })?;
+    if disk.length_bytes() != export.size_bytes {
+        let (found_bytes, wanted_bytes) = (disk.length_bytes(), export.size_bytes);
+        return Err(TransferError::OtherDevice { path, found_bytes, wanted_bytes });
+    }
+    Ok((disk, path))
+}

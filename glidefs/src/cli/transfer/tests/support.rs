@@ -1,0 +1,176 @@
+//! Content for copies, and a target that counts, checks and fails.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Options, Report, Source, Target, Watch, copy};
+use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::fault::CopyError;
+
+/// One block of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// Nothing was written there.
+    Hole,
+    /// Zeroes were written there.
+    Zeroes,
+    /// Something was, with one byte that is not zero at least.
+    Data { seed: u8, at: usize },
+}
+
+impl Block {
+    pub fn bytes(self) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        if let Self::Data { seed, at } = self {
+            bytes[at % BLOCK_BYTES] = seed.max(1);
+        }
+        bytes
+    }
+}
+
+/// An image: its blocks, and its length, which may end inside the last one.
+#[derive(Clone, Debug)]
+pub struct Content {
+    pub blocks: Vec<Block>,
+    pub length_bytes: u64,
+}
+
+impl Content {
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.blocks.iter().flat_map(|block| block.bytes()).collect();
+        bytes.resize(usize::try_from(self.length_bytes).unwrap(), 0);
+        bytes
+    }
+
+    /// A file of its own that holds it, with its holes.
+    pub fn file(&self) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(self.length_bytes).unwrap();
+        let bytes = self.bytes();
+        for (number, block) in self.blocks.iter().enumerate() {
+            let range = number * BLOCK_BYTES..bytes.len().min((number + 1) * BLOCK_BYTES);
+            if *block != Block::Hole && !range.is_empty() {
+                file.write_all_at(&bytes[range.clone()], range.start as u64).unwrap();
+            }
+        }
+        file
+    }
+
+    pub fn source(&self) -> Box<dyn Source> {
+        Box::new(Disk::new(self.file()).unwrap())
+    }
+}
+
+pub fn block() -> impl Strategy<Value = Block> {
+    prop_oneof![
+        2 => Just(Block::Hole),
+        2 => Just(Block::Zeroes),
+        4 => (1..4_u8, 0..BLOCK_BYTES).prop_map(|(seed, at)| Block::Data { seed, at }),
+    ]
+}
+
+/// Images of 1 byte to 30 blocks; runs of the same block are likely.
+pub fn content() -> impl Strategy<Value = Content> {
+    let runs = prop::collection::vec((block(), 1..6_usize), 1..6);
+    (runs, 0..BLOCK_BYTES as u64).prop_map(|(runs, short_bytes)| {
+        let blocks: Vec<Block> =
+            runs.into_iter().flat_map(|(block, count)| std::iter::repeat_n(block, count)).collect();
+        let length_bytes = (blocks.len() * BLOCK_BYTES) as u64 - short_bytes;
+        Content { blocks, length_bytes }
+    })
+}
+
+/// What a target may hold that is made equal to `content`: some of it the same.
+pub fn other_than(content: Content) -> impl Strategy<Value = (Content, Content)> {
+    let count = content.blocks.len();
+    prop::collection::vec(prop::option::of(block()), count).prop_map(move |changes| {
+        let old = content.blocks.iter().zip(changes);
+        let blocks = old.map(|(block, change)| change.unwrap_or(*block)).collect();
+        (content.clone(), Content { blocks, ..content })
+    })
+}
+
+/// A file as a target. Panics when something is written that is there already, and fails after `steps_max` changes.
+pub struct Checked {
+    pub disk: Disk,
+    pub steps: usize,
+    pub steps_max: usize,
+    pub written: Vec<Range<u64>>,
+    pub synced: bool,
+}
+
+impl Checked {
+    /// A target that begins with what `file` holds.
+    pub fn new(file: &File) -> Self {
+        let disk = Disk::new(file.try_clone().unwrap()).unwrap();
+        Self { disk, steps: 0, steps_max: usize::MAX, written: Vec::new(), synced: false }
+    }
+
+    fn step(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        assert!(!bytes.is_empty(), "an empty write at {offset}");
+        let mut there = vec![0; bytes.len()];
+        self.disk.read_exact(&mut there, offset).unwrap();
+        for (number, (new, old)) in bytes.chunks(BLOCK_BYTES).zip(there.chunks(BLOCK_BYTES)).enumerate() {
+            assert_ne!(new, old, "block {number} after {offset} is there already");
+        }
+        self.steps += 1;
+        self.written.push(offset..offset + bytes.len() as u64);
+        if self.steps > self.steps_max { Err(io::Error::other("cut off")) } else { Ok(()) }
+    }
+}
+
+impl Target for Checked {
+    fn next_data(&mut self, offset: u64, end: u64) -> io::Result<Option<u64>> {
+        self.disk.next_data(offset, end)
+    }
+
+    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.disk.read_at(buffer, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.step(bytes, offset)?;
+        self.disk.write_at(bytes, offset)
+    }
+
+    fn zero(&mut self, range: Range<u64>) -> io::Result<()> {
+        self.step(&vec![0; usize::try_from(range.end - range.start).unwrap()], range.start)?;
+        self.disk.zero(range)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.synced = true;
+        self.disk.sync()
+    }
+}
+
+/// Copies with chunks of `chunk_blocks`.
+pub fn run(
+    source: Box<dyn Source>,
+    target: &mut dyn Target,
+    length_bytes: u64,
+    chunk_blocks: usize,
+    before: Before,
+) -> Result<Report, CopyError> {
+    let options = Options { length_bytes, chunk_bytes: chunk_blocks * BLOCK_BYTES, before };
+    copy(source, target, options, &Arc::new(Watch::default()))
+}
+
+/// All that `file` holds.
+pub fn read_all(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// A new file of `length_bytes` that is one hole.
+pub fn blank(length_bytes: u64) -> File {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(length_bytes).unwrap();
+    file
+}
