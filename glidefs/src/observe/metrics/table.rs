@@ -273,8 +273,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 10] =
-        ["read", "write", "export", "router", "ublk", "worker", "cache", "store", "build", "process"];
+    const PARTS: [&str; 11] = [
+        "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "build", "process",
+    ];
 
     #[test]
     fn names_are_prefix_part_what_and_unit_with_total_on_counters_only() {
