@@ -55,6 +55,11 @@ pub(crate) struct DumpArgs {
     pub output: Output,
 }
 
+/// `path` for people, who are told `standard` where it stands for standard input or output.
+pub(super) fn spoken(path: &Path, standard: &str) -> String {
+    if is_standard(path) { standard.into() } else { path.display().to_string() }
+}
+
 /// Whether `path` stands for standard input or output.
 pub(super) fn is_standard(path: &Path) -> bool {
     path == Path::new("-")

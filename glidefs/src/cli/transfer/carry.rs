@@ -2,6 +2,7 @@
 //!
 //! Invariant: the first signal has the copy stop between two pieces; a second one does not wait for it.
 
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,27 +30,18 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Takes the signals over: each is a request.
+    /// Takes the signals over: each is a request. What is ignored, as by `nohup`, stays so.
     pub fn listen() -> io::Result<Self> {
-        let mut signals = [
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-        ];
         let (sender, requests) = unbounded_channel();
-        tokio::spawn(async move {
-            loop {
-                let [interrupt, terminate, hangup] = &mut signals;
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
-                }
-                if sender.send(()).is_err() {
-                    return;
-                }
+        let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+            if ignored & 1 << (kind.as_raw_value() - 1) != 0 {
+                continue;
             }
-        });
+            let mut signals = signal(kind)?;
+            let sender = sender.clone();
+            tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(()).is_ok() {} });
+        }
         Ok(Self::new(requests))
     }
 
@@ -82,6 +74,12 @@ impl Stop {
         }
         self.seen > 0
     }
+}
+
+/// The set of signals that a process ignores, the lowest bit for signal 1, from its status as the kernel gives it.
+fn ignored(status: &str) -> u64 {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Copies `source` to `target` on a thread, and shows how far it is unless `is_quiet`.
@@ -149,5 +147,17 @@ impl Drop for Bar {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nohup_ignores_is_seen_in_the_status_of_the_process() {
+        let status = "Name:\tglidefs\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000001001\n";
+        let hangup = 1 << (SignalKind::hangup().as_raw_value() - 1);
+        assert_eq!((ignored(status) & hangup, ignored(status) & 2, ignored("")), (1, 0, 0));
     }
 }

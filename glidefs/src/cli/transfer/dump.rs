@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::TransferError;
-use super::args::{DumpArgs, is_standard};
+use super::args::{DumpArgs, is_standard, spoken};
 use super::carry::{PATIENCE, Stop, carry};
 use super::copy::{Before, CHUNK_BYTES, Options, Report, Target};
 use super::device::{self, Access};
@@ -54,7 +54,7 @@ pub(super) async fn dump(
     };
     let summary = dumped?;
     let of = args.snapshot.as_ref().map(|snapshot| format!("snapshot {snapshot} of ")).unwrap_or_default();
-    let head = format!("{} is a copy of {of}{name}", summary.file);
+    let head = format!("{} is a copy of {of}{name}", spoken(&args.file, "standard output"));
     if to_stdout {
         // Standard output has the bytes.
         let text =
@@ -180,7 +180,7 @@ impl Work<'_> {
         let copied = carry(Box::new(self.source), target, options, is_quiet, stop).await;
         copied.map_err(|source: CopyError| TransferError::Copy {
             from: self.device.display().to_string(),
-            to: self.args.file.display().to_string(),
+            to: spoken(&self.args.file, "standard output"),
             hint,
             source,
         })

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use super::TransferError;
-use super::args::{ImportArgs, is_standard};
+use super::args::{ImportArgs, is_standard, spoken};
 use super::carry::{Stop, carry};
 use super::copy::{Before, CHUNK_BYTES, Options};
 use super::device::{self, Access};
@@ -56,7 +56,7 @@ pub(super) async fn import(
     let options = Options { length_bytes: size.bytes(), chunk_bytes: CHUNK_BYTES, before };
     let copied = carry(image.source, Box::new(target), options, args.output.json, stop).await;
     let report = copied.map_err(|source| TransferError::Copy {
-        from: args.file.display().to_string(),
+        from: spoken(&args.file, "standard input"),
         to: device.display().to_string(),
         hint: " (the same command with --resume goes on)",
         source,
@@ -78,7 +78,8 @@ pub(super) async fn import(
         seconds: started.elapsed().as_secs_f64(),
         flushed_sequence_number,
     };
-    let head = format!("{} is export {}, {}", summary.file, summary.export, summary.device);
+    let head =
+        format!("{} is export {}, {}", spoken(&args.file, "standard input"), summary.export, summary.device);
     answer(args.output.json, &summary, |summary| summary.text(&head))
 }
 
