@@ -19,7 +19,7 @@ work_dir() {
 }
 
 cleanup() {
-	local status=$?
+	local status=${1:-$?}
 	trap - EXIT INT TERM
 	if [ $status -ne 0 ] && [ -f "$WORK/daemon.log" ]; then
 		say "--- last lines of the daemon's log"
@@ -35,13 +35,14 @@ cleanup() {
 	exit $status
 }
 
-# write_config [EXTRA-TOML]: the daemon's configuration; CACHE_SIZE and GLIDEFS_CACHE_ENGINE may be set before.
+# write_config [EXTRA-TOML]: the daemon's configuration; CACHE_SIZE, CLEAN_SIZE and GLIDEFS_CACHE_ENGINE may be set before.
 write_config() {
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
 		dir = "$WORK/cache"
 		size = "${CACHE_SIZE:-2GiB}"
 		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
+		clean_size = "${CLEAN_SIZE:-64MiB}"
 
 		[api]
 		listen = "127.0.0.1:9470"

@@ -21,6 +21,8 @@ use crate::units::REQUEST_BYTES_MAX;
 const TARGET: &str = "glidefs";
 
 /// Where the kernel lists ublk devices, and its limit on them.
+/// Path of the driver's control device.
+pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
 const CLASS_PATH: &str = "/sys/class/ublk-char";
 const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";
 
@@ -102,6 +104,11 @@ pub struct NewDevice {
     pub sectors: u64,
 }
 
+/// Whether the kernel has a device of this number, whoever serves it.
+fn exists(id: DeviceId) -> bool {
+    Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists()
+}
+
 /// Adds a device and opens it.
 pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     let mut flags =
@@ -121,7 +128,16 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
             .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
             .build()
     };
-    let preferred = new.preferred.and_then(|id| i32::try_from(id.0).ok()).and_then(|id| build(id).ok());
+    // When the kernel refuses a number that is taken, libublk 0.4.8 deletes the device that has it: somebody else's. So it is
+    // never asked for one that is taken, and no two daemons look and ask at the same time.
+    let alone = File::open(CONTROL_PATH).and_then(|file| file.lock().map(|()| file));
+    let alone = alone.map_err(|source| DeviceError::Kernel {
+        command: "locking",
+        path: CONTROL_PATH.into(),
+        source,
+    })?;
+    let free = new.preferred.filter(|id| !exists(*id));
+    let preferred = free.and_then(|id| i32::try_from(id.0).ok()).and_then(|id| build(id).ok());
     let ctrl = match preferred {
         Some(ctrl) => ctrl,
         None => build(-1).map_err(|error| {
@@ -132,6 +148,7 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
             }
         })?,
     };
+    drop(alone);
     // From here on the device stays until it is deleted by name: dropping `ctrl` must not delete it.
     ctrl.disown();
     let id = DeviceId(ctrl.dev_info().dev_id);
@@ -281,7 +298,7 @@ fn params(sectors: u64) -> sys::ublk_params {
 fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
     ensure_ring()?;
     // Asking the driver about a number it does not know is an error like any other; sysfs tells the two apart.
-    if !Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists() {
+    if !exists(id) {
         return Ok(None);
     }
     let number = i32::try_from(id.0).map_err(|_| DeviceError::NotFound { path: id.path() })?;

@@ -3,10 +3,8 @@
 use libublk::ctrl::UblkCtrl;
 use libublk::sys;
 
+use super::control::CONTROL_PATH;
 use crate::router::devices::DeviceError;
-
-/// Path of the driver's control device.
-const CONTROL_PATH: &str = "/dev/ublk-control";
 
 /// Kernel releases whose driver is known to be broken, and how.
 const BROKEN: &[(&str, &str)] = &[
