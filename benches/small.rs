@@ -107,6 +107,8 @@ impl Volumes for Data {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
+
     fn remove(&self, _: ExportId) {}
 }
 

@@ -78,6 +78,14 @@ pub enum DaemonError {
     /// The store cannot be used.
     #[error("the store cannot be used")]
     Store(#[from] StoreError),
+    /// Exports have data in a store that is not configured.
+    #[error(
+        "{exports} exports have data in a store, and [store] url is not set: set it to where their data is (nothing was changed)"
+    )]
+    NoStore {
+        /// How many.
+        exports: usize,
+    },
     /// There is no place for what is read back from the store.
     #[error("the clean cache could not be opened: change clean_memory or clean_size in [cache]")]
     Clean(#[from] CleanError),
@@ -169,15 +177,14 @@ fn connect_store(
     runtime: &tokio::runtime::Runtime,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<StoreSide>, DaemonError> {
-    let Some(url) = &config.store.url else { return Ok(None) };
+    let Some(url) = &config.store.url else {
+        let exports = catalog.resumes().len();
+        return if exports == 0 { Ok(None) } else { Err(DaemonError::NoStore { exports }) };
+    };
     let backend = Backend::connect(url, &process_variables(), true)?;
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
-    let clean = runtime.block_on(CleanCache::open(CleanOptions {
-        directory: (config.cache.clean_size.0 > 0).then(|| config.cache.dir.clone()),
-        memory_bytes_max: usize::try_from(config.cache.clean_memory.0).unwrap_or(usize::MAX),
-        disk_bytes_max: config.cache.clean_size.0,
-    }))?;
+    let clean = open_clean(config, runtime)?;
     let options = VolumesOptions { clean: Some(clean), ..VolumesOptions::new(cache.writer()) };
     let volumes = store::volume::Volumes::new(store, options);
     let link = cache.link(runtime.handle().clone());
@@ -203,6 +210,23 @@ fn connect_store(
         }
     }
     Ok(Some(side))
+}
+
+/// Opens the clean cache. A disk that gives it no room leaves it its memory.
+fn open_clean(config: &Config, runtime: &tokio::runtime::Runtime) -> Result<CleanCache, CleanError> {
+    let options = CleanOptions {
+        directory: (config.cache.clean_size.0 > 0).then(|| config.cache.dir.clone()),
+        memory_bytes_max: usize::try_from(config.cache.clean_memory.0).unwrap_or(usize::MAX),
+        disk_bytes_max: config.cache.clean_size.0,
+    };
+    match runtime.block_on(CleanCache::open(options.clone())) {
+        Err(error @ CleanError::Directory { .. }) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "data that is read back from the store is kept in memory only");
+            runtime.block_on(CleanCache::open(CleanOptions { directory: None, ..options }))
+        }
+        opened => opened,
+    }
 }
 
 /// Measures how the cache's directory is best written to.
@@ -318,7 +342,9 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
                 "some devices could not be removed; they wait for the next daemon"
             );
         }
-        drain(&parts.router, config.store.drain_timeout.0).await;
+        if has_store {
+            drain(&parts.router, config.store.drain_timeout.0).await;
+        }
     }
     watchdog.abort();
     if let Some(collecting) = collecting {

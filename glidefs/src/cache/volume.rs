@@ -147,6 +147,9 @@ impl Volume {
         if self.has_to_flush() {
             if let Some(tie) = self.tie.get() {
                 self.lock().active_since.get_or_insert_with(|| tie.now());
+                if tie.has_new_size() {
+                    tie.ask(self.id);
+                }
             }
             self.announce();
         }
@@ -221,7 +224,9 @@ impl Volume {
     /// paused already. What may go on is promised: call [`Self::settled`] when it has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
         let Some(tie) = self.tie.get() else { return Pace::Go };
-        let Some(bound) = tie.bound().filter(|_| !tie.is_fenced()) else { return Pace::Go };
+        // What cannot be read here can only be written again.
+        let is_bound = !tie.is_fenced() && !tie.is_unreadable();
+        let Some(bound) = tie.bound().filter(|_| is_bound) else { return Pace::Go };
         let mut inner = self.lock();
         let promised = inner.promised_bytes.saturating_add(bytes);
         let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
@@ -488,6 +493,11 @@ impl Volume {
         inner.layers.clear(slots);
         inner.unsynced = Vec::new();
         inner.removed = true;
+        drop(inner);
+        // Who waits for its flush is told.
+        if let Some(tie) = self.tie.get() {
+            tie.advanced();
+        }
     }
 
     /// Whether the data was forgotten.

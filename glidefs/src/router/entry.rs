@@ -62,6 +62,11 @@ impl Entry {
         &self.export
     }
 
+    /// The snapshot that it is on its way back to.
+    pub fn rolls_back_to(&self) -> Option<String> {
+        self.status().record.rolls_back_to.clone()
+    }
+
     /// What it is doing.
     pub fn state(&self) -> State {
         self.status().state.clone()

@@ -100,6 +100,33 @@ pub enum RouterError {
         /// The export.
         name: String,
     },
+    /// The store did not take what it does not have of the export.
+    #[error(
+        "the store has not taken what is new of export {name}: the log says why; fork the snapshot and delete the export if \
+         that cannot be mended"
+    )]
+    NotFlushed {
+        /// The export.
+        name: String,
+    },
+    /// Nothing of the export is in a store.
+    #[error(
+        "export {name} is not in the store: it was made before there was one, and the log says why it was not brought to it"
+    )]
+    NotInStore {
+        /// The export.
+        name: String,
+    },
+    /// A snapshot is needed for what has begun.
+    #[error(
+        "export {name} goes back to snapshot {snapshot}: attach it first, or roll it back to another one"
+    )]
+    SnapshotNeeded {
+        /// The export.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
     /// The export is on its way back to a snapshot.
     #[error(
         "export {name} is half rolled back: attach it, or roll it back again, when the store can be reached"

@@ -13,7 +13,7 @@ use super::name::ExportName;
 use super::record::Desired;
 use super::size::ExportSize;
 use super::volumes::Source;
-use crate::cache::Volume;
+use crate::cache::{IoError, Volume};
 use crate::observe::chain;
 use crate::store::StoreName;
 use crate::store::gc::{GcOptions, GcReport};
@@ -33,6 +33,9 @@ impl Router {
     /// Has an export flushed as soon as possible: up to where it is in the store already.
     pub fn begin_flush(&self, name: &str) -> Result<Seq, RouterError> {
         let (volume, _) = self.counterpart(name)?;
+        if volume.is_fenced() {
+            return Err(RouterError::Flush { name: name.into(), source: IoError::Fenced });
+        }
         volume.ask_flush();
         Ok(volume.figures().flushed)
     }
@@ -54,6 +57,9 @@ impl Router {
     /// Gives a snapshot of an export up; returns whether there was one.
     pub async fn delete_snapshot(&self, name: &str, snapshot: &ExportName) -> Result<bool, RouterError> {
         let (_, remote) = self.counterpart(name)?;
+        if self.entry(name).is_some_and(|entry| entry.rolls_back_to().as_deref() == Some(snapshot.as_str())) {
+            return Err(RouterError::SnapshotNeeded { name: name.into(), snapshot: snapshot.to_string() });
+        }
         let deleted = async {
             let snapshot = store_name(snapshot)?;
             let existed = remote.snapshots().await?.iter().any(|info| info.name == snapshot);
@@ -80,9 +86,17 @@ impl Router {
 
     /// Has everything flushed that was acknowledged before: how many exports, and those that could not be.
     pub async fn drain(&self) -> (usize, Vec<RouterError>) {
-        let tied: Vec<_> =
-            self.entries().into_iter().filter(|entry| entry.export().volume().remote().is_some()).collect();
-        let flushes = tied.into_iter().map(|entry| async move { self.flush(entry.name().as_str()).await });
+        let flushes = self.entries().into_iter().map(|entry| async move {
+            let name = entry.name().as_str();
+            match self.flush(name).await {
+                Err(RouterError::NoStore) => Err(RouterError::NotInStore { name: name.into() }),
+                // It was deleted meanwhile.
+                Err(
+                    RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
+                ) => Ok(Seq(0)),
+                flushed => flushed,
+            }
+        });
         let ended: Vec<_> = stream::iter(flushes).buffer_unordered(FLUSHES_MAX).collect().await;
         let flushed = ended.iter().filter(|ended| ended.is_ok()).count();
         (flushed, ended.into_iter().filter_map(Result::err).collect())
@@ -98,7 +112,9 @@ impl Router {
             let name = entry.name().to_string();
             let brought = self.on_held(&name, |router, held| async move { router.bring(&held).await }).await;
             match brought {
-                Ok(()) | Err(RouterError::NotFound { .. } | RouterError::Stopping) => {}
+                // One after the other: all that an export has is one cut, and others have to flush as well.
+                Ok(()) => drop(self.flush(&name).await),
+                Err(RouterError::NotFound { .. } | RouterError::Stopping) => {}
                 Err(error) => {
                     left += 1;
                     tracing::warn!(
@@ -119,9 +135,11 @@ impl Router {
             return Ok(());
         }
         let size = ExportSize::new(record.size_bytes)?;
-        let begun = self.volumes.begin(name.clone(), Source::Blank(size)).await;
-        let begun = begun.map_err(|source| RouterError::Store { name: name.to_string(), source })?;
-        let Some(resume) = begun else { return Ok(()) };
+        let begin = async {
+            let begun = self.volumes.begin(name.clone(), Source::Blank(size)).await;
+            begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
+        };
+        let Some(resume) = self.unless_stopping(begin).await? else { return Ok(()) };
         self.catalog.tie(record.export_id(), resume.clone()).await?;
         self.volumes.tie(volume, record.size_bytes, &resume);
         tracing::info!(export = %name, "an export that was made before there was a store is brought to it");

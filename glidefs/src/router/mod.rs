@@ -41,9 +41,9 @@ pub(crate) mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use tokio::sync::OwnedRwLockReadGuard;
+use tokio::sync::{OwnedRwLockReadGuard, watch};
 
 pub use self::book::Book;
 pub use self::catalog::{Catalog, CatalogError};
@@ -121,6 +121,10 @@ pub struct Router {
     exports: RwLock<Exports>,
     /// Whether new operations are refused. Every operation holds it for reading until it ends.
     stopping: Arc<tokio::sync::RwLock<bool>>,
+    /// Who may create an export of a name at the moment.
+    turns: Turns,
+    /// Whether [`Router::stop`] was called; ends waits for the store.
+    stops: watch::Sender<bool>,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
     loaded: Mutex<Vec<Held>>,
 }
@@ -131,6 +135,23 @@ struct Exports {
     by_name: BTreeMap<ExportName, Arc<Entry>>,
     numbers: Numbers,
     next_id: u32,
+}
+
+/// A lock for each name that somebody has or waits for.
+#[derive(Debug, Default)]
+struct Turns(Mutex<BTreeMap<ExportName, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, name: &ExportName) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(name).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::default();
+        turns.insert(name.clone(), Arc::downgrade(&turn));
+        turn
+    }
 }
 
 /// What became of an attempt to add an export.
@@ -176,6 +197,8 @@ impl Router {
             options,
             exports: RwLock::new(exports),
             stopping,
+            turns: Turns::default(),
+            stops: watch::Sender::new(false),
             loaded: Mutex::new(loaded),
         })
     }
@@ -202,7 +225,21 @@ impl Router {
 
     /// Refuses operations from now on and returns when those under way have ended. Devices stay as they are.
     pub async fn stop(&self) {
+        self.stops.send_replace(true);
         *self.stopping.write().await = true;
+    }
+
+    /// The result of `work`, which waits for the store, unless the daemon stops first.
+    async fn unless_stopping<T>(
+        &self,
+        work: impl Future<Output = Result<T, RouterError>>,
+    ) -> Result<T, RouterError> {
+        let mut stops = self.stops.subscribe();
+        tokio::select! {
+            done = work => done,
+            // The sender is as old as the router.
+            _ = stops.wait_for(|stops| *stops) => Err(RouterError::Stopping),
+        }
     }
 
     fn entries(&self) -> Vec<Arc<Entry>> {

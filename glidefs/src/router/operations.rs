@@ -154,6 +154,9 @@ impl Router {
     }
 
     async fn create_now(self: Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
+        // Two that begin at once would take the volume in the store from each other.
+        let turn = self.turns.of(&request.name);
+        let _turn = turn.lock().await;
         let mut beginning = None;
         loop {
             let gate = self.enter().await?;
@@ -174,6 +177,8 @@ impl Router {
             };
             let held = Held::wait(entry, gate).await;
             if held.is_gone() {
+                // So may be what it began with.
+                beginning = None;
                 continue;
             }
             let record = held.record();
@@ -191,11 +196,13 @@ impl Router {
         if let Source::Fork { of, snapshot: None } = &request.source
             && self.entry(of.as_str()).is_some()
         {
-            self.flush(of.as_str()).await?;
+            self.unless_stopping(self.flush(of.as_str())).await?;
         }
-        let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
-        let counterpart =
-            begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })?;
+        let begin = async {
+            let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
+            begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
+        };
+        let counterpart = self.unless_stopping(begin).await?;
         if request.durability != Durability::Local && counterpart.is_none() {
             return Err(RouterError::NoStore);
         }

@@ -5,6 +5,7 @@
 //! export as it was, or as one that has no device until it has gone back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::entry::Held;
 use super::error::RouterError;
@@ -15,6 +16,9 @@ use super::{ExportInfo, Router};
 use crate::store::StoreName;
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::SECTOR_BYTES;
+
+/// How long a rollback waits for the store to take what it does not have yet.
+const FLUSH_PATIENCE: Duration = Duration::from_mins(2);
 
 impl Router {
     /// Gives an export, which must be detached, the content and the size of one of its snapshots. What was written since is
@@ -50,7 +54,9 @@ impl Router {
             held.write(&self.catalog, |record| record.rolls_back_to = Some(snapshot.to_string())).await?;
             return Ok(held);
         }
-        self.flush(&name).await?;
+        let flushed = tokio::time::timeout(FLUSH_PATIENCE, self.flush(&name));
+        let flush = async { flushed.await.map_err(|_| RouterError::NotFlushed { name: name.clone() })? };
+        self.unless_stopping(flush).await?;
         let resume = Resume { manifest: None, ..remote.state() };
         self.replace(held, resume, |record| record.rolls_back_to = Some(snapshot.to_string())).await
     }
@@ -61,8 +67,11 @@ impl Router {
         let name = held.entry().name().to_string();
         let (volume, remote) = self.counterpart(&name)?;
         let wanted = store_name(&name, &ExportName::new(&snapshot)?)?;
-        let committed = remote.rollback(&wanted).await;
-        let committed = committed.map_err(|source| RouterError::Store { name, source })?;
+        let roll_back = async {
+            let committed = remote.rollback(&wanted).await;
+            committed.map_err(|source| RouterError::Store { name, source })
+        };
+        let committed = self.unless_stopping(roll_back).await?;
         let size_sectors = committed.resume.size_sectors;
         let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
         let resume = Resume { manifest: None, ..committed.resume };

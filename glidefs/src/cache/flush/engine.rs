@@ -121,11 +121,7 @@ impl Flusher {
                     watched.asked = false;
                     let (shared, volume) = (Arc::clone(&self.shared), Arc::clone(&watched.volume));
                     let (id, permits) = (*id, Arc::clone(&permits));
-                    uploads.spawn(async move {
-                        // Never closed.
-                        let _permit = permits.acquire_owned().await;
-                        (id, carry(&shared, &volume).await)
-                    });
+                    uploads.spawn(async move { (id, carry(&shared, &volume, &permits).await) });
                 }
             }
             watched.retain(|_, watched| watched.busy || watched.volume.has_to_flush());
@@ -158,12 +154,18 @@ impl Flusher {
 }
 
 /// Carries the cut of `volume` to the store, as often as it takes.
-async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Carried {
+async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Semaphore) -> Carried {
     let Some(tie) = volume.tie() else { return Carried::Removed };
     let mut pause = RETRY_PAUSE_MIN;
     loop {
-        match try_carry(shared, volume, tie).await {
+        let tried = {
+            // Never closed. Given back before a pause: a volume that fails does not keep others waiting.
+            let _permit = permits.acquire().await;
+            try_carry(shared, volume, tie).await
+        };
+        match tried {
             Ok(compact) => {
+                tie.set_unreadable(false);
                 tie.advanced();
                 shared.flushed();
                 return Carried::Done { compact };
@@ -175,6 +177,7 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Carried {
                 return Carried::Fenced;
             }
             Err(Failure::Source) => {
+                tie.set_unreadable(true);
                 volume.undo_cut(&shared.slots);
                 tokio::time::sleep(RETRY_PAUSE_MAX).await;
                 return Carried::Undone;

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_bound_makes_cuts_come_sooner_and_never_later() {
         let triggers =
-            Triggers { size_bytes: 100, age: Duration::from_secs(60), quiet: Duration::from_secs(1) };
+            Triggers { size_bytes: 100, age: Duration::from_mins(1), quiet: Duration::from_secs(1) };
         let sooner = BOUND.sooner(&triggers);
         assert_eq!((sooner.size_bytes, sooner.age), (100, Duration::from_millis(2500)));
         assert_eq!(sooner.quiet, Duration::from_secs(1));

@@ -86,6 +86,8 @@ pub(in crate::cache) struct Tie {
     durability: OnceLock<Durability>,
     /// Another writer has the volume now.
     fenced: AtomicBool,
+    /// The last cut could not be read.
+    unreadable: AtomicBool,
 }
 
 impl fmt::Debug for Tie {
@@ -137,6 +139,7 @@ impl Tie {
             progress: Notify::new(),
             durability: OnceLock::new(),
             fenced: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
         }
     }
 
@@ -209,7 +212,16 @@ impl Tie {
         self.progress.notify_waiters();
     }
 
-    pub(super) fn advanced(&self) {
+    /// Notes whether the last cut could be read.
+    pub(super) fn set_unreadable(&self, unreadable: bool) {
+        self.unreadable.store(unreadable, Ordering::Release);
+    }
+
+    pub fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Acquire)
+    }
+
+    pub fn advanced(&self) {
         self.progress.notify_waiters();
     }
 

@@ -79,7 +79,7 @@ impl Keeper {
         let mut progress = self.prepare();
         progress |= self.seal();
         progress |= self.free();
-        let free = self.shared.slots.count(State::Free);
+        let free = self.usable();
         if self.cleaner.step(&self.shared, &mut self.preparer, free) {
             progress = true;
         }
@@ -191,14 +191,24 @@ impl Keeper {
         Some(Barrier { slots: unneeded, needs })
     }
 
+    /// Free segments that can be had: while the disk gives no new files, those that have one.
+    fn usable(&self) -> u32 {
+        let slots = &self.shared.slots;
+        if !self.preparer.failing {
+            return slots.count(State::Free);
+        }
+        let usable = slots.iter().filter(|(_, slot)| slot.state() == State::Free && slot.file().is_some());
+        u32::try_from(usable.count()).unwrap_or(u32::MAX)
+    }
+
     /// Tells the shards how full the cache is, and returns whether that is news to those that wait.
     fn publish_pressure(&mut self, progress: bool) -> bool {
         let shared = &self.shared;
-        let free = shared.slots.count(State::Free);
+        let free = self.usable();
         let idle = !progress && self.barrier.is_none() && self.closed.is_empty();
         let stuck = idle && (free <= RESERVE || self.preparer.failing);
         let can_be_had = shared.slots.iter().filter(|(_, slot)| match slot.state() {
-            State::Free => true,
+            State::Free => !self.preparer.failing || slot.file().is_some(),
             State::Sealed => slot.dirty_extents() == 0 && !slot.is_poisoned(),
             State::Open | State::Closed => false,
         });
@@ -343,9 +353,11 @@ impl Preparer {
             return None;
         }
         let limit = slots.limit();
-        let number = (0..limit)
-            .map(|step| (self.next_slot + step) % limit)
-            .find(|number| slots.get(*number).state() == State::Free && slots.get(*number).begin_sync())?;
+        let free = |number: &u32| slots.get(*number).state() == State::Free;
+        let in_turn = || (0..limit).map(|step| (self.next_slot + step) % limit).filter(free);
+        // A disk that is full has room in the files that are there.
+        let having_files = in_turn().filter(|number| self.failing && slots.get(*number).file().is_some());
+        let number = having_files.chain(in_turn()).find(|number| slots.get(*number).begin_sync())?;
         self.next_slot = (number + 1) % limit;
         let prepared = self.prepare_slot(shared, shard, number);
         slots.get(number).cancel_sync();

@@ -90,6 +90,10 @@ async fn dump_snapshot(
         Some(Err(error @ (ClientError::NotRunning { .. } | ClientError::NoPermission { .. }))) => {
             return Err(error.into());
         }
+        // So is that of another kind.
+        Some(Err(ClientError::Refused { code, .. })) if code == "exists_with_other_parameters" => {
+            return Err(TransferError::ForkTaken { name: fork }.into());
+        }
         // It may be there all the same.
         Some(Err(error)) => Err(error.into()),
     };

@@ -4,9 +4,9 @@
 //! they may not read of its copy.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::TransferError;
@@ -87,6 +87,14 @@ impl Partial {
             Err(TryLockError::WouldBlock) => return Err(TransferError::PartialInUse { path }),
             // A file system without locks.
             Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        // Whoever had it may have given it its final name in between.
+        let here = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        let opened = file.metadata().map_err(error("look at"))?;
+        if fs::metadata(&path).map_err(error("look at")).is_ok_and(|now| here(&now) != here(&opened))
+            || !path.exists()
+        {
+            return Err(TransferError::PartialInUse { path });
         }
         if !resume {
             file.set_len(0).map_err(error("empty"))?;

@@ -77,15 +77,24 @@ impl World {
 
 impl Host {
     pub fn new(world: &World) -> Self {
+        Self::begun(world, true)
+    }
+
+    /// A host whose first daemon has no store.
+    pub fn without_store(world: &World) -> Self {
+        Self::begun(world, false)
+    }
+
+    fn begun(world: &World, has_store: bool) -> Self {
         let kernel = Kernel::default();
         *kernel.lists.lock().unwrap() = true;
         let directory = tempfile::tempdir().unwrap();
         let mut host = Self { directory, kernel: Arc::new(kernel), daemon: None };
-        host.start(world);
+        host.start(world, has_store);
         host
     }
 
-    fn start(&mut self, world: &World) {
+    fn start(&mut self, world: &World, has_store: bool) {
         let catalog = Catalog::open(&self.directory.path().join("catalog.redb")).unwrap();
         let options = Options {
             size_bytes: SEGMENTS * SEGMENT_BYTES,
@@ -114,8 +123,10 @@ impl Host {
             quiet: Duration::from_millis(50),
         };
         let (stop, stopped) = watch::channel(false);
-        world.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
-        let side = StoreSide::new(volumes, link, catalog.resumes());
+        let side = has_store.then(|| {
+            world.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
+            StoreSide::new(volumes, link, catalog.resumes())
+        });
         let options = RouterOptions {
             exports_max: 64,
             queues_default: 1,
@@ -125,7 +136,7 @@ impl Host {
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
         let router =
-            Router::new(catalog, devices, Arc::new(DaemonVolumes::new(cache.clone(), Some(side))), options);
+            Router::new(catalog, devices, Arc::new(DaemonVolumes::new(cache.clone(), side)), options);
         world.runtime.block_on(router.start());
         self.daemon = Some(Daemon { router, driver: Driver::new(cache), stop });
     }
@@ -133,14 +144,15 @@ impl Host {
     /// kill -9, and another daemon.
     pub fn restart(&mut self, world: &World) {
         self.lose();
-        self.start(world);
+        self.start(world, true);
     }
 
     /// kill -9, and nothing after it.
     pub fn lose(&mut self) {
         let Daemon { router, driver, stop } = self.daemon.take().unwrap();
         self.kernel.daemon_died();
-        stop.send(true).unwrap();
+        // Without a store nobody listens.
+        let _ = stop.send(true);
         drop_last(router);
         driver.kill();
     }

@@ -3,4 +3,5 @@
 
 mod host;
 mod model;
+mod operations;
 mod prefixes;

@@ -225,21 +225,26 @@ impl Host {
         };
         match self.store.create_manifest(&manifest).await? {
             Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
-            Created::Existed if self.is_still(&manifest).await? => {
-                Ok(Volume::new(self.clone(), Arc::new(manifest), begun))
-            }
-            Created::Existed => Err(VolumeError::NameTaken { name: name.clone() }),
+            Created::Existed => match self.still(&manifest).await? {
+                Some(same) => Ok(Volume::new(self.clone(), Arc::new(same), begun)),
+                None => Err(VolumeError::NameTaken { name: name.clone() }),
+            },
         }
     }
 
-    /// Whether a volume is as `first`, its first manifest, says, whenever that was created.
-    async fn is_still(&self, first: &Manifest) -> Result<bool, StoreError> {
+    /// The first manifest of a volume, if it is as `first` says and nothing came after it. When it was created, and with which
+    /// size, makes no difference: nobody has written to it.
+    async fn still(&self, first: &Manifest) -> Result<Option<Manifest>, StoreError> {
         let found = match self.store.manifest(first.volume, first.number).await {
-            Err(error) if error.is_missing() => return Ok(false),
+            Err(error) if error.is_missing() => return Ok(None),
             found => found?,
         };
-        let same = Manifest { created_unix_millis: first.created_unix_millis, ..found } == *first;
-        Ok(same && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none())
+        let Manifest { size_sectors, created_unix_millis, .. } = found;
+        let same = Manifest { size_sectors, created_unix_millis, ..first.clone() } == found;
+        let untouched = same
+            && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none()
+            && self.store.tombstone(first.volume).await?.is_none();
+        Ok(untouched.then_some(found))
     }
 
     /// Gives `name` to a volume that has no manifest, or no other than its first.

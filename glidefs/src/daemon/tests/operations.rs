@@ -1,0 +1,151 @@
+//! What users do with exports that have a counterpart in the store, and what becomes of it when something comes between.
+
+use std::time::{Duration, Instant};
+
+use super::host::{Host, World};
+use crate::cache::driver::{PATIENCE, bytes_of};
+use crate::cache::{Durability, IoError};
+use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
+use crate::units::{SECTOR_BYTES, SectorRange};
+
+const SECTORS: u64 = 256;
+
+fn name(name: &str) -> ExportName {
+    ExportName::new(name).unwrap()
+}
+
+fn request(source: Source) -> CreateExport {
+    CreateExport { name: name("vm"), source, durability: Durability::Local, queues: None, queue_depth: None }
+}
+
+fn blank() -> CreateExport {
+    request(Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap()))
+}
+
+fn write(host: &mut Host, number: u64) {
+    let (volume, range) = (host.volume("vm"), SectorRange::new(8 * number, 8).unwrap());
+    let data: Vec<u8> = (range.start()..range.end()).flat_map(|sector| bytes_of(number, sector)).collect();
+    host.driver().write(&volume, range, Some(&data)).unwrap();
+}
+
+/// Whether the export holds write `number`, and not zeroes in its place.
+fn holds(host: &mut Host, number: u64) -> bool {
+    let (volume, range) = (host.volume("vm"), SectorRange::new(8 * number, 8).unwrap());
+    let found = host.driver().read(&volume, range).unwrap();
+    let written: Vec<u8> = (range.start()..range.end()).flat_map(|sector| bytes_of(number, sector)).collect();
+    assert!(found == written || found.iter().all(|byte| *byte == 0));
+    found == written
+}
+
+#[test]
+fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
+    let world = World::new(1, 0);
+    let first = Host::new(&world);
+    world.runtime.block_on(first.router().create(blank())).unwrap();
+    let mut host = Host::new(&world);
+    for _ in 0..10 {
+        let router = host.router();
+        let opens = (0..4).map(|_| router.create(request(Source::Store)));
+        let opened = world.runtime.block_on(futures_util::future::join_all(opens));
+        assert!(opened.iter().all(Result::is_ok), "{opened:?}");
+        write(&mut host, 1);
+        world.runtime.block_on(router.flush("vm")).unwrap();
+        let mut other = Host::new(&world);
+        world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+        assert!(holds(&mut other, 1));
+        world.runtime.block_on(router.delete("vm")).unwrap();
+    }
+}
+
+#[test]
+fn who_waits_for_the_flush_of_an_export_that_is_removed_is_told() {
+    let world = World::new(2, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    world.objects.end_after(0, false);
+    write(&mut host, 1);
+    let volume = host.volume("vm");
+    let id = volume.id();
+    let waiting = world.runtime.spawn(async move { volume.flushed().await });
+    let deadline = Instant::now() + PATIENCE;
+    while !world.objects.has_ended() {
+        assert!(Instant::now() < deadline, "it is not being flushed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    host.driver().cache.remove(id);
+    let answer = world.runtime.block_on(async { tokio::time::timeout(PATIENCE, waiting).await });
+    assert_eq!(answer.unwrap().unwrap(), Err(IoError::Removed(id)));
+}
+
+#[test]
+fn an_export_from_before_there_was_a_store_is_brought_to_it_and_until_then_no_drain_says_it_is() {
+    let world = World::new(3, 0);
+    let mut host = Host::without_store(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    write(&mut host, 1);
+    let (_, failed) = world.runtime.block_on(host.router().drain());
+    assert!(matches!(failed[..], [RouterError::NotInStore { .. }]), "{failed:?}");
+
+    host.restart(&world);
+    let (_, failed) = world.runtime.block_on(host.router().drain());
+    assert_eq!(failed.len(), 1, "it is not brought yet");
+    assert_eq!(world.runtime.block_on(host.router().bring_to_store()), 0);
+    write(&mut host, 2);
+    let (flushed, failed) = world.runtime.block_on(host.router().drain());
+    assert_eq!((flushed, failed.len()), (1, 0));
+    host.restart(&world);
+    assert!(holds(&mut host, 1) && holds(&mut host, 2));
+
+    let mut other = Host::new(&world);
+    world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+    assert!(holds(&mut other, 1) && holds(&mut other, 2));
+}
+
+#[test]
+fn a_rollback_that_the_store_did_not_take_is_finished_before_the_export_has_a_device_again() {
+    for requests in 0.. {
+        let world = World::new(4 + requests, 0);
+        let mut host = Host::new(&world);
+        let router = host.router();
+        world.runtime.block_on(router.create(blank())).unwrap();
+        write(&mut host, 1);
+        world.runtime.block_on(router.snapshot("vm", &name("before"))).unwrap();
+        write(&mut host, 2);
+        world.runtime.block_on(router.detach("vm")).unwrap();
+        world.objects.end_after(requests, requests % 2 == 1);
+        let rollback = world.runtime.spawn({
+            let router = router.clone();
+            async move { router.rollback("vm", name("before")).await }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while !rollback.is_finished() && !world.objects.has_ended() {
+            assert!(Instant::now() < deadline, "neither done nor lost");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The end of the daemon ends the wait for the store.
+        world.runtime.block_on(router.stop());
+        let done = world.runtime.block_on(rollback).unwrap().is_ok();
+        drop(router);
+        world.objects.go_on();
+        host.restart(&world);
+
+        let router = host.router();
+        let pending = world.runtime.block_on(router.delete_snapshot("vm", &name("before")));
+        if let Err(RouterError::SnapshotNeeded { .. }) = pending {
+            assert!(!done);
+            let refused = world.runtime.block_on(router.resize("vm", ExportSize::new(1 << 30).unwrap()));
+            assert!(matches!(refused, Err(RouterError::HalfRolledBack { .. })), "{refused:?}");
+            world.runtime.block_on(router.attach("vm")).unwrap();
+            assert!(holds(&mut host, 1) && !holds(&mut host, 2), "lost after {requests} requests");
+        } else {
+            pending.unwrap();
+            world.runtime.block_on(router.attach("vm")).unwrap();
+            assert!(holds(&mut host, 1), "lost after {requests} requests");
+            assert_eq!(holds(&mut host, 2), !done, "it went back, or it did not begin to");
+        }
+        if done {
+            assert!(requests >= 4, "a listing, a pack, and two manifests");
+            break;
+        }
+    }
+}
