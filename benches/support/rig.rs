@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use glidefs::buffer::{Pool, Slot};
 use glidefs::cache::{
-    Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Recovered, Reservation, Shard,
-    Token, Want,
+    Admission, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered, Reservation,
+    Shard, Token, Want,
 };
 use glidefs::export::{Export, Operation, Request};
 use glidefs::observe::io::{QueueStats, WorkerStats};
@@ -60,6 +60,8 @@ pub struct Rig {
     export: Export,
     stats: Arc<QueueStats>,
     wants: Vec<Want<Slot>>,
+    /// READs that need the store.
+    remote: Vec<SectorRange>,
     now: Instant,
     cache: Cache,
     keeper: Option<JoinHandle<()>>,
@@ -97,6 +99,7 @@ impl Rig {
             stats: export.queue_stats(0),
             export,
             wants: Vec::new(),
+            remote: Vec::new(),
             now: Instant::now(),
             cache,
             keeper: Some(keeper),
@@ -127,6 +130,30 @@ impl Rig {
         let token = self.buffered(token, bytes);
         let range = token.request.range;
         self.shard.write(self.export.volume(), range, false, reservation, token);
+    }
+
+    /// Same, with `data` in the buffer.
+    pub fn write_data(&mut self, offset: u64, data: &[u8]) {
+        let mut token = self.fetched(Operation::Write, offset, data.len());
+        let reservation = self.admit(data.len());
+        token = self.buffered(token, data.len());
+        token.buffer()[..data.len()].copy_from_slice(data);
+        let range = token.request.range;
+        self.shard.write(self.export.volume(), range, false, reservation, token);
+    }
+
+    /// Carries out a READ of `bytes` bytes at byte `offset`, from wherever they are.
+    pub fn read_through(&mut self, offset: u64, bytes: usize) {
+        self.read(offset, bytes);
+        self.settle();
+        while let Some(range) = self.remote.pop() {
+            let fetch = self.export.volume().fetch(range).expect("nobody writes meanwhile");
+            let fill = fetch.blocking_recv().expect("the control threads live").expect("the store answers");
+            let token = self.fetched(Operation::Read, offset, bytes);
+            let token = self.buffered(token, bytes);
+            self.shard.read(self.export.volume(), range, Some(&fill), token);
+            self.settle();
+        }
     }
 
     /// Begins a READ of `bytes` bytes at byte `offset`.
@@ -167,6 +194,12 @@ impl Rig {
         let mut finished = 0;
         let nanos = u64::try_from(self.now.elapsed().as_nanos()).unwrap_or(u64::MAX);
         for (token, result) in self.shard.completed() {
+            if result == Err(IoError::Remote) {
+                self.remote.push(token.request.range);
+                self.stats.in_flight.sub(1);
+                finished += 1;
+                continue;
+            }
             result.expect("the disk works");
             let bytes = token.request.range.bytes().unwrap_or(0);
             match token.request.operation {

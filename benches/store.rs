@@ -1,0 +1,344 @@
+//! What a store costs: requests and bytes for what users do, how long reads take by where they find their data, and what
+//! a flush does to the latency of writes. The table that `scripts/store-cost` puts into docs/operations.md.
+//!
+//! `store [--size MIB] [--reads N]` writes as much as SIZE at random and in order. The store is a directory, so a request costs no
+//! network: add its latency to each. Every layer is the daemon's but the ring and the device.
+#![allow(clippy::expect_used, reason = "a bench may end")]
+#![allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use glidefs::cache::{Book, Cache, Directory, Known, Marks, MonotonicClock, OnFull, Options, Triggers};
+use glidefs::store::gc::{self, GcOptions};
+use glidefs::store::volume::{Resume, StatePoint, Volume, Volumes, VolumesOptions};
+use glidefs::store::{
+    Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, SystemClock, process_variables,
+};
+use glidefs::units::{ExportId, SECTOR_BYTES, Seq};
+use support::rig::{EXPORT_BYTES, Rig, SEGMENT_BYTES};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+const EXPORT: ExportId = ExportId(1);
+const SMALL: usize = 4096;
+const LARGE: usize = 128 << 10;
+/// Segments of the cache: 2 GiB.
+const SEGMENTS: u64 = 32;
+const NEVER: Duration = Duration::from_hours(24);
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Book for Nothing {
+    fn evicted(&self, _: &[(ExportId, Seq)]) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn flushed(&self, _: ExportId, _: &Resume) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Random numbers (SplitMix64), the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Bytes that do not compress.
+    fn fill(&mut self, data: &mut [u8]) {
+        for word in data.as_chunks_mut::<8>().0 {
+            *word = self.next().to_le_bytes();
+        }
+    }
+}
+
+/// A host with an empty cache, and a store that others may have written to.
+struct Host {
+    rig: Rig,
+    remote: Volume,
+    volumes: Volumes,
+    stop: watch::Sender<bool>,
+    runtime: Runtime,
+}
+
+impl Host {
+    /// Opens or makes the volume `name` of the store in `directory`.
+    fn new(directory: &Path, cache_name: &str, name: &str, opens: bool, triggers: Triggers) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("threads for the store");
+        let url = format!("file://{}", directory.join("store").display()).parse().expect("a directory");
+        let backend = Backend::connect(&url, &process_variables(), true).expect("the store can be made");
+        let store = Store::over(backend, StoreOptions::default());
+        let access = Access::ReadWrite { now_unix_millis: 0 };
+        runtime.block_on(store.check(access)).expect("it is a store");
+        let cache_directory = directory.join(cache_name);
+        std::fs::create_dir_all(&cache_directory).expect("the directory can be written");
+        let clean = runtime.block_on(CleanCache::open(CleanOptions {
+            directory: Some(cache_directory.clone()),
+            memory_bytes_max: 64 << 20,
+            disk_bytes_max: 1 << 30,
+        }));
+        let options = Options {
+            size_bytes: SEGMENTS * SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            shards: 1,
+            on_full: OnFull::Wait,
+        };
+        let known = Known { exports: vec![(EXPORT, Marks::default())], book: Arc::new(Nothing) };
+        let disk = Arc::new(Directory::new(&cache_directory));
+        let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
+        let (cache, _) = opened.expect("the cache opens");
+        let options = VolumesOptions {
+            clean: Some(clean.expect("the clean cache opens")),
+            ..VolumesOptions::new(cache.writer())
+        };
+        let volumes = Volumes::new(store, options);
+        let name = name.parse().expect("a name");
+        let remote = runtime.block_on(async {
+            if opens {
+                volumes.open(&name).await
+            } else {
+                volumes.create(&name, EXPORT_BYTES / SECTOR_BYTES).await
+            }
+        });
+        let remote = remote.expect("the store works");
+        let link = cache.link(runtime.handle().clone());
+        let (stop, stopped) = watch::channel(false);
+        runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
+        let sectors = EXPORT_BYTES / SECTOR_BYTES;
+        let volume = cache.begin(EXPORT, remote.cut());
+        volume.tie_to(remote.clone(), link, sectors, sectors);
+        Self { rig: Rig::over(cache), remote, volumes, stop, runtime }
+    }
+
+    /// Returns when the store has everything.
+    fn flush(&mut self) {
+        self.rig.flush();
+        self.rig.settle();
+        let volume = self.rig.cache().volume(EXPORT);
+        self.runtime.block_on(volume.flushed()).expect("the store works");
+    }
+
+    fn spent(&self) -> Spent {
+        let stats = self.volumes.store().stats();
+        Spent(Operation::ALL.map(|operation| {
+            let of = stats.of(operation);
+            (of.requests.get(), of.bytes.get())
+        }))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Nobody listens when the threads have ended.
+        let _ = self.stop.send(true);
+    }
+}
+
+/// Requests and bytes, by kind.
+#[derive(Clone, Copy)]
+struct Spent([(u64, u64); Operation::ALL.len()]);
+
+impl Spent {
+    fn since(self, before: Self) -> Self {
+        Self(std::array::from_fn(|at| (self.0[at].0 - before.0[at].0, self.0[at].1 - before.0[at].1)))
+    }
+
+    /// A row of the table: what was asked for, requests, bytes up and down and, for writes, what came up a byte of it.
+    fn row(self, what: &str, asked_bytes: Option<u64>, is_write: bool) {
+        let [(gets, got), (puts, put), (lists, _), (deletes, _), (heads, _)] = self.0;
+        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / 1_048_576.0);
+        let moved = if is_write { put } else { got };
+        let ratio = asked_bytes.map_or("–".into(), |asked| format!("{:.2}", moved as f64 / asked as f64));
+        println!(
+            "| {what} | {} | {puts} | {gets} | {} | {} | {} | {ratio} |",
+            asked_bytes.map_or("–".into(), mib),
+            lists + deletes + heads,
+            mib(put),
+            mib(got),
+        );
+    }
+}
+
+/// Writes `bytes` in pieces of `data`, at random within as many or in order, with a FLUSH now and then.
+fn write_all(host: &mut Host, bytes: u64, piece: usize, at_random: bool) {
+    let (mut random, mut data) = (Random(piece as u64), vec![0; piece]);
+    let pieces = bytes / piece as u64;
+    for number in 0..pieces {
+        random.fill(&mut data);
+        let place = if at_random { random.next() % pieces } else { number };
+        host.rig.write_data(place * piece as u64, &data);
+        if number % 16 == 15 {
+            host.rig.turn();
+        }
+        if number % 4096 == 4095 {
+            host.rig.flush();
+            host.rig.settle();
+        }
+    }
+    host.flush();
+}
+
+/// What a starting system reads: files here and there, each from its begin to its end.
+fn boot(host: &mut Host, written_bytes: u64) -> u64 {
+    let (mut random, mut asked) = (Random(3), 0);
+    while asked < written_bytes.min(256 << 20) {
+        let file = (16 << 10) << (random.next() % 7);
+        let begin = random.next() % (written_bytes - file) / SMALL as u64 * SMALL as u64;
+        let mut at = begin;
+        while at < begin + file {
+            let bytes = LARGE.min(usize::try_from(begin + file - at).unwrap_or(LARGE));
+            host.rig.read_through(at, bytes);
+            at += bytes as u64;
+        }
+        asked += file;
+    }
+    asked
+}
+
+/// Median and 99th percentile of `reads` runs of `read`, microseconds.
+fn latency(reads: u64, mut read: impl FnMut(u64)) -> (f64, f64) {
+    let mut times: Vec<Duration> = (0..reads)
+        .map(|number| {
+            let begun = Instant::now();
+            read(number);
+            begun.elapsed()
+        })
+        .collect();
+    percentiles(&mut times)
+}
+
+fn percentiles(times: &mut [Duration]) -> (f64, f64) {
+    times.sort_unstable();
+    let at = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64() * 1e6;
+    (at(50), at(99))
+}
+
+fn latencies(directory: &Path, written_bytes: u64, reads: u64) {
+    let quiet = Triggers { size_bytes: u64::MAX, age: NEVER, quiet: NEVER };
+    let mut host = Host::new(directory, "reader", "sequential", true, quiet);
+    let pieces = written_bytes / SMALL as u64;
+    let mut random = Random(11);
+    let blocks: Vec<u64> = (0..reads).map(|_| random.next() % pieces * SMALL as u64).collect();
+    let place = |number: u64| blocks[usize::try_from(number).unwrap_or(0)];
+    println!("\n| 4 KiB read from | p50, µs | p99, µs |\n|---|---:|---:|");
+    let row = |what: &str, (p50, p99): (f64, f64)| println!("| {what} | {p50:.1} | {p99:.1} |");
+    let miss = latency(reads, |number| host.rig.read_through(place(number), SMALL));
+    row("the store (a directory): nothing is here", miss);
+    let clean = latency(reads, |number| host.rig.read_through(place(number), SMALL));
+    row("the clean cache", clean);
+    for number in 0..reads {
+        host.rig.write(place(number), SMALL);
+        host.rig.turn();
+    }
+    host.rig.flush();
+    host.rig.settle();
+    let hit = latency(reads, |number| host.rig.read_through(place(number), SMALL));
+    row("the log, in the page cache", hit);
+}
+
+/// Latency of 4 KiB writes while nothing is flushed, and while something always is: in turns.
+fn writes_beside_flush(directory: &Path) {
+    const ROUNDS: usize = 6;
+    const WRITES: u64 = 30_000;
+    let busy = Triggers { size_bytes: 4 << 20, age: NEVER, quiet: NEVER };
+    let never = Triggers { size_bytes: u64::MAX, ..busy };
+    let mut hosts = [
+        Host::new(directory, "quiet", "quiet", false, never),
+        Host::new(directory, "busy", "busy", false, busy),
+    ];
+    let (mut random, mut data, mut times) = (Random(7), vec![0; SMALL], [Vec::new(), Vec::new()]);
+    random.fill(&mut data);
+    for _ in 0..ROUNDS {
+        for (host, times) in hosts.iter_mut().zip(&mut times) {
+            for _ in 0..WRITES {
+                let place = random.next() % (1 << 16) * SMALL as u64;
+                let begun = Instant::now();
+                host.rig.write_data(place, &data);
+                host.rig.turn();
+                times.push(begun.elapsed());
+                // A client that thinks for a while, so that the flush has something to run beside.
+                let pause = Instant::now();
+                while pause.elapsed() < Duration::from_micros(20) {
+                    std::hint::spin_loop();
+                }
+            }
+            host.flush();
+        }
+    }
+    let mean = |times: &[Duration]| times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64 * 1e6;
+    let means = [mean(&times[0]), mean(&times[1])];
+    let [quiet, busy] = times.each_mut().map(|times| percentiles(times));
+    let packs = hosts[1].spent().0[1].0;
+    println!("\n| 4 KiB write | mean, µs | p50, µs | p99, µs |\n|---|---:|---:|---:|");
+    println!("| nothing is flushed | {:.2} | {:.2} | {:.2} |", means[0], quiet.0, quiet.1);
+    println!("| beside flushes ({packs} objects) | {:.2} | {:.2} | {:.2} |", means[1], busy.0, busy.1);
+    println!("| ratio | {:.2} | {:.2} | {:.2} |", means[1] / means[0], busy.0 / quiet.0, busy.1 / quiet.1);
+}
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let (mut size_bytes, mut reads) = (256_u64 << 20, 2000);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().and_then(|value| value.parse::<u64>().ok()).expect("a number");
+        match word.as_str() {
+            "--size" => size_bytes = value() << 20,
+            "--reads" => reads = value(),
+            // cargo's own.
+            _ => {}
+        }
+    }
+    let place = support::directory();
+    let usual =
+        Triggers { size_bytes: 32 << 20, age: Duration::from_secs(30), quiet: Duration::from_secs(2) };
+
+    println!("| | asked, MiB | PUT | GET | others | up, MiB | down, MiB | moved a byte asked |");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    for (what, piece, at_random) in
+        [("random 4 KiB writes", SMALL, true), ("sequential 128 KiB writes", LARGE, false)]
+    {
+        let directory = tempfile::tempdir_in(&place).expect("the bench directory can be written");
+        let name = if at_random { "random" } else { "sequential" };
+        let mut host = Host::new(directory.path(), "writer", name, false, usual);
+        let before = host.spent();
+        write_all(&mut host, size_bytes, piece, at_random);
+        host.spent().since(before).row(what, Some(size_bytes), true);
+        if at_random {
+            continue;
+        }
+        let before = host.spent();
+        host.runtime
+            .block_on(host.remote.snapshot(&"monday".parse().expect("a name")))
+            .expect("the store works");
+        host.spent().since(before).row("snapshot", None, true);
+        let before = host.spent();
+        let point =
+            StatePoint { volume: host.remote.id(), snapshot: Some("monday".parse().expect("a name")) };
+        host.runtime
+            .block_on(host.volumes.fork(&point, &"fork".parse().expect("a name")))
+            .expect("the store works");
+        host.spent().since(before).row("fork", None, true);
+        let before = host.spent();
+        let options = GcOptions::default();
+        let collected = gc::collect(host.volumes.store(), &SystemClock, &options);
+        host.runtime.block_on(collected).expect("the store works");
+        host.spent().since(before).row("a run of garbage collection", None, true);
+        drop(host);
+        let mut reader = Host::new(directory.path(), "booting", "sequential", true, usual);
+        let before = reader.spent();
+        let asked = boot(&mut reader, size_bytes);
+        reader.spent().since(before).row("reads of a starting system, cold", Some(asked), false);
+        drop(reader);
+        latencies(directory.path(), size_bytes, reads);
+        writes_beside_flush(directory.path());
+    }
+}
