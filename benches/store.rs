@@ -128,6 +128,19 @@ impl Host {
         self.runtime.block_on(volume.flushed()).expect("the store works");
     }
 
+    /// Returns when nothing goes on in the background: packs that are made fewer.
+    fn at_rest(&self) {
+        let mut before = self.spent();
+        loop {
+            std::thread::sleep(Duration::from_secs(2));
+            let now = self.spent();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+
     fn spent(&self) -> Spent {
         let stats = self.volumes.store().stats();
         Spent(Operation::ALL.map(|operation| {
@@ -145,7 +158,7 @@ impl Drop for Host {
 }
 
 /// Requests and bytes, by kind.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Spent([(u64, u64); Operation::ALL.len()]);
 
 impl Spent {
@@ -311,6 +324,7 @@ fn main() {
         let mut host = Host::new(directory.path(), "writer", name, false, usual);
         let before = host.spent();
         write_all(&mut host, size_bytes, piece, at_random);
+        host.at_rest();
         host.spent().since(before).row(what, Some(size_bytes), true);
         if at_random {
             continue;
