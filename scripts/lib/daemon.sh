@@ -21,7 +21,7 @@ work_dir() {
 cleanup() {
 	local status=${1:-$?}
 	trap - EXIT INT TERM
-	if [ $status -ne 0 ] && [ -f "$WORK/daemon.log" ]; then
+	if [ "$status" -ne 0 ] && [ -f "$WORK/daemon.log" ]; then
 		say "--- last lines of the daemon's log"
 		tail -n 40 "$WORK/daemon.log" >&2
 	fi
@@ -32,7 +32,7 @@ cleanup() {
 	fi
 	if mountpoint -q "$WORK"; then umount "$WORK" || true; fi
 	rm -rf "$WORK"
-	exit $status
+	exit "$status"
 }
 
 # write_config [EXTRA-TOML]: the daemon's configuration; CACHE_SIZE, CLEAN_SIZE and GLIDEFS_CACHE_ENGINE may be set before.
