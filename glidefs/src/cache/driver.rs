@@ -45,6 +45,11 @@ impl Driver {
         Self { cache, keeper, shard }
     }
 
+    /// Does all that there is to do in the background.
+    pub fn keep(&mut self) {
+        while self.keeper.step() {}
+    }
+
     /// Ends as kill -9 does. Who else has the cache must have been told to end.
     pub fn kill(self) {
         let Self { cache, keeper, shard } = self;

@@ -93,7 +93,7 @@ pub struct Recovered {
 /// The cache. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// What shards, the keeper and readers of figures share.
@@ -113,6 +113,8 @@ pub(super) struct Shared {
     pub book: Arc<dyn Book>,
     next_segment_id: AtomicU64,
     keeper_blocked: AtomicBool,
+    /// Cuts that have reached the store.
+    pub flushes: AtomicU64,
     /// Data is flushed to a store.
     store: AtomicBool,
     /// Segments whose appender let go of them.
@@ -298,6 +300,7 @@ impl Shared {
             figures: Figures { bad_footers: AtomicU64::new(bad_footers), ..Figures::default() },
             book,
             next_segment_id: AtomicU64::new(next_segment_id),
+            flushes: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
             // Room for all that shards may have, so that letting go of one allocates nothing.
@@ -352,6 +355,7 @@ impl Shared {
 
     /// A cut has reached the store: there may be something to forget, and FLUSHes that waited for it may end.
     pub fn flushed(&self) {
+        self.flushes.fetch_add(1, Ordering::Release);
         self.signal.raise();
         for port in &self.ports {
             port.wake();

@@ -56,6 +56,8 @@ pub(super) struct Cleaner {
     failures: u32,
     /// Segments that were not worth it, with the counts they had then.
     passed: HashMap<u32, Counts>,
+    /// Cuts that had reached the store then. While one is taken note of, what it holds counts as clean and is not yet.
+    flushes: u64,
     batch: Batch,
     /// Data of `batch`, and the volumes of its entries.
     data: Vec<u8>,
@@ -107,6 +109,10 @@ impl Cleaner {
         }
         if free >= shared.marks.clean_below {
             return false;
+        }
+        let flushes = shared.flushes.load(Ordering::Acquire);
+        if flushes != std::mem::replace(&mut self.flushes, flushes) {
+            self.passed.clear();
         }
         let divisor = match free {
             _ if shared.has_store() => GAIN_DIVISOR_STORE,

@@ -6,6 +6,8 @@
 //! copy of what was flushed.
 
 mod clean;
+#[cfg(test)]
+mod tests;
 
 use std::io::IoSlice;
 use std::sync::Arc;

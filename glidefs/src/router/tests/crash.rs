@@ -17,7 +17,13 @@ where
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let router = host.started().await;
-        let _ = tokio::time::timeout(Duration::from_millis(100), work(router)).await;
+        let killed = async {
+            tokio::select! {
+                () = work(router) => {}
+                () = host.kernel.hangs.notified() => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), killed).await.expect("it neither ends nor hangs");
     });
     drop(runtime);
     host.kernel.daemon_died();

@@ -53,6 +53,10 @@ pub struct Kernel {
     pub broken: Mutex<HashSet<ExportId>>,
     /// Time every call takes.
     pub delay: Mutex<Duration>,
+    /// Calls wait until so many of them run at once.
+    pub meeting: AtomicUsize,
+    /// Told when a call hangs.
+    pub hangs: tokio::sync::Notify,
     /// Devices there may be.
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` tells anything.
@@ -91,6 +95,12 @@ impl Kernel {
         self.log.lock().unwrap().push(format!("{name} {}", target.1));
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.running_max.fetch_max(running, Ordering::SeqCst);
+        let meeting = async {
+            while self.running_max.load(Ordering::SeqCst) < self.meeting.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(30), meeting).await;
         let delay = *self.delay.lock().unwrap();
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
@@ -108,9 +118,13 @@ impl Kernel {
             Fault::Fail => Err(failed()),
             Fault::Hang => {
                 let _ = work();
+                self.hangs.notify_one();
                 std::future::pending().await
             }
-            Fault::HangBefore => std::future::pending().await,
+            Fault::HangBefore => {
+                self.hangs.notify_one();
+                std::future::pending().await
+            }
             Fault::FailAfter => work().and_then(|_| Err(failed())),
         };
         self.running.fetch_sub(1, Ordering::SeqCst);

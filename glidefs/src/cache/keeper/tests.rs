@@ -1,0 +1,61 @@
+//! Cleaning, at moments that threads seldom meet.
+
+use std::sync::Arc;
+
+use crate::cache::driver::Driver;
+use crate::cache::{Book, Cache, Directory, Known, Marks, MonotonicClock, OnFull, Options, Triggers};
+use crate::store::volume::Resume;
+use crate::units::{ExportId, SectorRange, Seq};
+
+const EXPORT: ExportId = ExportId(1);
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+#[derive(Debug)]
+struct Paper;
+
+impl Book for Paper {
+    fn evicted(&self, _: &[(ExportId, Seq)]) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn flushed(&self, _: ExportId, _: &Resume) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterwards() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options {
+        size_bytes: 8 * SEGMENT_BYTES,
+        segment_bytes: SEGMENT_BYTES,
+        shards: 1,
+        on_full: OnFull::Wait,
+    };
+    let known = Known { exports: vec![(EXPORT, Marks::default())], book: Arc::new(Paper) };
+    let disk = Arc::new(Directory::new(directory.path()));
+    let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+    let never = std::time::Duration::from_hours(1);
+    let triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
+    // From here on there is a store; nobody carries anything to it but this test.
+    drop(cache.flusher(cache.link(tokio::runtime::Handle::current()), triggers));
+    let shared = Arc::clone(&cache.shared);
+    let volume = cache.volume(EXPORT);
+    let mut driver = Driver::new(cache);
+    let data = vec![7; 128 << 10];
+    for number in 0..36 {
+        let range = SectorRange::new(number * 256, 256).unwrap();
+        driver.write(&volume, range, Some(&data)).unwrap();
+    }
+    driver.flush(&volume).unwrap();
+
+    volume.cut_now();
+    let extents = volume.cut_extents().len();
+    assert!(!volume.thaw_some(&shared.slots, extents - 1), "the last extent of the cut is left");
+    driver.keep();
+    assert_eq!(driver.cache.stats().evicted_bytes, 0, "the cut counts only as a whole");
+    assert!(volume.thaw_some(&shared.slots, 1));
+    shared.flushed();
+    driver.keep();
+    assert!(driver.cache.stats().evicted_bytes > 0, "nothing was cleaned: {:?}", driver.cache.stats());
+}
