@@ -177,10 +177,7 @@ fn connect_store(
     runtime: &tokio::runtime::Runtime,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<StoreSide>, DaemonError> {
-    let Some(url) = &config.store.url else {
-        let exports = catalog.resumes().len();
-        return if exports == 0 { Ok(None) } else { Err(DaemonError::NoStore { exports }) };
-    };
+    let Some(url) = &config.store.url else { return Ok(None) };
     let backend = Backend::connect(url, &process_variables(), true)?;
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
@@ -252,6 +249,11 @@ fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
 fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), DaemonError> {
     let directory: &PathBuf = &config.cache.dir;
     let catalog = Catalog::open(&directory.join("catalog.redb"))?;
+    let exports = catalog.resumes().len();
+    if config.store.url.is_none() && exports > 0 {
+        // What has left the cache for the store would read as zeroes.
+        return Err(DaemonError::NoStore { exports });
+    }
     let options = cache::Options {
         size_bytes: config.cache.size.0,
         segment_bytes: SEGMENT_BYTES,

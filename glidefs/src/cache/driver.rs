@@ -9,7 +9,7 @@ use super::{Admission, Cache, IoError, Keeper, Shard, ShardStats, Token, Volume,
 use crate::units::{FRAME_BYTES, SectorRange};
 
 /// How long something may take that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A request, and its memory.
 #[derive(Debug)]

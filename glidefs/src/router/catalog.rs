@@ -238,7 +238,6 @@ impl Catalog {
         self.change(Change::Create(record, counterpart)).await
     }
 
-    /// Removes the entry of `id`; returns when that is on disk.
     /// Has the export `old` go on as `record`, from `resume` in the store, with nothing in the cache.
     pub(super) async fn replace(
         &self,
@@ -259,6 +258,7 @@ impl Catalog {
         self.change(Change::Flushed(id, resume)).await
     }
 
+    /// Removes the entry of `id`; returns when that is on disk.
     pub(super) async fn remove(&self, id: ExportId) -> Result<(), CatalogError> {
         self.change(Change::Remove(id)).await
     }

@@ -111,7 +111,8 @@ pub enum RouterError {
     },
     /// Nothing of the export is in a store.
     #[error(
-        "export {name} is not in the store: it was made before there was one, and the log says why it was not brought to it"
+        "export {name} is not in a store: without `[store] url` in the configuration there is none, and otherwise the export was \
+         made before there was one and is not brought to it yet: the log says why"
     )]
     NotInStore {
         /// The export.

@@ -89,15 +89,18 @@ impl Router {
         let flushes = self.entries().into_iter().map(|entry| async move {
             let name = entry.name().as_str();
             match self.flush(name).await {
-                Err(RouterError::NoStore) => Err(RouterError::NotInStore { name: name.into() }),
                 // It was deleted meanwhile.
                 Err(
                     RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
-                ) => Ok(Seq(0)),
-                flushed => flushed,
+                ) => None,
+                flushed => Some(flushed),
             }
         });
-        let ended: Vec<_> = stream::iter(flushes).buffer_unordered(FLUSHES_MAX).collect().await;
+        let ended: Vec<_> = stream::iter(flushes)
+            .buffer_unordered(FLUSHES_MAX)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
         let flushed = ended.iter().filter(|ended| ended.is_ok()).count();
         (flushed, ended.into_iter().filter_map(Result::err).collect())
     }
@@ -150,12 +153,12 @@ impl Router {
     pub(super) fn counterpart(&self, name: &str) -> Result<(Arc<Volume>, volume::Volume), RouterError> {
         let entry = self.entry(name).ok_or_else(|| RouterError::NotFound { name: name.into() })?;
         let volume = Arc::clone(entry.export().volume());
-        let remote = volume.remote().ok_or(RouterError::NoStore)?.clone();
+        let remote = volume.remote().ok_or_else(|| RouterError::NotInStore { name: name.into() })?.clone();
         Ok((volume, remote))
     }
 }
 
 /// The name of an export or snapshot as the store knows it; both follow one rule.
-fn store_name(name: &ExportName) -> Result<StoreName, VolumeError> {
+pub(super) fn store_name(name: &ExportName) -> Result<StoreName, VolumeError> {
     Ok(name.as_str().parse()?)
 }

@@ -10,12 +10,12 @@
 //!  └────────┴────────────────┴──────────────────────────┘
 //! ```
 
+use std::time::Duration;
+
 use crc_fast::crc32_iscsi as crc32c;
 use serde::{Deserialize, Serialize};
 
 use super::devices::{DeviceId, DeviceOptions};
-use std::time::Duration;
-
 use crate::cache::{Bound, Durability};
 use crate::units::ExportId;
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::entry::Held;
 use super::error::RouterError;
+use super::history::store_name;
 use super::name::ExportName;
 use super::size::ExportSize;
 use super::state::State;
 use super::{ExportInfo, Router};
-use crate::store::StoreName;
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::SECTOR_BYTES;
 
@@ -43,7 +43,8 @@ impl Router {
             return Err(RouterError::NotDetached { name });
         }
         let (_, remote) = self.counterpart(&name)?;
-        let wanted = store_name(&name, snapshot)?;
+        let wanted =
+            store_name(snapshot).map_err(|source| RouterError::Store { name: name.clone(), source })?;
         let snapshots = remote.snapshots().await;
         let snapshots = snapshots.map_err(|source| RouterError::Store { name: name.clone(), source })?;
         if !snapshots.iter().any(|info| info.name == wanted) {
@@ -66,10 +67,10 @@ impl Router {
         let Some(snapshot) = held.record().rolls_back_to else { return Ok(()) };
         let name = held.entry().name().to_string();
         let (volume, remote) = self.counterpart(&name)?;
-        let wanted = store_name(&name, &ExportName::new(&snapshot)?)?;
+        let snapshot = ExportName::new(&snapshot)?;
         let roll_back = async {
-            let committed = remote.rollback(&wanted).await;
-            committed.map_err(|source| RouterError::Store { name, source })
+            let committed = async { remote.rollback(&store_name(&snapshot)?).await };
+            committed.await.map_err(|source| RouterError::Store { name, source })
         };
         let committed = self.unless_stopping(roll_back).await?;
         let size_sectors = committed.resume.size_sectors;
@@ -85,12 +86,4 @@ impl Router {
         volume.replaced(size_sectors);
         Ok(())
     }
-}
-
-fn store_name(name: &str, snapshot: &ExportName) -> Result<StoreName, RouterError> {
-    let parsed = snapshot.as_str().parse();
-    parsed.map_err(|error: crate::store::NameError| RouterError::Store {
-        name: name.into(),
-        source: error.into(),
-    })
 }

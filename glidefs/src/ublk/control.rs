@@ -20,9 +20,9 @@ use crate::units::REQUEST_BYTES_MAX;
 /// Name of our devices' target type.
 const TARGET: &str = "glidefs";
 
-/// Where the kernel lists ublk devices, and its limit on them.
 /// Path of the driver's control device.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
+/// Where the kernel lists ublk devices, and its limit on them.
 const CLASS_PATH: &str = "/sys/class/ublk-char";
 const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";
 

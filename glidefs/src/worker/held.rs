@@ -40,28 +40,20 @@ impl HeldWrites {
 
     /// Keeps a write that may not go on at once, and says whether it did.
     pub fn holds_back(&mut self, fetched: Fetched, volume: &Arc<Volume>, now: Instant) -> bool {
-        let waiting = self.exports.get_mut(&volume.id());
-        let pause = match (&waiting, volume.pace(fetched.data_bytes() as u64, false)) {
-            (None, Pace::Go) => return false,
-            (Some(_), Pace::Go) => {
-                // It is not its turn.
-                volume.settled(fetched.data_bytes() as u64);
-                Duration::ZERO
-            }
-            (_, Pace::Pause(pause)) => pause,
-            (_, Pace::Wait) => ASK_AGAIN,
-        };
-        self.stats.risk_waits.add(1);
-        let due = now + pause;
-        match waiting {
-            Some(waiting) => waiting.writes.push_back((fetched, due)),
-            None => {
-                let waiting =
-                    Waiting { volume: Arc::clone(volume), writes: VecDeque::from([(fetched, due)]) };
-                self.exports.insert(volume.id(), waiting);
-                self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
-            }
+        if let Some(waiting) = self.exports.get_mut(&volume.id()) {
+            // Its turn comes when those before it have gone on.
+            waiting.writes.push_back((fetched, now));
+        } else {
+            let due = match volume.pace(fetched.data_bytes() as u64, false) {
+                Pace::Go => return false,
+                Pace::Pause(pause) => now + pause,
+                Pace::Wait => now + ASK_AGAIN,
+            };
+            let waiting = Waiting { volume: Arc::clone(volume), writes: VecDeque::from([(fetched, due)]) };
+            self.exports.insert(volume.id(), waiting);
+            self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
         }
+        self.stats.risk_waits.add(1);
         true
     }
 

@@ -193,13 +193,15 @@ impl Keeper {
         Some(Barrier { slots: unneeded, needs })
     }
 
-    /// Free segments that can be had: while the disk gives no new files, those that have one.
+    /// Whether a slot is free and can be had: while the disk gives no new files, only one that has one.
+    fn is_usable(&self, slot: &Slot) -> bool {
+        slot.state() == State::Free && (!self.preparer.failing || slot.file().is_some())
+    }
+
+    /// How many can be had.
     fn usable(&self) -> u32 {
-        let slots = &self.shared.slots;
-        if !self.preparer.failing {
-            return slots.count(State::Free);
-        }
-        let usable = slots.iter().filter(|(_, slot)| slot.state() == State::Free && slot.file().is_some());
+        let usable = self.shared.slots.iter().filter(|(_, slot)| self.is_usable(slot));
+        // At most the limit.
         u32::try_from(usable.count()).unwrap_or(u32::MAX)
     }
 
@@ -209,11 +211,9 @@ impl Keeper {
         let free = self.usable();
         let idle = !progress && self.barrier.is_none() && self.closed.is_empty();
         let stuck = idle && (free <= RESERVE || self.preparer.failing);
-        let can_be_had = shared.slots.iter().filter(|(_, slot)| match slot.state() {
-            State::Free => !self.preparer.failing || slot.file().is_some(),
-            State::Sealed => slot.dirty_extents() == 0 && !slot.is_poisoned(),
-            State::Open | State::Closed => false,
-        });
+        let is_clean =
+            |slot: &Slot| slot.state() == State::Sealed && slot.dirty_extents() == 0 && !slot.is_poisoned();
+        let can_be_had = shared.slots.iter().filter(|(_, slot)| self.is_usable(slot) || is_clean(slot));
         let wants_flush = shared.has_store() && can_be_had.count() < shared.marks.flush_below as usize;
         shared.pressure.set(shared.marks.pause_per_frame(free), stuck, wants_flush);
         let news = stuck && !self.stuck;

@@ -38,6 +38,27 @@ fn holds(host: &mut Host, number: u64) -> bool {
 }
 
 #[test]
+fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
+    let world = World::new(5, 0);
+    let mut first = Host::new(&world);
+    world.runtime.block_on(first.router().create(blank())).unwrap();
+    (1..9).for_each(|number| write(&mut first, number));
+    let last = world.runtime.block_on(first.router().flush("vm")).unwrap();
+
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(request(Source::Store))).unwrap();
+    let figures = host.volume("vm").figures();
+    // A write with an older number would count as stored after a restart, which nobody did.
+    assert_eq!((figures.last_seq, figures.flushed), (last, last));
+    write(&mut host, 9);
+    host.restart(&world);
+    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    let mut other = Host::new(&world);
+    world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+    assert!((1..=9).all(|number| holds(&mut other, number)));
+}
+
+#[test]
 fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
     let world = World::new(1, 0);
     let first = Host::new(&world);

@@ -5,7 +5,7 @@ use std::io::{self, Cursor, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -161,11 +161,9 @@ fn a_copy_stops_when_it_is_asked_to_even_if_the_source_gives_nothing() {
         std::thread::sleep(Duration::from_millis(50));
         theirs.stop();
     });
-    let started = Instant::now();
     let options = Options { length_bytes: 1 << 20, chunk_bytes: 4096, before: Before::Zeroes };
     let source = Box::new(Input::new(Silent(silence)));
     let stopped = copy(source, &mut AtWrite(|_| Ok(())), options, &watch);
     assert!(matches!(stopped, Err(CopyError::Stopped)), "{stopped:?}");
-    assert!(started.elapsed() < Duration::from_secs(5));
     stopper.join().unwrap();
 }
