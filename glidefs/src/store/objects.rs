@@ -153,10 +153,13 @@ impl Store {
         self.checked_range(&key, begin..total_bytes, decode).await
     }
 
-    /// The data of `entries`, which follow each other in the index of `pack`: one request for all of them. Zeroes have none.
+    /// The data of `entries`, which ascend in the index of `pack`: one request for all of them and what is between them. Zeroes
+    /// have none.
     pub async fn blocks(&self, pack: &PackRef, entries: &[IndexEntry]) -> Result<Vec<Bytes>, StoreError> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(Vec::new()) };
         let range = first.block().start..last.block().end;
+        let wanted_bytes = entries.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>();
+        let has_gaps = wanted_bytes < range.end.saturating_sub(range.start);
         let decode = |bytes: &Bytes| {
             let block = |entry: &IndexEntry| {
                 if entry.codec == Codec::Zero {
@@ -167,7 +170,10 @@ impl Store {
                 let (start, end) = (at(entry.block().start), at(entry.block().end));
                 match (start, end) {
                     (Some(start), Some(end)) if start <= end && end <= bytes.len() => {
-                        decode_block(entry, &bytes.slice(start..end))
+                        let block = decode_block(entry, &bytes.slice(start..end))?;
+                        // One that is stored as it is would keep what nobody asked for.
+                        let is_part = has_gaps && entry.codec == Codec::Stored;
+                        Ok(if is_part { Bytes::copy_from_slice(&block) } else { block })
                     }
                     _ => Err(FormatError::Malformed("order of the entries that were asked for")),
                 }

@@ -137,7 +137,7 @@ build_command_line() {
 		-fsdev "local,id=share,path=$(qemu_value "$VM_SHARE"),security_model=$ownership,multidevs=remap"
 		-device "virtio-9p-pci,fsdev=share,mount_tag=vmshare")
 	add_disks
-	if ((${#OPT_FORWARDS[@]} > 0)); then
+	if ((${#OPT_FORWARDS[@]} > 0)) || [[ $OPT_S3 == yes ]]; then
 		add_network
 	fi
 }

@@ -1,4 +1,4 @@
-//! Fetching blocks: one request for neighbours, and one for all that wait for the same block.
+//! Fetching blocks: one request for those that lie near each other, and one for all that wait for the same block.
 //!
 //! Owns what is on its way. Does not own which blocks are needed, or where they are kept. Invariant: a block is on its way at most
 //! once, for as long as somebody waits for it, and the clean cache has it before it is not on its way any more.
@@ -15,8 +15,12 @@ use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackRef};
 
-/// Longest request for blocks, bytes of the data in them.
+/// Longest request for blocks, bytes of the data in them and of what is read through between them.
 pub(super) const RUN_BYTES_MAX: usize = 4 << 20;
+/// What lies between two blocks is read through up to this length, bytes: a store takes longer for another request.
+const GAP_BYTES_MAX: u64 = 128 << 10;
+/// How much of that a request may have at most, in lengths of what is wanted.
+const GAP_RATIO_MAX: u64 = 3;
 
 type RunResult = Result<Arc<[Bytes]>, Arc<StoreError>>;
 type Run = Shared<BoxFuture<'static, RunResult>>;
@@ -179,17 +183,24 @@ impl Flights {
     }
 }
 
-/// How many of `entries`, of which there is at least one, are a run: all before one that is not the neighbour of the one before
-/// it, is not `wanted`, or would make it too long.
+/// How many of `entries`, of which there is at least one, are a run: all before one that is too far behind the one before it,
+/// is not `wanted`, or would make it too long.
 fn run_end(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool) -> usize {
-    let mut bytes = entries[0].plain_bytes();
+    let stored = |entry: &IndexEntry| u64::from(entry.stored_bytes);
+    let (mut plain_bytes, mut stored_bytes, mut gap_bytes) =
+        (entries[0].plain_bytes() as u64, stored(&entries[0]), 0);
     let mut until = 1;
-    while until < entries.len()
-        && wanted(until)
-        && entries[until].offset_bytes == entries[until - 1].block().end
-    {
-        bytes += entries[until].plain_bytes();
-        if bytes > RUN_BYTES_MAX {
+    while until < entries.len() && wanted(until) {
+        let (previous, next) = (entries[until - 1].block(), &entries[until]);
+        // They ascend. What does not is read by itself, and found out there.
+        let Some(gap) = next.offset_bytes.checked_sub(previous.end) else { break };
+        plain_bytes += next.plain_bytes() as u64;
+        stored_bytes += stored(next);
+        gap_bytes += gap.min(RUN_BYTES_MAX as u64);
+        if gap > GAP_BYTES_MAX
+            || gap_bytes > GAP_RATIO_MAX * stored_bytes
+            || plain_bytes + gap_bytes > RUN_BYTES_MAX as u64
+        {
             break;
         }
         until += 1;

@@ -76,7 +76,7 @@ impl View {
 
     /// What `range` holds: extents that ascend, without gaps, and cover it.
     ///
-    /// What the clean cache does not have costs one request for each run of blocks that lie side by side in a pack, and one for
+    /// What the clean cache does not have costs one request for each run of blocks that lie near each other in a pack, and one for
     /// each index that is not in memory.
     pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         let packs = self.open_packs(range).await?;

@@ -1,5 +1,6 @@
 //! Create, commit, read, open and resume; what they cost; and who may write.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +113,32 @@ async fn readers_of_the_same_blocks_share_one_request() {
     drop(impatient);
     patient.await.unwrap();
     assert_eq!(again.since(before)[0], 1);
+}
+
+#[tokio::test]
+async fn what_lies_between_two_blocks_is_read_through_where_it_is_little() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let block = BLOCK_SECTORS_MAX;
+    // No two sectors are the same, so nothing is compressed.
+    let cut = |seq: u64, blocks: &[Range<u64>]| {
+        let sectors = blocks.iter().flat_map(|blocks| blocks.start * block..blocks.end * block);
+        let tags = sectors.map(|at| (at, seq << 16 | at << 1 | 1)).collect();
+        MemoryCut::of(seq, &tags)
+    };
+    volume.commit(cut(1, &[0..8]), SIZE).await.unwrap();
+    volume.commit(cut(2, &[1..2, 4..7]), SIZE).await.unwrap();
+    volume.read(range(0, 8 * block)).await.unwrap();
+    let before = daemon.requests();
+    let expected: Vec<Tag> = (0..8 * block)
+        .map(|at| {
+            let seq = if [1, 4, 5, 6].contains(&(at / block)) { 2 } else { 1 };
+            seq << 16 | at << 1 | 1
+        })
+        .collect();
+    tags(&volume, range(0, 8 * block), &expected).await;
+    // The newer pack in one piece; the older one with a gap of one block, and then of three.
+    assert_eq!(daemon.since(before), [3, 0, 0, 0, 0]);
 }
 
 #[tokio::test]
