@@ -11,17 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{CLEANER, Preparer, report};
-use crate::cache::format::{Entry, EntryKind, FooterRecord, frame_crc};
+use crate::cache::format::{Entry, EntryKind, FooterBuilder, FooterRecord, frame_crc};
 use crate::cache::handle::Shared;
 use crate::cache::pressure::RESERVE;
 use crate::cache::scan::{self, Identity, offset};
 use crate::cache::segment::{Batch, Segment, extent};
 use crate::cache::slots::{Slot, State};
 use crate::cache::volume::Volume;
-use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
-/// Data moved with one append, bytes.
+/// Data moved with one append, bytes; in small segments an eighth of one, or the longest entry.
 const MOVE_BYTES: usize = 1 << 20;
+/// Frames of a record's header and of its part of a footer, at most.
+const MOVE_OVERHEAD_FRAMES: u32 = 8;
 /// Segments looked at closely in one step.
 const CANDIDATES: usize = 8;
 /// Part of a segment that cleaning it must free, as a divisor: when there is time, and when there is not.
@@ -205,9 +207,9 @@ impl Cleaner {
                 }
             }
         }
-        // Not the whole segment: what its end left unused will be left unused elsewhere.
-        let used: usize = records.iter().map(|record| 1 + record.crcs.len()).sum();
-        if gain_min.is_some_and(|gain_min| (frames_for(&runs) + gain_min) as usize > used) {
+        if gain_min
+            .is_some_and(|gain_min| frames_for(&runs) + gain_min > freed_frames(shared, slot, &records))
+        {
             return Ok(false);
         }
         for run in &runs {
@@ -241,7 +243,7 @@ impl Cleaner {
         }
         let Some(file) = slot.file() else { return Ok(()) };
         let bytes = run.frames as usize * FRAME_BYTES;
-        if !self.batch.fits(1, run.frames as usize) || self.data.len() + bytes > MOVE_BYTES {
+        if !self.batch.fits(1, run.frames as usize) || self.data.len() + bytes > move_bytes(shared) {
             self.append(shared, preparer)?;
         }
         let at = self.data.len();
@@ -348,6 +350,29 @@ fn read_records(shared: &Shared, number: u32, slot: &Slot) -> io::Result<Vec<Foo
         }
     }
     Ok(scan::walk(&**file, &slots.key(slot.segment_id()), slot.appended())?.records)
+}
+
+/// Most data that is moved with one append, bytes.
+fn move_bytes(shared: &Shared) -> usize {
+    let eighth = shared.slots.segment_frames() as usize * FRAME_BYTES / 8;
+    MOVE_BYTES.min(eighth).max(REQUEST_BYTES_MAX)
+}
+
+/// What freeing a slot with `records` frees, frames. An end that was left unused counts as far as it is longer than moving
+/// leaves one: a segment whose daemon was killed has next to nothing in it.
+fn freed_frames(shared: &Shared, slot: &Slot, records: &[FooterRecord]) -> u32 {
+    let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let mut footer = FooterBuilder::new();
+    for record in records {
+        footer.add_record(record.position_frames, &record.entries, &record.crcs);
+    }
+    let used = frames(records.iter().map(|record| 1 + record.crcs.len()).sum());
+    // Behind it comes the trailer.
+    let end = slot.appended().saturating_add(frames(footer.encoded_len() / FRAME_BYTES)).saturating_add(1);
+    let unused = shared.slots.segment_frames().saturating_sub(end);
+    used.saturating_add(
+        unused.saturating_sub(frames(move_bytes(shared) / FRAME_BYTES) + MOVE_OVERHEAD_FRAMES),
+    )
 }
 
 /// Forgets what of `records`, all of slot `number`, is in the store, and returns whether there was anything.

@@ -23,18 +23,38 @@ impl Book for Paper {
     }
 }
 
+fn options() -> Options {
+    Options { size_bytes: 8 * SEGMENT_BYTES, segment_bytes: SEGMENT_BYTES, shards: 1, on_full: OnFull::Wait }
+}
+
+fn open(directory: &tempfile::TempDir) -> Cache {
+    let known = Known { exports: vec![(EXPORT, Marks::default())], book: Arc::new(Paper) };
+    let disk = Arc::new(Directory::new(directory.path()));
+    Cache::open(disk, Arc::new(MonotonicClock::default()), options(), known).unwrap().0
+}
+
+#[test]
+fn a_daemon_that_is_killed_often_after_few_writes_does_not_fill_the_cache() {
+    let directory = tempfile::tempdir().unwrap();
+    let block = |number: u64| SectorRange::new(number * 8, 8).unwrap();
+    let data = |number: u64| vec![u8::try_from(number).unwrap(); 4096];
+    for life in 0..40 {
+        let cache = open(&directory);
+        let volume = cache.volume(EXPORT);
+        let mut driver = Driver::new(cache);
+        driver.write(&volume, block(life), Some(&data(life))).unwrap();
+        for earlier in 0..=life {
+            assert_eq!(driver.read(&volume, block(earlier)).unwrap(), data(earlier));
+        }
+        drop(volume);
+        driver.kill();
+    }
+}
+
 #[tokio::test]
 async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterwards() {
     let directory = tempfile::tempdir().unwrap();
-    let options = Options {
-        size_bytes: 8 * SEGMENT_BYTES,
-        segment_bytes: SEGMENT_BYTES,
-        shards: 1,
-        on_full: OnFull::Wait,
-    };
-    let known = Known { exports: vec![(EXPORT, Marks::default())], book: Arc::new(Paper) };
-    let disk = Arc::new(Directory::new(directory.path()));
-    let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+    let cache = open(&directory);
     let never = std::time::Duration::from_hours(1);
     let triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
     // From here on there is a store; nobody carries anything to it but this test.
