@@ -13,6 +13,10 @@
     )
 )]
 
+/// For sources that unit tests share with the tests outside.
+#[cfg(test)]
+extern crate self as glidefs;
+
 pub mod daemon;
 
 pub mod cli;

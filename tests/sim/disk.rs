@@ -145,10 +145,10 @@ impl Clock for FakeClock {
 
 #[cfg(test)]
 mod tests {
+    use super::super::faults::{Crash, Faults};
+    use super::super::file::FRAME;
+    use super::super::rng::Rng;
     use super::*;
-    use crate::sim::faults::{Crash, Faults};
-    use crate::sim::file::FRAME;
-    use crate::sim::rng::Rng;
 
     const SEGMENT: u64 = 8 * FRAME as u64;
 

@@ -1,14 +1,18 @@
 //! Hosts that share a store: each with a cache directory that outlives its daemons.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use super::sim::disk::{FakeDisk, Shared, machine};
+use super::sim::faults::Crash;
+use super::sim::machine::Machine;
+use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
-use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
+use crate::cache::{Cache, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
 use crate::daemon::volumes::{DaemonVolumes, StoreSide};
 use crate::router::tests::fake::{Kernel, drop_last};
 use crate::router::{Catalog, Devices, Router, RouterOptions};
@@ -32,6 +36,9 @@ pub struct World {
 
 /// One host.
 pub struct Host {
+    /// With the disk of the log. The catalog, which synchronizes what it is told, and the clean cache, which may lose
+    /// everything, are in a directory.
+    pub computer: Shared,
     directory: tempfile::TempDir,
     kernel: Arc<Kernel>,
     daemon: Option<Daemon>,
@@ -61,8 +68,12 @@ impl World {
         }
     }
 
+    fn seed(&self) -> u64 {
+        self.daemons.fetch_add(1, Ordering::Relaxed)
+    }
+
     fn store(&self) -> Store {
-        let seed = self.daemons.fetch_add(1, Ordering::Relaxed);
+        let seed = self.seed();
         let faulty = FaultyStore::new(Arc::clone(&self.objects) as _, Arc::clone(&self.faults));
         let retry = RetryPolicy {
             try_time_max: Duration::from_millis(200),
@@ -89,7 +100,9 @@ impl Host {
         let kernel = Kernel::default();
         *kernel.lists.lock().unwrap() = true;
         let directory = tempfile::tempdir().unwrap();
-        let mut host = Self { directory, kernel: Arc::new(kernel), daemon: None };
+        let machine = Machine::new(Rng::new(world.seed()));
+        let computer = Arc::new(Mutex::new(machine));
+        let mut host = Self { computer, directory, kernel: Arc::new(kernel), daemon: None };
         host.start(world, has_store);
         host
     }
@@ -103,7 +116,7 @@ impl Host {
             on_full: OnFull::Wait,
         };
         let known = Known { exports: catalog.known(), book: Arc::new(catalog.book()) };
-        let disk = Arc::new(Directory::new(self.directory.path()));
+        let disk = Arc::new(FakeDisk::new(&self.computer));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
         let clean = CleanOptions {
             directory: Some(self.directory.path().to_owned()),
@@ -143,7 +156,15 @@ impl Host {
 
     /// kill -9, and another daemon.
     pub fn restart(&mut self, world: &World) {
+        self.crash(world, Crash::Kill);
+    }
+
+    /// A crash, and another daemon.
+    pub fn crash(&mut self, world: &World, crash: Crash) {
+        // What the daemon still does has no effect.
+        machine(&self.computer).crash_now(crash);
         self.lose();
+        machine(&self.computer).reboot();
         self.start(world, true);
     }
 

@@ -5,3 +5,4 @@ mod host;
 mod model;
 mod operations;
 mod prefixes;
+mod sim;

@@ -1,8 +1,9 @@
 //! What hosts read, against a model of what they wrote, through every way a state can go: the log, the store, snapshots,
 //! forks, rollbacks, other hosts, kills and garbage collection, with a store that fails.
 //!
-//! The oracle: a host reads what it acknowledged, whatever happened to its daemon; a host that takes an export over reads a
-//! state the export had, not older than the last completed flush; snapshots and forks read what they were made of.
+//! The oracle: a host reads what it acknowledged, whatever happened to its daemon, and what it acknowledged before the last
+//! FLUSH when it has lost power; a host that takes an export over reads a state the export had, not older than the last
+//! completed flush; snapshots and forks read what they were made of.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,6 +13,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::host::{Host, World};
+use super::sim::faults::Crash;
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
 use crate::cache::{Durability, IoError};
 use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
@@ -30,13 +32,23 @@ const ASKS_MAX: usize = 20;
 /// The number of the write that each sector holds; 0 is zeroes.
 type Content = Vec<u64>;
 
+/// What becomes of an export on its host.
+enum Change {
+    /// A write was acknowledged.
+    Write(SectorRange, u64),
+    /// Power was lost, and this was left.
+    PowerCut(Content),
+}
+
 /// An export as the model has it.
 struct Twin {
     host: usize,
     /// What the store had when the last flush completed.
     flushed: Content,
-    /// Writes that were acknowledged since then.
-    since: Vec<(SectorRange, u64)>,
+    /// What became of it since then, on its host.
+    since: Vec<Change>,
+    /// How much of that survives a loss of power.
+    durable: usize,
     snapshots: BTreeMap<String, Content>,
     /// Hosts that have lost the export and still list it.
     lost: Vec<usize>,
@@ -44,7 +56,14 @@ struct Twin {
 
 impl Twin {
     fn new(host: usize, content: Content) -> Self {
-        Self { host, flushed: content, since: Vec::new(), snapshots: BTreeMap::new(), lost: Vec::new() }
+        Self {
+            host,
+            flushed: content,
+            since: Vec::new(),
+            durable: 0,
+            snapshots: BTreeMap::new(),
+            lost: Vec::new(),
+        }
     }
 
     fn content(&self) -> Content {
@@ -54,16 +73,47 @@ impl Twin {
     /// Every state the store may have.
     fn states(&self) -> impl Iterator<Item = Content> {
         let mut content = self.flushed.clone();
-        let later = self.since.iter().map(move |(range, number)| {
-            fill(&mut content, *range, *number);
+        let later = self.since.iter().map(move |change| {
+            match change {
+                Change::Write(range, number) => fill(&mut content, *range, *number),
+                Change::PowerCut(left) => content.clone_from(left),
+            }
             content.clone()
         });
         std::iter::once(self.flushed.clone()).chain(later)
     }
 
     fn all_is_flushed(&mut self) {
-        self.flushed = self.content();
+        self.is_in_store(self.content());
+    }
+
+    fn is_in_store(&mut self, content: Content) {
+        self.flushed = content;
         self.since.clear();
+        self.durable = 0;
+    }
+
+    /// Takes note of what a loss of power has left, which may be missing writes since the last FLUSH. How many sectors are.
+    fn lose_power(&mut self, left: Content, name: &str) -> u64 {
+        let flushed = self.states().nth(self.durable).unwrap();
+        let mut may_hold: Vec<Vec<u64>> = flushed.into_iter().map(|number| vec![number]).collect();
+        for change in &self.since[self.durable..] {
+            let Change::Write(range, number) = change else { unreachable!("what was left was durable") };
+            for sector in range.start()..range.end() {
+                may_hold[sector as usize].push(*number);
+            }
+        }
+        let mut lost = 0;
+        for (sector, (number, may_hold)) in left.iter().zip(&may_hold).enumerate() {
+            assert!(
+                may_hold.contains(number),
+                "{name}: sector {sector} holds {number}, not one of {may_hold:?}"
+            );
+            lost += u64::from(Some(number) != may_hold.last());
+        }
+        self.since.push(Change::PowerCut(left));
+        self.durable = self.since.len();
+        lost
     }
 }
 
@@ -191,6 +241,8 @@ impl Run {
             680..750 => {
                 let volume = self.hosts[host].volume(&name);
                 self.hosts[host].driver().flush(&volume).unwrap();
+                let twin = self.twins.get_mut(&name).unwrap();
+                twin.durable = twin.since.len();
             }
             750..800 => self.flush_to_store(&name),
             800..830 => self.snapshot(&name),
@@ -199,11 +251,12 @@ impl Run {
             885..910 => self.open_elsewhere(&name),
             910..930 => self.delete(&name),
             930..945 => self.use_lost(&name),
-            945..965 => {
+            945..958 => {
                 self.hosts[host].restart(&self.world);
                 self.count("restarts");
             }
-            965..980 => self.collect(),
+            958..971 => self.lose_power(host),
+            971..984 => self.collect(),
             _ => self.check(&name),
         }
     }
@@ -235,7 +288,7 @@ impl Run {
             self.numbers += 1;
             let number = if self.random.random_bool(0.1) { 0 } else { self.numbers };
             self.write_at(name, host, range, number).unwrap();
-            self.twins.get_mut(name).unwrap().since.push((range, number));
+            self.twins.get_mut(name).unwrap().since.push(Change::Write(range, number));
         }
     }
 
@@ -321,8 +374,7 @@ impl Run {
         }
         let router = self.hosts[self.twins[name].host].router();
         self.insist(|| router.attach(name)).unwrap();
-        let twin = self.twins.get_mut(name).unwrap();
-        (twin.flushed, twin.since) = (content, Vec::new());
+        self.twins.get_mut(name).unwrap().is_in_store(content);
         self.check(name);
         self.count("rollbacks");
     }
@@ -335,7 +387,8 @@ impl Run {
         self.create(Source::Store, name, host);
         let content = self.seen(name, name, host);
         let twin = self.twins.get_mut(name).unwrap();
-        (twin.host, twin.flushed, twin.since) = (host, content, Vec::new());
+        twin.is_in_store(content);
+        twin.host = host;
         twin.lost.push(before);
         self.count("take-overs");
     }
@@ -378,6 +431,18 @@ impl Run {
         self.insist(|| router.delete(name)).unwrap();
         self.twins.remove(name);
         self.count("deletions");
+    }
+
+    fn lose_power(&mut self, host: usize) {
+        self.hosts[host].crash(&self.world, Crash::PowerCut);
+        let names: Vec<String> =
+            self.twins.iter().filter(|(_, twin)| twin.host == host).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let left = self.read(&name, host);
+            let lost = self.twins.get_mut(&name).unwrap().lose_power(left, &name);
+            *self.counts.entry("sectors lost with power").or_default() += lost;
+        }
+        self.count("power cuts");
     }
 
     fn collect(&mut self) {
