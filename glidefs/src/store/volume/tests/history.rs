@@ -1,7 +1,10 @@
 //! Snapshots, rollback, forks, and the end of a volume.
 
 use super::support::*;
-use crate::store::ids::VolumeId;
+use crate::store::client::Created;
+use crate::store::faulty::Seeded;
+use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackRef};
+use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::{Folder, Key};
 use crate::store::volume::{GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, VolumeError};
 use crate::units::Seq;
@@ -82,6 +85,42 @@ async fn a_fork_begins_with_what_its_origin_had_and_goes_its_own_way() {
     origin.delete().await.unwrap();
     let reopened = other.volumes.open(&name("fork")).await.unwrap();
     tags(&reopened, range(0, 9), &[77, 40, 40, 40, 0, 0, 0, 0, 1]).await;
+}
+
+#[tokio::test]
+async fn a_fork_of_a_tebibyte_with_a_hundred_gibibytes_of_data_costs_fewer_than_ten_requests() {
+    const SECTORS: u64 = 1 << 31;
+    const PACKS: u64 = 3200;
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let origin = daemon.volumes.create(&name("vm"), SECTORS).await.unwrap();
+    origin.commit(MemoryCut::new(1, &[(0, 8, 1)]), SECTORS).await.unwrap();
+    // Nobody reads the packs, so that the manifest may say there are many.
+    let manifest = origin.manifest().await.unwrap();
+    let (first, apart) = (manifest.packs[0], SECTORS / PACKS);
+    let data_bytes = PACK_BYTES_TARGET;
+    let pack = |number: u64| PackRef {
+        pack: PackId::random(&Seeded::new(number)),
+        total_bytes: first.total_bytes + data_bytes,
+        index_offset_bytes: first.index_offset_bytes + data_bytes,
+        lowest_sector: number * apart,
+        highest_sector: (number + 1) * apart - 1,
+        data_bytes,
+        ..first
+    };
+    let manifest = Manifest {
+        number: manifest.number + 1,
+        packs: (0..PACKS).map(pack).collect(),
+        ..(*manifest).clone()
+    };
+    assert_eq!(manifest.packs.iter().map(|pack| pack.data_bytes).sum::<u64>(), 100 << 30);
+    assert_eq!(daemon.volumes.store().create_manifest(&manifest).await.unwrap(), Created::Created);
+
+    let other = world.daemon(2);
+    let fork = other.volumes.fork(&newest(origin.id()), &name("fork")).await.unwrap();
+    let requests: u64 = other.requests().iter().sum();
+    assert!(requests < 10, "{requests} requests");
+    assert_eq!(fork.manifest().await.unwrap().packs, manifest.packs);
 }
 
 #[tokio::test]
