@@ -111,6 +111,36 @@ async fn of_sixteen_creators_of_a_manifest_exactly_one_wins() {
 }
 
 #[tokio::test]
+async fn credentials_region_and_endpoint_may_come_from_the_files_of_aws_tools() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".aws");
+    std::fs::create_dir(&folder).unwrap();
+    let of_server = |name: &str| get(&SERVER.variables, name).unwrap();
+    let write = |secret: &str| {
+        let key_id = of_server("AWS_ACCESS_KEY_ID");
+        let text = format!("[test]\naws_access_key_id = {key_id}\naws_secret_access_key = {secret}\n");
+        std::fs::write(folder.join("credentials"), text).unwrap();
+    };
+    let (region, endpoint) = (of_server("AWS_REGION"), of_server("AWS_ENDPOINT_URL"));
+    let config = format!("[profile test]\nregion = {region}\nendpoint_url = {endpoint}\n");
+    std::fs::write(folder.join("config"), config).unwrap();
+    let mut variables = Variables::new();
+    set(&mut variables, "HOME", home.path().to_str().unwrap());
+    set(&mut variables, "AWS_PROFILE", "test");
+    set(&mut variables, "AWS_ALLOW_HTTP", "true");
+
+    write("wrong");
+    let (url, options) = (place(), StoreOptions::default());
+    let error = open(&url, &variables, WRITE).await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    let backend = Backend::connect(&url, &variables, true).unwrap();
+    write(of_server("AWS_SECRET_ACCESS_KEY"));
+    // What was connected before takes the new credentials.
+    Store::open(backend, WRITE, options).await.unwrap();
+    open(&url, &variables, WRITE).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_store_is_made_once_and_opened_again() {
     let url = place();
     let error = open(&url, &SERVER.variables, Access::ReadOnly).await.unwrap_err();

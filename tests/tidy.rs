@@ -21,13 +21,14 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// External crates that belong to certain layers.
-const OWNERS: [(&str, &[&str]); 28] = [
+const OWNERS: [(&str, &[&str]); 29] = [
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
     ("async_trait", &["store"]),
     ("blake3", &["store"]),
     ("chrono", &["store"]),
+    ("configparser", &["store"]),
     ("zstd", &["store"]),
     ("foyer_common", &["store"]),
     ("foyer_memory", &["store"]),

@@ -14,6 +14,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
+use super::aws;
 use super::classify::Connector;
 use super::error::{Source, StoreError};
 use super::url::{Bucket, StoreUrl};
@@ -30,7 +31,7 @@ pub struct Backend {
     pub(super) location: String,
 }
 
-/// Environment variables, as far as they matter to a store: `AWS_…`, `GOOGLE_…`, `AZURE_…`.
+/// Environment variables, as far as they matter to a store: `AWS_…`, `GOOGLE_…`, `AZURE_…`, `HOME`.
 pub type Variables = Vec<(String, String)>;
 
 /// The variables of this process.
@@ -109,12 +110,13 @@ fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn 
             builder = builder.with_config(key, value);
         }
     }
+    builder = with_profile(builder, location, variables)?;
     let get = |key: &AmazonS3ConfigKey| builder.get_config_value(key);
     let plain = get(&AmazonS3ConfigKey::Endpoint).is_some_and(|endpoint| endpoint.starts_with("http://"));
     let allowed =
         get(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp)).is_some_and(|value| value == "true");
     if plain && !allowed {
-        let advice = "AWS_ENDPOINT_URL is not encrypted: use https://, or set AWS_ALLOW_HTTP=true";
+        let advice = "the endpoint is not encrypted: use https://, or set AWS_ALLOW_HTTP=true";
         return Err(setup(location, advice, None));
     }
     let store = builder
@@ -127,6 +129,34 @@ fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn 
             setup(location, "check the AWS_ variables of the environment", Some(Box::new(error)))
         })?;
     Ok(Arc::new(store))
+}
+
+/// Adds what the environment does not say and the files of AWS's tools do. Without either the metadata service is asked.
+fn with_profile(
+    mut builder: AmazonS3Builder,
+    location: &str,
+    variables: &Variables,
+) -> Result<AmazonS3Builder, StoreError> {
+    let Some(files) = aws::Files::of(variables) else { return Ok(builder) };
+    let profile = files.read().map_err(|error| {
+        setup(location, "correct the files that hold AWS credentials and settings", Some(Box::new(error)))
+    })?;
+    let says = |key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
+    let (has_key, has_region, has_endpoint) = (
+        says(AmazonS3ConfigKey::AccessKeyId),
+        says(AmazonS3ConfigKey::Region) || says(AmazonS3ConfigKey::DefaultRegion),
+        says(AmazonS3ConfigKey::Endpoint),
+    );
+    if let Some(region) = profile.region.filter(|_| !has_region) {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = profile.endpoint_url.filter(|_| !has_endpoint) {
+        builder = builder.with_endpoint(endpoint);
+    }
+    if let Some(credential) = profile.credential.filter(|_| !has_key) {
+        builder = builder.with_credentials(Arc::new(aws::FileCredentials::new(files, credential)));
+    }
+    Ok(builder)
 }
 
 #[cfg(feature = "gcs")]

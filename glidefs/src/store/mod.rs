@@ -14,6 +14,7 @@
 //!                                └─ the object_store crate
 //! ```
 
+mod aws;
 mod backend;
 mod classify;
 mod clean;
