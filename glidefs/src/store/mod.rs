@@ -36,6 +36,7 @@ mod url;
 pub mod volume;
 
 pub use self::backend::{Backend, Variables, process_variables};
+pub use self::clean::fuzzing as clean_fuzzing;
 pub use self::clean::{CleanCache, CleanError, CleanFigures, CleanOptions};
 pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
 pub use self::clock::{StoreClock, SystemClock};

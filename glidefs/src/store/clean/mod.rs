@@ -25,6 +25,7 @@
 
 mod disk;
 mod figures;
+pub mod fuzzing;
 mod region;
 
 use std::fmt;

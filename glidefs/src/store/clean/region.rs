@@ -155,11 +155,21 @@ fn fixed(magic: [u8; 8], number: u32, sequence: u64, rest: &[u8]) -> [u8; FIXED_
     bytes
 }
 
+/// `bytes` as a header with a count, entries and a checksum that fit: sequence, and as many whole entries as there are.
+pub(super) fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let (sequence, entries) = bytes.split_at(bytes.len().min(8));
+    let sequence = sequence.iter().fold(0, |sequence, byte| sequence << 8 | u64::from(*byte));
+    let count = (entries.len() / ENTRY_BYTES).min(ENTRIES_MAX);
+    let entries = entries.get(..count * ENTRY_BYTES).unwrap_or_default();
+    [&fixed(REGION_MAGIC, u32::try_from(count).unwrap_or(0), sequence, entries)[..], entries].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::fuzzing::check_region;
     use super::*;
 
     const REGION: u32 = 1 << 20;
@@ -184,8 +194,11 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_may_be_read(bytes in vec(any::<u8>(), 0..200)) {
+        fn any_bytes_may_be_read(bytes in vec(any::<u8>(), 0..200), header in header()) {
             prop_assert_eq!(Header::decode(&bytes, REGION), None);
+            check_region(&bytes);
+            let bytes = header.encode();
+            prop_assert!(check_region(&[&header.sequence.to_be_bytes()[..], &bytes[FIXED_BYTES..]].concat()));
         }
 
         #[test]
