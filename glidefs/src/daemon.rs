@@ -191,7 +191,7 @@ fn connect_store(
         quiet: config.store.flush_interval.0,
     };
     runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped.clone()));
-    let side = StoreSide::new(volumes, link, catalog.resumes());
+    let side = StoreSide::new(volumes, link, catalog);
     match runtime.block_on(async { tokio::time::timeout(STORE_PATIENCE, side.check()).await }) {
         Ok(Ok(())) => {}
         Ok(Err(error)) if !error.is_transient() => return Err(error.into()),

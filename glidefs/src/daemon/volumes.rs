@@ -10,9 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 use crate::cache::{Cache, Link, Volume};
-use crate::router::{ExportName, Source, Volumes};
+use crate::router::{Book, Catalog, ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{Resume, StatePoint, VolumeError};
 use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, StoreStats, SystemClock};
@@ -30,22 +31,38 @@ pub struct StoreSide {
     link: Arc<Link>,
     /// Where exports of the catalog go on, until they are loaded.
     resumes: Mutex<HashMap<ExportId, Resume>>,
-    /// Whether it is known to be a store.
+    /// Which store it has to be: the one with the exports of the catalog.
+    known: Option<Uuid>,
+    book: Book,
+    /// Whether it is known to be a store, and that one.
     checked: OnceCell<()>,
 }
 
 impl StoreSide {
-    /// The store of `volumes`, with the exports that have a counterpart in it.
-    pub fn new(volumes: store::volume::Volumes, link: Arc<Link>, resumes: HashMap<ExportId, Resume>) -> Self {
-        Self { volumes, link, resumes: Mutex::new(resumes), checked: OnceCell::new() }
+    /// The store of `volumes`, with the exports of `catalog` that have a counterpart in it.
+    pub fn new(volumes: store::volume::Volumes, link: Arc<Link>, catalog: &Catalog) -> Self {
+        let resumes = Mutex::new(catalog.resumes());
+        let (known, book) = (catalog.store_id(), catalog.book());
+        Self { volumes, link, resumes, known, book, checked: OnceCell::new() }
     }
 
-    /// Makes sure that the place is a store of a format that this program knows, and makes it one where there is nothing.
+    /// Makes sure that the place is a store of a format that this program knows, and the one that was used so far if there was
+    /// one. Otherwise makes it a store where there is nothing, and notes which one it is.
     pub async fn check(&self) -> Result<(), StoreError> {
         let check = || async {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
             let now_unix_millis = u64::try_from(now).unwrap_or(u64::MAX);
-            self.volumes.store().check(Access::ReadWrite { now_unix_millis }).await.map(drop)
+            let access = self.known.map_or(Access::ReadWrite { now_unix_millis }, Access::Known);
+            let marker = self.volumes.store().check(access).await?;
+            if self.known.is_none() {
+                let book = self.book.clone();
+                let noted = tokio::task::spawn_blocking(move || book.store_is(marker.store_id)).await;
+                if let Ok(Err(error)) = noted {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "which store this is could not be written down");
+                }
+            }
+            Ok(())
         };
         self.checked.get_or_try_init(check).await.map(drop)
     }

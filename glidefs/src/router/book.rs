@@ -7,6 +7,7 @@ use std::io;
 use std::sync::mpsc;
 
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use super::catalog::{Change, Message, Waiting};
 use crate::cache;
@@ -22,6 +23,11 @@ pub struct Book {
 impl Book {
     pub(super) fn new(changes: mpsc::Sender<Message>) -> Self {
         Self { changes }
+    }
+
+    /// Writes down in which store the exports are. Blocks.
+    pub fn store_is(&self, id: Uuid) -> io::Result<()> {
+        self.write(Change::Store(id))
     }
 
     fn write(&self, change: Change) -> io::Result<()> {

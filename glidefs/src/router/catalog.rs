@@ -4,7 +4,7 @@
 //! many operations in parallel cost few syncs. Does not own what a record means (`record`) nor the exports in memory
 //! (`Router`). Invariants: a change that was answered is on disk; an export id that was ever committed is never given again.
 //!
-//! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `meta` maps `schema_version` and `next_export_id` to a number.
+//! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `store` maps `id` to the store's identity, `meta` maps `schema_version` and `next_export_id` to a number.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use super::book::Book;
 use super::name::ExportName;
@@ -25,6 +26,8 @@ use crate::units::{ExportId, Seq};
 
 const EXPORTS: TableDefinition<u32, &[u8]> = TableDefinition::new("exports");
 const STORED: TableDefinition<u32, &[u8]> = TableDefinition::new("stored");
+const STORE: TableDefinition<&str, u128> = TableDefinition::new("store");
+const STORE_ID_KEY: &str = "id";
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const SCHEMA_VERSION_KEY: &str = "schema_version";
 const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
@@ -124,6 +127,8 @@ pub(super) enum Change {
     /// Nothing up to there may be taken from the log. Exports without a counterpart are passed over.
     Evicted(Vec<(ExportId, Seq)>),
     Remove(ExportId),
+    /// The store that counterparts are in.
+    Store(Uuid),
 }
 
 /// A change that waits for its transaction.
@@ -147,6 +152,7 @@ pub struct Catalog {
     path: PathBuf,
     loaded: Vec<(ExportName, Record)>,
     stored: HashMap<ExportId, Stored>,
+    store_id: Option<Uuid>,
     next_export_id: u32,
     changes: mpsc::Sender<Message>,
     writer: Option<JoinHandle<()>>,
@@ -167,7 +173,7 @@ impl Catalog {
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
         }
-        let (entries, next) = read(&database)
+        let Contents { entries, next, store_id } = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
         let damaged = |id, source| CatalogError::Damaged { path: path.into(), id, source: Arc::new(source) };
         let mut loaded = Vec::with_capacity(entries.len());
@@ -190,7 +196,15 @@ impl Catalog {
             .name("catalog".into())
             .spawn(move || write_until_closed(&database, &writer_path, &queue))
             .map_err(|error| open_error(redb::Error::Io(error)))?;
-        Ok(Self { path: path.into(), loaded, stored, next_export_id, changes, writer: Some(writer) })
+        Ok(Self {
+            path: path.into(),
+            loaded,
+            stored,
+            store_id,
+            next_export_id,
+            changes,
+            writer: Some(writer),
+        })
     }
 
     /// The exports whose data the cache must keep, with how far they are in the store.
@@ -207,6 +221,11 @@ impl Catalog {
     pub fn resumes(&self) -> HashMap<ExportId, Resume> {
         // All of them were checked when they were decoded.
         self.stored.iter().filter_map(|(id, stored)| Some((*id, stored.resume().ok()?))).collect()
+    }
+
+    /// Which store the counterparts are in, if there are any and it was noted.
+    pub fn store_id(&self) -> Option<Uuid> {
+        self.store_id.filter(|_| !self.stored.is_empty())
     }
 
     /// Where the cache writes down how far exports are in the store.
@@ -312,14 +331,25 @@ struct RawEntry {
     counterpart: Option<Vec<u8>>,
 }
 
-/// Every entry, and the next export id.
-fn read(database: &Database) -> Result<(Vec<RawEntry>, u64), redb::Error> {
+/// What a catalog holds.
+struct Contents {
+    entries: Vec<RawEntry>,
+    /// The next export id.
+    next: u64,
+    store_id: Option<Uuid>,
+}
+
+fn read(database: &Database) -> Result<Contents, redb::Error> {
     let transaction = database.begin_read()?;
     let next = transaction.open_table(META)?.get(NEXT_EXPORT_ID_KEY)?.map_or(0, |value| value.value());
     let stored = match transaction.open_table(STORED) {
-        // Catalogs from before there were stores do not have it.
+        // Catalogs from before there were stores do not have it, nor the next one.
         Err(redb::TableError::TableDoesNotExist(_)) => None,
         table => Some(table?),
+    };
+    let store_id = match transaction.open_table(STORE) {
+        Err(redb::TableError::TableDoesNotExist(_)) => None,
+        table => table?.get(STORE_ID_KEY)?.map(|id| Uuid::from_u128(id.value())),
     };
     let mut entries = Vec::new();
     for item in transaction.open_table(EXPORTS)?.iter()? {
@@ -330,7 +360,7 @@ fn read(database: &Database) -> Result<(Vec<RawEntry>, u64), redb::Error> {
         };
         entries.push(RawEntry { id: id.value(), record: bytes.value().to_vec(), counterpart });
     }
-    Ok((entries, next))
+    Ok(Contents { entries, next, store_id })
 }
 
 /// The entries with their names, if they fit each other and the rules; what does not, otherwise.
@@ -413,6 +443,9 @@ fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), redb::Error
                 Change::Remove(id) => {
                     exports.remove(id.0)?;
                     stored.remove(id.0)?;
+                }
+                Change::Store(id) => {
+                    transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
                 }
             }
         }

@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::format::FormatError;
 use super::key::Key;
 use super::stats::Operation;
@@ -99,6 +101,20 @@ pub enum StoreError {
     NotAStore {
         /// Where one was expected.
         location: String,
+    },
+    /// It is not the store that was used so far.
+    #[error(
+        "{location} {}, and what this host has flushed is in store {known}: set store.url to where that is now, or give \
+         the exports up with another cache.dir",
+        found.map_or("holds no store".into(), |found| format!("holds store {found}"))
+    )]
+    Another {
+        /// Where it was expected.
+        location: String,
+        /// What is there.
+        found: Option<Uuid>,
+        /// What was expected.
+        known: Uuid,
     },
     /// The marker is not one this glidefs can use.
     #[error("{location} holds no store that this glidefs can use; nothing was changed")]

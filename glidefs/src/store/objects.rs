@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
+use uuid::Uuid;
 
 use super::backend::Backend;
 use super::client::{Created, Store, StoreOptions};
@@ -31,6 +32,8 @@ pub enum Access {
         /// The time, milliseconds since 1970-01-01 UTC.
         now_unix_millis: u64,
     },
+    /// Nothing is changed, and it has to be this store.
+    Known(Uuid),
 }
 
 impl Store {
@@ -50,8 +53,12 @@ impl Store {
         let location = || self.location().to_owned();
         let marker = match self.checked(&Key::Marker, Marker::decode).await {
             Err(error) if error.is_missing() => {
-                let Access::ReadWrite { now_unix_millis } = access else {
-                    return Err(StoreError::NotAStore { location: location() });
+                let now_unix_millis = match access {
+                    Access::ReadWrite { now_unix_millis } => now_unix_millis,
+                    Access::ReadOnly => return Err(StoreError::NotAStore { location: location() }),
+                    Access::Known(known) => {
+                        return Err(StoreError::Another { location: location(), found: None, known });
+                    }
                 };
                 let marker = new_marker(self, now_unix_millis);
                 // If another daemon was faster, its marker is the one.
@@ -62,12 +69,15 @@ impl Store {
             }
             marker => marker,
         };
-        match marker {
-            Ok(marker) => Ok(marker),
-            Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }) => {
+        match (marker, access) {
+            (Ok(Marker { store_id, .. }), Access::Known(known)) if store_id != known => {
+                Err(StoreError::Another { location: location(), found: Some(store_id), known })
+            }
+            (Ok(marker), _) => Ok(marker),
+            (Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }), _) => {
                 Err(StoreError::Foreign { location: location(), source })
             }
-            Err(error) => Err(error),
+            (Err(error), _) => Err(error),
         }
     }
 

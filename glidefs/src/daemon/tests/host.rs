@@ -138,7 +138,7 @@ impl Host {
         let (stop, stopped) = watch::channel(false);
         let side = has_store.then(|| {
             world.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
-            StoreSide::new(volumes, link, catalog.resumes())
+            StoreSide::new(volumes, link, &catalog)
         });
         let options = RouterOptions {
             exports_max: 64,

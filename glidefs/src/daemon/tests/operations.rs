@@ -79,6 +79,32 @@ fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
 }
 
 #[test]
+fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
+    let (world, elsewhere) = (World::new(6, 0), World::new(7, 0));
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    write(&mut host, 1);
+    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    write(&mut host, 2);
+    for made in [false, true] {
+        if made {
+            let other = Host::new(&elsewhere);
+            elsewhere.runtime.block_on(other.router().create(blank())).unwrap();
+        }
+        host.restart(&elsewhere);
+        let more = CreateExport { name: name("more"), ..blank() };
+        let refused = elsewhere.runtime.block_on(host.router().create(more)).unwrap_err();
+        let cause = std::error::Error::source(&refused).map(ToString::to_string).unwrap_or_default();
+        assert!(cause.contains("set store.url"), "{refused:?}");
+    }
+    host.restart(&world);
+    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    let mut other = Host::new(&world);
+    world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+    assert!(holds(&mut other, 1) && holds(&mut other, 2));
+}
+
+#[test]
 fn who_waits_for_the_flush_of_an_export_that_is_removed_is_told() {
     let world = World::new(2, 0);
     let mut host = Host::new(&world);
