@@ -207,9 +207,9 @@ impl Cleaner {
                 }
             }
         }
-        if gain_min
-            .is_some_and(|gain_min| frames_for(&runs) + gain_min > freed_frames(shared, slot, &records))
-        {
+        if gain_min.is_some_and(|gain_min| {
+            frames_for(shared, &runs).saturating_add(gain_min) > freed_frames(shared, slot, &records)
+        }) {
             return Ok(false);
         }
         for run in &runs {
@@ -466,13 +466,14 @@ fn merge(last: &Run, next: &Run) -> Option<Run> {
     touches.then_some(Run { frames, range, ..*last })
 }
 
-/// Frames that `runs` take in another segment, at most.
-fn frames_for(runs: &[Run]) -> u32 {
+/// Frames that `runs` take in another segment, at most. What is estimated too low here is moved for ever.
+fn frames_for(shared: &Shared, runs: &[Run]) -> u32 {
+    let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let data: u32 = runs.iter().map(|run| run.frames).sum();
-    // A record header holds the entries and CRCs of at least a hundred entries of one frame each.
-    let headers =
-        u32::try_from(runs.len() / 100).unwrap_or(u32::MAX).saturating_add(data / 500).saturating_add(1);
-    data.saturating_add(headers)
+    // A run is no longer than a move, so two moves in a row are longer than one. A record header holds the entries and CRCs of
+    // at least a hundred entries of one frame each.
+    let moves = data.saturating_mul(2) / frames(move_bytes(shared) / FRAME_BYTES).max(1);
+    data.saturating_add(moves).saturating_add(frames(runs.len() / 100)).saturating_add(1)
 }
 
 #[cfg(test)]
