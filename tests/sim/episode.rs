@@ -138,9 +138,9 @@ impl Episode {
         self.world.tally.add(Event::ShardsChanged, u64::from(shards != self.shards));
         self.shards = shards;
         let segments = self.segments;
-        match self.world.rng.index(20) {
+        match self.world.rng.index(12) {
             0 => self.segments += self.world.rng.within(1..4),
-            1 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
+            1 | 2 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
             _ => {}
         }
         loop {
