@@ -37,8 +37,8 @@ pub(super) enum ProfileError {
     File { path: PathBuf, source: io::Error },
     #[error("{0} is not an INI file: {what}", path.display())]
     Format { path: PathBuf, what: String },
-    #[error("there is no profile {profile:?}, which AWS_PROFILE names, in {0} or {1}", credentials.display(), config.display())]
-    Missing { profile: String, credentials: PathBuf, config: PathBuf },
+    #[error("there is no profile {profile:?}, which AWS_PROFILE names, in {}", list(looked_in))]
+    Missing { profile: String, looked_in: Vec<PathBuf> },
     #[error("profile {profile:?} has one of aws_access_key_id and aws_secret_access_key and not the other")]
     Half { profile: String },
     #[error(
@@ -48,17 +48,27 @@ pub(super) enum ProfileError {
     Foreign { profile: String, way: &'static str },
 }
 
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+/// A file that may have a profile.
+#[derive(Clone, Debug)]
+struct Place {
+    path: PathBuf,
+    /// Somebody has named the file: it has to be there.
+    named: bool,
+}
+
 /// Where a profile is looked for.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
-    credentials: PathBuf,
-    config: PathBuf,
+    /// `None`: nobody has named it, and there is no home to have it.
+    credentials: Option<Place>,
+    config: Option<Place>,
     profile: String,
     /// Somebody has named the profile: it has to be there.
     named: bool,
-    /// Somebody has named the file: it has to be there.
-    credentials_named: bool,
-    config_named: bool,
 }
 
 /// What a profile says.
@@ -70,40 +80,41 @@ pub(super) struct Profile {
 }
 
 impl Files {
-    /// The files and the profile that `variables` name, or the usual ones; `None` when there is no home to have them.
-    pub fn of(variables: &Variables) -> Option<Self> {
+    /// The files and the profile that `variables` name, or the usual ones.
+    pub fn of(variables: &Variables) -> Self {
         let get = |wanted: &str| {
             let found = variables.iter().find(|(name, value)| name == wanted && !value.is_empty());
             found.map(|(_, value)| value.as_str())
         };
         let place = |variable: &str, file: &str| {
-            let home = || Some(Path::new(get("HOME")?).join(".aws").join(file));
-            get(variable).map(PathBuf::from).or_else(home)
+            let home = || Some(Place { path: Path::new(get("HOME")?).join(".aws").join(file), named: false });
+            get(variable).map(|path| Place { path: path.into(), named: true }).or_else(home)
         };
         let profile = get("AWS_PROFILE");
-        Some(Self {
-            credentials: place("AWS_SHARED_CREDENTIALS_FILE", "credentials")?,
-            config: place("AWS_CONFIG_FILE", "config")?,
+        Self {
+            credentials: place("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+            config: place("AWS_CONFIG_FILE", "config"),
             profile: profile.unwrap_or(DEFAULT_PROFILE).into(),
             named: profile.is_some(),
-            credentials_named: get("AWS_SHARED_CREDENTIALS_FILE").is_some(),
-            config_named: get("AWS_CONFIG_FILE").is_some(),
-        })
+        }
+    }
+
+    fn places(&self) -> [Option<&Place>; 2] {
+        [self.credentials.as_ref(), self.config.as_ref()]
     }
 
     /// Reads both files. What neither of them has is `None`.
     pub fn read(&self) -> Result<Profile, ProfileError> {
-        let credentials = section(&self.credentials, self.credentials_named, &self.profile)?;
+        let credentials = section(self.credentials.as_ref(), &self.profile)?;
         let in_config = match self.profile.as_str() {
             DEFAULT_PROFILE => DEFAULT_PROFILE.into(),
             named => format!("profile {named}"),
         };
-        let config = section(&self.config, self.config_named, &in_config)?;
+        let config = section(self.config.as_ref(), &in_config)?;
         if self.named && credentials.is_none() && config.is_none() {
             return Err(ProfileError::Missing {
                 profile: self.profile.clone(),
-                credentials: self.credentials.clone(),
-                config: self.config.clone(),
+                looked_in: self.places().into_iter().flatten().map(|place| place.path.clone()).collect(),
             });
         }
         // Keys of one file belong together; those of the credentials file come first.
@@ -132,33 +143,29 @@ impl Files {
 
     /// Tells whether the files have changed.
     fn stamps(&self) -> Stamps {
-        let stamp = |path: &Path| {
-            let found = fs::metadata(path).ok()?;
+        self.places().map(|place| {
+            let found = fs::metadata(&place?.path).ok()?;
             Some((found.modified().ok()?, found.len()))
-        };
-        [stamp(&self.credentials), stamp(&self.config)]
+        })
     }
 }
 
 type Stamps = [Option<(SystemTime, u64)>; 2];
 
-/// The section `name` of the file `path`, without empty values; `None` when there is no such section, or no such file and it
-/// may be missing.
-fn section(
-    path: &Path,
-    must_exist: bool,
-    name: &str,
-) -> Result<Option<HashMap<String, String>>, ProfileError> {
+/// The section `name` of the file at `place`, without empty values; `None` when there is no such section, or no such file and
+/// it may be missing.
+fn section(place: Option<&Place>, name: &str) -> Result<Option<HashMap<String, String>>, ProfileError> {
+    let Some(Place { path, named: must_exist }) = place else { return Ok(None) };
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         // The home of others is hidden from a service.
         Err(error)
-            if !must_exist
+            if !*must_exist
                 && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
         {
             return Ok(None);
         }
-        Err(source) => return Err(ProfileError::File { path: path.into(), source }),
+        Err(source) => return Err(ProfileError::File { path: path.clone(), source }),
     };
     let mut syntax = IniDefault::default();
     syntax.case_sensitive = true;
@@ -167,7 +174,7 @@ fn section(
     let mut ini = Ini::new_from_defaults(syntax);
     // A secret may hold what begins a comment.
     ini.set_inline_comment_symbols(Some(&[]));
-    let mut sections = ini.read(text).map_err(|what| ProfileError::Format { path: path.into(), what })?;
+    let mut sections = ini.read(text).map_err(|what| ProfileError::Format { path: path.clone(), what })?;
     let found = sections.remove(name);
     let entries = |section: HashMap<String, Option<String>>| {
         let full = section.into_iter().filter_map(|(key, value)| Some((key, value?)));
@@ -199,17 +206,16 @@ impl CredentialProvider for FileCredentials {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();
         if last.0 != stamps {
+            last.0 = stamps;
             match self.files.read() {
-                Ok(Profile { credential: Some(credential), .. }) => *last = (stamps, Arc::new(credential)),
-                // It may be being written: the old one may do until the next request.
+                Ok(Profile { credential: Some(credential), .. }) => last.1 = Arc::new(credential),
+                // It may be being written: the old one may do until the file changes again.
                 Ok(_) => {
-                    tracing::warn!(file = %self.files.credentials.display(), "the profile has no credentials any more");
+                    tracing::warn!(profile = self.files.profile, "the profile has no credentials any more");
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "credentials cannot be read again"
-                    );
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "credentials cannot be read again");
                 }
             }
         }
@@ -239,7 +245,7 @@ mod tests {
         fn files(&self, more: &[(&str, &str)]) -> Files {
             let mut variables = vec![("HOME".to_owned(), self.0.path().to_str().unwrap().to_owned())];
             variables.extend(more.iter().map(|(name, value)| ((*name).into(), (*value).into())));
-            Files::of(&variables).unwrap()
+            Files::of(&variables)
         }
     }
 
@@ -277,9 +283,17 @@ mod tests {
         assert_eq!(home.files(&[]).read().unwrap(), Profile::default());
         let named = home.files(&[("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")]).read();
         assert!(matches!(named, Err(ProfileError::File { .. })), "{named:?}");
-        assert!(Files::of(&Vec::new()).is_none());
+        assert_eq!(Files::of(&Vec::new()).read().unwrap(), Profile::default());
         let broken = Home::new("[default\naws_access_key_id = 1\n", "");
         assert!(matches!(broken.files(&[]).read(), Err(ProfileError::Format { .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_named_needs_no_home() {
+        let home = Home::new(CREDENTIALS, CONFIG);
+        let file = home.0.path().join(".aws/credentials").to_str().unwrap().to_owned();
+        let found = Files::of(&vec![("AWS_SHARED_CREDENTIALS_FILE".into(), file)]).read().unwrap();
+        assert_eq!(found.credential, Some(credential("AK1", "a/b+c=#;d", None)));
     }
 
     #[tokio::test]

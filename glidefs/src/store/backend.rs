@@ -137,7 +137,7 @@ fn with_profile(
     location: &str,
     variables: &Variables,
 ) -> Result<AmazonS3Builder, StoreError> {
-    let Some(files) = aws::Files::of(variables) else { return Ok(builder) };
+    let files = aws::Files::of(variables);
     let profile = files.read().map_err(|error| {
         setup(location, "correct the files that hold AWS credentials and settings", Some(Box::new(error)))
     })?;

@@ -38,7 +38,7 @@ pub struct World {
 pub struct Host {
     /// With the disk of the log. The catalog, which synchronizes what it is told, and the clean cache, which may lose
     /// everything, are in a directory.
-    pub computer: Shared,
+    computer: Shared,
     directory: tempfile::TempDir,
     kernel: Arc<Kernel>,
     daemon: Option<Daemon>,

@@ -81,7 +81,7 @@ impl Volume {
         let packs = stream::try_unfold(Packing::new(source), move |packing| {
             let volume = volume.clone();
             async move {
-                let permit = volume.0.host.pack_memory(Some(packing.left_bytes)).await?;
+                let permit = volume.0.host.pack_memory(packing.left_bytes).await?;
                 let options = volume.pack_options(0, packing.source.first_seq(), packing.source.cut.seq());
                 let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
                 Ok::<_, VolumeError>(pack.map(|pack| ((pack, permit), packing)))

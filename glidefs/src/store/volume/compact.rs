@@ -303,7 +303,7 @@ impl Merge {
     /// Merges all that is left, or as much as a step may.
     async fn run(&mut self) -> Result<(), VolumeError> {
         // One pack is in memory at a time.
-        let _permit = self.volume.0.host.pack_memory(None).await?;
+        let _permit = self.volume.0.host.merge_memory().await?;
         while self.look_up().await? {
             if self.batch_bytes >= BATCH_BYTES {
                 self.write_batch().await?;

@@ -28,6 +28,9 @@ pub(super) const ROUNDS_MAX: usize = 16;
 /// Memory that the making of a long pack takes, MiB.
 const PACK_PERMITS: u32 = 40;
 
+/// Memory that a merge of packs takes, MiB: a long pack, and a batch of what is read for it with the gaps between.
+const MERGE_PERMITS: u32 = 64;
+
 /// How volumes are used.
 #[derive(Clone, Debug)]
 pub struct VolumesOptions {
@@ -37,8 +40,8 @@ pub struct VolumesOptions {
     pub clock: Arc<dyn StoreClock>,
     /// Memory for manifests and pack indexes of all volumes together, bytes.
     pub metadata_bytes_max: usize,
-    /// Memory for packs that are made and uploaded, of all volumes together, bytes. A long one takes about 40 MiB, and one is
-    /// always made.
+    /// Memory for packs that are made and uploaded, of all volumes together, bytes. A long one takes about 40 MiB, a
+    /// merge 64, and one is always made.
     pub upload_bytes_max: usize,
     /// zstd's level for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
@@ -93,7 +96,7 @@ impl Volumes {
     /// The volumes of `store`.
     pub fn new(store: Store, options: VolumesOptions) -> Self {
         let metadata = Metadata::new(options.metadata_bytes_max);
-        let permits = (options.upload_bytes_max >> 20).clamp(PACK_PERMITS as usize, Semaphore::MAX_PERMITS);
+        let permits = (options.upload_bytes_max >> 20).clamp(MERGE_PERMITS as usize, Semaphore::MAX_PERMITS);
         let uploads = Arc::new(Semaphore::new(permits));
         let ahead = options.clean.as_ref().map(|clean| Budget::within(clean.blocks_bytes_max()));
         Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads, ahead }))
@@ -193,11 +196,19 @@ impl Volumes {
 }
 
 impl Host {
-    /// Memory for a pack of `data_bytes`, as long as the permit lives. `None`: that of a long one.
-    pub async fn pack_memory(&self, data_bytes: Option<u64>) -> Result<OwnedSemaphorePermit, VolumeError> {
+    /// Memory for a pack of `data_bytes`, as long as the permit lives.
+    pub async fn pack_memory(&self, data_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
         // A compressor takes about one as well.
-        let permits = data_bytes.map_or(u64::MAX, |bytes| 2 + (bytes >> 20)).min(PACK_PERMITS.into());
-        let permits = u32::try_from(permits).unwrap_or(PACK_PERMITS);
+        let permits = (2 + (data_bytes >> 20)).min(PACK_PERMITS.into());
+        self.upload_memory(u32::try_from(permits).unwrap_or(PACK_PERMITS)).await
+    }
+
+    /// Memory for a merge of packs, as long as the permit lives.
+    pub async fn merge_memory(&self) -> Result<OwnedSemaphorePermit, VolumeError> {
+        self.upload_memory(MERGE_PERMITS).await
+    }
+
+    async fn upload_memory(&self, permits: u32) -> Result<OwnedSemaphorePermit, VolumeError> {
         // It is never closed.
         self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)
     }
