@@ -194,7 +194,7 @@ fn connect_store(
     let side = StoreSide::new(volumes, link, catalog);
     match runtime.block_on(async { tokio::time::timeout(STORE_PATIENCE, side.check()).await }) {
         Ok(Ok(())) => {}
-        Ok(Err(error)) if !error.is_transient() => return Err(error.into()),
+        Ok(Err(error)) if side.is_foreign(&error) => return Err(error.into()),
         Ok(Err(error)) => {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(
@@ -382,11 +382,15 @@ async fn drain(router: &Router, patience: Duration) {
     }
 }
 
-/// Brings exports to the store that were made before there was one. The store may be away, so it is tried until it is done.
+/// Makes sure that exports are still this host's, and brings those to the store that were made before there was one. The store
+/// may be away, so it is tried until it is done.
 async fn bring_to_store(router: Arc<Router>) {
-    while router.bring_to_store().await > 0 {
-        tokio::time::sleep(BRING_PAUSE).await;
-    }
+    let bring = async {
+        while router.bring_to_store().await > 0 {
+            tokio::time::sleep(BRING_PAUSE).await;
+        }
+    };
+    tokio::join!(router.confirm(), bring);
 }
 
 /// Removes from the store what nothing uses any more, from time to time. A host that creates nothing in the store asks

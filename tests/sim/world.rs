@@ -48,9 +48,12 @@ impl World {
                 IoError::Read => request.kind == Kind::Read && reads > 0,
                 IoError::Write => request.changes() && writes > 0,
                 IoError::Sync => (fua || request.kind == Kind::Flush) && syncs > 0,
-                IoError::Corrupt | IoError::TooLarge | IoError::Remote | IoError::Store | IoError::Fenced => {
-                    false
-                }
+                IoError::Corrupt
+                | IoError::TooLarge
+                | IoError::Remote
+                | IoError::Store
+                | IoError::Unreadable
+                | IoError::Fenced => false,
             };
             assert!(explained, "{request:?} failed for no reason: {error:?}");
             self.tally.hit(Event::RequestFailed);

@@ -110,7 +110,9 @@ impl From<RouterError> for ApiError {
             RouterError::Store { source, .. } => store_status(source),
             RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
             RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
-            RouterError::Flush { source: IoError::Fenced, .. } => (StatusCode::CONFLICT, "fenced"),
+            RouterError::Lost { .. } | RouterError::Flush { source: IoError::Fenced, .. } => {
+                (StatusCode::CONFLICT, "fenced")
+            }
             RouterError::Flush { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "flush_failed"),
             RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, "catalog"),
             RouterError::Interrupted { .. } | RouterError::State(_) => {

@@ -31,6 +31,12 @@ pub enum IoError {
     /// The store could not be read, or there is none.
     #[error("reading from the store failed; the log says why")]
     Store,
+    /// Data that is not in the store cannot be read here, so it cannot get there.
+    #[error(
+        "data that has to be flushed cannot be read here; the log names the segment file and the offset. Writing it again, or \
+         a rollback, helps"
+    )]
+    Unreadable,
     /// Another writer has the volume now.
     #[error("another host has taken the export over; what this one had not flushed stays in its cache")]
     Fenced,

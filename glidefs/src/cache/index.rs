@@ -59,6 +59,15 @@ pub struct Extent {
     pub backing: Backing,
 }
 
+impl Extent {
+    /// What of it is in `range`; `None` when that goes beyond it.
+    pub fn part(&self, range: SectorRange) -> Option<Self> {
+        let skipped = range.start().checked_sub(self.range.start())?;
+        let backing = self.backing.skip(u32::try_from(skipped).ok()?);
+        (range.end() <= self.range.end()).then_some(Self { range, backing, ..*self })
+    }
+}
+
 /// How what refers to a slot changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refs {

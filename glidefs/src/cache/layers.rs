@@ -117,6 +117,28 @@ impl Layers {
         }
     }
 
+    /// Makes `copy` the place of what of its sectors still comes from the same write in slot `from`, and of nothing else:
+    /// while a cut is taken note of, what is newer may have left the layer for the next one.
+    pub fn relocate(&mut self, slots: &Slots, copy: Extent, from: u32) {
+        let mut found = Vec::new();
+        if copy.seq > self.flushed {
+            let layer = if copy.seq > self.cut { &mut self.active } else { &mut self.frozen };
+            parts(layer, copy.range, copy.seq, from, &mut |part| found.push(part));
+            for extent in found.drain(..).filter_map(|part| copy.part(part)) {
+                layer.insert(extent, &mut |refs| slots.count_refs(refs));
+            }
+        }
+        if copy.seq <= self.cut {
+            parts(&self.clean, copy.range, copy.seq, from, &mut |part| found.push(part));
+            for extent in found.drain(..).filter_map(|part| copy.part(part)) {
+                self.clean.insert(extent, &mut |refs| {
+                    slots.count_refs(refs);
+                    slots.count_clean(refs);
+                });
+            }
+        }
+    }
+
     /// Forgets what of `range` comes from write `seq` in `slot`, if it is in the store.
     pub fn evict(&mut self, slots: &Slots, range: SectorRange, seq: Seq, slot: u32) {
         let mut found = Vec::new();

@@ -5,11 +5,13 @@
 //! volume appended and that is not known to be stable is in `unsynced` before the request that appended it is acknowledged;
 //! a cut is complete when every write it covers has been appended or has failed.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+mod stored;
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::error::IoError;
-use super::flush::{Durability, Fill, Link, Pace, Tie, Triggers};
+use super::flush::{Fill, Tie};
 use super::index::{Backing, Extent, Piece};
 use super::layers::{Layers, Marks};
 use super::slots::{Slots, Stability};
@@ -128,168 +130,6 @@ impl Volume {
         }
     }
 
-    /// The store's side, where there is a store.
-    pub(super) fn tie(&self) -> Option<&Tie> {
-        self.tie.get()
-    }
-
-    /// Ties the volume to `remote`, its counterpart in the store, which knows `stored_sectors` of its `size_sectors`. What it
-    /// holds already is flushed like new data. Call it once: before the first request, or when all of it was written here.
-    pub fn tie_to(
-        &self,
-        remote: crate::store::volume::Volume,
-        link: Arc<Link>,
-        size_sectors: u64,
-        stored_sectors: u64,
-    ) {
-        let tied = self.tie.set(Tie::new(remote, link, size_sectors, stored_sectors));
-        debug_assert!(tied.is_ok(), "tied twice");
-        if self.has_to_flush() {
-            if let Some(tie) = self.tie.get() {
-                self.lock().active_since.get_or_insert_with(|| tie.now());
-                if tie.has_new_size() {
-                    tie.ask(self.id);
-                }
-            }
-            self.announce();
-        }
-    }
-
-    /// The counterpart in the store.
-    pub fn remote(&self) -> Option<&crate::store::volume::Volume> {
-        self.tie.get().map(Tie::remote)
-    }
-
-    /// Tells the store of the export's new size, sectors.
-    pub fn resize(&self, size_sectors: u64) {
-        if let Some(tie) = self.tie.get() {
-            tie.set_size(size_sectors);
-            tie.ask(self.id);
-        }
-    }
-
-    /// Notes that the store has made the volume another one, of this size in sectors, while there was nothing of it here.
-    pub fn replaced(&self, size_sectors: u64) {
-        if let Some(tie) = self.tie.get() {
-            tie.set_size(size_sectors);
-            tie.stored_size(size_sectors);
-        }
-    }
-
-    /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
-    ///
-    /// # Errors
-    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Removed`], and [`IoError::Store`] where there is no
-    /// store. A store that is away is waited for.
-    pub async fn flushed(&self) -> Result<Seq, IoError> {
-        let tie = self.tie.get().ok_or(IoError::Store)?;
-        let target = self.figures().last_seq;
-        loop {
-            let progress = tie.progress().notified();
-            if tie.is_fenced() {
-                return Err(IoError::Fenced);
-            }
-            if self.is_removed() {
-                return Err(IoError::Removed(self.id));
-            }
-            let flushed = self.figures().flushed;
-            if flushed >= target && !tie.has_new_size() {
-                return Ok(flushed);
-            }
-            tie.ask(self.id);
-            progress.await;
-        }
-    }
-
-    /// Has everything that was acknowledged flushed as soon as possible.
-    pub fn ask_flush(&self) {
-        if let Some(tie) = self.tie.get() {
-            tie.ask(self.id);
-        }
-    }
-
-    /// Says what a FLUSH is to survive. Without a store that is always the same.
-    pub fn set_durability(&self, durability: Durability) {
-        if let Some(tie) = self.tie.get() {
-            tie.set_durability(durability);
-        }
-    }
-
-    /// Whether FLUSH waits for the store.
-    pub(super) fn waits_for_store(&self) -> bool {
-        self.tie.get().is_some_and(Tie::waits)
-    }
-
-    /// When a WRITE of `bytes` may go on without more being at risk than is allowed; 0 for zeroes. `paused` says that it has
-    /// paused already. What may go on is promised: call [`Self::settled`] when it has ended.
-    pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
-        let Some(tie) = self.tie.get() else { return Pace::Go };
-        // What cannot be read here can only be written again.
-        let is_bound = !tie.is_fenced() && !tie.is_unreadable();
-        let Some(bound) = tie.bound().filter(|_| is_bound) else { return Pace::Go };
-        let mut inner = self.lock();
-        let promised = inner.promised_bytes.saturating_add(bytes);
-        let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
-        let pace = match bound.pace(at_risk, inner.at_risk_for(Some(tie))) {
-            Pace::Pause(_) if paused => Pace::Go,
-            pace => pace,
-        };
-        if pace == Pace::Go {
-            inner.promised_bytes = promised;
-        }
-        pace
-    }
-
-    /// Takes note that a WRITE of `bytes` that [`Self::pace`] let go on has ended.
-    pub fn settled(&self, bytes: u64) {
-        if self.tie.get().is_some_and(|tie| tie.bound().is_some()) {
-            let mut inner = self.lock();
-            inner.promised_bytes = inner.promised_bytes.saturating_sub(bytes);
-        }
-    }
-
-    /// When to cut it: `triggers`, or sooner where little may be at risk.
-    pub(super) fn triggers(&self, triggers: &Triggers) -> Triggers {
-        let bound = self.tie.get().and_then(Tie::bound);
-        bound.map_or(*triggers, |bound| bound.sooner(triggers))
-    }
-
-    /// Whether the store has everything up to `seq`; an error when it never will. Otherwise it is asked to be flushed.
-    pub(super) fn is_in_store(&self, seq: Seq) -> Result<bool, IoError> {
-        let inner = self.lock();
-        let (flushed, removed) = (inner.layers.flushed(), inner.removed);
-        drop(inner);
-        if flushed >= seq {
-            return Ok(true);
-        }
-        if removed {
-            return Err(IoError::Removed(self.id));
-        }
-        let tie = self.tie.get().ok_or(IoError::Store)?;
-        if tie.is_fenced() {
-            return Err(IoError::Fenced);
-        }
-        tie.ask(self.id);
-        Ok(false)
-    }
-
-    /// Whether another writer has the volume, so that nothing of it may be served here.
-    pub fn is_fenced(&self) -> bool {
-        self.tie.get().is_some_and(Tie::is_fenced)
-    }
-
-    /// Whether something of it is not in the store.
-    pub(super) fn has_to_flush(&self) -> bool {
-        let figures = self.figures();
-        figures.last_seq > figures.flushed || self.tie.get().is_some_and(Tie::has_new_size)
-    }
-
-    fn announce(&self) {
-        if let Some(tie) = self.tie.get() {
-            tie.announce(self.id);
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Nothing that can panic runs under the lock half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -342,11 +182,11 @@ impl Volume {
         self.lock().landed(first, count);
     }
 
-    /// Makes the copy of an extent the one to read, where nothing newer is.
-    pub(super) fn relocated(&self, slots: &Slots, extent: Extent) {
+    /// Makes the copy of an extent the one to read, where the one in slot `from` was.
+    pub(super) fn relocated(&self, slots: &Slots, copy: Extent, from: u32) {
         let mut inner = self.lock();
         if !inner.removed {
-            inner.layers.insert(slots, extent);
+            inner.layers.relocate(slots, copy, from);
         }
     }
 
@@ -519,6 +359,10 @@ impl Inner {
 
     fn freeze(&mut self) {
         self.cut_at_flush = false;
+        if Seq(self.last_seq) == self.layers.flushed() {
+            // There is nothing to cut, and nobody would take note of such a cut's end.
+            return;
+        }
         self.cut_since = self.active_since.take();
         self.under_way_in_cut = self.under_way;
         self.layers.freeze(Seq(self.last_seq));

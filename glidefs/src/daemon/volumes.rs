@@ -67,6 +67,15 @@ impl StoreSide {
         self.checked.get_or_try_init(check).await.map(drop)
     }
 
+    /// Whether `error` of [`Self::check`] says that nothing may be served with this store. What is known to be one may refuse
+    /// credentials that have expired, which is no reason to leave devices without a daemon.
+    pub fn is_foreign(&self, error: &StoreError) -> bool {
+        match error {
+            StoreError::Refused { .. } | StoreError::Rejected { .. } => self.known.is_none(),
+            error => !error.is_transient(),
+        }
+    }
+
     /// Where its requests are counted.
     pub fn stats(&self) -> Arc<StoreStats> {
         self.volumes.store().shared_stats()

@@ -109,6 +109,17 @@ pub enum RouterError {
         /// The export.
         name: String,
     },
+    /// The store has it as another host's, or not at all.
+    #[error(
+        "export {name} is not this host's any more: `glidefs export delete {name}` gives up what is here of it and leaves the \
+         store alone; then it can be opened from the store again"
+    )]
+    Lost {
+        /// The export.
+        name: String,
+        /// What the store says.
+        source: VolumeError,
+    },
     /// Nothing of the export is in a store.
     #[error(
         "export {name} is not in a store: without `[store] url` in the configuration there is none, and otherwise the export was \

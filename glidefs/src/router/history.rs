@@ -3,13 +3,16 @@
 //! Owns which export is asked and what is flushed before. Does not own how the store keeps a state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tokio::time::{sleep, timeout};
 
 use super::Router;
 use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
+use super::operations::CONFIRM_PATIENCE;
 use super::record::Desired;
 use super::size::ExportSize;
 use super::volumes::Source;
@@ -22,6 +25,11 @@ use crate::units::Seq;
 
 /// Exports that are flushed at the same time when all are.
 const FLUSHES_MAX: usize = 64;
+/// Exports that the store is asked about at the same time, and how long until it is asked again when it is away.
+const CONFIRMATIONS_MAX: usize = 16;
+const CONFIRM_PAUSE: Duration = Duration::from_secs(30);
+/// How long one export that is brought to the store keeps the next one waiting.
+const BRING_PATIENCE: Duration = Duration::from_mins(5);
 
 impl Router {
     /// Returns when everything that was acknowledged before is in the store: the sequence number of the last of it.
@@ -105,6 +113,30 @@ impl Router {
         (flushed, ended.into_iter().filter_map(Result::err).collect())
     }
 
+    /// Asks the store whether the exports that are served here are still this host's: another one may have taken them over while
+    /// no daemon ran. What it has not said yet is asked again.
+    pub async fn confirm(&self) {
+        let volumes = self.entries().into_iter().map(|entry| Arc::clone(entry.export().volume()));
+        let confirming = stream::iter(volumes).for_each_concurrent(CONFIRMATIONS_MAX, |volume| async move {
+            loop {
+                match volume.confirm(CONFIRM_PATIENCE).await {
+                    Ok(true) => return,
+                    Ok(false) => sleep(CONFIRM_PAUSE).await,
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::error!(
+                            export = volume.id().0,
+                            error,
+                            "the export stops here: it is not this host's any more"
+                        );
+                        return;
+                    }
+                }
+            }
+        });
+        confirming.await;
+    }
+
     /// Brings exports to the store that were made before there was one: how many are left that could not be brought.
     pub async fn bring_to_store(self: &Arc<Self>) -> usize {
         let mut left = 0;
@@ -115,8 +147,9 @@ impl Router {
             let name = entry.name().to_string();
             let brought = self.on_held(&name, |router, held| async move { router.bring(&held).await }).await;
             match brought {
-                // One after the other: all that an export has is one cut, and others have to flush as well.
-                Ok(()) => drop(self.flush(&name).await),
+                // One after the other: all that an export has is one cut, and others have to flush as well. One that cannot be
+                // flushed keeps no other from it.
+                Ok(()) => drop(timeout(BRING_PATIENCE, self.flush(&name)).await),
                 Err(RouterError::NotFound { .. } | RouterError::Stopping) => {}
                 Err(error) => {
                     left += 1;

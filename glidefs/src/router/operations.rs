@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::devices::{DeviceError, DeviceId};
 use super::entry::Held;
@@ -20,6 +20,9 @@ use crate::cache::{Bound, Durability};
 use crate::observe::chain;
 use crate::store::volume::Resume;
 use crate::units::SECTOR_BYTES;
+
+/// How long the store is waited for to say whose an export is.
+pub(super) const CONFIRM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a new export is to be like.
 #[derive(Clone, Debug)]
@@ -104,6 +107,9 @@ impl Router {
     pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.on_held(name, |router, held| async move {
             router.finish_rollback(&held).await?;
+            if held.entry().state() != State::Serving {
+                router.unless_stopping(confirm(&held)).await?;
+            }
             router.attach_held(&held).await?;
             Ok(held.entry().info())
         })
@@ -183,6 +189,12 @@ impl Router {
             }
             let record = held.record();
             compare(&record, &request)?;
+            if request.source == Source::Store {
+                if held.entry().export().volume().remote().is_none() {
+                    return Err(RouterError::NotInStore { name: record.name });
+                }
+                self.unless_stopping(confirm(&held)).await?;
+            }
             let failed = matches!(held.entry().state(), State::Failed { .. });
             if failed && record.desired != Desired::Detached {
                 self.attach_held(&held).await?;
@@ -379,8 +391,11 @@ impl Router {
     pub(super) async fn delete_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         self.remove_device(held, serving).await?;
-        let deleted = self.volumes.delete(Arc::clone(held.entry().export().volume())).await;
-        deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })?;
+        let delete = async {
+            let deleted = self.volumes.delete(Arc::clone(held.entry().export().volume())).await;
+            deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })
+        };
+        self.unless_stopping(delete).await?;
         self.catalog.remove(held.record().export_id()).await?;
         self.forget(held);
         Ok(())
@@ -430,6 +445,13 @@ impl Router {
         let found = self.devices.find(held.entry().export(), record.device_id()).await;
         found.map(|device| device.is_some()).map_err(|source| device_error("find", held, source))
     }
+}
+
+/// Makes sure that no other host has taken an export over while it was not served here. A store that is away keeps nobody from
+/// his data.
+async fn confirm(held: &Held) -> Result<(), RouterError> {
+    let confirmed = held.entry().export().volume().confirm(CONFIRM_PATIENCE).await;
+    confirmed.map(drop).map_err(|source| RouterError::Lost { name: held.entry().name().to_string(), source })
 }
 
 /// Notes in the export's state why an operation failed, and gives the error back.

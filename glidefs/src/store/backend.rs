@@ -5,6 +5,8 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,38 @@ pub struct Backend {
     pub(super) lists_in_order: bool,
     /// For messages.
     pub(super) location: String,
+    /// Where it is, if that is in a file system.
+    pub(super) directory: Option<Directory>,
+}
+
+/// A directory as it was when the daemon started.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Directory {
+    fn of(path: &FsPath) -> io::Result<Self> {
+        let found = fs::metadata(path)?;
+        if !found.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Self { path: path.into(), device: found.dev(), inode: found.ino() })
+    }
+
+    /// An error when another directory is in its place, or none: its file system was unmounted, or mounted over.
+    pub fn check(&self) -> io::Result<()> {
+        let found = Self::of(&self.path)?;
+        if (found.device, found.inode) == (self.device, self.inode) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "{} is not the directory it was when the daemon started: mount its file system again",
+            self.path.display()
+        )))
+    }
 }
 
 /// Environment variables, as far as they matter to a store: `AWS_…`, `GOOGLE_…`, `AZURE_…`, `HOME`.
@@ -46,16 +80,14 @@ impl Backend {
     /// if it is missing and `make_directory` is set.
     pub fn connect(url: &StoreUrl, variables: &Variables, make_directory: bool) -> Result<Self, StoreError> {
         let location = url.to_string();
+        let mut found = None;
         let (objects, prefix): (Arc<dyn ObjectStore>, &str) = match url {
             StoreUrl::Memory => (Arc::new(InMemory::new()), ""),
             StoreUrl::File(path) => {
                 if make_directory {
                     fs::create_dir_all(path).map_err(|error| directory_error(&location, error))?;
                 }
-                let found = fs::metadata(path).map_err(|error| directory_error(&location, error))?;
-                if !found.is_dir() {
-                    return Err(directory_error(&location, io::ErrorKind::NotADirectory.into()));
-                }
+                found = Some(Directory::of(path).map_err(|error| directory_error(&location, error))?);
                 let directory = LocalFileSystem::new_with_prefix(path);
                 let directory = directory
                     .map_err(|error| setup(&location, "it is not a directory", Some(Box::new(error))))?;
@@ -69,13 +101,13 @@ impl Backend {
         let prefix = Path::parse(prefix)
             .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
         let lists_in_order = !matches!(url, StoreUrl::File(_));
-        Ok(Self { objects, prefix, lists_in_order, location })
+        Ok(Self { objects, prefix, lists_in_order, location, directory: found })
     }
 
     /// `objects` as they are, for tests. `lists_in_order`: whether their listings ascend by key.
     pub fn over(objects: Arc<dyn ObjectStore>, lists_in_order: bool) -> Self {
         let location = objects.to_string();
-        Self { objects, prefix: Path::default(), lists_in_order, location }
+        Self { objects, prefix: Path::default(), lists_in_order, location, directory: None }
     }
 }
 

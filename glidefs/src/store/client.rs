@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryFutureExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -27,6 +28,8 @@ use super::stats::{Operation, StoreStats};
 
 /// Most keys that one request deletes.
 const DELETE_KEYS_MAX: usize = 1000;
+/// Longest listing for which a try has the time, bytes: about as long as one of ten million objects.
+const LISTING_BYTES_MAX: u64 = 4 << 30;
 /// How often a creation is begun anew because the object that was in its way went away.
 const CREATE_ROUNDS_MAX: usize = 4;
 
@@ -252,30 +255,29 @@ impl Store {
         let begin = after.map(|key| self.path(key).0);
         // What was listed before a try failed is kept, if the order of listings allows to go on behind it.
         let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
+        let listed = || listed.lock().unwrap_or_else(PoisonError::into_inner);
         let attempt = || async {
             let objects = &self.0.backend.objects;
-            let mut found = std::mem::take(&mut *listed.lock().unwrap_or_else(PoisonError::into_inner));
             if !self.0.backend.lists_in_order {
-                found.clear();
+                listed().clear();
             }
-            let after = found.last().map(|meta| meta.location.clone()).or_else(|| begin.clone());
+            let after = listed().last().map(|meta| meta.location.clone()).or_else(|| begin.clone());
             let prefix = (!prefix.as_ref().is_empty()).then_some(&prefix);
             let mut stream = match &after {
                 Some(after) => objects.list_with_offset(prefix, after),
                 None => objects.list(prefix),
             };
-            while let Some(meta) = stream.next().await {
-                match meta {
-                    Ok(meta) => found.push(meta),
-                    Err(error) => {
-                        *listed.lock().unwrap_or_else(PoisonError::into_inner) = found;
-                        return Err(failure(Operation::List, &text, error));
-                    }
-                }
+            // Every page has the time of a request: there may be very many of them.
+            let page_time_max = self.0.options.retry.try_time(0);
+            let next =
+                async |stream: &mut BoxStream<'_, object_store::Result<ObjectMeta>>| Ok(stream.next().await);
+            while let Some(meta) = within(page_time_max, next(&mut stream)).await? {
+                listed().push(meta.map_err(|error| failure(Operation::List, &text, error))?);
             }
-            Ok(found)
+            Ok(())
         };
-        let (found, _) = self.tries(Operation::List, &text, 0).run(attempt).await?;
+        self.tries(Operation::List, &text, LISTING_BYTES_MAX).run(attempt).await?;
+        let found = std::mem::take(&mut *listed());
         let mut listing = Listing::default();
         for meta in found {
             match self.key_at(&meta.location) {
@@ -337,7 +339,8 @@ impl Store {
     fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {
         let StoreOptions { retry, entropy, stats, shutdown } = &self.0.options;
         let (policy, shutdown) = (*retry, shutdown.as_ref());
-        Tries { policy, entropy: &**entropy, stats, shutdown, operation, key, payload_bytes }
+        let directory = self.0.backend.directory.as_ref();
+        Tries { policy, entropy: &**entropy, stats, shutdown, operation, key, payload_bytes, directory }
     }
 
     /// Where a key or a folder is, for `object_store` and for people.

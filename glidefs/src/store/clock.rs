@@ -1,9 +1,11 @@
 //! What time it is, for volumes.
 //!
 //! Owns the trait and the machine's clocks. Does not own what is done with them; pauses and time limits of requests run on
-//! the runtime's clock. Invariant: no decision about data rests on the time of day, which people and networks change.
+//! the runtime's clock. Invariant: no decision about data rests on the time of day, which people and networks change, except that
+//! a jump forward ends time limits: a machine that was suspended by its host has no other sign of it.
 
 use std::fmt::Debug;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
@@ -13,8 +15,33 @@ pub trait StoreClock: Debug + Send + Sync {
     /// The time of day, milliseconds since 1970-01-01 UTC. Written into objects for people to read.
     fn unix_millis(&self) -> u64;
 
-    /// Time since some moment in the past. Never goes back, and goes on while the machine sleeps.
+    /// Time since some moment in the past. Never goes back, and goes on while the machine sleeps or its host has suspended it.
     fn since_boot(&self) -> Duration;
+}
+
+/// By how much the time of day has to jump to count.
+const JUMP_MIN: Duration = Duration::from_secs(1);
+
+/// Time that goes on with the faster of two clocks.
+#[derive(Clone, Copy, Debug)]
+struct Faster {
+    steady: Duration,
+    day: Duration,
+    /// By how much the time of day has jumped ahead in all.
+    jumped: Duration,
+}
+
+impl Faster {
+    /// The time, when the clocks show `steady` and `day`.
+    fn at(&mut self, steady: Duration, day: Duration) -> Duration {
+        let went_on = |now: Duration, before: Duration| now.saturating_sub(before);
+        let jump = went_on(day, self.day).saturating_sub(went_on(steady, self.steady));
+        if jump >= JUMP_MIN {
+            self.jumped = self.jumped.saturating_add(jump);
+        }
+        (self.steady, self.day) = (self.steady.max(steady), day);
+        self.steady.saturating_add(self.jumped)
+    }
 }
 
 /// The clocks of this machine.
@@ -28,14 +55,33 @@ impl StoreClock for SystemClock {
     }
 
     fn since_boot(&self) -> Duration {
-        // Every Linux has this clock, and the address is a valid one.
-        clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+        static LAST: Mutex<Option<Faster>> = Mutex::new(None);
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        // Every Linux has these clocks, and the addresses are valid ones.
+        let [steady, day] = [ClockId::CLOCK_BOOTTIME, ClockId::CLOCK_REALTIME]
+            .map(|clock| clock_gettime(clock).map_or(Duration::ZERO, Duration::from));
+        last.get_or_insert(Faster { steady, day, jumped: Duration::ZERO }).at(steady, day)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_a_suspended_machine_did_not_count_counts_and_a_clock_that_is_set_back_does_not() {
+        let seconds = Duration::from_secs;
+        let mut faster = Faster { steady: seconds(100), day: seconds(9000), jumped: Duration::ZERO };
+        assert_eq!(faster.at(seconds(110), seconds(9010)), seconds(110));
+        assert_eq!(
+            faster.at(seconds(111), Duration::from_millis(9_011_030)),
+            seconds(111),
+            "it is set a little"
+        );
+        assert_eq!(faster.at(seconds(112), Duration::from_millis(100_012_030)), seconds(112 + 91_000));
+        let after = faster.at(seconds(113), seconds(50));
+        assert_eq!(faster.at(seconds(120), seconds(57)), after + seconds(7));
+    }
 
     #[test]
     fn the_machine_was_started_some_time_ago_and_time_goes_on() {

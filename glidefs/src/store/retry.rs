@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::backend::Directory;
 use super::error::{Source, StoreError};
 use super::ids::Entropy;
 use super::stats::{Operation, StoreStats};
@@ -75,6 +76,8 @@ pub(super) struct Tries<'a> {
     pub key: &'a str,
     /// Length of what is sent or expected.
     pub payload_bytes: u64,
+    /// The directory it is in, which may be unmounted.
+    pub directory: Option<&'a Directory>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +107,7 @@ impl Tries<'_> {
             let failure = tokio::select! {
                 biased;
                 () = &mut stop => break self.shutting_down(),
-                answer = within(limit, attempt()) => match answer {
+                answer = within(limit, async { self.in_place()?; attempt().await }) => match answer {
                     Ok(value) => return Ok((value, tries)),
                     Err(failure) => failure,
                 },
@@ -127,6 +130,12 @@ impl Tries<'_> {
         };
         stats.errors.add(u64::from(!error.is_missing()));
         Err(error)
+    }
+
+    /// Whether the place is there: what is written where a store was mounted is in no store.
+    fn in_place(&self) -> Result<(), Failure> {
+        let checked = self.directory.map_or(Ok(()), Directory::check);
+        checked.map_err(|error| Failure::Again(Box::new(error), None))
     }
 
     fn shutting_down(&self) -> StoreError {

@@ -91,8 +91,8 @@ enum Errand {
 
 /// A request whose slot has come.
 type Granted = (Fetched, Errand, Slot);
-/// A READ whose bytes have come from the store.
-type Arrived = (Fetched, Result<Fill, IoError>);
+/// A READ whose bytes have come from the store, or are here after all.
+type Arrived = (Fetched, Result<Option<Fill>, IoError>);
 
 struct Loop {
     ring: Ring<Waiting>,
@@ -428,19 +428,18 @@ impl Loop {
     }
 
     /// Has what a READ lacks fetched from the store.
-    fn fetch(&mut self, fetched: Fetched) -> io::Result<()> {
+    fn fetch(&mut self, fetched: Fetched) {
         let volume = self.queues[fetched.slot as usize].export.volume();
         let Some(answer) = volume.fetch(fetched.request.range) else {
-            // It has been written meanwhile.
-            return self.take_buffer(fetched, Errand::Read(None));
+            // It has been written meanwhile: the next turn reads it.
+            return self.arrived.borrow_mut().push_back((fetched, Ok(None)));
         };
         let arrived = Rc::clone(&self.arrived);
         self.executor.spawn(async move {
-            // Without an answer when the control threads end.
-            let answer = answer.await.unwrap_or(Err(IoError::Store));
-            arrived.borrow_mut().push_back((fetched, answer));
+            // When the daemon stops there is none, and the request stays the kernel's, which asks the next daemon.
+            let Ok(answer) = answer.await else { return };
+            arrived.borrow_mut().push_back((fetched, answer.map(Some)));
         });
-        Ok(())
     }
 
     fn resume_arrived(&mut self) -> io::Result<()> {
@@ -448,7 +447,7 @@ impl Loop {
             let next = self.arrived.borrow_mut().pop_front();
             match next {
                 None => return Ok(()),
-                Some((fetched, Ok(fill))) => self.take_buffer(fetched, Errand::Read(Some(fill)))?,
+                Some((fetched, Ok(fill))) => self.take_buffer(fetched, Errand::Read(fill))?,
                 Some((fetched, Err(error))) => {
                     self.finish(InFlight { fetched, buffer: Buffer::None }, Err(Failure::Cache(error)))?;
                 }
@@ -511,7 +510,7 @@ impl Loop {
                 Err(IoError::Remote) => {
                     let fetched = token.fetched;
                     drop(token);
-                    self.fetch(fetched)?;
+                    self.fetch(fetched);
                 }
                 result => self.finish(token, result.map_err(Failure::Cache))?,
             }

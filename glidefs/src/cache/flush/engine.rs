@@ -4,7 +4,7 @@
 //! that could not be carried is tried again, the same cut, until the store has it; nothing here runs on a worker. A host
 //! whose volumes have nothing to flush does nothing at all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +76,7 @@ impl Flusher {
         let mut watched: HashMap<ExportId, Watched> = HashMap::new();
         let mut uploads = JoinSet::new();
         let mut compactions = JoinSet::new();
+        let mut compacted = HashSet::new();
         let permits = Arc::new(Semaphore::new(UPLOADS_MAX));
         let compacting = Arc::new(Semaphore::new(COMPACTIONS_MAX));
         loop {
@@ -85,16 +86,22 @@ impl Flusher {
                 () = self.link.changed() => {}
                 () = tokio::time::sleep(TICK), if !idle => {}
                 Some(ended) = uploads.join_next() => {
-                    if let Some(volume) = self.ended(&mut watched, ended) {
+                    // One that is under way goes on until nothing is due.
+                    if let Some(volume) = self.ended(&mut watched, ended)
+                        && compacted.insert(volume.id())
+                    {
                         let (shared, permits) = (Arc::clone(&self.shared), Arc::clone(&compacting));
                         compactions.spawn(async move {
                             // Never closed.
                             let _permit = permits.acquire_owned().await;
+                            let id = volume.id();
                             compact(shared, volume).await;
+                            id
                         });
                     }
                 }
-                Some(_) = compactions.join_next() => {}
+                // Panics abort the process, and nobody aborts these tasks.
+                Some(Ok(id)) = compactions.join_next() => drop(compacted.remove(&id)),
             }
             let now = self.shared.clock.now();
             for (id, asked) in self.link.take() {
@@ -179,6 +186,8 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Semaphore) 
             Err(Failure::Source) => {
                 tie.set_unreadable(true);
                 volume.undo_cut(&shared.slots);
+                tie.advanced();
+                shared.flushed();
                 tokio::time::sleep(RETRY_PAUSE_MAX).await;
                 return Carried::Undone;
             }
@@ -231,7 +240,15 @@ async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut)
     let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
     let committed = committed.map_err(|error| failure(volume.id(), &error))?;
     tie.stored_size(size_sectors);
-    write_down(shared, volume, committed.resume).await?;
+    // The store has it: what is tried again is only to say so.
+    let mut pause = RETRY_PAUSE_MIN;
+    while write_down(shared, volume, committed.resume.clone()).await.is_err() {
+        if volume.is_removed() {
+            return Err(Failure::Removed);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
+    }
     Ok(committed.compaction_due)
 }
 
@@ -249,6 +266,10 @@ async fn compact(shared: Arc<Shared>, volume: Arc<Volume>) {
             }
             Ok(None) => return,
             Err(error) => {
+                if error.is_fatal() {
+                    tie.fence();
+                    shared.flushed();
+                }
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     export = volume.id().0,
@@ -269,7 +290,8 @@ async fn write_down(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) 
             tracing::error!(
                 export = volume.id().0,
                 error,
-                "what was flushed could not be written down; trying again"
+                "what was flushed could not be written down; trying again: make room on the disk of cache.dir, and restart the \
+                 daemon if that does not help"
             );
             Failure::Later
         })

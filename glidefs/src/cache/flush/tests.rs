@@ -2,6 +2,8 @@
 //! whatever was flushed, forgotten, fetched back, restarted or opened elsewhere.
 
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ const SECTORS: u64 = 16 * 1024;
 
 /// A book that survives its cache, as the catalog does.
 #[derive(Debug, Default)]
-struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>);
+struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>, AtomicBool);
 
 impl Book for Paper {
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
@@ -36,6 +38,9 @@ impl Book for Paper {
     }
 
     fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()> {
+        if self.1.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.0.lock().unwrap().get_mut(&export).unwrap().0 = Resume { manifest: None, ..resume.clone() };
         Ok(())
     }
@@ -46,6 +51,9 @@ struct Host {
     directory: tempfile::TempDir,
     paper: Arc<Paper>,
     volumes: Volumes,
+    /// Ends the requests to the store.
+    stops: watch::Sender<bool>,
+    size_sectors: u64,
     runtime: Runtime,
     daemon: Option<Daemon>,
 }
@@ -55,9 +63,11 @@ struct Daemon {
     stop: watch::Sender<bool>,
 }
 
-fn store(runtime: &Runtime, backend: Backend) -> Store {
+fn store(runtime: &Runtime, backend: Backend) -> (Store, watch::Sender<bool>) {
     let access = Access::ReadWrite { now_unix_millis: 0 };
-    runtime.block_on(Store::open(backend, access, StoreOptions::default())).unwrap().0
+    let (stops, stopped) = watch::channel(false);
+    let options = StoreOptions { shutdown: Some(stopped), ..StoreOptions::default() };
+    (runtime.block_on(Store::open(backend, access, options)).unwrap().0, stops)
 }
 
 fn memory() -> Backend {
@@ -69,7 +79,8 @@ impl Host {
     fn new(backend: Backend, writer: u8, opens: bool) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let volumes = Volumes::new(store(&runtime, backend), VolumesOptions::new(WriterId([writer; 16])));
+        let (store, stops) = store(&runtime, backend);
+        let volumes = Volumes::new(store, VolumesOptions::new(WriterId([writer; 16])));
         let name = "vm".parse().unwrap();
         let volume = runtime.block_on(async {
             if opens { volumes.open(&name).await } else { volumes.create(&name, SECTORS).await }
@@ -77,7 +88,9 @@ impl Host {
         let paper = Paper::default();
         paper.0.lock().unwrap().insert(EXPORT, (volume.unwrap().state(), Seq(0)));
         let directory = tempfile::tempdir().unwrap();
-        let mut host = Self { directory, paper: Arc::new(paper), volumes, runtime, daemon: None };
+        let paper = Arc::new(paper);
+        let mut host =
+            Self { directory, paper, volumes, stops, size_sectors: SECTORS, runtime, daemon: None };
         host.start();
         host
     }
@@ -102,7 +115,12 @@ impl Host {
         };
         let (stop, stopped) = watch::channel(false);
         self.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
-        cache.volume(EXPORT).tie_to(self.volumes.resume(&resume), link, SECTORS, resume.size_sectors);
+        cache.volume(EXPORT).tie_to(
+            self.volumes.resume(&resume),
+            link,
+            self.size_sectors,
+            resume.size_sectors,
+        );
         self.daemon = Some(Daemon { driver: Driver::new(cache), stop });
     }
 
@@ -233,14 +251,15 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
     other.flush_to_store().unwrap();
     model.check_all(&mut other);
 
-    // The first one finds out with its next flush, and keeps what it has not flushed.
+    // The first one finds out with its next flush, unless it was making packs fewer, and keeps what it has not flushed.
     let range = SectorRange::new(0, 8).unwrap();
-    host.write(range, Some(&[7; 4096])).unwrap();
+    let written = host.write(range, Some(&[7; 4096]));
+    assert!(matches!(written, Ok(()) | Err(IoError::Fenced)), "{written:?}");
     assert_eq!(host.flush_to_store(), Err(IoError::Fenced));
     assert_eq!(host.read(range), Err(IoError::Fenced));
     assert_eq!(host.write(range, Some(&[8; 4096])), Err(IoError::Fenced));
     assert_eq!(host.flush(), Err(IoError::Fenced));
-    assert_eq!(host.driver().cache.stats().dirty_bytes, 4096);
+    assert_eq!(host.driver().cache.stats().dirty_bytes, if written.is_ok() { 4096 } else { 0 });
 }
 
 #[test]
@@ -277,4 +296,69 @@ fn a_volume_that_nobody_writes_to_asks_nothing_of_the_store() {
     host.restart();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(requests(&host), before, "an idle volume sent requests");
+}
+
+fn requests(host: &Host, operation: Operation) -> u64 {
+    host.volumes.store().stats().of(operation).requests.get()
+}
+
+#[test]
+fn a_new_size_that_the_store_did_not_know_puts_nothing_at_risk() {
+    let mut host = Host::new(memory(), 1, false);
+    let mut model = Model::new(4);
+    (0..20).for_each(|_| model.write(&mut host));
+    host.flush_to_store().unwrap();
+    host.size_sectors *= 2;
+    host.restart();
+    host.flush_to_store().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(host.volume().figures().at_risk_for, Duration::ZERO);
+}
+
+#[test]
+fn what_the_store_has_is_not_uploaded_again_because_that_could_not_be_written_down() {
+    let mut host = Host::new(memory(), 1, false);
+    let range = SectorRange::new(0, 8).unwrap();
+    host.paper.1.store(true, Ordering::Release);
+    let before = requests(&host, Operation::Put);
+    host.write(range, Some(&[7; 4096])).unwrap();
+    host.volume().ask_flush();
+    // As long as it takes to try again a few times.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(requests(&host, Operation::Put) - before, 2, "a pack and a manifest");
+    host.paper.1.store(false, Ordering::Release);
+    host.flush_to_store().unwrap();
+    assert_eq!(requests(&host, Operation::Put) - before, 2);
+}
+
+#[test]
+fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    let range = SectorRange::new(0, 8).unwrap();
+    host.write(range, Some(&[7; 4096])).unwrap();
+    host.flush_to_store().unwrap();
+    let mut other = Host::new(backend, 2, true);
+    other.stops.send(true).unwrap();
+    let answer = other.volume().fetch(range).unwrap();
+    assert!(other.runtime.block_on(answer).is_err(), "an answer would be an I/O error");
+}
+
+#[test]
+fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {
+    let mut host = Host::new(memory(), 1, false);
+    host.volume().set_durability(Durability::Store);
+    let range = SectorRange::new(0, 8).unwrap();
+    host.write(range, Some(&[7; 4096])).unwrap();
+    let mut segments = std::fs::read_dir(host.directory.path().join("segments")).unwrap();
+    let damaged = segments.any(|file| {
+        let path = file.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(4096).position(|frame| frame == [7; 4096]);
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        found.is_some_and(|at| file.write_at(&[8], at as u64).unwrap() == 1)
+    });
+    assert!(damaged);
+    assert_eq!(host.flush(), Err(IoError::Unreadable));
+    assert_eq!(host.flush_to_store(), Err(IoError::Unreadable));
 }

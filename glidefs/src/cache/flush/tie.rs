@@ -207,7 +207,7 @@ impl Tie {
         self.fenced.load(Ordering::Acquire)
     }
 
-    pub(super) fn fence(&self) {
+    pub fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
         self.progress.notify_waiters();
     }
@@ -235,7 +235,7 @@ impl Tie {
     }
 
     /// Fetches `range`, which begins and ends with something of `missing`, on the control threads. The answer may be awaited
-    /// anywhere.
+    /// anywhere; there is none when the daemon stops.
     pub fn fetch(
         &self,
         range: SectorRange,
@@ -249,6 +249,8 @@ impl Tie {
             let _permit = fetches.acquire_owned().await;
             let fetched = match remote.read(range).await {
                 Ok(bytes) => Fill::new(range, bytes, missing).ok_or(IoError::Store),
+                // Nobody is told: the kernel asks the next daemon again.
+                Err(error) if error.is_stopping() => return,
                 Err(error) => {
                     tracing::error!(
                         export = export.0,

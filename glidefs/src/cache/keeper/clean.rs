@@ -29,7 +29,7 @@ const CANDIDATES: usize = 8;
 /// Part of a segment that cleaning it must free, as a divisor: when there is time, and when there is not.
 const GAIN_DIVISOR: u32 = 8;
 const GAIN_DIVISOR_URGENT: u32 = 64;
-/// The same where there is a store: a flush frees more than moving does.
+/// The same where there is a store, and time: a flush frees more than moving does, but not what can never be flushed.
 const GAIN_DIVISOR_STORE: u32 = 2;
 
 /// Failures of the disk in a row after which cleaning goes on in another segment.
@@ -116,10 +116,10 @@ impl Cleaner {
         if flushes != std::mem::replace(&mut self.flushes, flushes) {
             self.passed.clear();
         }
-        let divisor = match free {
-            _ if shared.has_store() => GAIN_DIVISOR_STORE,
-            free if free <= RESERVE => GAIN_DIVISOR_URGENT,
-            _ => GAIN_DIVISOR,
+        let divisor = match (shared.has_store(), free <= RESERVE) {
+            (true, false) => GAIN_DIVISOR_STORE,
+            (true, true) | (false, false) => GAIN_DIVISOR,
+            (false, true) => GAIN_DIVISOR_URGENT,
         };
         let gain_min = (shared.slots.segment_frames() / divisor).max(2);
         for number in self.candidates(shared, gain_min) {
@@ -217,7 +217,7 @@ impl Cleaner {
                 self.add(shared, preparer, slot, number, run, volume)?;
             }
         }
-        self.append(shared, preparer)?;
+        self.append(shared, preparer, number)?;
         let forgotten = forget(shared, number, slot, &records, &volumes)?;
         Ok(forgotten || !runs.is_empty())
     }
@@ -234,7 +234,7 @@ impl Cleaner {
     ) -> Result<(), Halt> {
         if run.frames == 0 {
             if !self.batch.fits(1, 0) {
-                self.append(shared, preparer)?;
+                self.append(shared, preparer, number)?;
             }
             if self.batch.push_zero(run.entry.export, run.entry.seq, run.range).is_ok() {
                 self.volumes.push(Arc::clone(volume));
@@ -244,7 +244,7 @@ impl Cleaner {
         let Some(file) = slot.file() else { return Ok(()) };
         let bytes = run.frames as usize * FRAME_BYTES;
         if !self.batch.fits(1, run.frames as usize) || self.data.len() + bytes > move_bytes(shared) {
-            self.append(shared, preparer)?;
+            self.append(shared, preparer, number)?;
         }
         let at = self.data.len();
         self.data.resize(at + bytes, 0);
@@ -273,8 +273,8 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Appends the batch and makes the copies the ones to read.
-    fn append(&mut self, shared: &Shared, preparer: &mut Preparer) -> Result<(), Halt> {
+    /// Appends the batch, which comes from slot `from`, and makes the copies the ones to read.
+    fn append(&mut self, shared: &Shared, preparer: &mut Preparer, from: u32) -> Result<(), Halt> {
         if self.batch.is_empty() {
             return Ok(());
         }
@@ -311,7 +311,7 @@ impl Cleaner {
         };
         self.failures = 0;
         for (entry, volume) in self.batch.entries().iter().zip(&self.volumes) {
-            volume.relocated(slots, extent(entry, segment.slot, position));
+            volume.relocated(slots, extent(entry, segment.slot, position), from);
         }
         shared.figures.cleaned_bytes.fetch_add(self.data.len() as u64, Ordering::Relaxed);
         self.segment = Some(segment);

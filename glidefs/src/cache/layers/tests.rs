@@ -23,8 +23,9 @@ enum Step {
     Freeze,
     Thaw(usize),
     Undo,
-    /// What comes from a slot moves to the slot of the moment, as cleaning does it.
-    Move(u32),
+    /// Cleaning looks at what comes from a slot, and moves what it saw to another one later.
+    Look(u32),
+    Move,
     /// What comes from a slot and is in the store is forgotten.
     Evict(u32),
 }
@@ -36,7 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Freeze),
         3 => (1..6usize).prop_map(Step::Thaw),
         1 => Just(Step::Undo),
-        1 => (0..SLOTS).prop_map(Step::Move),
+        2 => (0..SLOTS).prop_map(Step::Look),
+        2 => Just(Step::Move),
         2 => (0..SLOTS).prop_map(Step::Evict),
     ]
 }
@@ -52,6 +54,8 @@ struct Pair {
     stored: [u64; SECTORS],
     /// Extents written, by their slot at first; the log never forgets what was written to it.
     log: Vec<Extent>,
+    /// What cleaning saw, and in which slot.
+    seen: (Vec<Extent>, u32),
 }
 
 impl Pair {
@@ -68,6 +72,7 @@ impl Pair {
             cut: None,
             stored: [0; SECTORS],
             log: Vec::new(),
+            seen: (Vec::new(), 0),
         }
     }
 
@@ -105,23 +110,32 @@ impl Pair {
                     self.cut = None;
                 }
             }
-            Step::Move(from) => {
-                let to = (from + 1) % SLOTS;
-                for extent in self.log.clone() {
-                    let mut parts = Vec::new();
+            Step::Look(from) => {
+                self.seen = (Vec::new(), from);
+                for extent in &self.log {
+                    let mut parts: Vec<SectorRange> = Vec::new();
                     self.layers.dirty_parts(extent.range, extent.seq, from, |part| parts.push(part));
-                    for range in parts {
-                        let sector = range.start() as u32;
-                        let backing = match extent.backing {
-                            Backing::Data { .. } => Backing::Data { slot: to, sector },
-                            Backing::Zero { .. } => Backing::Zero { slot: to },
-                        };
-                        self.layers.insert(&self.slots, Extent { range, seq: extent.seq, backing });
+                    // Whole frames move, with what is newer in them.
+                    if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
+                        let hull = SectorRange::new(first.start(), last.end() - first.start()).unwrap();
+                        self.seen.0.push(extent.part(hull).unwrap());
                     }
                 }
-                assert_eq!(self.slots.get(from).dirty_extents(), 0, "all that is dirty has moved");
+            }
+            Step::Move => {
+                let (seen, from) = std::mem::take(&mut self.seen);
+                let to = (from + 1) % SLOTS;
+                for extent in seen {
+                    let backing = match extent.backing {
+                        Backing::Data { sector, .. } => Backing::Data { slot: to, sector },
+                        Backing::Zero { .. } => Backing::Zero { slot: to },
+                    };
+                    self.layers.relocate(&self.slots, Extent { backing, ..extent }, from);
+                }
             }
             Step::Evict(slot) => {
+                // Cleaning forgets after it has moved.
+                self.seen.0.clear();
                 for extent in &self.log {
                     if !self.layers.is_clean(extent.seq) {
                         continue;
@@ -180,4 +194,26 @@ proptest! {
             prop_assert_eq!((slot.extents(), slot.dirty_extents(), slot.live_sectors()), (0, 0, 0), "slot {}", number);
         }
     }
+}
+
+#[test]
+fn what_moves_while_a_cut_is_taken_note_of_does_not_hide_what_is_newer() {
+    let slots = Slots::new(SLOTS, SLOTS, [0; 16], 64);
+    (0..SLOTS).for_each(|slot| slots.get(slot).begin_use(u64::from(slot) + 1, 1));
+    let mut layers = Layers::default();
+    let extent = |count, seq, slot| Extent {
+        range: SectorRange::new(0, count).unwrap(),
+        seq: Seq(seq),
+        backing: Backing::Data { slot, sector: 8 },
+    };
+    layers.insert(&slots, extent(8, 1, 1));
+    layers.insert(&slots, extent(4, 2, 2));
+    layers.freeze(Seq(2));
+    assert!(!layers.thaw_some(&slots, 1), "half of the cut is left");
+    layers.relocate(&slots, extent(8, 1, 3), 1);
+    let mut found = Vec::new();
+    layers.lookup(SectorRange::new(0, 8).unwrap(), |piece| {
+        found.push((piece.range.count(), piece.seq.0, piece.backing.map(Backing::slot)));
+    });
+    assert_eq!(found, [(4, 2, Some(2)), (4, 1, Some(3))]);
 }

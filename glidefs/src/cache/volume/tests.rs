@@ -39,7 +39,7 @@ fn a_slot_counts_the_sectors_and_extents_that_refer_to_it() {
     volume.append(&slots, [data(4, 4, 2, 40)], PLACE).unwrap();
     assert_eq!((slots.get(0).extents(), slots.get(0).live_sectors()), (3, 16));
     let moved = Extent { backing: Backing::Data { slot: 1, sector: 8 }, ..data(0, 16, 1, 0) };
-    volume.relocated(&slots, moved);
+    volume.relocated(&slots, moved, 0);
     assert_eq!((slots.get(0).live_sectors(), slots.get(1).live_sectors()), (4, 12));
     volume.remove(&slots);
     assert_eq!((slots.get(0).extents(), slots.get(0).live_sectors()), (0, 0));
@@ -52,7 +52,7 @@ fn a_removed_volume_takes_no_data_back() {
     volume.remove(&slots);
     let appended = volume.append(&slots, [data(0, 8, 1, 16)], PLACE);
     assert_eq!(appended, Err(IoError::Removed(ExportId(1))));
-    volume.relocated(&slots, data(0, 8, 1, 16));
+    volume.relocated(&slots, data(0, 8, 1, 16), 1);
     assert_eq!(volume.figures(), VolumeFigures::default());
 }
 

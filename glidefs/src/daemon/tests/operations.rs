@@ -79,6 +79,44 @@ fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
 }
 
 #[test]
+fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_served_with_its_old_content() {
+    for through in ["open", "attach", "start"] {
+        let world = World::new(8, 0);
+        let mut first = Host::new(&world);
+        world.runtime.block_on(first.router().create(blank())).unwrap();
+        write(&mut first, 1);
+        world.runtime.block_on(first.router().flush("vm")).unwrap();
+        if through == "attach" {
+            world.runtime.block_on(first.router().detach("vm")).unwrap();
+        }
+        let mut other = Host::new(&world);
+        world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+        write(&mut other, 2);
+        world.runtime.block_on(other.router().flush("vm")).unwrap();
+
+        let router = first.router();
+        let lost = match through {
+            "open" => world.runtime.block_on(router.create(request(Source::Store))).map(drop),
+            "attach" => world.runtime.block_on(router.attach("vm")).map(drop),
+            _ => {
+                drop(router);
+                first.restart(&world);
+                world.runtime.block_on(first.router().confirm());
+                world.runtime.block_on(first.router().create(request(Source::Store))).map(drop)
+            }
+        };
+        assert!(matches!(lost, Err(RouterError::Lost { .. })), "{through}: {lost:?}");
+        let volume = first.volume("vm");
+        let range = SectorRange::new(8, 8).unwrap();
+        assert_eq!(first.driver().read(&volume, range), Err(IoError::Fenced), "{through}");
+        // As the message says.
+        world.runtime.block_on(first.router().delete("vm")).unwrap();
+        world.runtime.block_on(first.router().create(request(Source::Store))).unwrap();
+        assert!(holds(&mut first, 1) && holds(&mut first, 2), "{through}");
+    }
+}
+
+#[test]
 fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
     let (world, elsewhere) = (World::new(6, 0), World::new(7, 0));
     let mut host = Host::new(&world);

@@ -344,3 +344,39 @@ async fn faults_that_pass_are_not_seen_by_callers() {
     }
     assert_eq!(silent, [], "these faults never fired");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_may_take_longer_than_any_other_request_as_long_as_it_goes_on() {
+    let (store, faults, behind) = faulty(5);
+    for number in 1..=100 {
+        let _ = behind.create(&manifest(number), &one(b"m")).await.unwrap();
+    }
+    faults.set(Fault::Delay, 1000);
+    let begun = Instant::now();
+    let listing = store.list(Folder::Manifests(VOLUME), None).await.unwrap();
+    assert_eq!(listing.objects.len(), 100);
+    assert!(begun.elapsed() > 2 * RetryPolicy::default().try_time_max);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_was_unmounted_is_waited_for_and_nothing_is_written_in_its_place() {
+    let place = TempDir::new().unwrap();
+    let (mounted, aside) = (place.path().join("store"), place.path().join("aside"));
+    let backend = Backend::connect(&StoreUrl::File(mounted.clone()), &Vec::new(), true).unwrap();
+    let store = Store::over(backend, StoreOptions::default());
+    let _ = store.create(&manifest(1), &one(b"m")).await.unwrap();
+    std::fs::rename(&mounted, &aside).unwrap();
+    for made in [false, true] {
+        if made {
+            std::fs::create_dir(&mounted).unwrap();
+        }
+        let error = store.create(&manifest(2), &one(b"m")).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        let error = store.list(Folder::Manifests(VOLUME), None).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(&mounted).unwrap().count(), 0);
+    std::fs::remove_dir(&mounted).unwrap();
+    std::fs::rename(&aside, &mounted).unwrap();
+    assert_eq!(store.create(&manifest(2), &one(b"m")).await.unwrap(), Created::Created);
+}

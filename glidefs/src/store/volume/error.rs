@@ -107,6 +107,15 @@ impl VolumeError {
         matches!(self, Self::Fenced(_) | Self::Deleted { .. })
     }
 
+    /// Whether it only says that this daemon is stopping.
+    pub fn is_stopping(&self) -> bool {
+        match self {
+            Self::Store(error) => matches!(**error, StoreError::ShuttingDown { .. }),
+            Self::Stopping => true,
+            _ => false,
+        }
+    }
+
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_missing())
     }

@@ -97,10 +97,11 @@ impl Volume {
     /// again after an error. What is deleted cannot be had back.
     pub async fn delete(&self) -> Result<(), VolumeError> {
         let _change = self.0.change.lock().await;
-        let checked = match self.writable() {
-            // Nobody may be trusted to have told: what another host has taken over is not this writer's to delete.
-            Ok(()) => self.check_newest().await,
-            lost => lost,
+        // Nobody may be trusted to have told, nor an earlier call that failed to have got anywhere: what another host has taken
+        // over is not this writer's to delete.
+        let checked = match self.fenced() {
+            Some(fence) => Err(VolumeError::Fenced(fence)),
+            None => self.check_newest().await,
         };
         let manifest = match checked {
             Ok(()) => self.manifest().await?,

@@ -64,6 +64,15 @@ impl Volume {
         if self.is_stale() { self.check_newest().await } else { Ok(()) }
     }
 
+    /// Asks the store whether the volume is still this writer's: one request.
+    ///
+    /// # Errors
+    /// [`VolumeError::Fenced`] and [`VolumeError::Deleted`] when it is not; others when the store cannot say.
+    pub async fn confirm(&self) -> Result<(), VolumeError> {
+        self.writable()?;
+        self.check_newest().await
+    }
+
     /// Looks whether the manifest of this writer is the newest: one request.
     pub(super) async fn check_newest(&self) -> Result<(), VolumeError> {
         let (id, number, begun) = (self.0.id, self.head().number, self.now());

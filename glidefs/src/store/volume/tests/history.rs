@@ -160,6 +160,21 @@ async fn a_volume_that_another_host_took_over_is_not_its_old_writers_to_delete()
 }
 
 #[tokio::test]
+async fn a_deletion_that_did_not_arrive_does_not_delete_what_another_host_took_over_since() {
+    let world = World::new();
+    let (daemon, other) = (world.daemon(1), world.daemon(2));
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.end_after(1, false);
+    let _ = volume.delete().await.unwrap_err();
+    world.objects.go_on();
+    let taken = other.volumes.open(&name("vm")).await.unwrap();
+    let error = volume.delete().await.unwrap_err();
+    assert!(matches!(error, VolumeError::Fenced(_)), "{error}");
+    taken.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    assert_eq!(other.volumes.find(&name("vm")).await.unwrap(), Some(taken.id()));
+}
+
+#[tokio::test]
 async fn a_deletion_that_stopped_half_way_is_finished_by_the_next_that_wants_the_name() {
     for (requests, deleter) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
         let world = World::new();

@@ -1,0 +1,208 @@
+//! A volume and its counterpart in the store: whose it is, what is at risk, and who waits for the store to have what.
+//!
+//! Does not own cuts, nor how they get there (`flush`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Volume;
+use crate::cache::error::IoError;
+use crate::cache::flush::{Durability, Link, Pace, Tie, Triggers};
+use crate::store::volume::VolumeError;
+use crate::units::Seq;
+
+impl Volume {
+    /// The store's side, where there is a store.
+    pub(in crate::cache) fn tie(&self) -> Option<&Tie> {
+        self.tie.get()
+    }
+
+    /// Ties the volume to `remote`, its counterpart in the store, which knows `stored_sectors` of its `size_sectors`. What it
+    /// holds already is flushed like new data. Call it once: before the first request, or when all of it was written here.
+    pub fn tie_to(
+        &self,
+        remote: crate::store::volume::Volume,
+        link: Arc<Link>,
+        size_sectors: u64,
+        stored_sectors: u64,
+    ) {
+        let tied = self.tie.set(Tie::new(remote, link, size_sectors, stored_sectors));
+        debug_assert!(tied.is_ok(), "tied twice");
+        if self.has_to_flush() {
+            if let Some(tie) = self.tie.get() {
+                let mut inner = self.lock();
+                // A new size alone puts nothing at risk.
+                if Seq(inner.last_seq) > inner.layers.flushed() {
+                    inner.active_since.get_or_insert_with(|| tie.now());
+                }
+                drop(inner);
+                if tie.has_new_size() {
+                    tie.ask(self.id);
+                }
+            }
+            self.announce();
+        }
+    }
+
+    /// The counterpart in the store.
+    pub fn remote(&self) -> Option<&crate::store::volume::Volume> {
+        self.tie.get().map(Tie::remote)
+    }
+
+    /// Tells the store of the export's new size, sectors.
+    pub fn resize(&self, size_sectors: u64) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_size(size_sectors);
+            tie.ask(self.id);
+        }
+    }
+
+    /// Notes that the store has made the volume another one, of this size in sectors, while there was nothing of it here.
+    pub fn replaced(&self, size_sectors: u64) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_size(size_sectors);
+            tie.stored_size(size_sectors);
+        }
+    }
+
+    /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
+    ///
+    /// # Errors
+    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Removed`], [`IoError::Unreadable`], and [`IoError::Store`] where there is no
+    /// store. A store that is away is waited for.
+    pub async fn flushed(&self) -> Result<Seq, IoError> {
+        let tie = self.tie.get().ok_or(IoError::Store)?;
+        let target = self.figures().last_seq;
+        loop {
+            let progress = tie.progress().notified();
+            if tie.is_fenced() {
+                return Err(IoError::Fenced);
+            }
+            if self.is_removed() {
+                return Err(IoError::Removed(self.id));
+            }
+            if tie.is_unreadable() {
+                return Err(IoError::Unreadable);
+            }
+            let flushed = self.figures().flushed;
+            if flushed >= target && !tie.has_new_size() {
+                return Ok(flushed);
+            }
+            tie.ask(self.id);
+            progress.await;
+        }
+    }
+
+    /// Asks the store whether the volume still belongs to this host: `false` when it did not answer in time.
+    ///
+    /// # Errors
+    /// When it does not, which is noted: nothing of it is served any more.
+    pub async fn confirm(&self, patience: Duration) -> Result<bool, VolumeError> {
+        let Some(tie) = self.tie.get() else { return Ok(true) };
+        match tokio::time::timeout(patience, tie.remote().confirm()).await {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(error)) if error.is_fatal() => {
+                tie.fence();
+                Err(error)
+            }
+            Ok(Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(export = self.id.0, error, "the store cannot be asked whose the export is");
+                Ok(false)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Has everything that was acknowledged flushed as soon as possible.
+    pub fn ask_flush(&self) {
+        if let Some(tie) = self.tie.get() {
+            tie.ask(self.id);
+        }
+    }
+
+    /// Says what a FLUSH is to survive. Without a store that is always the same.
+    pub fn set_durability(&self, durability: Durability) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_durability(durability);
+        }
+    }
+
+    /// Whether FLUSH waits for the store.
+    pub(in crate::cache) fn waits_for_store(&self) -> bool {
+        self.tie.get().is_some_and(Tie::waits)
+    }
+
+    /// When a WRITE of `bytes` may go on without more being at risk than is allowed; 0 for zeroes. `paused` says that it has
+    /// paused already. What may go on is promised: call [`Self::settled`] when it has ended.
+    pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
+        let Some(tie) = self.tie.get() else { return Pace::Go };
+        // What cannot be read here can only be written again.
+        let is_bound = !tie.is_fenced() && !tie.is_unreadable();
+        let Some(bound) = tie.bound().filter(|_| is_bound) else { return Pace::Go };
+        let mut inner = self.lock();
+        let promised = inner.promised_bytes.saturating_add(bytes);
+        let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
+        let pace = match bound.pace(at_risk, inner.at_risk_for(Some(tie))) {
+            Pace::Pause(_) if paused => Pace::Go,
+            pace => pace,
+        };
+        if pace == Pace::Go {
+            inner.promised_bytes = promised;
+        }
+        pace
+    }
+
+    /// Takes note that a WRITE of `bytes` that [`Self::pace`] let go on has ended.
+    pub fn settled(&self, bytes: u64) {
+        if self.tie.get().is_some_and(|tie| tie.bound().is_some()) {
+            let mut inner = self.lock();
+            inner.promised_bytes = inner.promised_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// When to cut it: `triggers`, or sooner where little may be at risk.
+    pub(in crate::cache) fn triggers(&self, triggers: &Triggers) -> Triggers {
+        let bound = self.tie.get().and_then(Tie::bound);
+        bound.map_or(*triggers, |bound| bound.sooner(triggers))
+    }
+
+    /// Whether the store has everything up to `seq`; an error when it never will. Otherwise it is asked to be flushed.
+    pub(in crate::cache) fn is_in_store(&self, seq: Seq) -> Result<bool, IoError> {
+        let inner = self.lock();
+        let (flushed, removed) = (inner.layers.flushed(), inner.removed);
+        drop(inner);
+        if flushed >= seq {
+            return Ok(true);
+        }
+        if removed {
+            return Err(IoError::Removed(self.id));
+        }
+        let tie = self.tie.get().ok_or(IoError::Store)?;
+        if tie.is_fenced() {
+            return Err(IoError::Fenced);
+        }
+        if tie.is_unreadable() {
+            return Err(IoError::Unreadable);
+        }
+        tie.ask(self.id);
+        Ok(false)
+    }
+
+    /// Whether another writer has the volume, so that nothing of it may be served here.
+    pub fn is_fenced(&self) -> bool {
+        self.tie.get().is_some_and(Tie::is_fenced)
+    }
+
+    /// Whether something of it is not in the store.
+    pub(in crate::cache) fn has_to_flush(&self) -> bool {
+        let figures = self.figures();
+        figures.last_seq > figures.flushed || self.tie.get().is_some_and(Tie::has_new_size)
+    }
+
+    pub(super) fn announce(&self) {
+        if let Some(tie) = self.tie.get() {
+            tie.announce(self.id);
+        }
+    }
+}
