@@ -4,6 +4,7 @@
 //! again. Invariant: a request ends within its time budget, or at once when the daemon stops.
 
 use std::future::{Future, pending};
+use std::io;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -107,7 +108,7 @@ impl Tries<'_> {
             let failure = tokio::select! {
                 biased;
                 () = &mut stop => break self.shutting_down(),
-                answer = within(limit, async { self.in_place()?; attempt().await }) => match answer {
+                answer = within(limit, async { self.in_place().await?; attempt().await }) => match answer {
                     Ok(value) => return Ok((value, tries)),
                     Err(failure) => failure,
                 },
@@ -132,10 +133,14 @@ impl Tries<'_> {
         Err(error)
     }
 
-    /// Whether the place is there: what is written where a store was mounted is in no store.
-    fn in_place(&self) -> Result<(), Failure> {
-        let checked = self.directory.map_or(Ok(()), Directory::check);
-        checked.map_err(|error| Failure::Again(Box::new(error), None))
+    /// Makes sure that the place is there: what is written where a store was mounted is in no store.
+    async fn in_place(&self) -> Result<(), Failure> {
+        let Some(directory) = self.directory.cloned() else { return Ok(()) };
+        // A network file system may be away, and the answer with it.
+        let checked = tokio::task::spawn_blocking(move || directory.check()).await;
+        checked
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
+            .map_err(|error| Failure::Again(Box::new(error), None))
     }
 
     fn shutting_down(&self) -> StoreError {
