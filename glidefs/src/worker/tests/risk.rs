@@ -16,7 +16,7 @@ const BOUND: Bound = Bound { max_bytes: 1 << 20, max_age: Duration::from_hours(1
 const LARGE: u64 = 256;
 
 #[derive(Debug, Default)]
-struct Paper(Mutex<HashMap<ExportId, Resume>>);
+pub(super) struct Paper(Mutex<HashMap<ExportId, Resume>>);
 
 impl Book for Paper {
     fn evicted(&self, _marks: &[(ExportId, Seq)]) -> io::Result<()> {
