@@ -33,8 +33,8 @@ pub enum IoError {
     Store,
     /// Data that is not in the store cannot be read here, so it cannot get there.
     #[error(
-        "data that has to be flushed cannot be read here; the log names the segment file and the offset. Writing it again, or \
-         a rollback, helps"
+        "data that has to be flushed cannot be read here; the log names the segment file and the offset. It can be flushed \
+         once it was written again"
     )]
     Unreadable,
     /// Another writer has the volume now.

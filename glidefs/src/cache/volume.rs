@@ -341,7 +341,7 @@ impl Volume {
     }
 
     /// Whether the data was forgotten.
-    pub(super) fn is_removed(&self) -> bool {
+    pub fn is_removed(&self) -> bool {
         self.lock().removed
     }
 }

@@ -113,28 +113,36 @@ impl Router {
         (flushed, ended.into_iter().filter_map(Result::err).collect())
     }
 
-    /// Asks the store whether the exports that are served here are still this host's: another one may have taken them over while
-    /// no daemon ran. What it has not said yet is asked again.
+    /// Asks the store whether the exports that are here are still this host's: another one may have taken them over while no
+    /// daemon ran. What it has not said yet is asked again.
     pub async fn confirm(&self) {
-        let volumes = self.entries().into_iter().map(|entry| Arc::clone(entry.export().volume()));
-        let confirming = stream::iter(volumes).for_each_concurrent(CONFIRMATIONS_MAX, |volume| async move {
-            loop {
+        // Only the store of these exports can tell.
+        while let Err(error) = self.volumes.names().await {
+            tracing::warn!(error = %chain(&error), "the store cannot be asked whose the exports are");
+            sleep(CONFIRM_PAUSE).await;
+        }
+        let mut left = self.entries();
+        while !left.is_empty() {
+            let asked = stream::iter(left).map(|entry| async move {
+                let volume = Arc::clone(entry.export().volume());
                 match volume.confirm(CONFIRM_PATIENCE).await {
-                    Ok(true) => return,
-                    Ok(false) => sleep(CONFIRM_PAUSE).await,
+                    Ok(said) => (!said).then_some(entry),
                     Err(error) => {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::error!(
-                            export = volume.id().0,
-                            error,
-                            "the export stops here: it is not this host's any more"
-                        );
-                        return;
+                        // Of one that is being deleted here there is nothing to say.
+                        if self.entry(entry.name().as_str()).is_some_and(|here| Arc::ptr_eq(&here, &entry)) {
+                            let (export, error) = (entry.name(), &error as &dyn std::error::Error);
+                            tracing::error!(%export, error, "the export is not this host's any more, and stops here");
+                        }
+                        None
                     }
                 }
+            });
+            left = asked.buffer_unordered(CONFIRMATIONS_MAX).filter_map(std::future::ready).collect().await;
+            if !left.is_empty() {
+                sleep(CONFIRM_PAUSE).await;
+                left.retain(|entry| !entry.export().volume().is_removed());
             }
-        });
-        confirming.await;
+        }
     }
 
     /// Brings exports to the store that were made before there was one: how many are left that could not be brought.

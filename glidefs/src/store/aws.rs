@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -145,12 +146,13 @@ impl Files {
     fn stamps(&self) -> Stamps {
         self.places().map(|place| {
             let found = fs::metadata(&place?.path).ok()?;
-            Some((found.modified().ok()?, found.len()))
+            // The time of change tells of permissions as well.
+            Some((found.modified().ok()?, found.len(), found.ctime(), found.ctime_nsec()))
         })
     }
 }
 
-type Stamps = [Option<(SystemTime, u64)>; 2];
+type Stamps = [Option<(SystemTime, u64, i64, i64)>; 2];
 
 /// The section `name` of the file at `place`, without empty values; `None` when there is no such section, or no such file and
 /// it may be missing.
@@ -214,6 +216,10 @@ impl CredentialProvider for FileCredentials {
                     tracing::warn!(profile = self.files.profile, "the profile has no credentials any more");
                 }
                 Err(error) => {
+                    if let ProfileError::File { .. } = error {
+                        // It may be only for now.
+                        last.0 = Stamps::default();
+                    }
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "credentials cannot be read again");
                 }

@@ -39,7 +39,7 @@ pub struct Backend {
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    device: u64,
+    /// The number of its device is not kept: many file systems get another one with each mount.
     inode: u64,
 }
 
@@ -49,17 +49,17 @@ impl Directory {
         if !found.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        Ok(Self { path: path.into(), device: found.dev(), inode: found.ino() })
+        Ok(Self { path: path.into(), inode: found.ino() })
     }
 
     /// An error when another directory is in its place, or none: its file system was unmounted, or mounted over.
     pub fn check(&self) -> io::Result<()> {
         let found = Self::of(&self.path)?;
-        if (found.device, found.inode) == (self.device, self.inode) {
+        if found.inode == self.inode {
             return Ok(());
         }
         Err(io::Error::other(format!(
-            "{} is not the directory it was when the daemon started: mount its file system again",
+            "{} is not the directory it was when the daemon started: mount its file system again, or restart the daemon",
             self.path.display()
         )))
     }

@@ -108,7 +108,7 @@ impl Tries<'_> {
             let failure = tokio::select! {
                 biased;
                 () = &mut stop => break self.shutting_down(),
-                answer = within(limit, async { self.in_place().await?; attempt().await }) => match answer {
+                answer = within(limit, async { within(self.policy.try_time(0), self.in_place()).await?; attempt().await }) => match answer {
                     Ok(value) => return Ok((value, tries)),
                     Err(failure) => failure,
                 },

@@ -86,8 +86,9 @@ pub(in crate::cache) struct Tie {
     durability: OnceLock<Durability>,
     /// Another writer has the volume now.
     fenced: AtomicBool,
-    /// The last cut could not be read.
+    /// The last cut could not be read, and how many could not.
     unreadable: AtomicBool,
+    unreadable_cuts: AtomicU64,
 }
 
 impl fmt::Debug for Tie {
@@ -140,6 +141,7 @@ impl Tie {
             durability: OnceLock::new(),
             fenced: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
+            unreadable_cuts: AtomicU64::new(0),
         }
     }
 
@@ -215,6 +217,12 @@ impl Tie {
     /// Notes whether the last cut could be read.
     pub(super) fn set_unreadable(&self, unreadable: bool) {
         self.unreadable.store(unreadable, Ordering::Release);
+        self.unreadable_cuts.fetch_add(u64::from(unreadable), Ordering::AcqRel);
+    }
+
+    /// How many cuts could not be read: who waits gives up when it grows.
+    pub fn unreadable_cuts(&self) -> u64 {
+        self.unreadable_cuts.load(Ordering::Acquire)
     }
 
     pub fn is_unreadable(&self) -> bool {

@@ -30,12 +30,20 @@ struct Waiter<T> {
 pub(super) struct InStore {
     volume: Arc<Volume>,
     seq: Seq,
+    /// Cuts that could not be read before.
+    unreadable: u64,
 }
 
 impl InStore {
     /// Where FLUSH of `volume` waits for the store: everything up to `seq`.
     pub fn of(volume: &Arc<Volume>, seq: Seq) -> Option<Self> {
-        volume.waits_for_store().then(|| Self { volume: Arc::clone(volume), seq })
+        let unreadable = volume.unreadable_cuts();
+        volume.waits_for_store().then(|| Self { volume: Arc::clone(volume), seq, unreadable })
+    }
+
+    /// Whether the store has it; an error when it does not get it.
+    fn is_met(&self) -> Result<bool, IoError> {
+        self.volume.is_in_store(self.seq, self.unreadable)
     }
 }
 
@@ -100,7 +108,7 @@ impl<T> Syncs<T> {
     fn end(&mut self, waiter: Waiter<T>, done: &mut Done<T>) {
         let Waiter { token, outcome, store, .. } = waiter;
         match (outcome, store) {
-            (Ok(()), Some(store)) => match store.volume.is_in_store(store.seq) {
+            (Ok(()), Some(store)) => match store.is_met() {
                 Ok(false) => self.stored.push((token, store)),
                 outcome => done.push((token, outcome.map(drop))),
             },
@@ -154,7 +162,7 @@ pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Opti
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     let mut at = 0;
     while let Some((_, store)) = shard.syncs.stored.get(at) {
-        match store.volume.is_in_store(store.seq) {
+        match store.is_met() {
             Ok(false) => at += 1,
             outcome => {
                 let (token, _) = shard.syncs.stored.swap_remove(at);

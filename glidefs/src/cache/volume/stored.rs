@@ -72,7 +72,7 @@ impl Volume {
     /// store. A store that is away is waited for.
     pub async fn flushed(&self) -> Result<Seq, IoError> {
         let tie = self.tie.get().ok_or(IoError::Store)?;
-        let target = self.figures().last_seq;
+        let (target, unreadable) = (self.figures().last_seq, tie.unreadable_cuts());
         loop {
             let progress = tie.progress().notified();
             if tie.is_fenced() {
@@ -81,12 +81,12 @@ impl Volume {
             if self.is_removed() {
                 return Err(IoError::Removed(self.id));
             }
-            if tie.is_unreadable() {
-                return Err(IoError::Unreadable);
-            }
             let flushed = self.figures().flushed;
             if flushed >= target && !tie.has_new_size() {
                 return Ok(flushed);
+            }
+            if tie.unreadable_cuts() > unreadable {
+                return Err(IoError::Unreadable);
             }
             tie.ask(self.id);
             progress.await;
@@ -167,8 +167,14 @@ impl Volume {
         bound.map_or(*triggers, |bound| bound.sooner(triggers))
     }
 
-    /// Whether the store has everything up to `seq`; an error when it never will. Otherwise it is asked to be flushed.
-    pub(in crate::cache) fn is_in_store(&self, seq: Seq) -> Result<bool, IoError> {
+    /// How many cuts could not be read so far.
+    pub(in crate::cache) fn unreadable_cuts(&self) -> u64 {
+        self.tie.get().map_or(0, Tie::unreadable_cuts)
+    }
+
+    /// Whether the store has everything up to `seq`; an error when it never will, or when more than `unreadable` cuts could not
+    /// be read. Otherwise it is asked to be flushed.
+    pub(in crate::cache) fn is_in_store(&self, seq: Seq, unreadable: u64) -> Result<bool, IoError> {
         let inner = self.lock();
         let (flushed, removed) = (inner.layers.flushed(), inner.removed);
         drop(inner);
@@ -182,7 +188,7 @@ impl Volume {
         if tie.is_fenced() {
             return Err(IoError::Fenced);
         }
-        if tie.is_unreadable() {
+        if tie.unreadable_cuts() > unreadable {
             return Err(IoError::Unreadable);
         }
         tie.ask(self.id);

@@ -223,6 +223,12 @@ impl CleanCache {
         }
     }
 
+    /// Whether the disk is busy, so that blocks that leave memory now are gone.
+    #[cfg(test)]
+    pub(super) fn is_busy(&self) -> bool {
+        self.0.disk.as_ref().is_some_and(|leaving| leaving.disk.is_busy())
+    }
+
     /// Memory for blocks, bytes.
     pub(super) fn blocks_bytes_max(&self) -> usize {
         self.0.blocks_bytes_max
