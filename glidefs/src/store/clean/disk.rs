@@ -112,7 +112,7 @@ impl Disk {
 
     /// A block of that length, unchecked, if it is here.
     pub async fn get(self: &Arc<Self>, digest: u64, len: usize) -> Option<Bytes> {
-        let place = {
+        let (place, sequence) = {
             let mut state = self.state();
             let place = *state.index.get(&digest)?;
             if place.len as usize != len {
@@ -123,7 +123,7 @@ impl Disk {
             if let Some(block) = state.gathered(place) {
                 return Some(block);
             }
-            place
+            (place, state.sequence_of(place))
         };
         let disk = Arc::clone(self);
         let block = match blocking(&self.runtime, move || disk.read(place)).await {
@@ -134,8 +134,10 @@ impl Disk {
                 return None;
             }
         };
-        // Its region may have been given up meanwhile.
-        (self.state().index.get(&digest) == Some(&place)).then_some(block)
+        // Its region may have been given up meanwhile, and have got the block again, in the same place.
+        let state = self.state();
+        let is_same = state.index.get(&digest) == Some(&place) && state.sequence_of(place) == sequence;
+        is_same.then_some(block)
     }
 
     /// Whether it may be here. Asks memory only.
@@ -301,11 +303,15 @@ impl State {
         buffer.blocks.get(start..start + place.len as usize).map(Bytes::copy_from_slice)
     }
 
+    /// How late its region was filled.
+    fn sequence_of(&self, place: Place) -> u64 {
+        self.regions.get(place.region as usize).map_or(0, |region| region.sequence)
+    }
+
     /// Whether its region is given up soon.
     fn is_old(&self, place: Place) -> bool {
         let regions = self.regions.len() as u64;
-        let sequence = self.regions.get(place.region as usize).map_or(0, |region| region.sequence);
-        self.sequence.saturating_sub(sequence) > regions - regions / OLD_SHARE
+        self.sequence.saturating_sub(self.sequence_of(place)) > regions - regions / OLD_SHARE
     }
 
     /// Gives up the oldest region for a new one.
