@@ -483,7 +483,11 @@ fn every_host_reads_what_it_may_whatever_becomes_of_hosts_and_store() {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut silent = Fault::PASSING.to_vec();
     silent.extend([Fault::Truncated, Fault::FlippedBit]);
-    for seed in 0..4 {
+    // How many requests there are to fail is not for the seed alone to say, and a rare fault may need some more.
+    for seed in 0..16 {
+        if seed >= 4 && silent.is_empty() {
+            break;
+        }
         println!("seed {seed}");
         let mut run = Run::new(seed);
         for _ in 0..300 {
