@@ -326,7 +326,7 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         ready.set();
         notify(&[NotifyState::Ready]);
         if has_store {
-            bring_to_store(begin).await;
+            reconcile_with_store(begin).await;
         }
     });
     tokio::select! {
@@ -384,7 +384,7 @@ async fn drain(router: &Router, patience: Duration) {
 
 /// Makes sure that exports are still this host's, and brings those to the store that were made before there was one. The store
 /// may be away, so it is tried until it is done.
-async fn bring_to_store(router: Arc<Router>) {
+async fn reconcile_with_store(router: Arc<Router>) {
     let bring = async {
         while router.bring_to_store().await > 0 {
             tokio::time::sleep(BRING_PAUSE).await;
