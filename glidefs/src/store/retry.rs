@@ -1,7 +1,8 @@
 //! Trying again: how often, how long, and with which pauses.
 //!
 //! Owns the only retry policy there is; those of the libraries below are off. Does not own the judgement what may be tried
-//! again. Invariant: a request ends within its time budget, or at once when the daemon stops.
+//! again. Invariant: a request ends within its time budget, a listing when it does not go on for as long as a try may take, and
+//! both at once when the daemon stops.
 
 use std::future::{Future, pending};
 use std::io;

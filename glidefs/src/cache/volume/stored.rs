@@ -68,8 +68,8 @@ impl Volume {
     /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
     ///
     /// # Errors
-    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Removed`], [`IoError::Unreadable`], and [`IoError::Store`] where there is no
-    /// store. A store that is away is waited for.
+    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Removed`], [`IoError::Unreadable`] when a try since the
+    /// call could not read what is here, and [`IoError::Store`] where there is no store. A store that is away is waited for.
     pub async fn flushed(&self) -> Result<Seq, IoError> {
         let tie = self.tie.get().ok_or(IoError::Store)?;
         let (target, unreadable) = (self.figures().last_seq, tie.unreadable_cuts());
