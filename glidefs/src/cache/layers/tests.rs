@@ -131,6 +131,8 @@ impl Pair {
                         Backing::Zero { .. } => Backing::Zero { slot: to },
                     };
                     self.layers.relocate(&self.slots, Extent { backing, ..extent }, from);
+                    self.layers
+                        .dirty_parts(extent.range, extent.seq, from, |part| panic!("{part:?} has not moved"));
                 }
             }
             Step::Evict(slot) => {
