@@ -1,4 +1,4 @@
-//! Identities of what a store holds: volumes, packs, writers, and names given by people.
+//! Identities of what a store holds: volumes, packs, writers, hosts, and names given by people.
 //!
 //! Owns their text form and the naming rule. Invariant: each can be a part of an object key as it is.
 
@@ -135,6 +135,44 @@ impl fmt::Display for StoreName {
     }
 }
 
+/// Longest [`HostName`], bytes.
+pub const HOST_NAME_BYTES_MAX: usize = 255;
+
+/// The name of a host, for people: 1 to 255 bytes of text without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostName(Arc<str>);
+
+impl HostName {
+    /// The nearest name to `text`.
+    pub fn nearest(text: &str) -> Self {
+        let mut name = String::new();
+        for character in text.trim().chars().map(|c| if c.is_control() { '?' } else { c }) {
+            if name.len() + character.len_utf8() > HOST_NAME_BYTES_MAX {
+                break;
+            }
+            name.push(character);
+        }
+        Self(if name.is_empty() { "unknown".into() } else { name.into() })
+    }
+
+    /// `text`, if it is a name.
+    pub fn exactly(text: &str) -> Option<Self> {
+        let fits = (1..=HOST_NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+        fits.then(|| Self(text.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -162,6 +200,14 @@ mod tests {
             let matches = bytes.first().is_some_and(u8::is_ascii_alphanumeric)
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b));
             prop_assert_eq!(name.parse::<StoreName>().is_ok(), matches);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_a_host_name_near_it(text in "\\PC{0,200}|[\\x00-\\x7f]{0,300}") {
+            let name = HostName::nearest(&text);
+            prop_assert_eq!(HostName::exactly(name.as_str()), Some(name));
         }
     }
 

@@ -278,7 +278,7 @@ impl Store {
             let error = match read().await {
                 Ok(bytes) => match decode(&bytes) {
                     Ok(object) => return Ok(object),
-                    Err(source @ FormatError::Version { .. }) => {
+                    Err(source) if source.is_other_version() => {
                         return Err(StoreError::OtherVersion { key: key.to_string(), source });
                     }
                     Err(source) => StoreError::Damaged { key: key.to_string(), source },

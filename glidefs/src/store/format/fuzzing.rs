@@ -10,10 +10,11 @@ use super::manifest::{self, Manifest, Origin, PackRef};
 use super::pack::{HEADER_MAGIC, TRAILER_CRC_AT, TRAILER_MAGIC};
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
-    Candidate, Candidates, EncodedPack, FORMAT_VERSION, HASH_BYTES, Marker, NameRecord, PackBuilder,
-    PackHeader, PackIndex, PackOptions, PackTrailer, Snapshot, Tombstone, crc32c, index, seal, verify_pack,
+    Candidate, Candidates, EncodedPack, FORMAT_VERSION, HASH_BYTES, Holder, Marker, NameRecord, PackBuilder,
+    PackHeader, PackIndex, PackOptions, PackTrailer, Sections, Snapshot, Tombstone, crc32c, index, seal,
+    verify_pack,
 };
-use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
+use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};
 
@@ -57,9 +58,19 @@ pub fn check_pack(bytes: &[u8]) -> bool {
 /// `bytes` as, or over, a manifest.
 pub fn check_manifest(bytes: &[u8]) -> bool {
     let _ = Manifest::decode(bytes);
-    let mut body = sample_manifest().body();
-    body.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= *from);
-    let Ok(found) = Manifest::decode(&manifest::seal_body(&body)) else { return false };
+    let whole = sample_manifest();
+    let plain = Manifest { sections: Sections::default(), ..whole.clone() };
+    let at = plain.body().len();
+    let accepted =
+        [(&plain, 0), (&whole, 0), (&whole, at)].map(|(sample, at)| check_manifest_over(sample, bytes, at));
+    accepted.contains(&true)
+}
+
+/// `bytes` over the body of `sample` from byte `at` on.
+fn check_manifest_over(sample: &Manifest, bytes: &[u8], at: usize) -> bool {
+    let mut body = sample.body();
+    body.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to ^= *from);
+    let Ok(found) = Manifest::decode(&manifest::seal_body(sample.version(), &body)) else { return false };
     assert_eq!(found.body(), body);
     let again = found.encode();
     assert!(again.is_ok_and(|bytes| Manifest::decode(&bytes) == Ok(found)));
@@ -130,7 +141,7 @@ pub(super) fn sample_pack() -> EncodedPack {
     pack
 }
 
-/// A manifest with two packs.
+/// A manifest with two packs, a holder and damaged sectors.
 pub(super) fn sample_manifest() -> Manifest {
     let pack = sample_pack().trailer.pack;
     let Ok(name) = "sample".parse::<StoreName>() else { unreachable!("a name") };
@@ -146,6 +157,13 @@ pub(super) fn sample_manifest() -> Manifest {
         name,
         origin: Some(Origin { volume: VolumeId([8; 16]), manifest: 5 }),
         packs: vec![pack, PackRef { pack: PackId([10; 16]), level: 2, ..pack }],
+        sections: Sections {
+            holder: Some(Holder { host: HostName::nearest("sample-host"), released: false }),
+            damaged: [(8, 8), (4096, 1)]
+                .into_iter()
+                .filter_map(|(at, sectors)| SectorRange::new(at, sectors))
+                .collect(),
+        },
     }
 }
 

@@ -6,7 +6,11 @@
 use super::cursor::Cursor;
 use super::index::OVERHEAD_BYTES;
 use super::pack::{HEADER_BYTES, TRAILER_BYTES};
-use super::{ENTRIES_MAX, FormatError, HASH_BYTES, PACK_BYTES_MAX, begin, open, seal, zstd};
+use super::sections::{SECTIONS_BYTES_MAX, Sections};
+use super::{
+    ENTRIES_MAX, FORMAT_VERSION, FormatError, HASH_BYTES, PACK_BYTES_MAX, begin_version, open_version, seal,
+    zstd,
+};
 use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
 use crate::units::Seq;
 
@@ -16,8 +20,10 @@ pub const PACKS_MAX: usize = 1 << 18;
 /// What a manifest says before its packs, at most: the fields of a fixed length, and the name.
 const FIXED_BYTES_MAX: usize = 128 + crate::store::ids::NAME_CHARS_MAX;
 const PACK_BYTES: usize = 101;
+/// The version of a manifest that has sections. A glidefs that does not know sections refuses it as newer than itself.
+pub(super) const SECTIONS_VERSION: u16 = 2;
 
-// Manifest.
+// Manifest. Version 1 ends its body with the packs; version 2 has sections behind the packs.
 //
 //    0     8    10   12             16
 //   ┌─────┬─────┬────┬──────────────┬──────────────┬────────┐
@@ -157,24 +163,33 @@ pub struct Manifest {
     pub origin: Option<Origin>,
     /// Its packs, newest first: for every sector the first pack that has it counts. At most [`PACKS_MAX`].
     pub packs: Vec<PackRef>,
+    /// What it says besides.
+    pub sections: Sections,
 }
 
 impl Manifest {
     /// The manifest as bytes.
     ///
     /// # Errors
-    /// When it is what [`Self::decode`] would refuse: more than [`PACKS_MAX`] packs, the number 0, or packs that cannot be.
+    /// When it is what [`Self::decode`] would refuse: more than [`PACKS_MAX`] packs, the number 0, or packs or
+    /// sections that cannot be.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         if self.packs.len() > PACKS_MAX || self.number == 0 {
             return Err(FormatError::Malformed("number of packs or of the manifest"));
         }
         self.packs.iter().try_for_each(PackRef::check)?;
-        Ok(seal_body(&self.body()))
+        self.sections.check()?;
+        Ok(seal_body(self.version(), &self.body()))
+    }
+
+    /// The lowest version that can say what it says.
+    pub(super) fn version(&self) -> u16 {
+        if self.sections.is_empty() { FORMAT_VERSION } else { SECTIONS_VERSION }
     }
 
     /// Memory it takes, bytes, for caches.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&self.packs[..])
+        size_of::<Self>() + size_of_val(&self.packs[..]) + size_of_val(&self.sections.damaged[..])
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
@@ -198,19 +213,25 @@ impl Manifest {
         body.push(u8::from(self.origin.is_some()));
         put_name(&mut body, &self.name);
         self.packs.iter().for_each(|pack| pack.encode(&mut body));
+        self.sections.encode(&mut body);
         body
     }
 
     /// Reads a manifest. Whether it is the one that was asked for is for the caller to compare.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut cursor = open(bytes, MAGIC)?;
+        let (version, mut cursor) = open_version(bytes, MAGIC, SECTIONS_VERSION)?;
         let plain_bytes = cursor.u32()? as usize;
-        if plain_bytes > FIXED_BYTES_MAX + PACKS_MAX * PACK_BYTES {
+        if plain_bytes > FIXED_BYTES_MAX + PACKS_MAX * PACK_BYTES + SECTIONS_BYTES_MAX {
             return Err(FormatError::Malformed("length of a manifest"));
         }
         let left = cursor.left();
         let body = zstd::decompress(cursor.bytes(left)?, plain_bytes)?;
-        Self::decode_body(&body)
+        let manifest = Self::decode_body(&body)?;
+        if manifest.version() == version {
+            Ok(manifest)
+        } else {
+            Err(FormatError::Malformed("version of a manifest"))
+        }
     }
 
     fn decode_body(body: &[u8]) -> Result<Self, FormatError> {
@@ -227,10 +248,11 @@ impl Manifest {
             _ => return Err(FormatError::Malformed("origin of a manifest")),
         };
         let name = take_name(&mut cursor)?;
-        if number == 0 || count.checked_mul(PACK_BYTES) != Some(cursor.left()) {
+        if number == 0 || count.checked_mul(PACK_BYTES).is_none_or(|bytes| bytes > cursor.left()) {
             return Err(FormatError::Malformed("number of packs or of the manifest"));
         }
         let packs = (0..count).map(|_| PackRef::decode(&mut cursor)).collect::<Result<_, _>>()?;
+        let sections = Sections::decode(&mut cursor)?;
         let manifest = Self {
             volume,
             number,
@@ -243,14 +265,15 @@ impl Manifest {
             name,
             origin,
             packs,
+            sections,
         };
         cursor.end().map(|()| manifest)
     }
 }
 
-pub(super) fn seal_body(body: &[u8]) -> Vec<u8> {
-    let mut bytes = begin(MAGIC);
-    // PACKS_MAX bounds it to 27 MB.
+pub(super) fn seal_body(version: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = begin_version(MAGIC, version);
+    // PACKS_MAX and SECTIONS_BYTES_MAX bound it to 29 MB.
     bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&zstd::compress(body));
     seal(&mut bytes);

@@ -25,6 +25,7 @@ mod manifest;
 mod marker;
 mod pack;
 mod records;
+mod sections;
 mod zstd;
 
 #[cfg(any(test, fuzzing))]
@@ -36,8 +37,10 @@ pub use self::manifest::{Manifest, Origin, PACKS_MAX, PackRef};
 pub use self::marker::Marker;
 pub use self::pack::{PackHeader, PackTrailer, TRAILER_BYTES, decode_block, verify_pack};
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
+pub use self::sections::{DAMAGED_RANGES_MAX, Holder, Sections};
 
-/// Version of every structure in a store. Another version is refused, never guessed at.
+/// Version of every structure in a store, except of a manifest that has sections. Another version is refused, never guessed
+/// at.
 pub const FORMAT_VERSION: u16 = 1;
 /// Most data in a block of a pack, bytes. A block is compressed, checked and fetched as a whole.
 pub const BLOCK_BYTES_MAX: usize = 64 * 1024;
@@ -78,6 +81,14 @@ pub enum FormatError {
         /// Version found.
         found: u16,
     },
+    /// Intact, with a section that this glidefs does not know.
+    #[error(
+        "a section of kind {tag}, which this glidefs does not know: run the glidefs that wrote it, or a newer one"
+    )]
+    Section {
+        /// Its kind.
+        tag: u16,
+    },
     /// Intact, but it belongs elsewhere.
     #[error("it belongs to another {0}")]
     Elsewhere(&'static str),
@@ -89,7 +100,13 @@ pub enum FormatError {
 impl FormatError {
     /// Whether the bytes may be intact, and a newer glidefs could read them.
     pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Version { found } if *found > FORMAT_VERSION)
+        matches!(self, Self::Section { .. })
+            || matches!(self, Self::Version { found } if *found > FORMAT_VERSION)
+    }
+
+    /// Whether the bytes may be intact, and another glidefs could read them.
+    pub fn is_other_version(&self) -> bool {
+        matches!(self, Self::Version { .. } | Self::Section { .. })
     }
 }
 
@@ -100,8 +117,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 
 /// A structure begun: magic, version, and two bytes that mean nothing yet.
 fn begin(magic: [u8; 8]) -> Vec<u8> {
+    begin_version(magic, FORMAT_VERSION)
+}
+
+fn begin_version(magic: [u8; 8], version: u16) -> Vec<u8> {
     let mut bytes = magic.to_vec();
-    bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
     bytes.extend_from_slice(&[0; 2]);
     bytes
 }
@@ -115,10 +136,15 @@ fn seal(bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(hash.as_bytes());
 }
 
-/// What stands between the beginning and the end of an intact structure of this `magic` and version.
+/// What stands between the beginning and the end of an intact structure of this `magic` and [`FORMAT_VERSION`].
+fn open(bytes: &[u8], magic: [u8; 8]) -> Result<cursor::Cursor<'_>, FormatError> {
+    open_version(bytes, magic, FORMAT_VERSION).map(|(_, cursor)| cursor)
+}
+
+/// As [`open`], of a structure that has versions up to `newest`, and its version.
 ///
 /// The version comes after the checksum, so that a damaged version number is reported as damage.
-fn open(bytes: &[u8], magic: [u8; 8]) -> Result<cursor::Cursor<'_>, FormatError> {
+fn open_version(bytes: &[u8], magic: [u8; 8], newest: u16) -> Result<(u16, cursor::Cursor<'_>), FormatError> {
     let needed = BEGIN_BYTES + HASH_BYTES;
     let (Some(body_bytes), Some(found)) = (bytes.len().checked_sub(HASH_BYTES), bytes.first_chunk()) else {
         return Err(FormatError::Length { found: bytes.len() as u64, needed: needed as u64 });
@@ -133,11 +159,11 @@ fn open(bytes: &[u8], magic: [u8; 8]) -> Result<cursor::Cursor<'_>, FormatError>
     let mut cursor = cursor::Cursor::new(body);
     cursor.array::<8>()?;
     let version = cursor.u16()?;
-    if version != FORMAT_VERSION {
+    if !(FORMAT_VERSION..=newest).contains(&version) {
         return Err(FormatError::Version { found: version });
     }
     cursor.zeroes(2)?;
-    Ok(cursor)
+    Ok((version, cursor))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::fuzzing::{check_manifest, check_pack, check_records, sample_manifest, sample_pack};
 use super::*;
-use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
+use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 /// An extent: gap to the one before, sectors, and what they hold (`None`: zeroes by command).
@@ -153,7 +153,17 @@ proptest! {
     fn a_manifest_comes_back_as_it_was(
         ids: [[u8; 16]; 3], numbers: [u64; 5], number in 1..=u64::MAX, generation: u32,
         name in "[a-z0-9][a-zA-Z0-9._-]{0,127}", fork: bool, count in 0..40_usize, level: u8,
+        host in prop::option::of("[^\\p{Cc}]{1,60}"), released: bool,
+        damaged in prop::collection::vec((1..100_u64, 1..100_u64), 0..10),
     ) {
+        let holder = host.map(|host| Holder { host: HostName::nearest(&host), released });
+        let mut end = 0;
+        let damaged = damaged.into_iter().map(|(gap, sectors)| {
+            let range = SectorRange::new(end + gap, sectors).unwrap();
+            end = range.end();
+            range
+        });
+        let sections = Sections { holder, damaged: damaged.collect() };
         let sample = sample_manifest();
         let manifest = Manifest {
             volume: VolumeId(ids[0]),
@@ -167,6 +177,7 @@ proptest! {
             name: name.parse().unwrap(),
             origin: fork.then_some(Origin { volume: VolumeId(ids[2]), manifest: numbers[4] }),
             packs: vec![PackRef { level, pack: PackId(ids[2]), ..sample.packs[0] }; count],
+            sections,
         };
         let bytes = manifest.encode().unwrap();
         prop_assert_eq!(Manifest::decode(&bytes), Ok(manifest.clone()));
@@ -279,14 +290,62 @@ fn an_index_of_another_pack_is_refused() {
 fn a_newer_version_is_named_and_an_older_glidefs_says_what_to_do() {
     let mut bytes = sample_manifest().encode().unwrap();
     bytes.truncate(bytes.len() - HASH_BYTES);
-    bytes[8..10].copy_from_slice(&2_u16.to_le_bytes());
+    bytes[8..10].copy_from_slice(&3_u16.to_le_bytes());
     seal(&mut bytes);
     let error = Manifest::decode(&bytes).unwrap_err();
-    assert_eq!(error, FormatError::Version { found: 2 });
+    assert_eq!(error, FormatError::Version { found: 3 });
     assert!(error.is_newer() && error.to_string().contains("run the glidefs that wrote it"));
     let marker = br#"{"format":2,"anything":["else"]}"#;
     assert_eq!(Marker::decode(marker), Err(FormatError::Version { found: 2 }));
     assert!(!FormatError::Checksum.is_newer());
+}
+
+#[test]
+fn a_manifest_without_sections_is_one_of_version_1_that_ends_with_its_packs() {
+    let plain = Manifest { sections: Sections::default(), ..sample_manifest() };
+    let bytes = plain.encode().unwrap();
+    assert_eq!(bytes[8..10], 1_u16.to_le_bytes());
+    assert_eq!(plain.body().len(), 110 + "sample".len() + 101 * plain.packs.len());
+    assert_eq!(sample_manifest().encode().unwrap()[8..10], 2_u16.to_le_bytes());
+}
+
+#[test]
+fn a_section_of_an_unknown_kind_is_that_of_a_newer_glidefs_and_no_damage() {
+    let mut body = sample_manifest().body();
+    body.extend_from_slice(&[9, 0, 2, 0, 0, 0, 0xab, 0xcd]);
+    let error = Manifest::decode(&manifest::seal_body(2, &body)).unwrap_err();
+    assert_eq!(error, FormatError::Section { tag: 9 });
+    assert!(error.is_newer() && error.is_other_version(), "{error}");
+}
+
+#[test]
+fn sections_that_contradict_themselves_are_refused() {
+    let plain = Manifest { sections: Sections::default(), ..sample_manifest() };
+    let with = |sections: &[u8]| [&plain.body(), sections].concat();
+    let holder = [1, 0, 3, 0, 0, 0, 1, 1, b'h'];
+    let range = |start: u64, count: u64| [start.to_le_bytes(), count.to_le_bytes()].concat();
+    let damaged = |ranges: &[u8]| [&[2, 0, ranges.len() as u8, 0, 0, 0], ranges].concat();
+    let decodes = |version, sections: &[u8]| Manifest::decode(&manifest::seal_body(version, &with(sections)));
+    assert!(decodes(2, &holder).is_ok() && decodes(2, &damaged(&range(8, 1))).is_ok());
+    assert!(decodes(1, &holder).is_err() && decodes(2, &[]).is_err());
+    for wrong in [
+        [holder, holder].concat(),
+        [damaged(&range(8, 1)), holder.to_vec()].concat(),
+        vec![1, 0, 3, 0, 0, 0, 2, 1, b'h'],
+        vec![1, 0, 3, 0, 0, 0, 1, 1, b'\n'],
+        vec![1, 0, 2, 0, 0, 0, 1, 0],
+        vec![1, 0, 4, 0, 0, 0, 1, 1, b'h', b'h'],
+        vec![1, 0, 255, 0, 0, 0, 1, 1, b'h'],
+        vec![1],
+        damaged(&[]),
+        damaged(&range(8, 0)),
+        damaged(&range(8, u64::MAX)),
+        damaged(&range(8, 1)[..15]),
+        damaged(&[range(8, 1), range(9, 1)].concat()),
+        damaged(&[range(8, 1), range(4, 1)].concat()),
+    ] {
+        assert!(matches!(decodes(2, &wrong), Err(error) if !error.is_other_version()), "{wrong:?}");
+    }
 }
 
 #[test]

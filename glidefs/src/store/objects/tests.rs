@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
-use crate::store::format::{PackBuilder, PackOptions, PieceKind, verify_pack};
+use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections, verify_pack};
 use crate::store::ids::WriterId;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -39,6 +39,7 @@ fn manifest(packs: Vec<PackRef>) -> Manifest {
         name: name("vm"),
         origin: None,
         packs,
+        sections: Sections::default(),
     }
 }
 

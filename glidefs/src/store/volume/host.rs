@@ -17,7 +17,7 @@ use crate::store::clean::CleanCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::StoreError;
-use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Tombstone};
+use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Sections, Tombstone};
 use crate::store::ids::{StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
 use crate::units::Seq;
@@ -233,6 +233,7 @@ impl Host {
             name: name.clone(),
             origin: beginning.origin,
             packs: beginning.packs,
+            sections: Sections::default(),
         };
         match self.store.create_manifest(&manifest).await? {
             Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),

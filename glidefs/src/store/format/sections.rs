@@ -1,0 +1,124 @@
+//! What a manifest says besides its packs: who holds the volume, and which of its sectors are damaged.
+//!
+//! Owns the encoding of the sections that end the body of a manifest. Does not own when a volume is held or released, nor
+//! what becomes of damaged sectors. Invariant: sections have one encoding; a section of an unknown kind was written by a
+//! newer glidefs, and is never taken for damage.
+//!
+//! ```text
+//! section:  tag u16 │ length u32 │ bytes            tags ascend, each at most once
+//! holder:   released u8 (0 or 1) │ length u8 │ host name
+//! damaged:  count × (first sector u64, sectors u64)   ascending, with a gap between two
+//! ```
+
+use super::FormatError;
+use super::cursor::Cursor;
+use crate::store::ids::HostName;
+use crate::units::SectorRange;
+
+/// Most ranges of damaged sectors that a manifest lists.
+pub const DAMAGED_RANGES_MAX: usize = 1 << 16;
+/// Most bytes that the sections of a manifest take.
+pub(super) const SECTIONS_BYTES_MAX: usize = 2 << 20;
+
+const HOLDER_TAG: u16 = 1;
+const DAMAGED_TAG: u16 = 2;
+const RANGE_BYTES: usize = 16;
+
+/// The host that writes a volume, or wrote it last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The name that the host has for its kernel.
+    pub host: HostName,
+    /// Whether the host has given the volume up: another one may open it without taking it over.
+    pub released: bool,
+}
+
+/// The optional parts of a manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sections {
+    /// Who writes the volume. `None`: the manifest was written by a glidefs that did not say.
+    pub holder: Option<Holder>,
+    /// Sectors whose content was lost: ascending, not empty, with a gap between two. At most [`DAMAGED_RANGES_MAX`].
+    pub damaged: Vec<SectorRange>,
+}
+
+impl Sections {
+    /// Whether a manifest with these sections is one without any.
+    pub fn is_empty(&self) -> bool {
+        self.holder.is_none() && self.damaged.is_empty()
+    }
+
+    /// Whether [`Self::decode`] takes what [`Self::encode`] makes.
+    pub(super) fn check(&self) -> Result<(), FormatError> {
+        const WRONG: FormatError = FormatError::Malformed("damaged sectors of a manifest");
+        if self.damaged.len() > DAMAGED_RANGES_MAX || self.damaged.iter().any(|range| range.is_empty()) {
+            return Err(WRONG);
+        }
+        let apart = self.damaged.windows(2).all(|pair| pair[0].end() < pair[1].start());
+        if apart { Ok(()) } else { Err(WRONG) }
+    }
+
+    pub(super) fn encode(&self, body: &mut Vec<u8>) {
+        if let Some(holder) = &self.holder {
+            let name = holder.host.as_str().as_bytes();
+            // A host name has at most 255 bytes.
+            let head = [u8::from(holder.released), name.len() as u8];
+            put(body, HOLDER_TAG, &[&head[..], name].concat());
+        }
+        if !self.damaged.is_empty() {
+            let numbers = self.damaged.iter().flat_map(|range| [range.start(), range.count()]);
+            put(body, DAMAGED_TAG, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+        }
+    }
+
+    /// Reads all that is left.
+    pub(super) fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+        let mut sections = Self::default();
+        let mut before = 0;
+        while cursor.left() > 0 {
+            let tag = cursor.u16()?;
+            let length = cursor.u32()? as usize;
+            let mut section = Cursor::new(cursor.bytes(length)?);
+            if tag <= before {
+                return Err(FormatError::Malformed("order of the sections of a manifest"));
+            }
+            before = tag;
+            match tag {
+                HOLDER_TAG => sections.holder = Some(holder(&mut section)?),
+                DAMAGED_TAG => sections.damaged = damaged(&mut section)?,
+                _ => return Err(FormatError::Section { tag }),
+            }
+            section.end()?;
+        }
+        sections.check().map(|()| sections)
+    }
+}
+
+fn put(body: &mut Vec<u8>, tag: u16, bytes: &[u8]) {
+    body.extend_from_slice(&tag.to_le_bytes());
+    // SECTIONS_BYTES_MAX fits.
+    body.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    body.extend_from_slice(bytes);
+}
+
+fn holder(section: &mut Cursor<'_>) -> Result<Holder, FormatError> {
+    const WRONG: FormatError = FormatError::Malformed("holder of a volume");
+    let released = match section.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(WRONG),
+    };
+    let length = section.u8()?;
+    let name = std::str::from_utf8(section.bytes(length.into())?).ok();
+    let host = name.and_then(HostName::exactly).ok_or(WRONG)?;
+    Ok(Holder { host, released })
+}
+
+fn damaged(section: &mut Cursor<'_>) -> Result<Vec<SectorRange>, FormatError> {
+    const WRONG: FormatError = FormatError::Malformed("damaged sectors of a manifest");
+    let count = section.left() / RANGE_BYTES;
+    if !(1..=DAMAGED_RANGES_MAX).contains(&count) {
+        return Err(WRONG);
+    }
+    (0..count).map(|_| SectorRange::new(section.u64()?, section.u64()?).ok_or(WRONG)).collect()
+}
