@@ -53,7 +53,8 @@ impl World {
                 | IoError::Remote
                 | IoError::Store
                 | IoError::Unreadable
-                | IoError::Fenced => false,
+                | IoError::Fenced
+                | IoError::Detached => false,
             };
             assert!(explained, "{request:?} failed for no reason: {error:?}");
             self.tally.hit(Event::RequestFailed);

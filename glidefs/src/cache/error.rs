@@ -40,6 +40,9 @@ pub enum IoError {
     /// Another writer has the volume now.
     #[error("another host has taken the export over; what this one had not flushed stays in its cache")]
     Fenced,
+    /// The export's device is being removed, and the request would have had to wait.
+    #[error("the device of the export is being removed, and the request would have had to wait")]
+    Detached,
     /// The export was removed while the request was under way.
     #[error("export {0} was removed")]
     Removed(ExportId),

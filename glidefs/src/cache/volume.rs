@@ -6,6 +6,7 @@
 //! a cut is complete when every write it covers has been appended or has failed.
 
 mod stored;
+mod waits;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub struct Volume {
     id: ExportId,
     /// The store's side of it; none where there is no store.
     tie: OnceLock<Tie>,
+    waits: waits::Waits,
     /// Held for one index operation at a time.
     inner: Mutex<Inner>,
 }
@@ -109,7 +111,7 @@ impl Volume {
             evicted: marks.evicted,
             ..Inner::default()
         };
-        Self { id, tie: OnceLock::new(), inner: Mutex::new(inner) }
+        Self { id, tie: OnceLock::new(), waits: waits::Waits::default(), inner: Mutex::new(inner) }
     }
 
     /// Whose data it is.
@@ -233,7 +235,7 @@ impl Volume {
     }
 
     /// Fetches from the store what is not here of `range`; `None` when nothing is missing any more. The answer may be
-    /// awaited anywhere.
+    /// awaited anywhere; who awaits it ends the wait when [`Self::waits_ended`] returns, by dropping the receiver.
     pub fn fetch(&self, range: SectorRange) -> Option<tokio::sync::oneshot::Receiver<Result<Fill, IoError>>> {
         let missing = self.missing(range);
         let (first, last) = (missing.first()?, missing.last()?);

@@ -103,7 +103,7 @@ pub trait Devices: Send + Sync + 'static {
     /// Takes over a quiesced device and serves it again; requests that waited are carried out.
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
-    /// Stops serving and removes the device. Succeeds when there is none.
+    /// Fails the requests that wait, stops serving and removes the device. Succeeds when there is none.
     fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
     /// Tells the kernel that the export has grown to `export.size_bytes()`.

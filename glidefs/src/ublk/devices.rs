@@ -3,7 +3,7 @@
 //! Owns which devices this process serves and which worker serves which queue. Invariant: a device is deleted only after
 //! the workers have let go of all of its queues, as any reference to its character device blocks the deletion.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,6 +39,7 @@ pub struct UblkDevices {
 
 /// A device this process serves.
 struct Hosted {
+    export: Arc<Export>,
     gone: Vec<QueueGone>,
     workers: Vec<usize>,
 }
@@ -73,6 +74,7 @@ impl UblkDevices {
     /// Arms every queue of `opened` on a worker, then starts it.
     async fn serve(&self, export: Arc<Export>, opened: Opened) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
+        export.volume().allow_waits();
         let result = self.arm(&export, &opened).await;
         let hosted = match result {
             Ok(hosted) => hosted,
@@ -91,7 +93,7 @@ impl UblkDevices {
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
         let commands = Commands::new(self.features.ioctl_encoded());
-        let mut hosted = Hosted { gone: Vec::new(), workers: Vec::new() };
+        let mut hosted = Hosted { export: Arc::clone(export), gone: Vec::new(), workers: Vec::new() };
         for queue_id in 0..opened.queues() {
             let queue = UblkQueue::new(
                 Arc::clone(export),
@@ -124,8 +126,23 @@ impl UblkDevices {
         (0..self.workers.len()).min_by_key(load).unwrap_or(0)
     }
 
+    /// Fails the requests of device `id` that wait: the kernel stops a device when all of them have ended, not before.
+    async fn end_waits(&self, id: DeviceId) {
+        let hosted = {
+            let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
+            hosted.get(&id).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
+        };
+        let Some((export, workers)) = hosted else { return };
+        export.volume().end_waits();
+        for worker in workers.into_iter().collect::<BTreeSet<_>>() {
+            // A worker that has ended takes the process with it.
+            let _ = self.workers[worker].end_waits().await;
+        }
+    }
+
     /// Stops device `id`, waits until no worker refers to it, and deletes it.
     async fn remove(&self, id: DeviceId) -> Result<(), DeviceError> {
+        self.end_waits(id).await;
         let existed = control::bounded("STOP_DEV", Some(id), self.limit, move || control::stop(id)).await?;
         let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(hosted) = hosted {

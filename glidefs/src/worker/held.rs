@@ -57,6 +57,19 @@ impl HeldWrites {
         true
     }
 
+    /// Takes out the writes of exports whose requests may not wait any more.
+    pub fn end_waits(&mut self) -> Vec<Fetched> {
+        let mut ended = Vec::new();
+        self.exports.retain(|_, waiting| {
+            let ends = waiting.volume.are_waits_ended();
+            if ends {
+                ended.extend(waiting.writes.drain(..).map(|(fetched, _)| fetched));
+            }
+            !ends
+        });
+        ended
+    }
+
     /// When to ask for the next.
     pub fn due(&self) -> Option<Instant> {
         self.due

@@ -21,6 +21,8 @@ pub enum Message {
         /// Told when every tag is armed, or why not.
         armed: oneshot::Sender<io::Result<QueueGone>>,
     },
+    /// End the waits of exports whose requests may not wait any more, and answer.
+    EndWaits(oneshot::Sender<()>),
     /// Answer, to show that the loop turns.
     Ping(oneshot::Sender<()>),
 }

@@ -106,6 +106,14 @@ impl Worker {
         }
     }
 
+    /// Has the worker fail every request that waits although [`Volume::end_waits`](crate::cache::Volume::end_waits) says that
+    /// requests of its export may not; resolves when those in the worker's own lists have failed.
+    pub async fn end_waits(&self) -> Result<(), WorkerError> {
+        let (told, is_told) = tokio::sync::oneshot::channel();
+        self.inbox.send(Message::EndWaits(told));
+        is_told.await.map_err(|_| WorkerError::Gone { index: self.index })
+    }
+
     /// Resolves once the worker's loop has turned: the proof of life behind the watchdog.
     pub async fn ping(&self) -> Result<(), WorkerError> {
         let (pong, is_alive) = tokio::sync::oneshot::channel();

@@ -5,6 +5,8 @@
 //! `stalled`, first in, first out; one that needs the store gives its slot back and asks for another when its bytes have
 //! come.
 
+mod ending;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -89,8 +91,8 @@ enum Errand {
     Read(Option<Fill>),
 }
 
-/// A request whose slot has come.
-type Granted = (Fetched, Errand, Slot);
+/// A request whose slot has come, or that gave up waiting for one.
+type Granted = (Fetched, Errand, Option<Slot>);
 /// A READ whose bytes have come from the store, or are here after all.
 type Arrived = (Fetched, Result<Option<Fill>, IoError>);
 
@@ -102,7 +104,7 @@ struct Loop {
     pool: Pool,
     appends: Appends,
     executor: Executor,
-    /// Requests whose slot has come.
+    /// Requests whose slot has come, or that gave up waiting for one.
     granted: Rc<RefCell<VecDeque<Granted>>>,
     /// READs whose bytes have come from the store.
     arrived: Rc<RefCell<VecDeque<Arrived>>>,
@@ -232,6 +234,11 @@ impl Loop {
                 while let Some(message) = self.inbox.take() {
                     match message {
                         Message::Attach { driver, armed } => drop(armed.send(self.attach(driver))),
+                        Message::EndWaits(told) => {
+                            self.end_waits()?;
+                            // Who asked may have gone away.
+                            let _ = told.send(());
+                        }
                         Message::Ping(pong) => drop(pong.send(())),
                     }
                 }
@@ -348,12 +355,11 @@ impl Loop {
                 Ok(())
             }
             Operation::Write | Operation::Discard | Operation::WriteZeroes => {
-                let export = &self.queues[fetched.slot as usize].export;
-                if self.held.holds_back(fetched, export.volume(), self.now) {
-                    Ok(())
-                } else {
-                    self.stall(fetched)
+                let volume = self.queues[fetched.slot as usize].export.volume();
+                if volume.are_waits_ended() {
+                    return self.write_at_once(fetched);
                 }
+                if self.held.holds_back(fetched, volume, self.now) { Ok(()) } else { self.stall(fetched) }
             }
         }
     }
@@ -411,9 +417,14 @@ impl Loop {
             return self.transfer(fetched, errand, Buffer::Slot(slot));
         }
         let acquire = self.pool.acquire(len).map_err(io::Error::other)?;
+        let volume = Arc::clone(self.queues[fetched.slot as usize].export.volume());
         let granted = Rc::clone(&self.granted);
         self.executor.spawn(async move {
-            let slot = acquire.await;
+            let slot = tokio::select! {
+                biased;
+                slot = acquire => Some(slot),
+                () = volume.next_end_of_waits() => None,
+            };
             granted.borrow_mut().push_back((fetched, errand, slot));
         });
         Ok(())
@@ -422,23 +433,38 @@ impl Loop {
     fn resume_granted(&mut self) -> io::Result<()> {
         loop {
             let next = self.granted.borrow_mut().pop_front();
-            let Some((fetched, errand, slot)) = next else { return Ok(()) };
-            self.transfer(fetched, errand, Buffer::Slot(slot))?;
+            match next {
+                None => return Ok(()),
+                Some((fetched, errand, Some(slot))) => self.transfer(fetched, errand, Buffer::Slot(slot))?,
+                Some((fetched, errand, None)) => {
+                    if let Errand::Write(reservation) = errand {
+                        self.shard.cancel(reservation);
+                    }
+                    self.fail_waiting(fetched)?;
+                }
+            }
         }
     }
 
     /// Has what a READ lacks fetched from the store.
     fn fetch(&mut self, fetched: Fetched) {
-        let volume = self.queues[fetched.slot as usize].export.volume();
+        let volume = Arc::clone(self.queues[fetched.slot as usize].export.volume());
         let Some(answer) = volume.fetch(fetched.request.range) else {
             // It has been written meanwhile: the next turn reads it.
             return self.arrived.borrow_mut().push_back((fetched, Ok(None)));
         };
         let arrived = Rc::clone(&self.arrived);
         self.executor.spawn(async move {
-            // When the daemon stops there is none, and the request stays the kernel's, which asks the next daemon.
-            let Ok(answer) = answer.await else { return };
-            arrived.borrow_mut().push_back((fetched, answer.map(Some)));
+            let answer = tokio::select! {
+                biased;
+                answer = answer => match answer {
+                    Ok(answer) => answer.map(Some),
+                    // The daemon stops: the request stays the kernel's, which asks the next daemon.
+                    Err(_) => return,
+                },
+                () = volume.waits_ended() => Err(IoError::Detached),
+            };
+            arrived.borrow_mut().push_back((fetched, answer));
         });
     }
 
@@ -556,6 +582,10 @@ impl Loop {
             Some(Operation::Read) => queue.stats.read_errors.add(1),
             Some(Operation::Flush) => queue.stats.flush_errors.add(1),
             _ => queue.stats.write_errors.add(1),
+        }
+        if matches!(failure, Failure::Cache(IoError::Detached)) {
+            // Said once for all of them.
+            return;
         }
         tracing::error!(
             export = queue.export.name(),

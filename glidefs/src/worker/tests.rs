@@ -20,6 +20,7 @@ use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
+mod ending;
 mod remote;
 mod risk;
 

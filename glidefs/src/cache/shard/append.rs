@@ -234,6 +234,19 @@ fn push<T: Token>(batch: &mut Batch, pending: &mut Pending<T>, first: Seq) -> bo
     true
 }
 
+/// Lets go of requests that wait for a segment behind the open batch, where they may not wait any more.
+pub(super) fn end_waits<T: Token>(shard: &mut Shard<T>) {
+    for _ in 0..shard.log.backlog.len() {
+        let Some(pending) = shard.log.backlog.pop_front() else { return };
+        if pending.volume.are_waits_ended() {
+            release(shard, pending.room);
+            shard.finish(pending.token, Err(IoError::Detached));
+        } else {
+            shard.log.backlog.push_back(pending);
+        }
+    }
+}
+
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     while let Some(pending) = shard.log.backlog.pop_front() {
         if let Err(pending) = join(shard, pending) {

@@ -224,6 +224,11 @@ impl<T: Token> Shard<T> {
         sync::turn(self);
     }
 
+    /// Lets go of requests that wait for a segment although their volume's requests may not wait any more.
+    pub fn end_waits(&mut self) {
+        append::end_waits(self);
+    }
+
     /// Requests that are finished, each exactly once.
     pub fn completed(&mut self) -> std::vec::Drain<'_, (T, Result<(), IoError>)> {
         self.done.drain(..)

@@ -172,8 +172,8 @@ impl Volume {
         self.tie.get().map_or(0, Tie::unreadable_cuts)
     }
 
-    /// Whether the store has everything up to `seq`; an error when it never will, or when more than `unreadable` cuts could not
-    /// be read. Otherwise it is asked to be flushed.
+    /// Whether the store has everything up to `seq`; an error when it never will, when more than `unreadable` cuts could not be
+    /// read, or when nobody may wait for it. Otherwise it is asked to be flushed.
     pub(in crate::cache) fn is_in_store(&self, seq: Seq, unreadable: u64) -> Result<bool, IoError> {
         let inner = self.lock();
         let (flushed, removed) = (inner.layers.flushed(), inner.removed);
@@ -190,6 +190,9 @@ impl Volume {
         }
         if tie.unreadable_cuts() > unreadable {
             return Err(IoError::Unreadable);
+        }
+        if self.are_waits_ended() {
+            return Err(IoError::Detached);
         }
         tie.ask(self.id);
         Ok(false)
