@@ -189,11 +189,17 @@ impl Store {
         self.put(key, parts, true).await
     }
 
-    async fn put(&self, key: &Key, parts: &[Bytes], mut in_doubt: bool) -> Result<Created, StoreError> {
+    /// What the store answers to the creation of an object that is there, as it is. An honest store answers
+    /// [`Created::Existed`]; one that does not has replaced the object by its own bytes.
+    pub(super) async fn create_what_exists(&self, key: &Key, bytes: &Bytes) -> Result<Created, StoreError> {
+        Ok(self.try_put(key, std::slice::from_ref(bytes)).await?.0)
+    }
+
+    /// The answer to a creation, and after how many tries it came.
+    async fn try_put(&self, key: &Key, parts: &[Bytes]) -> Result<(Created, u32), StoreError> {
         let (path, text) = self.path(key);
         let payload: PutPayload = parts.iter().cloned().collect();
-        let bytes = payload.content_length() as u64;
-        let tries = self.tries(Operation::Put, &text, bytes);
+        let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);
         let attempt = || async {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
             match self.0.backend.objects.put_opts(&path, payload.clone(), options).await {
@@ -202,8 +208,13 @@ impl Store {
                 Err(error) => Err(failure(Operation::Put, &text, error)),
             }
         };
+        tries.run(attempt).await
+    }
+
+    async fn put(&self, key: &Key, parts: &[Bytes], mut in_doubt: bool) -> Result<Created, StoreError> {
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
         for _ in 0..CREATE_ROUNDS_MAX {
-            let (created, count) = tries.run(attempt).await?;
+            let (created, count) = self.try_put(key, parts).await?;
             in_doubt |= count > 1;
             if created == Created::Existed {
                 if !in_doubt {

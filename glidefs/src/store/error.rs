@@ -124,6 +124,16 @@ pub enum StoreError {
         /// What is wrong with the marker.
         source: FormatError,
     },
+    /// The store does not honour the condition of a creation.
+    #[error(
+        "{location} replaces objects that it is asked to create only if they are absent: the server ignores the header \
+         If-None-Match, and two hosts could overwrite each other's volumes; use a server with conditional creation (Amazon \
+         S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, current MinIO or Ceph), or a directory (file://)"
+    )]
+    Replaces {
+        /// Where it is.
+        location: String,
+    },
     /// The location cannot be used as it is configured.
     #[error("the store {location} cannot be used: {advice}")]
     Setup {

@@ -28,6 +28,8 @@ use super::volume::GRACE_MIN;
 const AT_ONCE: usize = 16;
 /// How often the observations are read anew because another run removed one of them.
 const ROUNDS_MAX: usize = 16;
+/// Number of the manifest that a volume begins with.
+const FIRST_MANIFEST: u64 = 1;
 const OBSERVATION: &str = "candidates-";
 
 /// How to collect.
@@ -198,7 +200,8 @@ fn superfluous(volume: &Listed, over: &impl Fn(u64) -> bool, keys: &mut Vec<Key>
     let manifest = |manifest: &Found<u64>| Key::Manifest(volume.id, manifest.id);
     let Some(deleted) = volume.deleted else {
         let (_, older) = volume.manifests.split_last().unzip();
-        let older = older.unwrap_or_default().iter();
+        // The first one stays: by its key everybody can ask whether the volume exists, without a listing.
+        let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
         return keys.extend(older.filter(|found| over(found.created_millis)).map(manifest));
     };
     if !over(deleted.created_millis) {

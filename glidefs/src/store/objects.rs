@@ -32,7 +32,7 @@ pub enum Access {
         /// The time, milliseconds since 1970-01-01 UTC.
         now_unix_millis: u64,
     },
-    /// Nothing is changed, and it has to be this store.
+    /// The store is written to, and has to be this one.
     Known(Uuid),
 }
 
@@ -48,10 +48,10 @@ impl Store {
         Ok((store, marker))
     }
 
-    /// Makes sure that this is a store, or makes it one.
+    /// Makes sure that this is a store, or makes it one; and that it keeps what it has, if it is to be written to.
     pub async fn check(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
-        let marker = match self.checked(&Key::Marker, Marker::decode).await {
+        let found = match self.marker().await {
             Err(error) if error.is_missing() => {
                 let now_unix_millis = match access {
                     Access::ReadWrite { now_unix_millis } => now_unix_millis,
@@ -60,24 +60,41 @@ impl Store {
                         return Err(StoreError::Another { location: location(), found: None, known });
                     }
                 };
-                let marker = new_marker(self, now_unix_millis);
+                let marker = new_marker(self, now_unix_millis).encode().into();
                 // If another daemon was faster, its marker is the one.
-                match self.create(&Key::Marker, &[marker.encode().into()]).await? {
-                    Created::Created => Ok(marker),
-                    Created::Existed => self.checked(&Key::Marker, Marker::decode).await,
-                }
+                let _: Created = self.create(&Key::Marker, &[marker]).await?;
+                self.marker().await
             }
-            marker => marker,
+            found => found,
         };
-        match (marker, access) {
-            (Ok(Marker { store_id, .. }), Access::Known(known)) if store_id != known => {
-                Err(StoreError::Another { location: location(), found: Some(store_id), known })
+        let (marker, bytes) = match (found, access) {
+            (Ok((Marker { store_id, .. }, _)), Access::Known(known)) if store_id != known => {
+                return Err(StoreError::Another { location: location(), found: Some(store_id), known });
             }
-            (Ok(marker), _) => Ok(marker),
+            (Ok(found), _) => found,
             (Err(StoreError::Damaged { source, .. } | StoreError::OtherVersion { source, .. }), _) => {
-                Err(StoreError::Foreign { location: location(), source })
+                return Err(StoreError::Foreign { location: location(), source });
             }
-            (Err(error), _) => Err(error),
+            (Err(error), _) => return Err(error),
+        };
+        if access != Access::ReadOnly {
+            self.demand_refusal(&bytes).await?;
+        }
+        Ok(marker)
+    }
+
+    /// The marker, and its bytes.
+    async fn marker(&self) -> Result<(Marker, Bytes), StoreError> {
+        let decode = |bytes: &[u8]| Ok((Marker::decode(bytes)?, Bytes::copy_from_slice(bytes)));
+        self.checked(&Key::Marker, decode).await
+    }
+
+    /// Makes sure that the store creates an object only where there is none: that is what keeps two writers of a volume
+    /// apart. `marker`: the bytes of the marker, which a store that does not refuse puts in the place of the same bytes.
+    async fn demand_refusal(&self, marker: &Bytes) -> Result<(), StoreError> {
+        match self.create_what_exists(&Key::Marker, marker).await? {
+            Created::Existed => Ok(()),
+            Created::Created => Err(StoreError::Replaces { location: self.location().to_owned() }),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use futures_util::{FutureExt, StreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
@@ -71,6 +71,10 @@ pub struct ScriptedStore {
     last_arrives: AtomicU64,
     /// How long reading takes.
     read_millis: AtomicU64,
+    /// Whether a creation replaces what is there.
+    replaces: AtomicBool,
+    /// Listings do not show objects with this in their key.
+    hidden: Mutex<Option<&'static str>>,
     /// The next creation of an object with this in its key waits.
     pause: Mutex<Option<&'static str>>,
     /// Tells that one waits.
@@ -104,6 +108,8 @@ impl ScriptedStore {
             beyond: AtomicU64::new(0),
             last_arrives: AtomicU64::new(0),
             read_millis: AtomicU64::new(0),
+            replaces: AtomicBool::new(false),
+            hidden: Mutex::default(),
             pause: Mutex::default(),
             paused: Notify::new(),
             resumed: Notify::new(),
@@ -113,6 +119,16 @@ impl ScriptedStore {
     /// Lets reading take its time, by the clock of the runtime.
     pub fn read_for(&self, millis: u64) {
         self.read_millis.store(millis, SeqCst);
+    }
+
+    /// Lets creations replace what is there, as a server does that ignores `If-None-Match`.
+    pub fn ignore_conditions(&self) {
+        self.replaces.store(true, SeqCst);
+    }
+
+    /// Lets listings leave out objects whose key contains `text`, as one from before their creation does.
+    pub fn list_without(&self, text: Option<&'static str>) {
+        *lock(&self.hidden) = text;
     }
 
     /// Lets the next creation of an object whose key contains `text` wait, before it arrives, for [`Self::resume`].
@@ -167,7 +183,12 @@ impl ScriptedStore {
     ) -> BoxStream<'static, Result<ObjectMeta>> {
         match self.fate() {
             Fate::Answered => {
-                let created = self.created_millis.clone();
+                let (created, hidden) = (self.created_millis.clone(), *lock(&self.hidden));
+                let shown = move |meta: &Result<ObjectMeta>| match (meta, hidden) {
+                    (Ok(meta), Some(hidden)) => !meta.location.as_ref().contains(hidden),
+                    _ => true,
+                };
+                let listing = listing.filter(move |meta| std::future::ready(shown(meta)));
                 listing.map(move |meta| meta.map(|meta| date(&lock(&created), meta))).boxed()
             }
             _ => stream::iter([Err(ended())]).boxed(),
@@ -192,7 +213,15 @@ fn ended() -> Error {
 
 #[async_trait]
 impl ObjectStore for ScriptedStore {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        mut opts: PutOptions,
+    ) -> Result<PutResult> {
+        if self.replaces.load(SeqCst) {
+            opts.mode = PutMode::Overwrite;
+        }
         let fate = self.fate();
         if fate == Fate::NotArriving {
             return Err(ended());

@@ -13,6 +13,7 @@ use super::*;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections, verify_pack};
 use crate::store::ids::WriterId;
+use crate::store::scripted::ScriptedStore;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };
@@ -117,6 +118,33 @@ async fn a_place_with_the_marker_of_something_else_is_refused_and_left_alone() {
         assert!(source.contains(says), "{source}");
         assert_eq!(objects.get(&path).await.unwrap().bytes().await.unwrap(), text);
     }
+}
+
+#[tokio::test]
+async fn a_store_that_replaces_what_it_should_only_create_is_refused_with_the_reason() {
+    let objects = ScriptedStore::new(Arc::default());
+    let open = async |access| {
+        Store::open(Backend::over(objects.clone(), true), access, StoreOptions::default()).await
+    };
+    let (_, marker) = open(WRITE).await.unwrap();
+    let before = objects.get(&Path::from("glidefs.json")).await.unwrap().bytes().await.unwrap();
+    open(Access::Known(marker.store_id)).await.unwrap();
+    objects.ignore_conditions();
+    for access in [WRITE, Access::Known(marker.store_id)] {
+        let error = open(access).await.unwrap_err();
+        assert!(matches!(error, StoreError::Replaces { .. }) && !error.is_transient(), "{error}");
+        assert!(error.to_string().contains("If-None-Match"), "{error}");
+    }
+    assert_eq!(objects.get(&Path::from("glidefs.json")).await.unwrap().bytes().await.unwrap(), before);
+    assert_eq!(open(Access::ReadOnly).await.unwrap().1, marker);
+}
+
+#[tokio::test]
+async fn a_new_place_that_replaces_objects_does_not_become_a_store_in_use() {
+    let objects = ScriptedStore::new(Arc::default());
+    objects.ignore_conditions();
+    let opened = Store::open(Backend::over(objects, true), WRITE, StoreOptions::default()).await;
+    assert!(matches!(opened, Err(StoreError::Replaces { .. })), "{opened:?}");
 }
 
 #[tokio::test]

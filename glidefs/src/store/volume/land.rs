@@ -87,11 +87,32 @@ impl Volume {
             Some(Key::Manifest(_, newest)) if *newest > number => {
                 self.adopt_or_yield(*newest, begun).await.map(drop)
             }
+            _ => self.look_past_listing(number, begun).await,
+        }
+    }
+
+    /// As [`Self::check_newest`], where the listing does not show manifest `number` of this writer, nor a newer one. Whether a
+    /// volume exists is not decided by a listing: one from before the last creations, or of a server that answers wrongly,
+    /// would end an export that is in order.
+    async fn look_past_listing(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
+        let store = &self.0.host.store;
+        match store.head(&Key::Manifest(self.0.id, number)).await {
+            Ok(_) => {}
             // Of a volume that exists, the newest manifest is never removed.
-            _ => {
+            Err(error) if error.is_missing() => {
                 self.lose_deleted();
-                Err(self.deleted())
+                return Err(self.deleted());
             }
+            Err(error) => return Err(error.into()),
+        }
+        // Older manifests are removed before newer ones, so there is no gap behind one that is there.
+        match store.head(&Key::Manifest(self.0.id, next(number))).await {
+            Ok(_) => self.adopt_or_yield(next(number), begun).await.map(drop),
+            Err(error) if error.is_missing() => {
+                self.head().known = Some(begun);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -5,6 +5,7 @@
 mod clean;
 mod compaction;
 mod history;
+mod lies;
 mod line;
 mod model;
 mod race;
