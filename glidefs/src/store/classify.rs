@@ -147,8 +147,8 @@ const METADATA_HOST: &str = "169.254.169.254";
 /// There are no credentials. Those of a virtual machine may come later.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (files in ~/.aws are not read), or give this \
-     virtual machine a role; its metadata service answered: {0}"
+    "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a file that has them in \
+     AWS_SHARED_CREDENTIALS_FILE, or give this virtual machine a role; its metadata service answered: {0}"
 )]
 struct NoCredentials(String);
 
