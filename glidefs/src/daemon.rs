@@ -182,7 +182,8 @@ fn connect_store(
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let clean = open_clean(config, runtime)?;
-    let options = VolumesOptions { clean: Some(clean), ..VolumesOptions::new(cache.writer()) };
+    let options =
+        VolumesOptions { clean: Some(clean), notes: catalog.notes(), ..VolumesOptions::new(cache.writer()) };
     let volumes = store::volume::Volumes::new(store, options);
     let link = cache.link(runtime.handle().clone());
     let triggers = Triggers {

@@ -54,6 +54,7 @@ impl World {
                 | IoError::Store
                 | IoError::Unreadable
                 | IoError::Fenced
+                | IoError::Diverged
                 | IoError::Detached => false,
             };
             assert!(explained, "{request:?} failed for no reason: {error:?}");

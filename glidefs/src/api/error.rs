@@ -110,6 +110,8 @@ impl From<RouterError> for ApiError {
             RouterError::Store { source, .. } => store_status(source),
             RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
             RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
+            RouterError::Lost { source: VolumeError::Diverged { .. }, .. }
+            | RouterError::Flush { source: IoError::Diverged, .. } => (StatusCode::CONFLICT, "diverged"),
             RouterError::Lost { .. } | RouterError::Flush { source: IoError::Fenced, .. } => {
                 (StatusCode::CONFLICT, "fenced")
             }
@@ -127,6 +129,7 @@ fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
     match error {
         VolumeError::NameTaken { .. } => (StatusCode::CONFLICT, "exists_in_store"),
         VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
+        VolumeError::Diverged { .. } => (StatusCode::CONFLICT, "diverged"),
         VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, "fenced"),
         VolumeError::NoSuchName { .. }
         | VolumeError::NoSuchVolume { .. }

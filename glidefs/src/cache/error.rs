@@ -43,6 +43,12 @@ pub enum IoError {
     /// The export's device is being removed, and the request would have had to wait.
     #[error("the device of the export is being removed, and the request would have had to wait")]
     Detached,
+    /// The store has another history of the volume.
+    #[error(
+        "the store and this host have two histories of the export: the cache directory or the store was restored or cloned; what \
+         this host had not flushed stays in its cache"
+    )]
+    Diverged,
     /// The export was removed while the request was under way.
     #[error("export {0} was removed")]
     Removed(ExportId),

@@ -150,8 +150,8 @@ impl Volumes for DaemonVolumes {
         async move {
             let Some(remote) = volume.remote() else { return Ok(()) };
             match remote.delete().await {
-                // It is somebody else's now, or gone already.
-                Err(VolumeError::Fenced(_) | VolumeError::Deleted { .. }) => Ok(()),
+                // Somebody else has the volume or another history of it, or it is gone already.
+                Err(lost) if lost.is_fatal() => Ok(()),
                 deleted => deleted,
             }
         }

@@ -19,11 +19,13 @@ use uuid::Uuid;
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commit, initialise, read};
 use super::book::Book;
 use super::name::ExportName;
+use super::notes::{CatalogNotes, Memory, decode_loss};
 use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
 use super::stored::Stored;
 use crate::cache::Marks;
-use crate::store::volume::Resume;
+use crate::store::VolumeId;
+use crate::store::volume::{Loss, ManifestHash, Notes, Resume};
 use crate::units::{ExportId, Seq};
 
 /// Memory that redb may use to cache pages, bytes. All records are in memory as well, so little is read.
@@ -119,6 +121,10 @@ pub(super) enum Change {
     Flushed(ExportId, Resume),
     /// Nothing up to there may be taken from the log. Exports without a counterpart are passed over.
     Evicted(Vec<(ExportId, Seq)>),
+    /// The store is about to be asked to create this manifest.
+    Intend(VolumeId, u64, ManifestHash),
+    /// This host has lost that epoch of a volume.
+    Lost(VolumeId, u64, Loss),
     Remove(ExportId),
     /// The store that counterparts are in.
     Store(Uuid),
@@ -147,6 +153,7 @@ pub struct Catalog {
     stored: HashMap<ExportId, Stored>,
     store_id: Option<Uuid>,
     next_export_id: u32,
+    notes: CatalogNotes,
     changes: mpsc::Sender<Message>,
     writer: Option<JoinHandle<()>>,
 }
@@ -162,11 +169,11 @@ impl Catalog {
                 other => open_error(other.into()),
             },
         )?;
-        let version = initialise(&database).map_err(open_error)?;
+        let (version, takes_notes) = initialise(&database).map_err(open_error)?;
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
         }
-        let Contents { entries, next, store_id } = read(&database)
+        let Contents { entries, next, store_id, intents, losses } = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
         let damaged = |id, source| CatalogError::Damaged { path: path.into(), id, source: Arc::new(source) };
         let mut loaded = Vec::with_capacity(entries.len());
@@ -178,6 +185,21 @@ impl Catalog {
                 let counterpart = Stored::decode(&bytes).map_err(|source| damaged(id, source))?;
                 stored.insert(ExportId(id), counterpart);
             }
+        }
+        let mut memory = Memory::default();
+        for (volume, number, hash) in intents {
+            memory.intents.add(volume, number, hash);
+        }
+        if !takes_notes {
+            let resumes = stored.values().filter_map(|stored| stored.resume().ok());
+            resumes.for_each(|resume| memory.intents.add_any(resume.volume, resume.number.saturating_add(1)));
+        }
+        for (volume, epoch, bytes) in losses {
+            let loss = decode_loss(&bytes).map_err(|error| CatalogError::Inconsistent {
+                path: path.into(),
+                what: format!("why volume {volume} was lost: {error}"),
+            })?;
+            memory.losses.insert((volume, epoch), loss);
         }
         let loaded =
             check(loaded, next).map_err(|what| CatalogError::Inconsistent { path: path.into(), what })?;
@@ -195,6 +217,7 @@ impl Catalog {
             stored,
             store_id,
             next_export_id,
+            notes: CatalogNotes::new(changes.clone(), memory),
             changes,
             writer: Some(writer),
         })
@@ -224,6 +247,11 @@ impl Catalog {
     /// Where the cache writes down how far exports are in the store.
     pub fn book(&self) -> Book {
         Book::new(self.changes.clone())
+    }
+
+    /// Where writers of volumes in the store keep their notes.
+    pub fn notes(&self) -> Arc<dyn Notes> {
+        Arc::new(self.notes.clone())
     }
 
     /// Hands over the entries read by [`Catalog::open`].
@@ -340,132 +368,4 @@ fn write_until_closed(database: &Database, path: &Path, queue: &mpsc::Receiver<M
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::record::tests::record;
-    use super::super::stored::tests::resume;
-    use super::tables::{EXPORTS, META, SCHEMA_VERSION_KEY};
-    use super::*;
-
-    #[tokio::test]
-    async fn what_was_put_is_read_after_a_restart_and_what_was_removed_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        let catalog = Catalog::open(&path).unwrap();
-        assert_eq!(catalog.next_export_id(), 1);
-        catalog.put(record(1, "a")).await.unwrap();
-        catalog.put(record(2, "b")).await.unwrap();
-        catalog.remove(ExportId(2)).await.unwrap();
-        drop(catalog);
-
-        let mut catalog = Catalog::open(&path).unwrap();
-        assert_eq!(catalog.known(), [(ExportId(1), Marks::default())]);
-        assert_eq!(catalog.take_loaded(), [(ExportName::new("a").unwrap(), record(1, "a"))]);
-        assert_eq!(catalog.next_export_id(), 3, "the id of a removed export is not given again");
-    }
-
-    #[tokio::test]
-    async fn changes_that_wait_together_are_all_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        let catalog = Catalog::open(&path).unwrap();
-        let puts = (1..=200).map(|id| catalog.put(record(id, &format!("e{id}"))));
-        assert!(futures_util::future::join_all(puts).await.iter().all(Result::is_ok));
-        drop(catalog);
-        assert_eq!(Catalog::open(&path).unwrap().known().len(), 200);
-    }
-
-    #[tokio::test]
-    async fn what_the_cache_writes_down_is_read_after_a_restart() {
-        use crate::cache::Book as _;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        let catalog = Catalog::open(&path).unwrap();
-        catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
-        catalog.create(record(2, "b"), None).await.unwrap();
-        let book = catalog.book();
-        let written = tokio::task::spawn_blocking(move || {
-            book.flushed(ExportId(1), &resume(2, 70))?;
-            book.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
-            book.flushed(ExportId(1), &resume(3, 80)).map(|()| book)
-        });
-        let book = written.await.unwrap().unwrap();
-        drop(catalog);
-        assert!(book.evicted(&[]).is_err(), "the catalog is closed");
-
-        let catalog = Catalog::open(&path).unwrap();
-        let marks = Marks { flushed: Seq(80), evicted: Seq(50) };
-        assert_eq!(catalog.known(), [(ExportId(1), marks), (ExportId(2), Marks::default())]);
-        assert_eq!(catalog.resumes(), HashMap::from([(ExportId(1), resume(3, 80))]));
-        catalog.remove(ExportId(1)).await.unwrap();
-        drop(catalog);
-        assert!(Catalog::open(&path).unwrap().resumes().is_empty());
-    }
-
-    #[test]
-    fn a_catalog_in_use_is_refused_and_says_by_whom() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        let _held = Catalog::open(&path).unwrap();
-        let message = Catalog::open(&path).unwrap_err().to_string();
-        assert!(message.contains("another glidefs daemon"), "{message}");
-    }
-
-    #[test]
-    fn a_missing_directory_is_refused_with_the_path() {
-        let message = Catalog::open(Path::new("/nonexistent/catalog.redb")).unwrap_err().to_string();
-        assert!(message.contains("/nonexistent/catalog.redb"), "{message}");
-    }
-
-    fn tamper(path: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
-        let database = Database::create(path).unwrap();
-        let transaction = database.begin_write().unwrap();
-        change(&transaction);
-        transaction.commit().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_damaged_entry_is_named_and_never_skipped() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        Catalog::open(&path).unwrap().put(record(1, "a")).await.unwrap();
-        tamper(&path, |transaction| {
-            let mut bytes = record(1, "a").encode().unwrap();
-            bytes[9] ^= 1;
-            transaction.open_table(EXPORTS).unwrap().insert(1, bytes.as_slice()).unwrap();
-        });
-        assert!(matches!(Catalog::open(&path), Err(CatalogError::Damaged { id: 1, .. })));
-    }
-
-    #[tokio::test]
-    async fn a_schema_of_the_future_is_refused_and_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        Catalog::open(&path).unwrap().put(record(1, "a")).await.unwrap();
-        tamper(&path, |transaction| {
-            transaction.open_table(META).unwrap().insert(SCHEMA_VERSION_KEY, 2).unwrap();
-        });
-        for _ in 0..2 {
-            assert!(matches!(Catalog::open(&path), Err(CatalogError::Newer { found: 2, .. })));
-        }
-    }
-
-    #[tokio::test]
-    async fn entries_that_contradict_each_other_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        let catalog = Catalog::open(&path).unwrap();
-        catalog.put(record(1, "same")).await.unwrap();
-        catalog.put(record(2, "same")).await.unwrap();
-        drop(catalog);
-        let message = Catalog::open(&path).unwrap_err().to_string();
-        assert!(message.contains("two exports are called same"), "{message}");
-    }
-
-    #[test]
-    fn a_file_that_is_no_catalog_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("catalog.redb");
-        std::fs::write(&path, b"not a database, but some text").unwrap();
-        assert!(matches!(Catalog::open(&path), Err(CatalogError::Open { .. })));
-    }
-}
+mod tests;

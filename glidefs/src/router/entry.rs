@@ -14,6 +14,7 @@ use super::state::{Event, ForbiddenTransition, State};
 use super::{CatalogError, ExportInfo};
 use crate::cache::Volume;
 use crate::export::Export;
+use crate::store::volume::Loss;
 
 /// One export.
 #[derive(Debug)]
@@ -84,20 +85,31 @@ impl Entry {
             queue_depth: record.queue_depth,
             device: (status.state.has_device() && record.device.boot_id.is_some())
                 .then(|| record.device_id()),
-            state: self.lost_to_another_host().unwrap_or_else(|| status.state.clone()),
+            state: self.lost().unwrap_or_else(|| status.state.clone()),
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
         }
     }
 
-    /// The state to show when another host has taken the export over: its device fails all requests.
-    fn lost_to_another_host(&self) -> Option<State> {
+    /// The state to show when another host has the export, or another history of it: the device fails all requests.
+    fn lost(&self) -> Option<State> {
         let volume = self.export.volume();
-        volume.is_fenced().then(|| State::Failed {
+        let why = match (volume.lost()?, volume.remote()?.loss()?) {
+            (_, Loss::Diverged(both)) => {
+                format!("the store and this host have two histories of the export: {both}")
+            }
+            (_, Loss::Deleted) => "the export was deleted from the store".into(),
+            (_, Loss::Fenced(fence)) => format!("another host has taken the export over ({fence})"),
+        };
+        let figures = volume.figures();
+        let name = &self.name;
+        Some(State::Failed {
             reason: format!(
-                "another host has taken the export over; {} bytes that were not in the store stay in this host's cache until \
-                 the export is deleted here, which leaves the store alone",
-                volume.figures().dirty_bytes
+                "{why}. Here are sequence numbers up to {}, and {} bytes that were not stored, which stay in this host's cache \
+                 until the export is deleted here. {}",
+                figures.last_seq.0,
+                figures.dirty_bytes,
+                ways_out(name),
             ),
         })
     }
@@ -105,6 +117,14 @@ impl Entry {
     fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the user can do about an export that was lost.
+pub(super) fn ways_out(name: &impl std::fmt::Display) -> String {
+    format!(
+        "`glidefs export delete {name}` gives up what is here and leaves the store alone; then `glidefs export open {name}` goes on \
+         with what is in the store"
+    )
 }
 
 impl Held {

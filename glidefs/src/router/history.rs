@@ -41,8 +41,8 @@ impl Router {
     /// Has an export flushed as soon as possible: up to where it is in the store already.
     pub fn begin_flush(&self, name: &str) -> Result<Seq, RouterError> {
         let (volume, _) = self.counterpart(name)?;
-        if volume.is_fenced() {
-            return Err(RouterError::Flush { name: name.into(), source: IoError::Fenced });
+        if let Some(source) = volume.lost() {
+            return Err(RouterError::Flush { name: name.into(), source });
         }
         volume.ask_flush();
         Ok(volume.figures().flushed)

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `name`, `size` | which names and sizes are allowed |
 //! | `state` | the life cycle: states, events, the transition function |
-//! | `record`, `catalog` | what is remembered on disk |
+//! | `record`, `catalog`, `notes` | what is remembered on disk |
 //! | `numbers` | which device numbers are spoken for |
 //! | `entry` | one export in memory, and the right to change it |
 //! | `operations` | create, attach, detach, resize, delete |
@@ -28,6 +28,7 @@ mod entry;
 mod error;
 mod history;
 mod name;
+mod notes;
 mod numbers;
 mod operations;
 mod record;

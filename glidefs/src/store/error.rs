@@ -31,6 +31,14 @@ pub enum StoreError {
         /// What is wrong with it.
         source: FormatError,
     },
+    /// The object is not the one that this host created under that name.
+    #[error(
+        "{key} is another one than this host created: the store or the cache directory was restored or cloned"
+    )]
+    NotNoted {
+        /// Which object.
+        key: String,
+    },
     /// The object is of a format that this glidefs does not know.
     #[error("{key} was written by another version of glidefs")]
     OtherVersion {

@@ -108,10 +108,20 @@ impl Store {
 
     /// A manifest by its number.
     pub async fn manifest(&self, volume: VolumeId, number: u64) -> Result<Manifest, StoreError> {
+        self.manifest_hashed(volume, number).await.map(|(manifest, _)| manifest)
+    }
+
+    /// A manifest by its number, and the BLAKE3 of its bytes.
+    pub async fn manifest_hashed(
+        &self,
+        volume: VolumeId,
+        number: u64,
+    ) -> Result<(Manifest, [u8; 32]), StoreError> {
         let decode = |bytes: &[u8]| {
             let manifest = Manifest::decode(bytes)?;
             let here = (manifest.volume, manifest.number) == (volume, number);
-            if here { Ok(manifest) } else { Err(FormatError::Elsewhere("volume or number")) }
+            let hashed = || (manifest, *blake3::hash(bytes).as_bytes());
+            if here { Ok(hashed()) } else { Err(FormatError::Elsewhere("volume or number")) }
         };
         self.checked(&Key::Manifest(volume, number), decode).await
     }
@@ -136,9 +146,18 @@ impl Store {
         volume: VolumeId,
         after: Option<u64>,
     ) -> Result<Option<Manifest>, StoreError> {
+        Ok(self.latest_manifest_hashed(volume, after).await?.map(|(manifest, _)| manifest))
+    }
+
+    /// As [`Self::latest_manifest`], and the BLAKE3 of its bytes.
+    pub async fn latest_manifest_hashed(
+        &self,
+        volume: VolumeId,
+        after: Option<u64>,
+    ) -> Result<Option<(Manifest, [u8; 32])>, StoreError> {
         let mut seen = after;
         while let Some(number) = self.newest_manifest(volume, after).await? {
-            match self.manifest(volume, number).await {
+            match self.manifest_hashed(volume, number).await {
                 Ok(manifest) => return Ok(Some(manifest)),
                 // It was the newest only until a moment ago; then there is a newer one now.
                 Err(error) if error.is_missing() && seen < Some(number) => seen = Some(number),

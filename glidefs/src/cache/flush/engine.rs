@@ -302,7 +302,7 @@ async fn write_down(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) 
 /// Logs why a commit failed, and decides what follows.
 fn failure(export: ExportId, error: &VolumeError) -> Failure {
     let (failure, message) = match error {
-        VolumeError::Fenced(_) | VolumeError::Deleted { .. } => {
+        lost if lost.is_fatal() => {
             (Failure::Fenced, "the export stops here; what it had not flushed stays in the cache")
         }
         VolumeError::Cut(_) => (Failure::Source, "data cannot be flushed; trying again later"),

@@ -19,6 +19,8 @@ use crate::store::volume::{Volumes, VolumesOptions};
 use crate::store::{Access, Backend, Operation, Store, StoreOptions, StoreUrl, WriterId};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
+mod restored;
+
 const SEGMENT_BYTES: u64 = 1 << 20;
 const EXPORT: ExportId = ExportId(7);
 const SECTORS: u64 = 16 * 1024;
@@ -94,8 +96,26 @@ impl Host {
         let volume = runtime.block_on(async {
             if opens { volumes.open(&name).await } else { volumes.create(&name, SECTORS).await }
         });
-        let paper = Paper::default();
-        paper.0.lock().unwrap().insert(EXPORT, (volume.unwrap().state(), Seq(0)));
+        let entries = HashMap::from([(EXPORT, (volume.unwrap().state(), Seq(0)))]);
+        Self::with(runtime, volumes, stops, entries)
+    }
+
+    /// Another host with what a book says.
+    fn over(backend: Backend, writer: WriterId, entries: HashMap<ExportId, (Resume, Seq)>) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (store, stops) = store(&runtime, backend);
+        let volumes = Volumes::new(store, VolumesOptions::new(writer));
+        Self::with(runtime, volumes, stops, entries)
+    }
+
+    fn with(
+        runtime: Runtime,
+        volumes: Volumes,
+        stops: watch::Sender<bool>,
+        entries: HashMap<ExportId, (Resume, Seq)>,
+    ) -> Self {
+        let paper = Paper(Mutex::new(entries), Failing::default());
         let directory = tempfile::tempdir().unwrap();
         let paper = Arc::new(paper);
         let (size_sectors, daemon) = (SECTORS, None);

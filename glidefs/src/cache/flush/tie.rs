@@ -16,6 +16,7 @@ use super::{Bound, Durability};
 use crate::cache::disk::Clock;
 use crate::cache::error::IoError;
 use crate::store;
+use crate::store::volume::Loss;
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
 
 /// Ranges fetched at the same time, at most. Each takes the memory of a request.
@@ -84,8 +85,8 @@ pub(in crate::cache) struct Tie {
     progress: Notify,
     /// What a FLUSH survives; said once, before the first request.
     durability: OnceLock<Durability>,
-    /// Another writer has the volume now.
-    fenced: AtomicBool,
+    /// The volume is not this writer's any more.
+    fenced: Arc<AtomicBool>,
     /// The last cut could not be read, and how many could not.
     unreadable: AtomicBool,
     unreadable_cuts: AtomicU64,
@@ -139,7 +140,7 @@ impl Tie {
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
             durability: OnceLock::new(),
-            fenced: AtomicBool::new(false),
+            fenced: Arc::default(),
             unreadable: AtomicBool::new(false),
             unreadable_cuts: AtomicU64::new(0),
         }
@@ -209,6 +210,14 @@ impl Tie {
         self.fenced.load(Ordering::Acquire)
     }
 
+    /// Why nothing of the volume may be served any more, if so.
+    pub fn lost(&self) -> Option<IoError> {
+        self.is_fenced().then(|| match self.remote.loss() {
+            Some(Loss::Diverged(_)) => IoError::Diverged,
+            _ => IoError::Fenced,
+        })
+    }
+
     pub fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
         self.progress.notify_waiters();
@@ -252,6 +261,7 @@ impl Tie {
     ) -> oneshot::Receiver<Result<Fill, IoError>> {
         let (sender, receiver) = oneshot::channel();
         let (remote, fetches) = (self.remote.clone(), Arc::clone(&self.link.fetches));
+        let fenced = Arc::clone(&self.fenced);
         self.link.runtime.spawn(async move {
             // Never closed.
             let _permit = fetches.acquire_owned().await;
@@ -267,6 +277,7 @@ impl Tie {
                         error = &error as &dyn std::error::Error,
                         "reading from the store failed"
                     );
+                    fenced.fetch_or(error.is_fatal(), Ordering::AcqRel);
                     Err(IoError::Store)
                 }
             };

@@ -172,9 +172,9 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
-        if volume.is_fenced() {
+        if let Some(lost) = volume.lost() {
             self.cancel(reservation);
-            return self.finish(token, Err(IoError::Fenced));
+            return self.finish(token, Err(lost));
         }
         append::write(self, volume, range, fua, reservation.into_room(), token);
     }
@@ -188,9 +188,9 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
-        if volume.is_fenced() {
+        if let Some(lost) = volume.lost() {
             self.cancel(reservation);
-            return self.finish(token, Err(IoError::Fenced));
+            return self.finish(token, Err(lost));
         }
         append::zero(self, volume, range, fua, reservation.into_room(), token);
     }
@@ -198,8 +198,8 @@ impl<T: Token> Shard<T> {
     /// Takes a FLUSH: comes back when every write of this volume acknowledged before, by any shard, survives a power
     /// cut.
     pub fn flush(&mut self, volume: &Arc<Volume>, token: T) {
-        if volume.is_fenced() {
-            return self.finish(token, Err(IoError::Fenced));
+        if let Some(lost) = volume.lost() {
+            return self.finish(token, Err(lost));
         }
         sync::flush(self, volume, token);
     }
@@ -211,8 +211,8 @@ impl<T: Token> Shard<T> {
     /// It comes back with [`IoError::Remote`] when it needs what only the store has: fetch that with
     /// [`Volume::fetch`], and ask again with it as `fill`.
     pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, fill: Option<&Fill>, token: T) {
-        if volume.is_fenced() {
-            return self.finish(token, Err(IoError::Fenced));
+        if let Some(lost) = volume.lost() {
+            return self.finish(token, Err(lost));
         }
         read::read(self, volume, range, fill, token);
     }

@@ -28,6 +28,10 @@ impl Volume {
     ) {
         let tied = self.tie.set(Tie::new(remote, link, size_sectors, stored_sectors));
         debug_assert!(tied.is_ok(), "tied twice");
+        if let Some(tie) = self.tie.get().filter(|tie| tie.remote().loss().is_some()) {
+            tie.fence();
+            return;
+        }
         if self.has_to_flush() {
             if let Some(tie) = self.tie.get() {
                 let mut inner = self.lock();
@@ -68,15 +72,15 @@ impl Volume {
     /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
     ///
     /// # Errors
-    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Removed`], [`IoError::Unreadable`] when a try since the
+    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Diverged`], [`IoError::Removed`], [`IoError::Unreadable`] when a try since the
     /// call could not read what is here, and [`IoError::Store`] where there is no store. A store that is away is waited for.
     pub async fn flushed(&self) -> Result<Seq, IoError> {
         let tie = self.tie.get().ok_or(IoError::Store)?;
         let (target, unreadable) = (self.figures().last_seq, tie.unreadable_cuts());
         loop {
             let progress = tie.progress().notified();
-            if tie.is_fenced() {
-                return Err(IoError::Fenced);
+            if let Some(lost) = tie.lost() {
+                return Err(lost);
             }
             if self.is_removed() {
                 return Err(IoError::Removed(self.id));
@@ -185,8 +189,8 @@ impl Volume {
             return Err(IoError::Removed(self.id));
         }
         let tie = self.tie.get().ok_or(IoError::Store)?;
-        if tie.is_fenced() {
-            return Err(IoError::Fenced);
+        if let Some(lost) = tie.lost() {
+            return Err(lost);
         }
         if tie.unreadable_cuts() > unreadable {
             return Err(IoError::Unreadable);
@@ -198,7 +202,12 @@ impl Volume {
         Ok(false)
     }
 
-    /// Whether another writer has the volume, so that nothing of it may be served here.
+    /// Why nothing of the volume may be served here any more, if so.
+    pub fn lost(&self) -> Option<IoError> {
+        self.tie.get()?.lost()
+    }
+
+    /// Whether another writer has the volume, or another history, so that nothing of the volume may be served here.
     pub fn is_fenced(&self) -> bool {
         self.tie.get().is_some_and(Tie::is_fenced)
     }

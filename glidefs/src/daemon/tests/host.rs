@@ -125,6 +125,7 @@ impl Host {
         };
         let options = VolumesOptions {
             clock: Arc::clone(&world.clock) as _,
+            notes: catalog.notes(),
             clean: Some(world.runtime.block_on(CleanCache::open(clean)).unwrap()),
             ..VolumesOptions::new(cache.writer())
         };

@@ -3,29 +3,37 @@
 //! Owns what is in `catalog.redb`. Does not own what a value means, nor who changes it when.
 //!
 //! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `store` maps `id`
-//! to the store's identity, `meta` maps `schema_version` and `next_export_id` to a number.
+//! to the store's identity, `meta` maps `schema_version` and `next_export_id` to a number. `intents` has the volume, number and
+//! hash of manifests that the store was asked to create, `lost` maps a volume and an epoch to why this host lost that.
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use uuid::Uuid;
 
 use super::{Change, Waiting};
+use crate::router::notes::encode_loss;
 use crate::router::record::Record;
 use crate::router::stored::Stored;
+use crate::store::VolumeId;
+use crate::store::volume::ManifestHash;
 use crate::units::ExportId;
 
 pub(super) const EXPORTS: TableDefinition<u32, &[u8]> = TableDefinition::new("exports");
 const STORED: TableDefinition<u32, &[u8]> = TableDefinition::new("stored");
 const STORE: TableDefinition<&str, u128> = TableDefinition::new("store");
 const STORE_ID_KEY: &str = "id";
+pub(super) const INTENTS: TableDefinition<(u128, u64, &[u8; 32]), ()> = TableDefinition::new("intents");
+const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
 const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
 /// Layout of the tables that this code reads and writes.
 pub(super) const SCHEMA_VERSION: u64 = 1;
 
-/// Makes the tables of a new catalog and gives the schema version of an existing one.
-pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
+/// Makes the tables of a new catalog, and those that an older one does not have. Gives the schema version, and whether notes of
+/// manifests were taken from the beginning or the last opening on.
+pub(super) fn initialise(database: &Database) -> Result<(u64, bool), redb::Error> {
     let transaction = database.begin_write()?;
+    let takes_notes = transaction.list_tables()?.any(|table| table.name() == INTENTS.name());
     let version = {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get(SCHEMA_VERSION_KEY)?.map(|value| value.value());
@@ -40,11 +48,13 @@ pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
         }
     };
     if version == SCHEMA_VERSION {
+        transaction.open_table(INTENTS)?;
+        transaction.open_table(LOST)?;
         transaction.commit()?;
     } else {
         transaction.abort()?;
     }
-    Ok(version)
+    Ok((version, takes_notes))
 }
 
 /// An entry as it is on disk.
@@ -60,6 +70,10 @@ pub(super) struct Contents {
     /// The next export id.
     pub next: u64,
     pub store_id: Option<Uuid>,
+    /// Volume, number and hash of manifests, ascending.
+    pub intents: Vec<(VolumeId, u64, ManifestHash)>,
+    /// Volume and epoch, and why that was lost.
+    pub losses: Vec<(VolumeId, u64, Vec<u8>)>,
 }
 
 pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
@@ -83,7 +97,19 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         };
         entries.push(RawEntry { id: id.value(), record: bytes.value().to_vec(), counterpart });
     }
-    Ok(Contents { entries, next, store_id })
+    let mut intents = Vec::new();
+    for item in transaction.open_table(INTENTS)?.iter()? {
+        let (key, _) = item?;
+        let (volume, number, hash) = key.value();
+        intents.push((volume_id(volume), number, *hash));
+    }
+    let mut losses = Vec::new();
+    for item in transaction.open_table(LOST)?.iter()? {
+        let (key, bytes) = item?;
+        let (volume, epoch) = key.value();
+        losses.push((volume_id(volume), epoch, bytes.value().to_vec()));
+    }
+    Ok(Contents { entries, next, store_id, intents, losses })
 }
 
 /// Makes all changes, or none.
@@ -118,9 +144,24 @@ pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), 
                         put_stored(&mut stored, *id, |known| Some(known?.evicted(*seq)))?;
                     }
                 }
+                Change::Intend(volume, number, hash) => {
+                    let mut intents = transaction.open_table(INTENTS)?;
+                    let volume = u128::from_be_bytes(volume.0);
+                    let old = (volume, 0, &[0; 32])..(volume, number.saturating_sub(1), &[0; 32]);
+                    intents.retain_in(old, |_, ()| false)?;
+                    intents.insert((volume, *number, hash), ())?;
+                }
+                Change::Lost(volume, epoch, loss) => {
+                    let bytes = encode_loss(loss).map_err(|error| other(error.to_string()))?;
+                    let key = (u128::from_be_bytes(volume.0), *epoch);
+                    transaction.open_table(LOST)?.insert(key, bytes.as_slice())?;
+                }
                 Change::Remove(id) => {
                     exports.remove(id.0)?;
-                    stored.remove(id.0)?;
+                    let removed = stored.remove(id.0)?.map(|bytes| Stored::decode(bytes.value()));
+                    if let Some(resume) = removed.and_then(|stored| stored.ok()?.resume().ok()) {
+                        forget_notes(&transaction, resume.volume)?;
+                    }
                 }
                 Change::Store(id) => {
                     transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
@@ -131,6 +172,23 @@ pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), 
     }
     transaction.commit()?;
     Ok(())
+}
+
+/// Removes all notes on a volume.
+fn forget_notes(transaction: &redb::WriteTransaction, volume: VolumeId) -> Result<(), redb::Error> {
+    let volume = u128::from_be_bytes(volume.0);
+    let all = (volume, 0, &[0; 32])..=(volume, u64::MAX, &[u8::MAX; 32]);
+    transaction.open_table(INTENTS)?.retain_in(all, |_, ()| false)?;
+    transaction.open_table(LOST)?.retain_in((volume, 0)..=(volume, u64::MAX), |_, _| false)?;
+    Ok(())
+}
+
+fn volume_id(value: u128) -> VolumeId {
+    VolumeId(value.to_be_bytes())
+}
+
+fn other(error: String) -> redb::Error {
+    redb::Error::Io(std::io::Error::other(error))
 }
 
 /// Replaces the entry of an export.
@@ -151,7 +209,6 @@ fn put_stored(
     id: ExportId,
     change: impl FnOnce(Option<Stored>) -> Option<Stored>,
 ) -> Result<(), redb::Error> {
-    let other = |error| redb::Error::Io(std::io::Error::other(error));
     let known = match table.get(id.0)? {
         Some(bytes) => Some(Stored::decode(bytes.value()).map_err(|error| other(error.to_string()))?),
         None => None,

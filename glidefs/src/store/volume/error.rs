@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Fence;
+use super::{Divergence, Fence};
 use crate::store::error::{Source, StoreError};
 use crate::store::ids::{StoreName, VolumeId};
 
@@ -23,6 +23,20 @@ pub enum VolumeError {
         .0
     )]
     Fenced(Fence),
+    /// The store has another history of the volume than this host. Nothing was changed on either side.
+    #[error(
+        "the store and this host have two histories of volume {volume}: {divergence}. The cache directory or the store was \
+         restored from a copy, or cloned; nothing is lost or overwritten on either side"
+    )]
+    Diverged {
+        /// Which volume.
+        volume: VolumeId,
+        /// What both have.
+        divergence: Box<Divergence>,
+    },
+    /// What was about to be stored could not be written down here, so the store was not asked.
+    #[error("what is about to be stored cannot be written down; make room on the disk of cache.dir")]
+    NotNoted(#[source] Arc<io::Error>),
     /// The volume was deleted.
     #[error("volume {volume} was deleted from the store")]
     Deleted {
@@ -97,14 +111,18 @@ impl VolumeError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.is_transient(),
-            Self::TooSlow { .. } | Self::Contended { .. } | Self::Stopping | Self::Cut(_) => true,
+            Self::TooSlow { .. }
+            | Self::Contended { .. }
+            | Self::Stopping
+            | Self::Cut(_)
+            | Self::NotNoted(_) => true,
             _ => false,
         }
     }
 
     /// Whether the volume can never be written by this writer again.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Fenced(_) | Self::Deleted { .. })
+        matches!(self, Self::Fenced(_) | Self::Deleted { .. } | Self::Diverged { .. })
     }
 
     /// Whether it only says that this daemon is stopping.

@@ -99,9 +99,9 @@ impl Volume {
         let _change = self.0.change.lock().await;
         // Nobody may be trusted to have told, nor an earlier call that failed to have got anywhere: what another host has taken
         // over is not this writer's to delete.
-        let checked = match self.fenced() {
-            Some(fence) => Err(VolumeError::Fenced(fence)),
-            None => self.check_newest().await,
+        let checked = match self.writable() {
+            Ok(()) | Err(VolumeError::Deleted { .. }) => self.check_newest().await,
+            lost => lost,
         };
         let manifest = match checked {
             Ok(()) => self.manifest().await?,

@@ -6,17 +6,19 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ahead::Budget;
 use super::fetch::Fetcher;
 use super::metadata::Metadata;
+use super::notes::{Notes, NotesInMemory};
 use super::view::View;
 use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
 use crate::store::clean::CleanCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
-use crate::store::error::StoreError;
+use crate::store::error::{StoreError, unfit};
 use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Sections, Tombstone};
 use crate::store::ids::{StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
@@ -36,6 +38,8 @@ const MERGE_PERMITS: u32 = 64;
 pub struct VolumesOptions {
     /// Who writes: the identity of this daemon's cache. Two daemons must never have the same.
     pub writer: WriterId,
+    /// Where is noted what a restart has to know. What another process noted for the same writer has to be in it.
+    pub notes: Arc<dyn Notes>,
     /// What time it is.
     pub clock: Arc<dyn StoreClock>,
     /// Memory for manifests and pack indexes of all volumes together, bytes.
@@ -54,6 +58,7 @@ impl VolumesOptions {
     pub fn new(writer: WriterId) -> Self {
         Self {
             writer,
+            notes: Arc::<NotesInMemory>::default(),
             clock: Arc::new(SystemClock),
             metadata_bytes_max: 64 << 20,
             upload_bytes_max: 256 << 20,
@@ -146,7 +151,7 @@ impl Volumes {
                 created_unix_millis: self.0.options.clock.unix_millis(),
                 ..newest
             };
-            if self.0.store.create_manifest(&manifest).await? == Created::Created {
+            if self.0.create_manifest(&manifest).await? == Created::Created {
                 return Ok(Volume::new(self.0.clone(), Arc::new(manifest), begun));
             }
         }
@@ -235,7 +240,7 @@ impl Host {
             packs: beginning.packs,
             sections: Sections::default(),
         };
-        match self.store.create_manifest(&manifest).await? {
+        match self.create_manifest(&manifest).await? {
             Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
             Created::Existed => match self.still(&manifest).await? {
                 Some(same) => Ok(Volume::new(self.clone(), Arc::new(same), begun)),
@@ -244,16 +249,34 @@ impl Host {
         }
     }
 
-    /// The first manifest of a volume, if it is as `first` says and nothing came after it. When it was created, and with which
-    /// size, makes no difference: nobody has written to it.
+    /// Creates a manifest, with a note before.
+    async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
+        let key = Key::Manifest(manifest.volume, manifest.number);
+        let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
+        self.create_noted(manifest, &encoded.into()).await
+    }
+
+    /// As [`Self::create_manifest`], of a manifest that is encoded.
+    pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
+        let hash = *blake3::hash(encoded).as_bytes();
+        let noted = self.options.notes.intend(manifest.volume, manifest.number, hash).await;
+        noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))?;
+        let key = Key::Manifest(manifest.volume, manifest.number);
+        Ok(self.store.create(&key, std::slice::from_ref(encoded)).await?)
+    }
+
+    /// The first manifest of a volume, if this host meant to create it, it is as `first` says and nothing came after it. When it
+    /// was created, and with which size, makes no difference: nobody has written to it.
     async fn still(&self, first: &Manifest) -> Result<Option<Manifest>, StoreError> {
-        let found = match self.store.manifest(first.volume, first.number).await {
+        let (found, hash) = match self.store.manifest_hashed(first.volume, first.number).await {
             Err(error) if error.is_missing() => return Ok(None),
             found => found?,
         };
         let Manifest { size_sectors, created_unix_millis, .. } = found;
         let same = Manifest { size_sectors, created_unix_millis, ..first.clone() } == found;
+        let noted = self.options.notes.intended(found.volume, found.number, &hash) == Some(true);
         let untouched = same
+            && noted
             && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none()
             && self.store.tombstone(first.volume).await?.is_none();
         Ok(untouched.then_some(found))

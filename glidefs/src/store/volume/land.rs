@@ -1,7 +1,8 @@
 //! Who writes a volume, and how its next manifest comes into the store.
 //!
-//! Owns the race for the next number, and what follows when it is lost. Does not own what a manifest lists. Invariant: a writer
-//! goes on only from manifests that are its own, and knows of each whether it is there.
+//! Owns the race for the next number, and what follows when it is lost. Does not own what a manifest lists, nor where notes are
+//! kept (`notes`). Invariant: a writer goes on only from manifests that this host noted before the store was asked to create
+//! them. The name of a writer is not enough: a copy of the host has the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::host::{ROUNDS_MAX, next};
-use super::writer::Lost;
+use super::notes::{Divergence, Loss, ManifestHash};
 use super::{Fence, GRACE_MIN, LATE_TIME_MAX, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::error::unfit;
@@ -33,19 +34,35 @@ pub(super) struct Uploads {
 impl Volume {
     /// An error when this writer knows that it is none any more.
     pub(super) fn writable(&self) -> Result<(), VolumeError> {
-        match self.head().lost {
-            None => Ok(()),
-            Some(Lost::Fenced(fence)) => Err(VolumeError::Fenced(fence)),
-            Some(Lost::Deleted) => Err(self.deleted()),
+        self.loss().map_or(Ok(()), |loss| Err(self.lost(loss)))
+    }
+
+    fn lost(&self, loss: Loss) -> VolumeError {
+        match loss {
+            Loss::Fenced(fence) => VolumeError::Fenced(fence),
+            Loss::Deleted => VolumeError::Deleted { volume: self.0.id },
+            Loss::Diverged(divergence) => VolumeError::Diverged { volume: self.0.id, divergence },
         }
     }
 
-    fn deleted(&self) -> VolumeError {
-        VolumeError::Deleted { volume: self.0.id }
+    /// Gives the volume up, which this writer deleted.
+    pub(super) fn lose_deleted(&self) {
+        self.head().lost = Some(Loss::Deleted);
     }
 
-    pub(super) fn lose_deleted(&self) {
-        self.head().lost = Some(Lost::Deleted);
+    /// Gives the volume up for good, and has that noted: a restart must not serve what is here for the newest.
+    async fn lose(&self, loss: Loss) -> VolumeError {
+        let own = {
+            let mut head = self.head();
+            head.lost = Some(loss.clone());
+            head.own
+        };
+        tracing::warn!(volume = %self.0.id, %own, loss = ?loss, "a volume is not this writer's any more");
+        if let Err(error) = self.0.host.options.notes.lose(self.0.id, own.epoch, &loss).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(volume = %self.0.id, error, "the loss of a volume could not be written down; a restart finds it again");
+        }
+        self.lost(loss)
     }
 
     fn now(&self) -> Duration {
@@ -82,6 +99,7 @@ impl Volume {
         match newest {
             Some(Key::Manifest(_, newest)) if *newest == number => {
                 self.head().known = Some(begun);
+                self.0.host.options.notes.is_current(id);
                 Ok(())
             }
             Some(Key::Manifest(_, newest)) if *newest > number => {
@@ -96,13 +114,13 @@ impl Volume {
     /// would end an export that is in order.
     async fn look_past_listing(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
         let store = &self.0.host.store;
-        match store.head(&Key::Manifest(self.0.id, number)).await {
-            Ok(_) => {}
-            // Of a volume that exists, the newest manifest is never removed.
-            Err(error) if error.is_missing() => {
-                self.lose_deleted();
-                return Err(self.deleted());
+        match store.manifest_hashed(self.0.id, number).await {
+            Ok((found, hash)) => {
+                if self.0.host.options.notes.intended(self.0.id, number, &hash) == Some(false) {
+                    return Err(self.lose(self.foreign(&found)).await);
+                }
             }
+            Err(error) if error.is_missing() => return self.went_back(number, begun).await,
             Err(error) => return Err(error.into()),
         }
         // Older manifests are removed before newer ones, so there is no gap behind one that is there.
@@ -116,21 +134,35 @@ impl Volume {
         }
     }
 
-    /// Goes on from manifest `number`, which is there though this writer did not know: if it is its own, of which the answer
-    /// was lost. Otherwise the volume is another's.
+    /// What it means that manifest `number` of this writer is gone: garbage collection never removes the newest of a volume that
+    /// exists.
+    async fn went_back(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
+        let (id, store) = (self.0.id, &self.0.host.store);
+        if store.tombstone(id).await?.is_some() {
+            return Err(self.lose(Loss::Deleted).await);
+        }
+        match store.latest_manifest_hashed(id, None).await? {
+            Some((manifest, _)) if manifest.number < number => Err(self.lose(self.foreign(&manifest)).await),
+            Some((manifest, _)) => self.adopt_or_yield(manifest.number, begun).await.map(drop),
+            None => Err(self.lose(Loss::Deleted).await),
+        }
+    }
+
+    /// Goes on from manifest `number`, which is there though this writer did not know: if this host noted that manifest, so
+    /// that only the answer was lost. Otherwise the volume is another writer's, or has two histories.
     async fn adopt_or_yield(&self, number: u64, begun: Duration) -> Result<Arc<Manifest>, VolumeError> {
-        let manifest = match self.0.host.store.manifest(self.0.id, number).await {
-            Ok(manifest) => Arc::new(manifest),
+        let (manifest, hash) = match self.0.host.store.manifest_hashed(self.0.id, number).await {
+            Ok(found) => found,
             Err(error) if error.is_missing() => self.followed(number).await?,
             Err(error) => return Err(error.into()),
         };
         let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
-        let mut head = self.head();
-        if found != head.own {
-            tracing::warn!(volume = %self.0.id, own = %head.own, %found, "another writer took a volume over");
-            head.lost = Some(Lost::Fenced(found));
-            return Err(VolumeError::Fenced(found));
+        let noted = self.0.host.options.notes.intended(self.0.id, manifest.number, &hash);
+        if found != self.head().own || noted != Some(true) {
+            return Err(self.lose(self.foreign(&manifest)).await);
         }
+        let manifest = Arc::new(manifest);
+        let mut head = self.head();
         if manifest.number > head.number {
             head.follow(&manifest, Some(begun));
             self.0.host.metadata.put_manifest(&manifest);
@@ -139,13 +171,40 @@ impl Volume {
     }
 
     /// The newest manifest of a volume whose manifest `number` was removed.
-    async fn followed(&self, number: u64) -> Result<Arc<Manifest>, VolumeError> {
-        match self.0.host.store.latest_manifest(self.0.id, Some(number)).await? {
-            Some(manifest) => Ok(Arc::new(manifest)),
-            None => {
-                self.lose_deleted();
-                Err(self.deleted())
-            }
+    async fn followed(&self, number: u64) -> Result<(Manifest, ManifestHash), VolumeError> {
+        match self.0.host.store.latest_manifest_hashed(self.0.id, Some(number)).await? {
+            Some(found) => Ok(found),
+            None => Err(self.lose(Loss::Deleted).await),
+        }
+    }
+
+    /// What it means that the store goes on with `found`, which this host did not create.
+    fn foreign(&self, found: &Manifest) -> Loss {
+        let head = self.head();
+        if found.epoch > head.own.epoch {
+            return Loss::Fenced(Fence { epoch: found.epoch, writer: found.writer });
+        }
+        Loss::Diverged(Box::new(Divergence {
+            number: head.number,
+            cut: head.cut,
+            found_number: found.number,
+            found_cut: found.cut,
+            found_unix_millis: found.created_unix_millis,
+            found: Fence { epoch: found.epoch, writer: found.writer },
+        }))
+    }
+
+    /// Asks the store to create `encoded` as `manifest`, with a note before. Whether the store has the manifest is not known
+    /// after an error.
+    async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
+        self.0.host.create_noted(manifest, encoded).await
+    }
+
+    /// Gives the volume up, of which the store has another manifest `number` than this host created.
+    pub(super) async fn lose_to(&self, number: u64) -> VolumeError {
+        match self.0.host.store.manifest_hashed(self.0.id, number).await {
+            Ok((found, _)) => self.lose(self.foreign(&found)).await,
+            Err(error) => error.into(),
         }
     }
 
@@ -175,7 +234,7 @@ impl Volume {
             let encoded = Bytes::from(encoded);
             let begun = self.now();
             check_age(uploads, begun, UPLOAD_TIME_MAX)?;
-            if self.0.host.store.create(&key, std::slice::from_ref(&encoded)).await? == Created::Created {
+            if self.create_noted(&manifest, &encoded).await? == Created::Created {
                 let manifest = Arc::new(manifest);
                 self.landed(&manifest, &base, uploads, begun).await?;
                 return Ok(Some(Landed { manifest, encoded }));
@@ -234,7 +293,9 @@ impl Volume {
         }
         let undone =
             Manifest { number: next(manifest.number), generation: manifest.generation, ..base.clone() };
-        if self.0.host.store.create_manifest(&undone).await? == Created::Created {
+        let key = Key::Manifest(undone.volume, undone.number);
+        let encoded = undone.encode().map_err(|source| unfit(&key, source))?;
+        if self.create_noted(&undone, &encoded.into()).await? == Created::Created {
             let undone = Arc::new(undone);
             self.head().follow(&undone, Some(now));
             self.0.host.metadata.put_manifest(&undone);

@@ -18,6 +18,10 @@
 //! [`GRACE_MIN`] after their creation: a writer that has not heard from the store for [`TRUST_TIME_MAX`] lists what is behind
 //! its own manifest first.
 //!
+//! **What is remembered.** A manifest of which the answer was lost is told from one of a copy of this host by a note on the
+//! hash of each manifest, taken before the store is asked to create the manifest. Anything else that is newer under the name of
+//! this writer, or a store that has gone back, is a second history: the volume stops.
+//!
 //! **What may be collected.** A pack is in use from its upload on, but only its manifest says so. Whoever uploads packs, or
 //! lists those of another volume, has the manifest in the store within [`UPLOAD_TIME_MAX`], or gives up.
 
@@ -31,6 +35,7 @@ mod history;
 mod host;
 mod land;
 mod metadata;
+mod notes;
 mod view;
 mod writer;
 
@@ -42,6 +47,7 @@ use bytes::Bytes;
 pub use self::cut::{CutExtent, CutSource};
 pub use self::error::VolumeError;
 pub use self::host::{Volumes, VolumesOptions};
+pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory};
 pub use self::view::View;
 pub use self::writer::Volume;
 use super::ids::{StoreName, VolumeId, WriterId};

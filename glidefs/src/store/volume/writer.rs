@@ -11,10 +11,13 @@ use bytes::Bytes;
 use super::ahead::Streams;
 use super::host::Host;
 use super::land::Landed;
+use super::notes::Loss;
 use super::view::View;
 use super::{Fence, ReadExtent, Resume, VolumeError};
+use crate::store::error::StoreError;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
+use crate::store::key::Key;
 use crate::units::{SectorRange, Seq};
 
 /// One volume, as its single writer in this process. Cheap to clone. One that is idle costs no request and a few hundred
@@ -46,13 +49,7 @@ pub(super) struct Head {
     /// When the manifest of that number was the newest for sure. `None`: in an earlier life of this process.
     pub known: Option<Duration>,
     /// Why the volume cannot be written any more.
-    pub lost: Option<Lost>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Lost {
-    Fenced(Fence),
-    Deleted,
+    pub lost: Option<Loss>,
 }
 
 impl Head {
@@ -93,7 +90,7 @@ impl Volume {
             size_sectors: resume.size_sectors,
             cut: resume.cut,
             known: None,
-            lost: None,
+            lost: host.options.notes.loss(resume.volume, resume.epoch),
         };
         Self::with(host, resume.volume, head)
     }
@@ -133,9 +130,14 @@ impl Volume {
     /// Who took the volume over, if somebody did and this writer has noticed.
     pub fn fenced(&self) -> Option<Fence> {
         match self.head().lost {
-            Some(Lost::Fenced(fence)) => Some(fence),
+            Some(Loss::Fenced(fence)) => Some(fence),
             _ => None,
         }
+    }
+
+    /// Why the volume cannot be written by this writer any more, if so.
+    pub fn loss(&self) -> Option<Loss> {
+        self.head().lost.clone()
     }
 
     /// What to remember so that [`super::Volumes::resume`] can go on from here.
@@ -230,12 +232,20 @@ impl Volume {
     /// The manifest this writer believes in.
     pub(super) async fn manifest(&self) -> Result<Arc<Manifest>, VolumeError> {
         let (id, number) = (self.0.id, self.head().number);
-        let store = &self.0.host.store;
         let load = || {
-            let store = store.clone();
-            async move { store.manifest(id, number).await }
+            let (store, notes) = (self.0.host.store.clone(), Arc::clone(&self.0.host.options.notes));
+            async move {
+                let (manifest, hash) = store.manifest_hashed(id, number).await?;
+                match notes.intended(id, number, &hash) {
+                    Some(false) => Err(StoreError::NotNoted { key: Key::Manifest(id, number).to_string() }),
+                    _ => Ok(manifest),
+                }
+            }
         };
-        Ok(self.0.host.metadata.manifest(id, number, load).await?)
+        match self.0.host.metadata.manifest(id, number, load).await {
+            Err(error) if matches!(*error, StoreError::NotNoted { .. }) => Err(self.lose_to(number).await),
+            manifest => Ok(manifest?),
+        }
     }
 
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {

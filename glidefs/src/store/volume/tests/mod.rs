@@ -4,6 +4,7 @@
 
 mod clean;
 mod compaction;
+mod divergence;
 mod history;
 mod lies;
 mod line;

@@ -16,6 +16,7 @@ use crate::store::ids::{StoreName, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
 use crate::store::volume::{CutExtent, CutSource, Volume, Volumes, VolumesOptions};
+use crate::store::volume::{Notes, NotesInMemory};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 /// What a sector holds; 0 is zeroes.
@@ -133,6 +134,8 @@ pub struct World {
     pub clock: Arc<ManualClock>,
     pub objects: Arc<ScriptedStore>,
     seed: u64,
+    /// What each writer noted, in all its processes.
+    notes: Mutex<BTreeMap<u8, Arc<NotesInMemory>>>,
     daemons: AtomicU64,
 }
 
@@ -149,7 +152,13 @@ impl World {
 
     pub fn seeded(seed: u64) -> Self {
         let clock = Arc::<ManualClock>::default();
-        Self { objects: ScriptedStore::new(clock.clone()), clock, seed, daemons: AtomicU64::new(0) }
+        Self {
+            objects: ScriptedStore::new(clock.clone()),
+            clock,
+            seed,
+            notes: Mutex::default(),
+            daemons: AtomicU64::new(0),
+        }
     }
 
     /// A new process of the daemon `writer`.
@@ -174,6 +183,24 @@ impl World {
         metadata_bytes_max: usize,
         clean: Option<CleanCache>,
     ) -> Daemon {
+        let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
+        self.daemon_noting(writer, backend, metadata_bytes_max, clean, notes)
+    }
+
+    /// A new process of a copy of the daemon `writer` that was made when that had noted `notes`.
+    pub fn copy(&self, writer: u8, notes: Arc<dyn Notes>) -> Daemon {
+        let backend = Backend::over(self.objects.clone(), true);
+        self.daemon_noting(writer, backend, 64 << 20, None, notes)
+    }
+
+    fn daemon_noting(
+        &self,
+        writer: u8,
+        backend: Backend,
+        metadata_bytes_max: usize,
+        clean: Option<CleanCache>,
+        notes: Arc<dyn Notes>,
+    ) -> Daemon {
         let stats = Arc::<StoreStats>::default();
         let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
         let options = StoreOptions {
@@ -186,6 +213,7 @@ impl World {
             clock: self.clock.clone(),
             metadata_bytes_max,
             clean,
+            notes,
             ..VolumesOptions::new(WriterId([writer; 16]))
         };
         Daemon { volumes: Volumes::new(store, options), stats }

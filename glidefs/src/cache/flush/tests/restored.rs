@@ -1,0 +1,144 @@
+//! Cache directories that are put back to what they were, or copied: two histories are never mixed.
+
+use std::path::Path;
+
+use super::*;
+
+/// What a backup of a host has: the cache directory, the book, and no note that was taken later.
+struct Backup {
+    directory: tempfile::TempDir,
+    entries: HashMap<ExportId, (Resume, Seq)>,
+}
+
+impl Backup {
+    fn of(host: &Host) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        copy(host.directory.path(), directory.path());
+        Self { directory, entries: host.paper.0.lock().unwrap().clone() }
+    }
+
+    /// Puts `host`, whose daemon has ended, back.
+    fn restore(&self, host: &mut Host) {
+        copy(self.directory.path(), host.directory.path());
+        *host.paper.0.lock().unwrap() = self.entries.clone();
+        let options = VolumesOptions::new(host.writer());
+        host.volumes = Volumes::new(host.volumes.store().clone(), options);
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.join("segments")).unwrap();
+    for file in std::fs::read_dir(to.join("segments")).unwrap() {
+        std::fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    std::fs::copy(from.join("cache.meta"), to.join("cache.meta")).unwrap();
+    for file in std::fs::read_dir(from.join("segments")).unwrap() {
+        let path = file.unwrap().path();
+        std::fs::copy(&path, to.join("segments").join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+impl Host {
+    fn stop(&mut self) {
+        let daemon = self.daemon.take().unwrap();
+        daemon.stop.send(true).unwrap();
+        daemon.driver.kill();
+    }
+
+    fn writer(&self) -> WriterId {
+        self.paper.0.lock().unwrap()[&EXPORT].0.writer
+    }
+
+    fn confirm(&mut self) -> Result<bool, crate::store::volume::VolumeError> {
+        let volume = self.volume();
+        self.runtime.block_on(volume.confirm(PATIENCE))
+    }
+}
+
+fn whole() -> impl Iterator<Item = SectorRange> {
+    (0..SECTORS).step_by(256).map(|start| SectorRange::new(start, 256).unwrap())
+}
+
+#[test]
+fn a_restored_directory_is_refused_and_nothing_is_lost() {
+    for asks_first in [true, false] {
+        let backend = memory();
+        let mut host = Host::new(backend.clone(), 1, false);
+        let mut model = Model::new(5);
+        (0..400).for_each(|_| model.write(&mut host));
+        host.flush_to_store().unwrap();
+        (0..30).for_each(|_| model.write(&mut host));
+        host.stop();
+        let backup = Backup::of(&host);
+        host.start();
+        (0..1500).for_each(|_| model.write(&mut host));
+        host.flush_to_store().unwrap();
+        host.stop();
+
+        backup.restore(&mut host);
+        host.start();
+        if asks_first {
+            host.confirm().unwrap_err();
+        }
+        // What was not flushed of the backup is flushed by itself, and finds out.
+        assert_eq!(host.flush_to_store(), Err(IoError::Diverged));
+        assert!(host.volume().figures().dirty_bytes > 0, "what is only here stays");
+        for range in whole() {
+            assert_eq!(host.read(range), Err(IoError::Diverged));
+        }
+        assert_eq!(host.write(SectorRange::new(0, 8).unwrap(), Some(&[7; 4096])), Err(IoError::Diverged));
+        assert_eq!(host.flush(), Err(IoError::Diverged));
+        // So does the next daemon, before it asked.
+        host.restart();
+        assert_eq!(host.read(SectorRange::new(0, 8).unwrap()), Err(IoError::Diverged));
+        // The store has what was flushed last.
+        let mut other = Host::new(backend, 2, true);
+        model.check_all(&mut other);
+    }
+}
+
+#[test]
+fn of_two_clones_of_a_directory_exactly_one_goes_on() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    let mut model = Model::new(6);
+    (0..200).for_each(|_| model.write(&mut host));
+    host.flush_to_store().unwrap();
+    host.stop();
+    let backup = Backup::of(&host);
+    let mut clone = Host::over(backend, host.writer(), backup.entries.clone());
+    clone.stop();
+    backup.restore(&mut clone);
+    (host.start(), clone.start());
+    let mut cloned = Model { sectors: model.sectors.clone(), ..Model::new(7) };
+    cloned.next = 1 << 32;
+    for round in 0..20 {
+        (0..20).for_each(|_| model.write(&mut host));
+        host.flush_to_store().unwrap();
+        if round == 0 {
+            let range = SectorRange::new(0, 8).unwrap();
+            // The clone may have found out by itself.
+            let _ = clone.write(range, Some(&[9; 4096]));
+            assert_eq!(clone.flush_to_store(), Err(IoError::Diverged));
+            assert_eq!(clone.read(range), Err(IoError::Diverged));
+        }
+    }
+    model.check_all(&mut host);
+    host.restart();
+    host.confirm().unwrap();
+    model.check_all(&mut host);
+}
+
+#[test]
+fn a_plain_restart_goes_on_whatever_was_on_its_way() {
+    let mut host = Host::new(memory(), 1, false);
+    let mut model = Model::new(8);
+    for _ in 0..30 {
+        (0..60).for_each(|_| model.write(&mut host));
+        host.volume().ask_flush();
+        host.restart();
+        host.confirm().unwrap();
+    }
+    host.flush_to_store().unwrap();
+    model.check_all(&mut host);
+}

@@ -1,0 +1,187 @@
+//! The catalog across restarts, and catalogs that are not whole.
+
+use super::super::record::tests::record;
+use super::super::stored::tests::resume;
+use super::tables::{EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
+use super::*;
+
+#[tokio::test]
+async fn what_was_put_is_read_after_a_restart_and_what_was_removed_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    assert_eq!(catalog.next_export_id(), 1);
+    catalog.put(record(1, "a")).await.unwrap();
+    catalog.put(record(2, "b")).await.unwrap();
+    catalog.remove(ExportId(2)).await.unwrap();
+    drop(catalog);
+
+    let mut catalog = Catalog::open(&path).unwrap();
+    assert_eq!(catalog.known(), [(ExportId(1), Marks::default())]);
+    assert_eq!(catalog.take_loaded(), [(ExportName::new("a").unwrap(), record(1, "a"))]);
+    assert_eq!(catalog.next_export_id(), 3, "the id of a removed export is not given again");
+}
+
+#[tokio::test]
+async fn changes_that_wait_together_are_all_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    let puts = (1..=200).map(|id| catalog.put(record(id, &format!("e{id}"))));
+    assert!(futures_util::future::join_all(puts).await.iter().all(Result::is_ok));
+    drop(catalog);
+    assert_eq!(Catalog::open(&path).unwrap().known().len(), 200);
+}
+
+#[tokio::test]
+async fn what_the_cache_writes_down_is_read_after_a_restart() {
+    use crate::cache::Book as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
+    catalog.create(record(2, "b"), None).await.unwrap();
+    let book = catalog.book();
+    let written = tokio::task::spawn_blocking(move || {
+        book.flushed(ExportId(1), &resume(2, 70))?;
+        book.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
+        book.flushed(ExportId(1), &resume(3, 80)).map(|()| book)
+    });
+    let book = written.await.unwrap().unwrap();
+    drop(catalog);
+    assert!(book.evicted(&[]).is_err(), "the catalog is closed");
+
+    let catalog = Catalog::open(&path).unwrap();
+    let marks = Marks { flushed: Seq(80), evicted: Seq(50) };
+    assert_eq!(catalog.known(), [(ExportId(1), marks), (ExportId(2), Marks::default())]);
+    assert_eq!(catalog.resumes(), HashMap::from([(ExportId(1), resume(3, 80))]));
+    catalog.remove(ExportId(1)).await.unwrap();
+    drop(catalog);
+    assert!(Catalog::open(&path).unwrap().resumes().is_empty());
+}
+
+#[test]
+fn a_catalog_in_use_is_refused_and_says_by_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let _held = Catalog::open(&path).unwrap();
+    let message = Catalog::open(&path).unwrap_err().to_string();
+    assert!(message.contains("another glidefs daemon"), "{message}");
+}
+
+#[test]
+fn a_missing_directory_is_refused_with_the_path() {
+    let message = Catalog::open(Path::new("/nonexistent/catalog.redb")).unwrap_err().to_string();
+    assert!(message.contains("/nonexistent/catalog.redb"), "{message}");
+}
+
+fn tamper(path: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
+    let database = Database::create(path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_entry_is_named_and_never_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    Catalog::open(&path).unwrap().put(record(1, "a")).await.unwrap();
+    tamper(&path, |transaction| {
+        let mut bytes = record(1, "a").encode().unwrap();
+        bytes[9] ^= 1;
+        transaction.open_table(EXPORTS).unwrap().insert(1, bytes.as_slice()).unwrap();
+    });
+    assert!(matches!(Catalog::open(&path), Err(CatalogError::Damaged { id: 1, .. })));
+}
+
+#[tokio::test]
+async fn a_schema_of_the_future_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    Catalog::open(&path).unwrap().put(record(1, "a")).await.unwrap();
+    tamper(&path, |transaction| {
+        transaction.open_table(META).unwrap().insert(SCHEMA_VERSION_KEY, 2).unwrap();
+    });
+    for _ in 0..2 {
+        assert!(matches!(Catalog::open(&path), Err(CatalogError::Newer { found: 2, .. })));
+    }
+}
+
+#[tokio::test]
+async fn entries_that_contradict_each_other_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    catalog.put(record(1, "same")).await.unwrap();
+    catalog.put(record(2, "same")).await.unwrap();
+    drop(catalog);
+    let message = Catalog::open(&path).unwrap_err().to_string();
+    assert!(message.contains("two exports are called same"), "{message}");
+}
+
+#[test]
+fn a_file_that_is_no_catalog_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    std::fs::write(&path, b"not a database, but some text").unwrap();
+    assert!(matches!(Catalog::open(&path), Err(CatalogError::Open { .. })));
+}
+
+#[tokio::test]
+async fn notes_of_manifests_and_losses_are_read_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    let volume = resume(1, 0).volume;
+    catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
+    let notes = catalog.notes();
+    for (number, hash) in [(1, 1), (2, 2), (3, 3), (3, 4)] {
+        notes.intend(volume, number, [hash; 32]).await.unwrap();
+    }
+    notes.lose(volume, 3, &Loss::Deleted).await.unwrap();
+    drop((catalog, notes));
+
+    let catalog = Catalog::open(&path).unwrap();
+    let notes = catalog.notes();
+    let found = |number, hash| notes.intended(volume, number, &[hash; 32]);
+    assert_eq!([found(1, 1), found(2, 2), found(2, 9)], [None, Some(true), Some(false)]);
+    assert_eq!(
+        [found(3, 3), found(3, 4), found(3, 5), found(4, 1)],
+        [Some(true), Some(true), Some(false), None]
+    );
+    assert_eq!((notes.loss(volume, 3), notes.loss(volume, 4)), (Some(Loss::Deleted), None));
+    catalog.remove(ExportId(1)).await.unwrap();
+    drop((catalog, notes));
+
+    let notes = Catalog::open(&path).unwrap().notes();
+    assert_eq!(
+        (notes.intended(volume, 3, &[3; 32]), notes.loss(volume, 3)),
+        (None, None),
+        "deleted with the export"
+    );
+}
+
+#[tokio::test]
+async fn a_catalog_without_notes_allows_for_one_manifest_of_the_version_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    let volume = resume(7, 0).volume;
+    catalog.create(record(1, "a"), Some(resume(7, 0))).await.unwrap();
+    drop(catalog);
+    let database = Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.delete_table(INTENTS).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+
+    let catalog = Catalog::open(&path).unwrap();
+    let notes = catalog.notes();
+    let found = |number| notes.intended(volume, number, &[1; 32]);
+    assert_eq!([found(7), found(8), found(9)], [None, Some(true), None]);
+    notes.is_current(volume);
+    assert_eq!(found(8), None, "the store had nothing newer");
+    drop((catalog, notes));
+    assert_eq!(Catalog::open(&path).unwrap().notes().intended(volume, 8, &[1; 32]), None);
+}

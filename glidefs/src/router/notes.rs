@@ -1,0 +1,189 @@
+//! The notes of the store's writers, kept in the catalog.
+//!
+//! Owns the way there, what of the notes is in memory, and how a loss is encoded. Does not own what a note means
+//! (`store::volume`). Invariant: memory never has a note that is not on disk.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::catalog::{Change, Message, Waiting};
+use super::record::{DecodeError, decode_json, encode_json};
+use crate::store::VolumeId;
+use crate::store::volume::{Divergence, Fence, Intents, Loss, ManifestHash, Notes};
+use crate::units::Seq;
+
+/// Notes in the catalog.
+#[derive(Clone, Debug)]
+pub(super) struct CatalogNotes {
+    changes: mpsc::Sender<Message>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+/// What is on disk.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub intents: Intents,
+    /// By volume and epoch.
+    pub losses: HashMap<(VolumeId, u64), Loss>,
+}
+
+impl CatalogNotes {
+    pub fn new(changes: mpsc::Sender<Message>, memory: Memory) -> Self {
+        Self { changes, memory: Arc::new(Mutex::new(memory)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        // Maps are whole between their own calls.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `change` written, and then `known` to memory.
+    fn write(
+        &self,
+        change: Change,
+        known: impl FnOnce(&mut Memory) + Send + 'static,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        let notes = self.clone();
+        async move {
+            let closed = || io::Error::other("the catalog is closed: the daemon is stopping");
+            let (done, answer) = oneshot::channel();
+            notes.changes.send(Message::Change(Box::new(Waiting { change, done }))).map_err(|_| closed())?;
+            answer.await.map_err(|_| closed())?.map_err(io::Error::other)?;
+            known(&mut notes.lock());
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl Notes for CatalogNotes {
+    fn intend(
+        &self,
+        volume: VolumeId,
+        number: u64,
+        hash: ManifestHash,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        self.write(Change::Intend(volume, number, hash), move |memory| {
+            memory.intents.add(volume, number, hash);
+        })
+    }
+
+    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
+        self.lock().intents.find(volume, number, hash)
+    }
+
+    fn is_current(&self, volume: VolumeId) {
+        self.lock().intents.remove_any(volume);
+    }
+
+    fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
+        let loss = loss.clone();
+        self.write(Change::Lost(volume, epoch, loss.clone()), move |memory| {
+            memory.losses.insert((volume, epoch), loss);
+        })
+    }
+
+    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
+        self.lock().losses.get(&(volume, epoch)).cloned()
+    }
+}
+
+/// A loss as it is in the catalog.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum LossRecord {
+    Fenced {
+        epoch: u64,
+        writer: String,
+    },
+    Deleted,
+    Diverged {
+        number: u64,
+        cut: u64,
+        found_number: u64,
+        found_cut: u64,
+        found_unix_millis: u64,
+        found_epoch: u64,
+        found_writer: String,
+    },
+}
+
+/// The bytes of a loss.
+pub(super) fn encode_loss(loss: &Loss) -> Result<Vec<u8>, serde_json::Error> {
+    encode_json(&match loss {
+        Loss::Fenced(Fence { epoch, writer }) => {
+            LossRecord::Fenced { epoch: *epoch, writer: writer.to_string() }
+        }
+        Loss::Deleted => LossRecord::Deleted,
+        Loss::Diverged(divergence) => {
+            let Divergence { number, cut, found_number, found_cut, found_unix_millis, found } = **divergence;
+            LossRecord::Diverged {
+                number,
+                cut: cut.0,
+                found_number,
+                found_cut: found_cut.0,
+                found_unix_millis,
+                found_epoch: found.epoch,
+                found_writer: found.writer.to_string(),
+            }
+        }
+    })
+}
+
+/// Reads what [`encode_loss`] wrote.
+pub(super) fn decode_loss(bytes: &[u8]) -> Result<Loss, DecodeError> {
+    Ok(match decode_json(bytes)? {
+        LossRecord::Fenced { epoch, writer } => Loss::Fenced(Fence { epoch, writer: writer.parse()? }),
+        LossRecord::Deleted => Loss::Deleted,
+        LossRecord::Diverged {
+            number,
+            cut,
+            found_number,
+            found_cut,
+            found_unix_millis,
+            found_epoch,
+            found_writer,
+        } => Loss::Diverged(Box::new(Divergence {
+            number,
+            cut: Seq(cut),
+            found_number,
+            found_cut: Seq(found_cut),
+            found_unix_millis,
+            found: Fence { epoch: found_epoch, writer: found_writer.parse()? },
+        })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::WriterId;
+
+    #[test]
+    fn a_loss_reads_back_as_it_was_written() {
+        let found = Fence { epoch: 3, writer: WriterId([9; 16]) };
+        let divergence = Divergence {
+            number: 7,
+            cut: Seq(70),
+            found_number: 12,
+            found_cut: Seq(99),
+            found_unix_millis: 1_700_000_000_000,
+            found,
+        };
+        for loss in [Loss::Fenced(found), Loss::Deleted, Loss::Diverged(Box::new(divergence))] {
+            let bytes = encode_loss(&loss).unwrap();
+            assert_eq!(decode_loss(&bytes).unwrap(), loss);
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 4;
+                assert!(decode_loss(&changed).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a writer writes down outside the store, so that a restart does not make the writer forget.
+//!
+//! Owns which manifests this host meant to create, and why a volume was lost. Does not own where that is kept (the catalog, in
+//! the daemon). Invariant: a manifest is noted before the store is asked to create the manifest, so one that is in the store
+//! under the name of this writer and was never noted was made by a copy of this host.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::Fence;
+use crate::store::ids::VolumeId;
+use crate::units::Seq;
+
+/// BLAKE3 of a manifest as it is in the store.
+pub type ManifestHash = [u8; 32];
+
+/// Why a volume cannot be written by this writer any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Another writer has the volume.
+    Fenced(Fence),
+    /// The volume was deleted from the store.
+    Deleted,
+    /// The store has another history of the volume than this host.
+    Diverged(Box<Divergence>),
+}
+
+/// What both sides have of a volume with two histories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Number of the newest manifest this host knows.
+    pub number: u64,
+    /// Everything up to here is in that manifest.
+    pub cut: Seq,
+    /// Number of the newest manifest in the store.
+    pub found_number: u64,
+    /// Up to where that one has everything.
+    pub found_cut: Seq,
+    /// When that one was made, by the clock of its writer, milliseconds since 1970-01-01 UTC.
+    pub found_unix_millis: u64,
+    /// Who made that one.
+    pub found: Fence,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, cut, found_number, found_cut, found_unix_millis, found } = self;
+        let made = i64::try_from(*found_unix_millis).ok().and_then(chrono::DateTime::from_timestamp_millis);
+        let made = made.unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+        write!(
+            f,
+            "this host goes on from manifest {number} with sequence numbers up to {}; the newest manifest in the store is \
+             {found_number} with sequence numbers up to {}, made {made} by {found}",
+            cut.0, found_cut.0
+        )
+    }
+}
+
+/// Where a writer keeps notes. Futures return when the note is on disk.
+pub trait Notes: Send + Sync + fmt::Debug {
+    /// Notes that the store is about to be asked to create manifest `number` with that hash. Notes on numbers below
+    /// `number - 1` may be dropped.
+    fn intend(&self, volume: VolumeId, number: u64, hash: ManifestHash)
+    -> BoxFuture<'static, io::Result<()>>;
+
+    /// Whether manifest `number` with that hash was noted; `None` when no manifest of that number was.
+    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool>;
+
+    /// Takes note that the newest manifest of the volume is the one that this writer knows.
+    fn is_current(&self, _volume: VolumeId) {}
+
+    /// Notes why this writer lost a volume of which it had `epoch`.
+    fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>>;
+
+    /// Why this writer lost `epoch` of a volume, if that was noted.
+    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss>;
+}
+
+/// The manifests that were noted, in memory.
+#[derive(Debug, Default)]
+pub struct Intents(HashMap<VolumeId, Vec<(u64, Option<ManifestHash>)>>);
+
+impl Intents {
+    /// Adds a note, and drops those that no restart can need.
+    pub fn add(&mut self, volume: VolumeId, number: u64, hash: ManifestHash) {
+        let noted = self.0.entry(volume).or_default();
+        noted.retain(|(other, _)| other.saturating_add(1) >= number);
+        noted.push((number, Some(hash)));
+    }
+
+    /// Counts any manifest `number` as noted: a version of this program that took no notes may have created one.
+    pub fn add_any(&mut self, volume: VolumeId, number: u64) {
+        self.0.entry(volume).or_default().push((number, None));
+    }
+
+    /// Takes back what [`Self::add_any`] said.
+    pub fn remove_any(&mut self, volume: VolumeId) {
+        if let Some(noted) = self.0.get_mut(&volume) {
+            noted.retain(|(_, hash)| hash.is_some());
+        }
+    }
+
+    /// Drops all notes on a volume.
+    pub fn remove(&mut self, volume: VolumeId) {
+        self.0.remove(&volume);
+    }
+
+    /// See [`Notes::intended`].
+    pub fn find(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
+        let mut found = None;
+        for (_, noted) in self.0.get(&volume)?.iter().filter(|(other, _)| *other == number) {
+            if noted.as_ref().is_none_or(|noted| noted == hash) {
+                return Some(true);
+            }
+            found = Some(false);
+        }
+        found
+    }
+}
+
+/// Notes that a process keeps to itself: enough for one that never resumes a volume.
+#[derive(Debug, Default)]
+pub struct NotesInMemory(Mutex<(Intents, Losses)>);
+
+/// Volumes that were lost, by epoch.
+type Losses = HashMap<(VolumeId, u64), Loss>;
+
+impl NotesInMemory {
+    fn lock(&self) -> MutexGuard<'_, (Intents, Losses)> {
+        // A map is whole between its own calls.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Notes for NotesInMemory {
+    fn intend(
+        &self,
+        volume: VolumeId,
+        number: u64,
+        hash: ManifestHash,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        self.lock().0.add(volume, number, hash);
+        async { Ok(()) }.boxed()
+    }
+
+    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
+        self.lock().0.find(volume, number, hash)
+    }
+
+    fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
+        self.lock().1.insert((volume, epoch), loss.clone());
+        async { Ok(()) }.boxed()
+    }
+
+    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
+        self.lock().1.get(&(volume, epoch)).cloned()
+    }
+}
