@@ -34,6 +34,8 @@ pub struct Driver {
     pub cache: Cache,
     keeper: Keeper,
     shard: Shard<Request>,
+    /// Whether the host is down, so that nothing ends any more.
+    is_down: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
 impl Driver {
@@ -42,7 +44,16 @@ impl Driver {
         let shard = cache.shard(0, Arc::new(ShardStats::default()));
         let mut keeper = cache.keeper();
         while keeper.step() {}
-        Self { cache, keeper, shard }
+        Self { cache, keeper, shard, is_down: None }
+    }
+
+    /// Lets requests fail that are under way when the host goes down.
+    pub fn ends_when(&mut self, is_down: impl Fn() -> bool + Send + 'static) {
+        self.is_down = Some(Box::new(is_down));
+    }
+
+    fn is_down(&self) -> bool {
+        self.is_down.as_ref().is_some_and(|is_down| is_down())
     }
 
     /// Does all that there is to do in the background.
@@ -52,7 +63,7 @@ impl Driver {
 
     /// Ends as kill -9 does. Who else has the cache must have been told to end.
     pub fn kill(self) {
-        let Self { cache, keeper, shard } = self;
+        let Self { cache, keeper, shard, .. } = self;
         drop((keeper, shard));
         let deadline = Instant::now() + PATIENCE;
         // Cuts under way end with their tasks.
@@ -69,12 +80,24 @@ impl Driver {
         range: SectorRange,
         data: Option<&[u8]>,
     ) -> Result<(), IoError> {
+        self.write_as(volume, range, data, false)
+    }
+
+    /// As [`Self::write`], with FUA if `through` says so.
+    pub fn write_as(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        data: Option<&[u8]>,
+        through: bool,
+    ) -> Result<(), IoError> {
         let bytes = data.map_or(0, <[u8]>::len);
         let deadline = Instant::now() + PATIENCE;
         let reservation = loop {
             match self.shard.admit(bytes) {
                 Admission::Accept(reservation) => break reservation,
                 Admission::Full => panic!("full"),
+                Admission::Delay(_) | Admission::Wait if self.is_down() => return Err(IoError::Write),
                 Admission::Delay(_) | Admission::Wait => {
                     assert!(Instant::now() < deadline, "no room: {:?}", self.cache.stats());
                     if !self.keeper.step() {
@@ -86,9 +109,9 @@ impl Driver {
         if let Some(data) = data {
             let mut buffer = data.to_vec();
             buffer.resize(bytes.next_multiple_of(FRAME_BYTES), 0xEE);
-            self.shard.write(volume, range, false, reservation, Request { buffer });
+            self.shard.write(volume, range, through, reservation, Request { buffer });
         } else {
-            self.shard.zero(volume, range, false, reservation, Request { buffer: Vec::new() });
+            self.shard.zero(volume, range, through, reservation, Request { buffer: Vec::new() });
         }
         self.settle().1
     }
@@ -138,7 +161,12 @@ impl Driver {
             if self.shard.idle() {
                 return completed.pop().unwrap();
             }
+            if self.is_down() {
+                return (Request { buffer: Vec::new() }, Err(IoError::Write));
+            }
             assert!(Instant::now() < deadline, "requests never came back: {:?}", self.shard);
+            // The store is waited for.
+            std::thread::yield_now();
         }
     }
 }

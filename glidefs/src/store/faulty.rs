@@ -195,7 +195,8 @@ fn status(status: u16, message: &str) -> Error {
     generic(HttpErrorKind::Unknown, Answer { status, message: message.into(), retry_after: None })
 }
 
-fn cut() -> Error {
+/// The connection was cut.
+pub(super) fn cut() -> Error {
     generic(HttpErrorKind::Interrupted, io::Error::from(io::ErrorKind::ConnectionReset))
 }
 

@@ -25,6 +25,8 @@ use object_store::{
 use tokio::sync::Notify;
 
 use super::clock::StoreClock;
+use super::faulty::{Seeded, cut};
+use super::ids::Entropy;
 
 /// A clock that stands still until it is turned.
 #[derive(Debug)]
@@ -81,6 +83,12 @@ pub struct ScriptedStore {
     paused: Notify,
     /// Ends its waiting.
     resumed: Notify,
+    /// How many of a thousand creations are on their way for longer than anybody waits.
+    late_per_mille: AtomicU64,
+    /// All creations of objects with this in their key are late.
+    late_key: Mutex<Option<&'static str>>,
+    chance: Seeded,
+    late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
 }
 
 impl fmt::Display for ScriptedStore {
@@ -100,10 +108,28 @@ enum Fate {
 impl ScriptedStore {
     /// An empty store.
     pub fn new(clock: Arc<ManualClock>) -> Arc<Self> {
+        Self::over(Arc::default(), clock, Arc::default(), 0)
+    }
+
+    /// The same objects, by a way of its own: what becomes of requests there has no effect on those here.
+    pub fn another_way(&self, seed: u64) -> Arc<Self> {
+        Self::over(self.inner.clone(), self.clock.clone(), self.created_millis.clone(), seed)
+    }
+
+    fn over(
+        inner: Arc<InMemory>,
+        clock: Arc<ManualClock>,
+        created_millis: Arc<Mutex<HashMap<Path, u64>>>,
+        seed: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            inner: Arc::default(),
+            inner,
             clock,
-            created_millis: Arc::default(),
+            created_millis,
+            late_per_mille: AtomicU64::new(0),
+            late_key: Mutex::default(),
+            chance: Seeded::new(seed),
+            late: Mutex::default(),
             left: AtomicU64::new(FOREVER),
             beyond: AtomicU64::new(0),
             last_arrives: AtomicU64::new(0),
@@ -144,6 +170,35 @@ impl ScriptedStore {
     /// Lets the creation that waits go on.
     pub fn resume(&self) {
         self.resumed.notify_one();
+    }
+
+    /// Lets so many of a thousand creations arrive only with [`Self::arrive`], long after the connection was cut.
+    pub fn delay_some(&self, per_mille: u64) {
+        self.late_per_mille.store(per_mille, SeqCst);
+    }
+
+    /// As [`Self::delay_some`], every creation of an object whose key contains `text`; `None`: no more.
+    pub fn delay_every(&self, text: Option<&'static str>) {
+        *lock(&self.late_key) = text;
+    }
+
+    fn is_late(&self, location: &Path) -> bool {
+        let rate = self.late_per_mille.load(SeqCst);
+        let named = lock(&self.late_key).is_some_and(|text| location.as_ref().contains(text));
+        named || rate > 0 && self.chance.next_u64() % 1000 < rate
+    }
+
+    /// Lets all creations arrive that are on their way. How many are carried out now.
+    pub async fn arrive(&self) -> usize {
+        let late = std::mem::take(&mut *lock(&self.late));
+        let mut arrived = 0;
+        for (location, payload, opts) in late {
+            if self.inner.put_opts(&location, payload, opts).await.is_ok() {
+                lock(&self.created_millis).insert(location, self.clock.unix_millis());
+                arrived += 1;
+            }
+        }
+        arrived
     }
 
     /// Answers so many requests, and no more. With `last_arrives` the next one has its effect, but no answer.
@@ -225,6 +280,10 @@ impl ObjectStore for ScriptedStore {
         let fate = self.fate();
         if fate == Fate::NotArriving {
             return Err(ended());
+        }
+        if fate == Fate::Answered && self.is_late(location) {
+            lock(&self.late).push((location.clone(), payload, opts));
+            return Err(cut());
         }
         let pauses = lock(&self.pause).take_if(|text| location.as_ref().contains(*text)).is_some();
         if pauses {

@@ -1,9 +1,10 @@
 //! Hosts that share a store: each with a cache directory that outlives its daemons.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -18,8 +19,9 @@ use crate::router::tests::fake::{Kernel, drop_last};
 use crate::router::{Catalog, Devices, Router, RouterOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
-use crate::store::volume::{Volumes, VolumesOptions};
-use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions};
+use crate::store::volume::{StatePoint, Volumes, VolumesOptions};
+use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions, WriterId};
+use crate::units::SectorRange;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
@@ -30,17 +32,23 @@ pub struct World {
     pub faults: Arc<Faults>,
     pub runtime: Runtime,
     pub objects: Arc<ScriptedStore>,
+    /// How often each fault happens when the store is there.
+    per_mille: u64,
     /// No two daemons make the same random numbers.
     daemons: AtomicU64,
 }
 
 /// One host.
 pub struct Host {
+    /// A way to the store of its own.
+    apart: Option<Arc<ScriptedStore>>,
     /// With the disk of the log. The catalog, which synchronizes what it is told, and the clean cache, which may lose
     /// everything, are in a directory.
     computer: Shared,
     directory: tempfile::TempDir,
     kernel: Arc<Kernel>,
+    /// How often the computer was started.
+    boots: u64,
     daemon: Option<Daemon>,
 }
 
@@ -63,18 +71,58 @@ impl World {
             objects: ScriptedStore::new(Arc::clone(&clock)),
             clock,
             faults,
+            per_mille,
             runtime: runtime.unwrap(),
             daemons: AtomicU64::new(seed << 20),
         }
+    }
+
+    /// Lets every request fail from now on.
+    pub fn store_goes_away(&self) {
+        self.faults.set(Fault::ServerError, 1000);
+    }
+
+    /// Ends that, after so many milliseconds.
+    pub fn store_comes_back_in(&self, millis: u64) {
+        let (faults, per_mille) = (Arc::clone(&self.faults), self.per_mille);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            faults.set(Fault::ServerError, per_mille);
+        });
+    }
+
+    /// Ends that now.
+    pub fn store_comes_back(&self) {
+        self.faults.set(Fault::ServerError, self.per_mille);
+    }
+
+    /// Lets no request fail any more.
+    pub fn calm(&mut self) {
+        self.per_mille = 0;
+        self.faults.set_all(&Fault::ALL, 0);
+    }
+
+    /// What the store holds of an export, or of a snapshot, as bytes. Nobody is taken anything away. `None`: nothing.
+    pub fn image(&self, name: &str, snapshot: Option<&str>) -> Option<Bytes> {
+        let objects = self.objects.another_way(0);
+        let volumes =
+            Volumes::new(self.store(&objects, &Faults::new(0)), VolumesOptions::new(WriterId([0; 16])));
+        self.runtime.block_on(async {
+            let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
+            let snapshot = snapshot.map(|name| name.parse().unwrap());
+            let view = volumes.view(&StatePoint { volume, snapshot }).await.unwrap();
+            let whole = SectorRange::new(0, view.manifest().size_sectors).unwrap();
+            Some(view.read(whole).await.unwrap())
+        })
     }
 
     fn seed(&self) -> u64 {
         self.daemons.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn store(&self) -> Store {
+    fn store(&self, objects: &Arc<ScriptedStore>, faults: &Arc<Faults>) -> Store {
         let seed = self.seed();
-        let faulty = FaultyStore::new(Arc::clone(&self.objects) as _, Arc::clone(&self.faults));
+        let faulty = FaultyStore::new(Arc::clone(objects) as _, Arc::clone(faults));
         let retry = RetryPolicy {
             try_time_max: Duration::from_millis(200),
             pause_first_max: Duration::from_millis(2),
@@ -88,26 +136,31 @@ impl World {
 
 impl Host {
     pub fn new(world: &World) -> Self {
-        Self::begun(world, true)
+        Self::begun(world, None, true)
+    }
+
+    /// A host with a way to the store of its own.
+    pub fn apart(world: &World) -> Self {
+        Self::begun(world, Some(world.objects.another_way(world.seed())), true)
     }
 
     /// A host whose first daemon has no store.
     pub fn without_store(world: &World) -> Self {
-        Self::begun(world, false)
+        Self::begun(world, None, false)
     }
 
-    fn begun(world: &World, has_store: bool) -> Self {
+    fn begun(world: &World, apart: Option<Arc<ScriptedStore>>, has_store: bool) -> Self {
         let kernel = Kernel::default();
         *kernel.lists.lock().unwrap() = true;
         let directory = tempfile::tempdir().unwrap();
         let machine = Machine::new(Rng::new(world.seed()));
         let computer = Arc::new(Mutex::new(machine));
-        let mut host = Self { computer, directory, kernel: Arc::new(kernel), daemon: None };
+        let mut host = Self { apart, computer, directory, kernel: Arc::new(kernel), boots: 1, daemon: None };
         host.start(world, has_store);
         host
     }
 
-    fn start(&mut self, world: &World, has_store: bool) {
+    fn start(&mut self, world: &World, has_store: bool) -> Vec<Crash> {
         let catalog = Catalog::open(&self.directory.path().join("catalog.redb")).unwrap();
         let options = Options {
             size_bytes: SEGMENTS * SEGMENT_BYTES,
@@ -115,9 +168,22 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
         };
-        let known = Known { exports: catalog.known(), book: Arc::new(catalog.book()) };
-        let disk = Arc::new(FakeDisk::new(&self.computer));
-        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        let mut crashes = Vec::new();
+        let cache = loop {
+            let known = Known { exports: catalog.known(), book: Arc::new(catalog.book()) };
+            let disk = Arc::new(FakeDisk::new(&self.computer));
+            let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
+            let mut machine = machine(&self.computer);
+            match opened {
+                Ok((cache, _)) if !machine.dead() => {
+                    machine.calm();
+                    break cache;
+                }
+                Err(error) if !machine.dead() => panic!("the cache does not open: {error}, {error:?}"),
+                // The lock of the dead process means nothing after the reboot.
+                _ => crashes.extend(machine.reboot()),
+            }
+        };
         let clean = CleanOptions {
             directory: Some(self.directory.path().to_owned()),
             memory_bytes_max: 4 << 20,
@@ -129,7 +195,8 @@ impl Host {
             clean: Some(world.runtime.block_on(CleanCache::open(clean)).unwrap()),
             ..VolumesOptions::new(cache.writer())
         };
-        let volumes = Volumes::new(world.store(), options);
+        let objects = self.apart.as_ref().unwrap_or(&world.objects);
+        let volumes = Volumes::new(world.store(objects, &world.faults), options);
         let link = cache.link(world.runtime.handle().clone());
         let triggers = Triggers {
             size_bytes: 1 << 20,
@@ -146,13 +213,17 @@ impl Host {
             queues_default: 1,
             queue_depth_default: 64,
             parallel_max: 8,
-            boot_id: "boot".into(),
+            boot_id: format!("boot {}", self.boots),
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
         let router =
             Router::new(catalog, devices, Arc::new(DaemonVolumes::new(cache.clone(), side)), options);
         world.runtime.block_on(router.start());
-        self.daemon = Some(Daemon { router, driver: Driver::new(cache), stop });
+        let mut driver = Driver::new(cache);
+        let computer = Arc::clone(&self.computer);
+        driver.ends_when(move || machine(&computer).dead());
+        self.daemon = Some(Daemon { router, driver, stop });
+        crashes
     }
 
     /// kill -9, and another daemon.
@@ -162,11 +233,36 @@ impl Host {
 
     /// A crash, and another daemon.
     pub fn crash(&mut self, world: &World, crash: Crash) {
+        self.go_down(crash);
+        self.come_up(world);
+    }
+
+    /// A crash, unless there was one just now. Which one it was.
+    pub fn go_down(&mut self, crash: Crash) -> Crash {
         // What the daemon still does has no effect.
         machine(&self.computer).crash_now(crash);
         self.lose();
-        machine(&self.computer).reboot();
-        self.start(world, true);
+        let crash = machine(&self.computer).reboot().unwrap_or(crash);
+        if crash == Crash::PowerCut {
+            self.boots += 1;
+            self.kernel.devices().clear();
+        }
+        crash
+    }
+
+    /// Another daemon, after as many crashes as there are while it opens the cache.
+    pub fn come_up(&mut self, world: &World) -> Vec<Crash> {
+        self.start(world, true)
+    }
+
+    /// The way to the store of a host that was made with [`Self::apart`].
+    pub fn objects(&self) -> &Arc<ScriptedStore> {
+        self.apart.as_ref().unwrap()
+    }
+
+    /// The computer, with its disk and what fails of it.
+    pub fn machine(&self) -> MutexGuard<'_, Machine> {
+        machine(&self.computer)
     }
 
     /// kill -9, and nothing after it.

@@ -6,3 +6,4 @@ mod model;
 mod operations;
 mod prefixes;
 mod sim;
+mod twin;

@@ -1,12 +1,17 @@
-//! What hosts read, against a model of what they wrote, through every way a state can go: the log, the store, snapshots,
-//! forks, rollbacks, other hosts, kills and garbage collection, with a store that fails.
+//! What hosts read and what the store holds, against a model of what was written, through every way a state can go: the log,
+//! the store, snapshots, forks, rollbacks, other hosts, kills, power cuts and garbage collection, on disks and with a store that
+//! fail.
 //!
-//! The oracle: a host reads what it acknowledged, whatever happened to its daemon, and what it acknowledged before the last
-//! FLUSH when it has lost power; a host that takes an export over reads a state the export had, not older than the last
-//! completed flush; snapshots and forks read what they were made of.
+//! A history is a few hundred random steps with two hosts and one store. `twin` is the oracle for both images; `faults` has the
+//! steps in which hosts, disks and the store fail.
+//!
+//! `GLIDEFS_HISTORIES` sets how many histories there are. `GLIDEFS_HISTORY_SEED` runs the one with that seed; its steps are the
+//! same again, but not which requests of the store's come first.
+
+mod faults;
+mod histories;
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -14,10 +19,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::host::{Host, World};
 use super::sim::faults::Crash;
+use super::twin::{Content, Twin};
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
 use crate::cache::{Durability, IoError};
 use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
-use crate::store::faulty::Fault;
 use crate::store::gc::GcOptions;
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -28,98 +33,11 @@ const SECTORS: u64 = 4096;
 const READ_SECTORS: u64 = 256;
 /// How often something is asked for of a store that fails.
 const ASKS_MAX: usize = 20;
+/// How many of a thousand creations arrive late.
+const LATE_PER_MILLE: u64 = 10;
 
-/// The number of the write that each sector holds; 0 is zeroes.
-type Content = Vec<u64>;
-
-/// What becomes of an export on its host.
-enum Change {
-    /// A write was acknowledged.
-    Write(SectorRange, u64),
-    /// Power was lost, and this was left.
-    PowerCut(Content),
-}
-
-/// An export as the model has it.
-struct Twin {
-    host: usize,
-    /// What the store had when the last flush completed.
-    flushed: Content,
-    /// What became of it since then, on its host.
-    since: Vec<Change>,
-    /// How much of that survives a loss of power.
-    durable: usize,
-    snapshots: BTreeMap<String, Content>,
-    /// Hosts that have lost the export and still list it.
-    lost: Vec<usize>,
-}
-
-impl Twin {
-    fn new(host: usize, content: Content) -> Self {
-        Self {
-            host,
-            flushed: content,
-            since: Vec::new(),
-            durable: 0,
-            snapshots: BTreeMap::new(),
-            lost: Vec::new(),
-        }
-    }
-
-    fn content(&self) -> Content {
-        self.states().last().unwrap()
-    }
-
-    /// Every state the store may have.
-    fn states(&self) -> impl Iterator<Item = Content> {
-        let mut content = self.flushed.clone();
-        let later = self.since.iter().map(move |change| {
-            match change {
-                Change::Write(range, number) => fill(&mut content, *range, *number),
-                Change::PowerCut(left) => content.clone_from(left),
-            }
-            content.clone()
-        });
-        std::iter::once(self.flushed.clone()).chain(later)
-    }
-
-    fn all_is_flushed(&mut self) {
-        self.is_in_store(self.content());
-    }
-
-    fn is_in_store(&mut self, content: Content) {
-        self.flushed = content;
-        self.since.clear();
-        self.durable = 0;
-    }
-
-    /// Takes note of what a loss of power has left, which may be missing writes since the last FLUSH. How many sectors are.
-    fn lose_power(&mut self, left: Content, name: &str) -> u64 {
-        let flushed = self.states().nth(self.durable).unwrap();
-        let mut may_hold: Vec<Vec<u64>> = flushed.into_iter().map(|number| vec![number]).collect();
-        for change in &self.since[self.durable..] {
-            let Change::Write(range, number) = change else { unreachable!("what was left was durable") };
-            for sector in range.start()..range.end() {
-                may_hold[sector as usize].push(*number);
-            }
-        }
-        let mut lost = 0;
-        for (sector, (number, may_hold)) in left.iter().zip(&may_hold).enumerate() {
-            assert!(
-                may_hold.contains(number),
-                "{name}: sector {sector} holds {number}, not one of {may_hold:?}"
-            );
-            lost += u64::from(Some(number) != may_hold.last());
-        }
-        self.since.push(Change::PowerCut(left));
-        self.durable = self.since.len();
-        lost
-    }
-}
-
-fn fill(content: &mut Content, range: SectorRange, number: u64) {
-    content[range.start() as usize..range.end() as usize].fill(number);
-}
+/// How often each thing happened.
+pub type Tally = BTreeMap<&'static str, u64>;
 
 struct Run {
     world: World,
@@ -128,7 +46,9 @@ struct Run {
     random: SmallRng,
     numbers: u64,
     names: u64,
-    counts: BTreeMap<&'static str, u64>,
+    tally: Tally,
+    /// The host whose disk fails, or that is about to crash.
+    failing: Option<usize>,
 }
 
 fn export_name(name: &str) -> ExportName {
@@ -138,13 +58,29 @@ fn export_name(name: &str) -> ExportName {
 impl Run {
     fn new(seed: u64) -> Self {
         let world = World::new(seed, 4);
-        let hosts = (0..HOSTS).map(|_| Host::new(&world)).collect();
+        let hosts: Vec<Host> = (0..HOSTS).map(|_| Host::apart(&world)).collect();
+        for host in &hosts {
+            host.objects().delay_some(LATE_PER_MILLE);
+        }
         let random = SmallRng::seed_from_u64(seed);
-        Self { world, hosts, twins: BTreeMap::new(), random, numbers: 0, names: 0, counts: BTreeMap::new() }
+        Self {
+            world,
+            hosts,
+            twins: BTreeMap::new(),
+            random,
+            numbers: 0,
+            names: 0,
+            tally: Tally::default(),
+            failing: None,
+        }
     }
 
     fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+        self.add(what, 1);
+    }
+
+    fn add(&mut self, what: &'static str, times: u64) {
+        *self.tally.entry(what).or_default() += times;
     }
 
     /// Asks until it is done. What failed before may have been done all the same.
@@ -169,12 +105,18 @@ impl Run {
         self.twins.keys().nth(at).cloned()
     }
 
-    fn create(&mut self, source: Source, name: &str, host: usize) {
+    fn names_on(&self, host: usize) -> Vec<String> {
+        self.twins.iter().filter(|(_, twin)| twin.host == host).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Opens or makes an export; one of three waits for the store with each FLUSH. Whether this one does.
+    fn create(&mut self, source: Source, name: &str, host: usize) -> bool {
         let router = self.hosts[host].router();
+        let waits_for_store = self.random.random_bool(0.3);
         let request = CreateExport {
             name: export_name(name),
             source: source.clone(),
-            durability: Durability::Local,
+            durability: if waits_for_store { Durability::Store } else { Durability::Local },
             queues: None,
             queue_depth: None,
         };
@@ -190,6 +132,7 @@ impl Run {
             }
             Err(error) => panic!("{error:?}"),
         }
+        waits_for_store
     }
 
     fn read(&mut self, name: &str, host: usize) -> Content {
@@ -206,10 +149,7 @@ impl Run {
                     Err(error) => panic!("reading {range:?} of {name} on host {host}: {error}"),
                 }
             };
-            for (sector, bytes) in (start..).zip(bytes.chunks_exact(SECTOR_BYTES as usize)) {
-                let number = number_of(bytes, sector);
-                content.push(number.unwrap_or_else(|| panic!("sector {sector} of {name} holds no write")));
-            }
+            content.extend(numbers(&bytes, start, name));
         }
         content
     }
@@ -217,18 +157,30 @@ impl Run {
     fn check(&mut self, name: &str) {
         let host = self.twins[name].host;
         let found = self.read(name, host);
-        same(&found, &self.twins[name].content(), name);
+        self.twins[name].judge_host(&found);
+    }
+
+    fn twin(&mut self, name: &str) -> &mut Twin {
+        self.twins.get_mut(name).unwrap()
     }
 
     /// Takes note of what the store has of an export, as a host sees it that has nothing else.
     fn seen(&mut self, from: &str, name: &str, host: usize) -> Content {
         let found = self.read(name, host);
-        let states = self.twins[from].states();
-        let flushed = self.twins[from].flushed.clone();
-        if !states.into_iter().any(|state| state == found) {
-            same(&found, &flushed, name);
-        }
+        self.twin(from).judge_store(&found);
         found
+    }
+
+    /// What the store holds, as an onlooker sees it.
+    fn image(&self, name: &str, snapshot: Option<&str>) -> Content {
+        let bytes = self.world.image(name, snapshot);
+        numbers(&bytes.unwrap_or_else(|| panic!("the store does not know {name}")), 0, name)
+    }
+
+    fn look_at_store(&mut self, name: &str) {
+        let found = self.image(name, None);
+        self.twin(name).judge_store(&found);
+        self.count("looks at the store");
     }
 
     fn step(&mut self) {
@@ -237,26 +189,24 @@ impl Run {
         };
         let host = self.twins[&name].host;
         match self.random.random_range(0..1000) {
-            0..680 => self.write(&name),
-            680..750 => {
-                let volume = self.hosts[host].volume(&name);
-                self.hosts[host].driver().flush(&volume).unwrap();
-                let twin = self.twins.get_mut(&name).unwrap();
-                twin.durable = twin.since.len();
-            }
-            750..800 => self.flush_to_store(&name),
-            800..830 => self.snapshot(&name),
-            830..860 => self.fork(&name),
-            860..885 => self.rollback(&name),
-            885..910 => self.open_elsewhere(&name),
-            910..930 => self.delete(&name),
-            930..945 => self.use_lost(&name),
-            945..958 => {
-                self.hosts[host].restart(&self.world);
-                self.count("restarts");
-            }
-            958..971 => self.lose_power(host),
-            971..984 => self.collect(),
+            0..620 => self.write(&name),
+            620..690 => self.flush(&name),
+            690..740 => self.flush_to_store(&name),
+            740..765 => self.snapshot(&name),
+            765..790 => self.fork(&name),
+            790..810 => self.rollback(&name),
+            810..835 => self.open_elsewhere(&name),
+            835..850 => self.delete(&name),
+            850..865 => self.use_lost(&name),
+            865..875 => self.detach(&name),
+            875..890 => self.look_at_store(&name),
+            890..900 => self.collect(),
+            900..910 => self.let_late_ones_arrive(),
+            910..925 => self.crash(host, Crash::Kill),
+            925..935 => self.crash(host, Crash::PowerCut),
+            935..960 => self.crash_amid(host),
+            960..975 => self.fail_disk(host),
+            975..985 => self.outage(),
             _ => self.check(&name),
         }
     }
@@ -266,8 +216,15 @@ impl Run {
             return;
         }
         let (name, host) = (self.new_name(), self.random.random_range(0..HOSTS));
-        self.create(Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap()), &name, host);
-        self.twins.insert(name, Twin::new(host, vec![0; SECTORS as usize]));
+        let blank = Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap());
+        let waits_for_store = self.create(blank, &name, host);
+        self.adopt(&name, host, vec![0; SECTORS as usize], waits_for_store);
+    }
+
+    fn adopt(&mut self, name: &str, host: usize, content: Content, waits_for_store: bool) {
+        let mut twin = Twin::new(name, host, content);
+        twin.waits_for_store = waits_for_store;
+        self.twins.insert(name.to_owned(), twin);
     }
 
     fn new_name(&mut self) -> String {
@@ -287,23 +244,67 @@ impl Run {
             let range = self.range();
             self.numbers += 1;
             let number = if self.random.random_bool(0.1) { 0 } else { self.numbers };
-            self.write_at(name, host, range, number).unwrap();
-            self.twins.get_mut(name).unwrap().since.push(Change::Write(range, number));
+            // FUA that waits for the store is tried by FLUSH.
+            let through = !self.twins[name].waits_for_store && self.random.random_bool(0.05);
+            let written = self.write_at(name, host, range, number, through);
+            let explained =
+                self.failing == Some(host) && matches!(written, Err(IoError::Write | IoError::Sync));
+            assert!(written.is_ok() || explained, "writing {range:?} of {name} on host {host}: {written:?}");
+            self.twin(name).wrote(range, number, written.is_ok(), through);
+            self.count(if written.is_ok() { "writes" } else { "writes that failed" });
         }
     }
 
-    fn write_at(&mut self, name: &str, host: usize, range: SectorRange, number: u64) -> Result<(), IoError> {
+    fn write_at(
+        &mut self,
+        name: &str,
+        host: usize,
+        range: SectorRange,
+        number: u64,
+        through: bool,
+    ) -> Result<(), IoError> {
         let volume = self.hosts[host].volume(name);
         let data: Vec<u8> =
             (range.start()..range.end()).flat_map(|sector| bytes_of(number, sector)).collect();
-        self.hosts[host].driver().write(&volume, range, (number != 0).then_some(&data[..]))
+        self.hosts[host].driver().write_as(&volume, range, (number != 0).then_some(&data[..]), through)
+    }
+
+    /// A FLUSH, which waits for the store where the export wants that.
+    fn flush(&mut self, name: &str) {
+        let host = self.twins[name].host;
+        let (volume, position) = (self.hosts[host].volume(name), self.twins[name].position());
+        let flushed = self.hosts[host].driver().flush(&volume);
+        let explained = self.failing == Some(host) && matches!(flushed, Err(IoError::Write | IoError::Sync));
+        assert!(flushed.is_ok() || explained, "FLUSH of {name} on host {host}: {flushed:?}");
+        let twin = self.twin(name);
+        match (flushed, twin.waits_for_store) {
+            (Err(_), _) => self.count("FLUSHes that failed"),
+            (Ok(()), false) => {
+                twin.synced(position);
+                self.count("FLUSHes");
+            }
+            (Ok(()), true) => {
+                twin.stored(position);
+                self.look_at_store(name);
+                self.count("FLUSHes that waited for the store");
+            }
+        }
     }
 
     fn flush_to_store(&mut self, name: &str) {
         let router = self.hosts[self.twins[name].host].router();
+        let position = self.twins[name].position();
         self.insist(|| router.flush(name)).unwrap();
-        self.twins.get_mut(name).unwrap().all_is_flushed();
-        self.count("flushes");
+        self.twin(name).stored(position);
+        self.count("flushes to the store");
+    }
+
+    fn detach(&mut self, name: &str) {
+        let router = self.hosts[self.twins[name].host].router();
+        self.insist(|| router.detach(name)).unwrap();
+        self.insist(|| router.attach(name)).unwrap();
+        self.check(name);
+        self.count("detachments");
     }
 
     fn snapshot(&mut self, name: &str) {
@@ -319,9 +320,11 @@ impl Run {
             Err(RouterError::Store { source: VolumeError::SnapshotExists { .. }, .. }) if asks > 1 => {}
             Err(error) => panic!("{error:?}"),
         }
-        let twin = self.twins.get_mut(name).unwrap();
-        twin.all_is_flushed();
-        twin.snapshots.insert(snapshot, twin.flushed.clone());
+        let held = self.image(name, Some(&snapshot));
+        let twin = self.twin(name);
+        twin.judge_newest(&held, &snapshot);
+        twin.stored(twin.position());
+        twin.snapshots.insert(snapshot, held);
         self.count("snapshots");
     }
 
@@ -342,14 +345,14 @@ impl Run {
             return;
         }
         let from = snapshot.as_ref().map(|(snapshot, _)| export_name(snapshot));
-        self.create(Source::Fork { of: export_name(of), snapshot: from }, &name, host);
-        let content = match snapshot {
-            Some((_, content)) => content,
-            None => self.seen(of, &name, host),
-        };
+        let source = Source::Fork { of: export_name(of), snapshot: from };
+        let waits_for_store = self.create(source, &name, host);
         let found = self.read(&name, host);
-        same(&found, &content, &name);
-        self.twins.insert(name, Twin::new(host, content));
+        match snapshot {
+            Some((_, content)) => Twin::new(&name, host, content).judge_host(&found),
+            None => self.twin(of).judge_store(&found),
+        }
+        self.adopt(&name, host, found, waits_for_store);
         self.count("forks");
     }
 
@@ -374,7 +377,7 @@ impl Run {
         }
         let router = self.hosts[self.twins[name].host].router();
         self.insist(|| router.attach(name)).unwrap();
-        self.twins.get_mut(name).unwrap().is_in_store(content);
+        self.twin(name).begins_with(content);
         self.check(name);
         self.count("rollbacks");
     }
@@ -384,11 +387,11 @@ impl Run {
         if self.twins[name].lost.contains(&host) {
             self.forget_lost(name, host);
         }
-        self.create(Source::Store, name, host);
+        let waits_for_store = self.create(Source::Store, name, host);
         let content = self.seen(name, name, host);
-        let twin = self.twins.get_mut(name).unwrap();
-        twin.is_in_store(content);
-        twin.host = host;
+        let twin = self.twin(name);
+        twin.begins_with(content);
+        (twin.host, twin.waits_for_store) = (host, waits_for_store);
         twin.lost.push(before);
         self.count("take-overs");
     }
@@ -398,7 +401,7 @@ impl Run {
         let Some(host) = self.twins[name].lost.first().copied() else { return };
         let range = self.range();
         self.numbers += 1;
-        if self.write_at(name, host, range, self.numbers).is_ok() {
+        if self.write_at(name, host, range, self.numbers, false).is_ok() {
             let router = self.hosts[host].router();
             let flushed = self.insist(|| router.flush(name));
             assert!(
@@ -408,7 +411,7 @@ impl Run {
             let volume = self.hosts[host].volume(name);
             assert!(volume.figures().dirty_bytes >= range.count() * SECTOR_BYTES, "it is kept");
         }
-        assert_eq!(self.write_at(name, host, range, self.numbers), Err(IoError::Fenced));
+        assert_eq!(self.write_at(name, host, range, self.numbers, false), Err(IoError::Fenced));
         self.forget_lost(name, host);
         self.check(name);
         self.count("fenced");
@@ -433,27 +436,17 @@ impl Run {
         self.count("deletions");
     }
 
-    fn lose_power(&mut self, host: usize) {
-        self.hosts[host].crash(&self.world, Crash::PowerCut);
-        let names: Vec<String> =
-            self.twins.iter().filter(|(_, twin)| twin.host == host).map(|(name, _)| name.clone()).collect();
-        for name in names {
-            let left = self.read(&name, host);
-            let lost = self.twins.get_mut(&name).unwrap().lose_power(left, &name);
-            *self.counts.entry("sectors lost with power").or_default() += lost;
-        }
-        self.count("power cuts");
-    }
-
     fn collect(&mut self) {
         let hours = self.random.random_range(1..30);
+        // No request is on its way for hours.
+        self.let_late_ones_arrive();
         self.world.clock.advance(Duration::from_hours(hours));
         let host = self.random.random_range(0..HOSTS);
         let router = self.hosts[host].router();
         let options = GcOptions { grace: Duration::from_hours(7), ..GcOptions::default() };
         // A long listing meets many faults: it is made again another time.
         if let Ok(report) = self.world.runtime.block_on(router.collect(options)) {
-            *self.counts.entry("packs removed").or_default() += report.packs_removed;
+            self.add("packs removed", report.packs_removed);
         }
     }
 }
@@ -469,46 +462,11 @@ fn is_final(error: &RouterError) -> bool {
     }
 }
 
-fn same<T: PartialEq + Debug>(found: &[T], expected: &[T], name: &str) {
-    assert_eq!(found.len(), expected.len(), "{name}");
-    let wrong: Vec<_> = (0..found.len()).filter(|at| found[*at] != expected[*at]).collect();
-    if let Some(first) = wrong.first() {
-        let (found, expected) = (&found[*first], &expected[*first]);
-        panic!("{name}: {} sectors, sector {first} holds {found:?} and not {expected:?}", wrong.len());
-    }
-}
-
-#[test]
-fn every_host_reads_what_it_may_whatever_becomes_of_hosts_and_store() {
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut silent = Fault::PASSING.to_vec();
-    silent.extend([Fault::Truncated, Fault::FlippedBit]);
-    // How many requests there are to fail is not for the seed alone to say, and a rare fault may need some more.
-    for seed in 0..16 {
-        if seed >= 4 && silent.is_empty() {
-            break;
-        }
-        println!("seed {seed}");
-        let mut run = Run::new(seed);
-        for _ in 0..300 {
-            run.step();
-        }
-        run.world.faults.set_all(&Fault::ALL, 0);
-        for name in run.twins.keys().cloned().collect::<Vec<_>>() {
-            run.check(&name);
-            run.flush_to_store(&name);
-            run.open_elsewhere(&name);
-        }
-        for host in &mut run.hosts {
-            *counts.entry("evicted bytes").or_default() += host.driver().cache.stats().evicted_bytes;
-        }
-        run.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
-        silent.retain(|fault| run.world.faults.fired(*fault) == 0);
-    }
-    println!("{counts:?}");
-    assert_eq!(silent, [], "these faults never fired");
-    assert!(
-        counts.len() >= 10 && counts.values().all(|count| *count > 0),
-        "not everything happened: {counts:?}"
-    );
+/// Which writes the sectors from `first` on hold.
+fn numbers(bytes: &[u8], first: u64, name: &str) -> Content {
+    let sectors = (first..).zip(bytes.chunks_exact(SECTOR_BYTES as usize));
+    let number = |(sector, bytes): (u64, &[u8])| {
+        number_of(bytes, sector).unwrap_or_else(|| panic!("sector {sector} of {name} holds no write"))
+    };
+    sectors.map(number).collect()
 }
