@@ -157,8 +157,14 @@ pub struct Api {
     pub listen: Listen,
     /// Unix socket.
     pub socket: PathBuf,
+    /// Group whose members may use the socket.
+    pub group: Option<String>,
     /// File with the token for TCP.
     pub token_file: Option<PathBuf>,
+    /// Names of this host that requests over TCP may name.
+    pub hosts: Vec<String>,
+    /// Connections over TCP, and over the socket, at most.
+    pub connections_max: usize,
 }
 
 /// `[workers]`
@@ -253,7 +259,10 @@ impl Default for Api {
         Self {
             listen: Listen(Some(([127, 0, 0, 1], 9470).into())),
             socket: "/run/glidefs/glidefs.sock".into(),
+            group: None,
             token_file: None,
+            hosts: Vec::new(),
+            connections_max: 512,
         }
     }
 }
@@ -399,6 +408,16 @@ impl Config {
                 "{address} can be reached from other hosts: set token_file as well, or use 127.0.0.1"
             );
             return refuse("api", "listen", message);
+        }
+        within("api", "connections_max", Some(self.api.connections_max as u64), 8..=65_536)?;
+        let is_name =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+        if let Some(name) = self.api.hosts.iter().find(|name| name.is_empty() || !is_name(name)) {
+            return refuse(
+                "api",
+                "hosts",
+                format!("{name:?} is not a host's name: use letters, digits, '.' and '-', without a port"),
+            );
         }
         let second = TimeSpan(Duration::from_secs(1));
         span_within("control", "command_timeout", self.control.command_timeout, second..=minutes(10))?;

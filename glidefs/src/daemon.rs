@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use self::figures::Parts;
 use self::volumes::{DaemonVolumes, StoreSide};
-use crate::api::{self, Listeners, Readiness, ServeError, Token, TokenError};
+use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenError, TokenFile};
 use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
@@ -92,6 +92,12 @@ pub enum DaemonError {
     /// The API could not be served.
     #[error("the API could not be served")]
     Serve(#[from] ServeError),
+    /// The group of the API's socket does not exist.
+    #[error("there is no group {name:?}: make it (`groupadd --system {name}`) or change `[api] group`")]
+    Group {
+        /// Its name.
+        name: String,
+    },
     /// The token of the API could not be read.
     #[error("the token of the API could not be read")]
     Token(#[from] TokenError),
@@ -301,11 +307,11 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     let mut terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
-    let token = config.api.token_file.as_deref().map(Token::load).transpose()?;
-    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket).await?;
+    let access = access(config)?;
+    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
     let ready = Readiness::default();
     let (stop, stopped) = watch::channel(false);
-    let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), token, stopped));
+    let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
     let collecting = parts
         .store
@@ -361,6 +367,23 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
         Err(error) => tracing::warn!(error = %error, "the API's task failed"),
     }
     Ok(())
+}
+
+/// Who may use the API.
+fn access(config: &Config) -> Result<Access, DaemonError> {
+    let gid = |name: &String| match nix::unistd::Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(DaemonError::Group { name: name.clone() }),
+        Err(error) => {
+            Err(DaemonError::System { what: "reading the groups of this host", source: error.into() })
+        }
+    };
+    Ok(Access {
+        token: config.api.token_file.as_deref().map(TokenFile::open).transpose()?,
+        hosts: config.api.hosts.clone(),
+        group: config.api.group.as_ref().map(gid).transpose()?,
+        connections_max: config.api.connections_max,
+    })
 }
 
 /// Has everything brought to the store, as far as there is time: the host may be given up.

@@ -1,5 +1,7 @@
 //! Reading requests: JSON bodies and names in paths, with refusals in our own words.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -11,6 +13,9 @@ use super::BODY_BYTES_MAX;
 use super::error::ApiError;
 use crate::router::ExportName;
 
+/// How long the body of a request may take to come.
+const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// A body that is JSON for a `T`, whatever its content type.
 pub(super) struct JsonBody<T>(pub T);
 
@@ -18,7 +23,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| refusal(&rejection))?;
+        let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
+        let bytes = bytes
+            .map_err(|_| ApiError::timeout("the body of the request did not come: send the request again"))?
+            .map_err(|rejection| refusal(&rejection))?;
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
@@ -42,5 +50,22 @@ impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
         let not_text = |_| ApiError::bad_request("the export name in the path is not UTF-8 text");
         let Path(name) = Path::<String>::from_request_parts(parts, state).await.map_err(not_text)?;
         Ok(Self(ExportName::new(&name)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
+        let never = futures_util::stream::pending::<Result<Bytes, Infallible>>();
+        let request = Request::new(axum::body::Body::from_stream(never));
+        let refusal = JsonBody::<serde_json::Value>::from_request(request, &()).await.err().unwrap();
+        assert_eq!(refusal.into_response().status(), StatusCode::REQUEST_TIMEOUT);
     }
 }

@@ -47,13 +47,30 @@ impl ApiError {
 
     /// The token is missing or wrong.
     pub fn unauthorized() -> Self {
-        let message = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\" with the token of [api] token_file";
+        let message = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\" with the token of [api] token_file, \
+                       or use the Unix socket";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
-    /// The request comes from a web page.
+    /// Who asks may not ask for this.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// The request names another host than this.
+    pub fn wrong_host(host: &str) -> Self {
+        // Whatever was sent.
+        let host: String = host.chars().take(80).collect();
+        let message = format!(
+            "the header Host names {host:?}, which is not this daemon: use an address instead of a name, or add the name to \
+             [api] hosts"
+        );
+        Self::new(StatusCode::FORBIDDEN, "wrong_host", message)
+    }
+
+    /// The body of the request did not come.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
     /// The daemon cannot answer yet.

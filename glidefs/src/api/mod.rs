@@ -1,19 +1,24 @@
-//! The HTTP API: routes, wire types, errors, authentication, listeners.
+//! The HTTP API: routes, wire types, errors, who may ask, listeners and connections.
 //!
 //! Owns how users ask over HTTP, on TCP and on a Unix socket. Does not own what is done (`router`) nor what the metrics say
 //! (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, and every refusal is
 //! `{"error": {"code", "message"}}` with a message that says what to do.
 
-mod auth;
 mod body;
+mod connection;
 mod error;
 mod exports;
+mod guard;
+mod peer;
+mod scrape;
+mod seats;
 mod serve;
 mod stored;
 mod system;
 #[cfg(test)]
 mod tests;
 mod timestamp;
+mod token;
 pub mod wire;
 
 use std::sync::Arc;
@@ -25,9 +30,11 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use self::auth::{Token, TokenError};
 pub use self::error::ApiError;
-pub use self::serve::{Listeners, ServeError, serve};
+pub use self::scrape::{ScrapeStats, Scrapes};
+pub use self::seats::DoorStats;
+pub use self::serve::{Access, Listeners, ServeError, serve};
+pub use self::token::{Token, TokenError, TokenFile};
 use crate::router::Router;
 
 /// Largest request body, bytes.
@@ -38,14 +45,29 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 pub struct AppState {
     /// The exports.
     pub router: Arc<Router>,
-    /// Gives the text of `/metrics`; may take tens of milliseconds, and runs off the API's threads.
-    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Gives the text of `/metrics`.
+    pub metrics: Arc<Scrapes>,
+    /// What the API counts.
+    pub stats: Arc<ApiStats>,
     /// Gives what the daemon knows about itself.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
     /// Whether recovery is done.
     pub ready: Readiness,
     /// When the daemon started.
     pub started: Instant,
+}
+
+/// What the API counts of itself.
+#[derive(Debug, Default)]
+pub struct ApiStats {
+    /// Connections over TCP.
+    pub tcp: Arc<DoorStats>,
+    /// Connections over the Unix socket.
+    pub socket: Arc<DoorStats>,
+    /// Connections over the Unix socket of those who may not use it.
+    pub strangers: Arc<DoorStats>,
+    /// Scrapes of `/metrics`.
+    pub scrapes: Arc<ScrapeStats>,
 }
 
 /// Whether the daemon has finished its recovery: set once, read by `/readyz`.
@@ -100,7 +122,7 @@ pub(crate) fn service(state: AppState) -> axum::Router {
             ApiError::not_found("there is no such path: /openapi.json lists those there are")
         })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
-        .layer(axum::middleware::from_fn(auth::refuse_browsers))
+        .layer(axum::middleware::from_fn(guard::browsers))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(state)
 }

@@ -1,24 +1,54 @@
 //! Listening: the TCP address and the Unix socket, and answering on both until told to stop.
 //!
-//! Invariants: the socket file is never connectable by others than its owner, not even for a moment; a socket on which a daemon
-//! answers is never taken from it.
+//! Owns listeners and doors: TCP, the socket, and strangers at the socket, each with seats of its own, so that none takes
+//! connections from another. Invariants: the socket file is never connectable by others than those it is for, not even for a
+//! moment; a socket on which a daemon answers is never taken from it; no error of accepting ends the service.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
-use super::auth::{Token, require_token};
-use super::{AppState, service};
+use super::connection::{self, Patience};
+use super::seats::Seats;
+use super::token::TokenFile;
+use super::{AppState, guard, peer, service};
+use crate::observe::repeat::Repeat;
 
 /// Connections that wait to be accepted, at most.
 const BACKLOG: u32 = 1024;
 /// How long answers under way may take once the daemon stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// Connections of strangers at the socket, at most: they are only told that they may not.
+const STRANGERS_MAX: usize = 8;
+/// How long nothing is accepted after accepting failed: most often there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Who may use the API, and how much of it.
+#[derive(Debug)]
+pub struct Access {
+    /// The token that opens all of the API over TCP.
+    pub token: Option<TokenFile>,
+    /// Names of this host besides its addresses.
+    pub hosts: Vec<String>,
+    /// The group whose members may use the socket.
+    pub group: Option<u32>,
+    /// Connections over TCP, and over the socket, at most.
+    pub connections_max: usize,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self { token: None, hosts: Vec::new(), group: None, connections_max: 512 }
+    }
+}
 
 /// Why the API could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +70,20 @@ pub enum ServeError {
     Socket {
         /// The socket.
         path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket could not be given to its group.
+    #[error(
+        "cannot give the socket {path} to the group {group} of `[api] group`: run the daemon with CAP_CHOWN or as a member of \
+         the group"
+    )]
+    Group {
+        /// The socket.
+        path: PathBuf,
+        /// The group.
+        group: u32,
         /// What went wrong.
         #[source]
         source: io::Error,
@@ -75,8 +119,13 @@ impl Drop for SocketFile {
 }
 
 impl Listeners {
-    /// Listens on the Unix socket at `socket` and, where given, on the TCP address `listen`.
-    pub async fn bind(listen: Option<SocketAddr>, socket: &Path) -> Result<Self, ServeError> {
+    /// Listens on the Unix socket at `socket`, which is for the members of `group` as well, and, where given, on the TCP
+    /// address `listen`.
+    pub async fn bind(
+        listen: Option<SocketAddr>,
+        socket: &Path,
+        group: Option<u32>,
+    ) -> Result<Self, ServeError> {
         clear_path(socket).await?;
         let socket_error = |source| ServeError::Socket { path: socket.into(), source };
         if let Some(parent) = socket.parent() {
@@ -87,6 +136,11 @@ impl Listeners {
         let file = SocketFile(socket.into());
         // Nobody can connect before `listen`, so the mode is in force before the socket is of use.
         std::fs::set_permissions(socket, PermissionsExt::from_mode(0o600)).map_err(socket_error)?;
+        if let Some(group) = group {
+            let error = |source| ServeError::Group { path: socket.into(), group, source };
+            std::os::unix::fs::chown(socket, None, Some(group)).map_err(error)?;
+            std::fs::set_permissions(socket, PermissionsExt::from_mode(0o660)).map_err(socket_error)?;
+        }
         let unix = unbound.listen(BACKLOG).map_err(socket_error)?;
         let tcp = match listen {
             Some(address) => {
@@ -125,45 +179,195 @@ async fn clear_path(socket: &Path) -> Result<(), ServeError> {
 }
 
 /// Answers on `listeners` until `stop` becomes true or its sender is gone; then answers under way are finished within a
-/// time limit. Requests over TCP must carry `token`, where there is one.
+/// time limit.
 pub async fn serve(
     listeners: Listeners,
     state: AppState,
-    token: Option<Token>,
-    mut stop: watch::Receiver<bool>,
+    access: Access,
+    stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    serve_with(listeners, state, access, Patience::default(), stop).await
+}
+
+/// As [`serve`], for clients with another `patience`.
+pub(super) async fn serve_with(
+    listeners: Listeners,
+    state: AppState,
+    access: Access,
+    patience: Patience,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let address = listeners.tcp_address();
     let Listeners { tcp, unix, _file: file } = listeners;
-    let plain = service(state);
-    let stopped = |mut stop: watch::Receiver<bool>| async move {
-        // An error means that the sender is gone, which means the same.
-        let _ = stop.wait_for(|stop| *stop).await;
+    let Access { token, hosts, group, connections_max } = access;
+    let stats = Arc::clone(&state.stats);
+    let routes = service(state);
+    let door = |routes: axum::Router, max, stats: &Arc<_>| Door {
+        routes,
+        seats: Seats::new(max, Arc::clone(stats)),
+        patience,
+        stop: stop.clone(),
     };
-    let over_unix = axum::serve(unix, plain.clone()).with_graceful_shutdown(stopped(stop.clone()));
-    let over_tcp = {
-        let guarded = match token {
-            Some(token) => plain.layer(axum::middleware::from_fn_with_state(token, require_token)),
-            None => plain,
+    let over_tcp = address.map(|address| {
+        let rules = guard::TcpRules::new(address, &hosts, token);
+        let routes = routes.clone().layer(axum::middleware::from_fn_with_state(rules, guard::tcp));
+        door(routes, connections_max, &stats.tcp)
+    });
+    let refusing = routes.clone().layer(axum::middleware::from_fn(guard::strangers));
+    let strangers = door(refusing, STRANGERS_MAX, &stats.strangers);
+    let over_unix = door(routes, connections_max, &stats.socket);
+    let doors: Vec<Seats> = [Some(&over_unix), Some(&strangers), over_tcp.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|door| door.seats.clone())
+        .collect();
+
+    let accepting_unix = over_unix.accept(&unix, |stream| match peer::may_use(stream, group) {
+        Ok(true) => &over_unix,
+        Ok(false) => &strangers,
+        Err(error) => {
+            tracing::debug!(error = %error, "the kernel does not tell who uses the socket");
+            &strangers
+        }
+    });
+    let accepting_tcp = async {
+        if let (Some(tcp), Some(door)) = (&tcp, &over_tcp) {
+            door.accept(tcp, |_| door).await;
+        }
+    };
+    tokio::join!(accepting_unix, accepting_tcp);
+    drop((tcp, unix));
+    let drained = futures_util::future::join_all(doors.iter().map(Seats::empty));
+    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
+        tracing::warn!("some requests to the API were cut off at the end");
+    }
+    drop(file);
+    Ok(())
+}
+
+/// Something that accepts connections.
+trait Accept {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = Self::accept(self).await?;
+        // Without it an answer may be sent later, and is sent all the same.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Accept for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(Self::accept(self).await?.0)
+    }
+}
+
+/// What connections of one kind share.
+struct Door {
+    routes: axum::Router,
+    seats: Seats,
+    patience: Patience,
+    stop: watch::Receiver<bool>,
+}
+
+impl Door {
+    /// Accepts connections until told to stop; each enters by the door that `door_for` chooses.
+    async fn accept<'a, A: Accept>(&'a self, listener: &A, door_for: impl Fn(&A::Stream) -> &'a Self) {
+        let repeat = Repeat::default();
+        let mut stop = self.stop.clone();
+        let accepting = async {
+            loop {
+                match listener.accept().await {
+                    Ok(stream) => door_for(&stream).enter(stream).await,
+                    Err(error) if is_of_the_client(&error) => {}
+                    Err(error) => {
+                        self.seats.stats().accept_errors.fetch_add(1, Ordering::Relaxed);
+                        if let Some(suppressed) = repeat.pass() {
+                            tracing::warn!(error = %error, suppressed, "the API cannot accept connections");
+                        }
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
         };
-        let signal = stopped(stop.clone());
-        async move {
-            match tcp {
-                Some(tcp) => axum::serve(tcp, guarded).with_graceful_shutdown(signal).await,
-                None => Ok(()),
+        tokio::select! {
+            () = accepting => {}
+            // An error means that the sender is gone, which means the same.
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+    }
+
+    async fn enter<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) {
+        // Where there is no seat, the stream is closed.
+        let Some(seat) = self.seats.take().await else { return };
+        tokio::spawn(connection::serve(stream, seat, self.routes.clone(), self.patience, self.stop.clone()));
+    }
+}
+
+/// Whether accepting failed because the client has gone already.
+fn is_of_the_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+
+    /// Fails as without descriptors, then accepts once.
+    struct Scarce(Mutex<(u32, Option<DuplexStream>)>);
+
+    impl Accept for Scarce {
+        type Stream = DuplexStream;
+
+        async fn accept(&self) -> io::Result<DuplexStream> {
+            let next = {
+                let mut left = self.0.lock().unwrap();
+                if left.0 > 0 {
+                    left.0 -= 1;
+                    return Err(io::Error::from_raw_os_error(libc::EMFILE));
+                }
+                left.1.take()
+            };
+            match next {
+                Some(stream) => Ok(stream),
+                None => std::future::pending().await,
             }
         }
-    };
-    let both = async { tokio::try_join!(over_unix, over_tcp).map(|_| ()) };
-    let drained = async {
-        let _ = stop.wait_for(|stop| *stop).await;
-        tokio::time::sleep(DRAIN_MAX).await;
-    };
-    let result = tokio::select! {
-        result = both => result,
-        () = drained => {
-            tracing::warn!("some requests to the API were cut off at the end");
-            Ok(())
-        }
-    };
-    drop(file);
-    result
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_door_outlives_a_lack_of_descriptors_and_waits_between_its_tries() {
+        let (mut client, server) = tokio::io::duplex(4096);
+        let (stopping, stop) = watch::channel(false);
+        let routes = axum::Router::new().route("/", axum::routing::get(async || "here"));
+        let door = Door { routes, seats: Seats::new(1, Arc::default()), patience: Patience::default(), stop };
+        let listener = Scarce(Mutex::new((5, Some(server))));
+        let began = tokio::time::Instant::now();
+        let asking = async {
+            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            stopping.send(true).unwrap();
+            answer
+        };
+        let (answer, ()) = tokio::join!(asking, door.accept(&listener, |_| &door));
+        assert!(answer.ends_with("here"), "{answer}");
+        assert_eq!(door.seats.stats().accept_errors.load(Ordering::Relaxed), 5);
+        // The clock is paused: it moves only as far as somebody waits.
+        assert!(began.elapsed() >= ACCEPT_PAUSE * 5);
+    }
 }

@@ -63,12 +63,16 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
 /// Metrics in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", tag = "daemon",
-    responses((status = 200, description = "All metrics.", body = String, content_type = "text/plain"))
+    responses(
+        (status = 200, description = "All metrics.", body = String, content_type = "text/plain"),
+        (status = 500, description = "They could not be written as text.", body = ErrorBody),
+    )
 )]
 pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
-    let encoded = tokio::task::spawn_blocking(move || (state.metrics)()).await;
-    let text =
-        encoded.map_err(|_| ApiError::internal("the metrics could not be encoded: see the daemon's log"))?;
+    let text = state.metrics.text().await.map_err(|error| {
+        tracing::error!(error, "the metrics could not be encoded");
+        ApiError::internal("the metrics could not be encoded: see the daemon's log")
+    })?;
     Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text))
 }
 

@@ -39,7 +39,9 @@ pub(super) enum ClientError {
         source: io::Error,
     },
     /// The user may not ask.
-    #[error("no permission to use {place}: run as root, or use --api and --token-file")]
+    #[error(
+        "no permission to use {place}: run as root or as a member of the group of `[api] group`, or use --api and --token-file"
+    )]
     NoPermission {
         /// The socket.
         place: String,

@@ -199,16 +199,20 @@ async fn every_command_reaches_the_daemon() {
     let router = host.started().await;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("sock");
-    let listeners = crate::api::Listeners::bind(None, &socket).await.unwrap();
+    let listeners = crate::api::Listeners::bind(None, &socket, None).await.unwrap();
     let state = crate::api::AppState {
         router: std::sync::Arc::clone(&router),
-        metrics: std::sync::Arc::new(String::new),
+        metrics: std::sync::Arc::new(crate::api::Scrapes::new(
+            || Ok(String::new()),
+            std::sync::Arc::default(),
+        )),
+        stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };
     let (_stop, stopped) = tokio::sync::watch::channel(false);
-    tokio::spawn(crate::api::serve(listeners, state, None, stopped));
+    tokio::spawn(crate::api::serve(listeners, state, crate::api::Access::default(), stopped));
     let client = client(&socket, None).unwrap();
     for (line, state) in [
         ("create a --size 1GiB --queue-depth 32 --json", Some("serving")),

@@ -22,6 +22,8 @@ fn refusals_name_file_line_key_value_and_what_is_allowed() {
         ("[cache]\non_full = \"drop\"\n", ["glidefs.toml:2: [cache] on_full: ", "`wait` or `enospc`"]),
         ("[api]\n\nlisten = \"0.0.0.0:1\"\n", ["glidefs.toml:3: [api] listen: 0.0.0.0:1", "set token_file"]),
         ("[api]\nlisten = \"here\"\n", ["glidefs.toml:2: [api] listen: \"here\"", "IP:PORT"]),
+        ("[api]\nhosts = [\"a:1\"]\n", ["glidefs.toml:2: [api] hosts: \"a:1\"", "without a port"]),
+        ("[api]\nconnections_max = 1\n", ["glidefs.toml:2: [api] connections_max: 1", "8 to 65536"]),
         ("[workers]\ncount = 0\n", ["glidefs.toml:2: [workers] count: 0", "1 to 1024"]),
         ("[workers]\ncpus = \"1-2\"\n", ["glidefs.toml:2: [workers] cpus: CPU 2", "[0, 1]"]),
         ("[exports]\nqueue_depth = 5000\n", ["glidefs.toml:2: [exports] queue_depth: 5000", "1 to 4096"]),

@@ -3,9 +3,10 @@
 //! Owns the way from each part's figures to wire types and metric ids. Does not own the figures, their names or encoding.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::api::{AppState, Readiness, wire};
+use crate::api::{ApiStats, AppState, Readiness, Scrapes, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
 use crate::config::Config;
 use crate::observe::chain;
@@ -39,16 +40,15 @@ impl Parts {
             workers: workers.iter().map(worker_status).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
         };
+        let stats = Arc::<ApiStats>::default();
         let registry = self.registry();
-        let encode = move || {
-            registry.encode().unwrap_or_else(|error| {
-                tracing::error!(error = chain(&error), "the metrics could not be encoded");
-                String::new()
-            })
-        };
+        let counted = Arc::clone(&stats);
+        registry.register(Arc::new(move |out: &mut Samples| api_samples(&counted, out)));
+        let encode = move || registry.encode().map_err(|error| chain(&error));
         AppState {
             router: Arc::clone(&self.router),
-            metrics: Arc::new(encode),
+            metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
+            stats,
             daemon: Arc::new(daemon),
             ready,
             started: Instant::now(),
@@ -188,6 +188,21 @@ fn store_samples(stats: &StoreStats, out: &mut Samples) {
         out.values(&[operation.name()], cells.map(|(metric, cell)| (metric, cell.get())));
     }
     out.value(Metric::StoreDamaged, &[], stats.damaged.get());
+}
+
+fn api_samples(stats: &ApiStats, out: &mut Samples) {
+    let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+    for (door, stats) in [("tcp", &stats.tcp), ("socket", &stats.socket), ("stranger", &stats.strangers)] {
+        let cells = [
+            (Metric::ApiConnections, &stats.connections),
+            (Metric::ApiRefused, &stats.refused),
+            (Metric::ApiDisplaced, &stats.displaced),
+            (Metric::ApiAcceptErrors, &stats.accept_errors),
+        ];
+        out.values(&[door], cells.map(|(metric, cell)| (metric, get(cell))));
+    }
+    out.value(Metric::ApiScrapes, &[], get(&stats.scrapes.scrapes));
+    out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
 }
 
 fn clean_samples(figures: &CleanFigures, out: &mut Samples) {

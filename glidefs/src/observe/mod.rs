@@ -7,5 +7,6 @@ pub mod counter;
 pub mod io;
 pub mod logging;
 pub mod metrics;
+pub mod repeat;
 
 pub use self::logging::chain;

@@ -254,6 +254,19 @@ metrics! {
     CacheWriteWaits: Counter "glidefs_cache_write_waits_total" in Number by [shard]
         = "Times a write had to wait until the cache had room.";
 
+    ApiConnections: Gauge "glidefs_api_connections" in Number by [door]
+        = "Connections to the API: over tcp, over the socket, and those of a stranger, who may not use the socket.";
+    ApiRefused: Counter "glidefs_api_refused_connections_total" in Number by [door]
+        = "Connections that were closed at once because all others had requests.";
+    ApiDisplaced: Counter "glidefs_api_displaced_connections_total" in Number by [door]
+        = "Connections without a request that were closed for a newer one because there were as many as may be.";
+    ApiAcceptErrors: Counter "glidefs_api_accept_errors_total" in Number by [door]
+        = "Times a connection could not be accepted, most often for lack of descriptors.";
+    ApiScrapes: Counter "glidefs_api_scrapes_total" in Number by []
+        = "Scrapes of /metrics that were asked for.";
+    ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
+        = "Texts that were made for them; scrapes that come together share one.";
+
     BuildInfo: Gauge "glidefs_build_info" in Info by [version]
         = "Always 1; tells the version of the daemon.";
     ProcessStart: Gauge "glidefs_process_start_time_seconds" in Seconds by []
@@ -273,8 +286,9 @@ mod tests {
 
     const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
 
-    const PARTS: [&str; 11] = [
-        "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "build", "process",
+    const PARTS: [&str; 12] = [
+        "read", "write", "export", "router", "ublk", "worker", "cache", "clean", "store", "api", "build",
+        "process",
     ];
 
     #[test]

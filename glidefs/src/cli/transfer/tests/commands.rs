@@ -38,16 +38,17 @@ impl Daemon {
         let router = host.started().await;
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("sock");
-        let listeners = Listeners::bind(None, &socket).await.unwrap();
+        let listeners = Listeners::bind(None, &socket, None).await.unwrap();
         let state = AppState {
             router: Arc::clone(&router),
-            metrics: Arc::new(String::new),
+            metrics: Arc::new(crate::api::Scrapes::new(|| Ok(String::new()), Arc::default())),
+            stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
             ready: Readiness::default(),
             started: std::time::Instant::now(),
         };
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(crate::api::serve(listeners, state, None, stopped));
+        tokio::spawn(crate::api::serve(listeners, state, crate::api::Access::default(), stopped));
         let client = Client::new(&DaemonArgs { socket, api: None, token_file: None }).unwrap();
         Self { host, router, client, dir, _stop: stop }
     }

@@ -1,0 +1,195 @@
+//! Which requests are served to whom.
+//!
+//! Owns the rules for requests over TCP, for peers of the socket that may not use it, and for web pages. Does not own the token
+//! (`token`) nor who a peer is (`peer`). Invariant: over TCP a request without the token reads what [`OPEN_PATHS`] names and
+//! nothing else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::error::ApiError;
+use super::token::TokenFile;
+
+/// What is served over TCP without the token. `/metrics` names exports, so it stays on this host.
+const OPEN_PATHS: [&str; 4] = ["/healthz", "/readyz", METRICS_PATH, "/openapi.json"];
+const METRICS_PATH: &str = "/metrics";
+
+/// Which requests over TCP are served.
+#[derive(Clone, Debug)]
+pub(super) struct TcpRules(Arc<Rules>);
+
+#[derive(Debug)]
+struct Rules {
+    token: Option<TokenFile>,
+    hosts: Hosts,
+    /// Whether only this host can connect.
+    is_loopback: bool,
+}
+
+impl TcpRules {
+    /// Rules of the address `listen`, which is also known as one of `names`.
+    pub fn new(listen: SocketAddr, names: &[String], token: Option<TokenFile>) -> Self {
+        let hosts = Hosts { listen: listen.ip(), names: names.iter().map(|name| plain(name)).collect() };
+        Self(Arc::new(Rules { token, hosts, is_loopback: listen.ip().is_loopback() }))
+    }
+
+    /// Whether `header`, that of a request for authorization, carries the token.
+    async fn is_authorized(&self, header: Option<HeaderValue>) -> bool {
+        let Some((token, header)) = self.0.token.as_ref().zip(header) else { return false };
+        token.is_carried_by(header.as_bytes()).await
+    }
+
+    /// Whether a request without the token is served.
+    fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let rules = &*self.0;
+        rules.hosts.check(request)?;
+        let path = request.uri().path();
+        let is_open = OPEN_PATHS.contains(&path) && (rules.is_loopback || path != METRICS_PATH);
+        match &rules.token {
+            _ if is_open && reads(request.method()) => Ok(()),
+            Some(_) => Err(ApiError::unauthorized()),
+            None => Err(ApiError::forbidden(
+                "without a token TCP serves GET of /healthz, /readyz, /metrics and /openapi.json only: use the Unix socket \
+                 ([api] socket, which the command line uses unless told otherwise), or set [api] token_file and send \
+                 \"Authorization: Bearer TOKEN\"",
+            )),
+        }
+    }
+}
+
+/// Serves a request over TCP, or refuses the request.
+pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: Next) -> Response {
+    let header = request.headers().get(header::AUTHORIZATION).cloned();
+    // No web page knows the token, so the name that led here does not matter then.
+    if rules.is_authorized(header).await {
+        return next.run(request).await;
+    }
+    match rules.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Refuses all requests of a peer of the socket that may not use it.
+pub(super) async fn strangers(_request: Request, _next: Next) -> Response {
+    ApiError::forbidden(
+        "this socket is for root, the user of the daemon and the members of [api] group: run the command as root, or have \
+         yourself added to that group and log in again",
+    )
+    .into_response()
+}
+
+/// Refuses changes asked for by a web page: a browser on this host could be made to send them to the loopback address.
+pub(super) async fn browsers(request: Request, next: Next) -> Response {
+    if !reads(request.method()) && request.headers().contains_key(header::ORIGIN) {
+        let message = "changes cannot be asked for by a web page: send the request without the header Origin";
+        return ApiError::forbidden(message).into_response();
+    }
+    next.run(request).await
+}
+
+fn reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// The names under which the daemon answers. A web page that had its own name point to this host is refused by it.
+#[derive(Debug)]
+struct Hosts {
+    listen: IpAddr,
+    names: Vec<String>,
+}
+
+impl Hosts {
+    fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let header = host_header(request.headers(), request.version())?;
+        // A request for a proxy names the host twice.
+        for authority in [header, request.uri().authority().cloned()].into_iter().flatten() {
+            if !self.knows(authority.host()) {
+                return Err(ApiError::wrong_host(authority.host()));
+            }
+        }
+        Ok(())
+    }
+
+    fn knows(&self, host: &str) -> bool {
+        let host = plain(host);
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&host);
+        match bare.parse::<IpAddr>() {
+            // An address leads where it says, whoever made the page.
+            Ok(ip) => ip.is_loopback() || ip == self.listen || self.listen.is_unspecified(),
+            Err(_) => host == "localhost" || self.names.contains(&host),
+        }
+    }
+}
+
+/// A host's name as names are compared.
+fn plain(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// What the header Host names. `None` where an old client sends none, as no browser does.
+fn host_header(headers: &HeaderMap, version: Version) -> Result<Option<Authority>, ApiError> {
+    let mut values = headers.get_all(header::HOST).iter();
+    let Some(value) = values.next() else {
+        if version < Version::HTTP_11 {
+            return Ok(None);
+        }
+        return Err(ApiError::wrong_host(""));
+    };
+    let text = value.to_str().unwrap_or_default();
+    match text.parse::<Authority>() {
+        Ok(authority) if values.next().is_none() => Ok(Some(authority)),
+        _ => Err(ApiError::wrong_host(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(listen: [u8; 4]) -> Hosts {
+        Hosts { listen: listen.into(), names: vec![plain("Storage.Example.")] }
+    }
+
+    #[test]
+    fn addresses_of_this_host_and_configured_names_are_known_and_other_names_are_not() {
+        let local = hosts([127, 0, 0, 1]);
+        for host in
+            ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.9.9.9", "[::1]", "storage.example"]
+        {
+            assert!(local.knows(host), "{host}");
+        }
+        for host in
+            ["", "evil.example", "localhost.evil.example", "10.0.0.7", "127.0.0.1.evil.example", "storage"]
+        {
+            assert!(!local.knows(host), "{host}");
+        }
+        assert!(hosts([10, 0, 0, 7]).knows("10.0.0.7") && !hosts([10, 0, 0, 7]).knows("10.0.0.8"));
+        assert!(hosts([0, 0, 0, 0]).knows("10.0.0.8"), "all addresses of the host are listened on");
+    }
+
+    #[test]
+    fn a_request_names_its_host_once_and_not_another_in_its_address() {
+        let check = |uri: &str, values: &[&str], version| {
+            let mut request = Request::builder().uri(uri).version(version);
+            for value in values {
+                request = request.header(header::HOST, *value);
+            }
+            hosts([127, 0, 0, 1]).check(&request.body(axum::body::Body::empty()).unwrap()).is_ok()
+        };
+        assert!(check("/", &["localhost:9470"], Version::HTTP_11));
+        assert!(check("/", &[], Version::HTTP_10));
+        assert!(check("http://localhost/", &["localhost"], Version::HTTP_11));
+        assert!(!check("/", &[], Version::HTTP_11));
+        assert!(!check("/", &["localhost", "localhost"], Version::HTTP_11));
+        assert!(!check("/", &["evil example"], Version::HTTP_11));
+        assert!(!check("http://evil.example/", &["localhost"], Version::HTTP_11));
+        assert!(!check("http://localhost/", &["evil.example"], Version::HTTP_11));
+    }
+}

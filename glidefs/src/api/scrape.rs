@@ -1,0 +1,222 @@
+//! `/metrics` for many at a time: scrapes share their text.
+//!
+//! Owns when figures are collected and written as text, and how many texts there are. Does not own what the text says
+//! (`observe::metrics`). Invariants: the figures of a scrape are not older than its request, as long as fewer than
+//! [`TEXTS_MAX`] texts are being sent; one text is made at a time, on a thread that no flush needs, for a tenth of the time at
+//! most.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::Instant;
+
+/// Most texts that are being sent at a time: a client that is slow to take its text holds on to the text.
+const TEXTS_MAX: usize = 4;
+/// After a text was made, none is for so many times as long as that took.
+const PAUSE_FACTOR: u32 = 9;
+/// Longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Gives the text of `/metrics`, or why there is none. May take tens of milliseconds.
+type Encode = dyn Fn() -> Result<String, String> + Send + Sync;
+
+/// The scrapes of a daemon.
+pub struct Scrapes {
+    encode: Arc<Encode>,
+    turn: Arc<Mutex<Turn>>,
+    /// Texts that were begun, or sent again in place of a new one.
+    begun: Arc<AtomicU64>,
+    /// Scrapes that wait for their text.
+    waiting: Arc<AtomicUsize>,
+    stats: Arc<ScrapeStats>,
+}
+
+/// What is counted of scrapes.
+#[derive(Debug, Default)]
+pub struct ScrapeStats {
+    /// Scrapes that were asked for.
+    pub scrapes: AtomicU64,
+    /// Texts that were made for them.
+    pub encodings: AtomicU64,
+}
+
+/// What the scrape has whose turn it is.
+#[derive(Default)]
+struct Turn {
+    /// The number of the text that was made last, from 1.
+    number: u64,
+    /// That text, as long as somebody waits.
+    last: Option<Result<Text, String>>,
+    /// Every text that is being sent, newest last.
+    sent: Vec<Weak<String>>,
+    /// When the next text may be made.
+    next: Option<Instant>,
+}
+
+#[derive(Clone)]
+struct Text(Arc<String>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// A scrape that waits, until dropped.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl std::fmt::Debug for Scrapes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scrapes").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+impl Scrapes {
+    /// Scrapes whose text `encode` makes.
+    pub fn new(
+        encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        stats: Arc<ScrapeStats>,
+    ) -> Self {
+        Self {
+            encode: Arc::new(encode),
+            turn: Arc::default(),
+            begun: Arc::default(),
+            waiting: Arc::default(),
+            stats,
+        }
+    }
+
+    /// The figures of this moment, or of a later one, as text.
+    pub async fn text(&self) -> Result<Bytes, String> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let waiting = Waiting(Arc::clone(&self.waiting));
+        // Behind the line above: a text that is dropped because nobody waits has been begun by now.
+        let begun = self.begun.load(Ordering::SeqCst);
+        self.stats.scrapes.fetch_add(1, Ordering::Release);
+        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        if turn.number <= begun {
+            if let Some(next) = turn.next {
+                tokio::time::sleep_until(next).await;
+            }
+            turn = self.make(turn).await?;
+        }
+        let text = turn.last.clone();
+        drop(waiting);
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            // Nobody else waits for this text.
+            turn.last = None;
+        }
+        // There is always one: whoever takes the last one leaves a number that no other scrape waits for.
+        text.unwrap_or_else(|| Err("the text was dropped".into())).map(Bytes::from_owner)
+    }
+
+    /// Makes the next text. Goes on when nobody waits any more: another one must not begin meanwhile.
+    async fn make(&self, mut turn: OwnedMutexGuard<Turn>) -> Result<OwnedMutexGuard<Turn>, String> {
+        let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
+        let (begun, waiting) = (Arc::clone(&self.begun), Arc::clone(&self.waiting));
+        let made = tokio::spawn(async move {
+            turn.sent.retain(|text| text.strong_count() > 0);
+            turn.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+            let newest = turn.sent.iter().rev().find_map(Weak::upgrade);
+            if let Some(newest) = newest.filter(|_| turn.sent.len() >= TEXTS_MAX) {
+                turn.last = Some(Ok(Text(newest)));
+                return turn;
+            }
+            stats.encodings.fetch_add(1, Ordering::Relaxed);
+            let began = Instant::now();
+            let made = tokio::task::spawn_blocking(move || encode()).await;
+            let made = made.unwrap_or_else(|error| Err(error.to_string())).map(Arc::new);
+            turn.next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
+            if let Ok(text) = &made {
+                turn.sent.push(Arc::downgrade(text));
+            }
+            turn.last = (waiting.load(Ordering::SeqCst) > 0).then(|| made.map(Text));
+            turn
+        });
+        made.await.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Scrapes whose text is a number, that of the time it is made.
+    fn numbered() -> Scrapes {
+        let number = AtomicU64::new(0);
+        Scrapes::new(move || Ok((number.fetch_add(1, Ordering::Relaxed) + 1).to_string()), Arc::default())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn scrapes_that_come_while_a_text_is_made_share_the_next_one() {
+        let (begun, begins) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let channels = std::sync::Mutex::new((begun, released));
+        let encode = move || {
+            let channels = channels.lock().unwrap();
+            channels.0.send(()).unwrap();
+            channels.1.recv().unwrap();
+            Ok("text".into())
+        };
+        let stats = Arc::<ScrapeStats>::default();
+        let scrapes = Arc::new(Scrapes::new(encode, Arc::clone(&stats)));
+        let scrape = || {
+            let scrapes = Arc::clone(&scrapes);
+            tokio::spawn(async move { scrapes.text().await.unwrap() })
+        };
+        let mut all = vec![scrape()];
+        tokio::task::block_in_place(|| begins.recv()).unwrap();
+        all.extend((1..100).map(|_| scrape()));
+        while stats.scrapes.load(Ordering::Acquire) < 100 {
+            tokio::task::yield_now().await;
+        }
+        release.send(()).unwrap();
+        release.send(()).unwrap();
+        for text in all {
+            assert_eq!(text.await.unwrap(), "text");
+        }
+        assert_eq!(stats.encodings.load(Ordering::Relaxed), 2);
+        assert!(scrapes.turn.lock().await.last.is_none(), "nobody waits, so nothing is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrape_sees_figures_that_are_not_older_than_its_request() {
+        let scrapes = numbered();
+        for number in 1..5 {
+            assert_eq!(scrapes.text().await.unwrap(), number.to_string());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_do_not_take_their_text_do_not_gather_ever_more_of_them() {
+        let scrapes = numbered();
+        let mut held = Vec::new();
+        for _ in 0..TEXTS_MAX + 3 {
+            held.push(scrapes.text().await.unwrap());
+        }
+        assert_eq!(held.last().unwrap(), &TEXTS_MAX.to_string(), "the newest one was sent again");
+        held.clear();
+        assert_eq!(scrapes.text().await.unwrap(), (TEXTS_MAX + 1).to_string());
+    }
+
+    #[tokio::test]
+    async fn a_text_that_cannot_be_made_fails_its_scrapes_and_not_the_next_one() {
+        let fail = AtomicU64::new(1);
+        let encode =
+            move || if fail.swap(0, Ordering::Relaxed) == 1 { Err("no".into()) } else { Ok(String::new()) };
+        let scrapes = Scrapes::new(encode, Arc::default());
+        assert_eq!(scrapes.text().await.unwrap_err(), "no");
+        assert!(scrapes.text().await.is_ok());
+    }
+}

@@ -1,0 +1,124 @@
+//! The API as clients meet it: real sockets, a fake kernel behind.
+
+mod access;
+mod clients;
+mod listening;
+mod routes;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::connection::Patience;
+use super::serve::serve_with;
+use super::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, wire};
+use crate::router::tests::fake::Host;
+
+/// An API that is served, and the host behind it.
+struct Served {
+    host: Host,
+    dir: tempfile::TempDir,
+    tcp: SocketAddr,
+    ready: Readiness,
+    stats: Arc<ApiStats>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// Code and message of a refusal.
+    fn refusal(&self) -> (u16, String, String) {
+        let error: wire::ErrorBody =
+            serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}", self.body));
+        (self.status, error.error.code, error.error.message)
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
+    // The server may refuse a large body before it has read all of it.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes).await;
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_ascii_lowercase(), body: body.into() }
+}
+
+fn request(method: &str, path: &str, body: &str, headers: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    )
+}
+
+impl Served {
+    async fn new() -> Self {
+        Self::with(Access::default(), Patience::default()).await
+    }
+
+    async fn with(access: Access, patience: Patience) -> Self {
+        Self::showing(|| Ok("glidefs_up 1\n".into()), access, patience).await
+    }
+
+    /// An API whose `/metrics` are what `encode` gives.
+    async fn showing(
+        encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        access: Access,
+        patience: Patience,
+    ) -> Self {
+        let host = Host::new();
+        let router = host.started().await;
+        let dir = tempfile::tempdir().unwrap();
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        let listeners = Listeners::bind(listen, &dir.path().join("run/sock"), access.group).await.unwrap();
+        let tcp = listeners.tcp_address().unwrap();
+        let ready = Readiness::default();
+        let stats = Arc::<ApiStats>::default();
+        let state = AppState {
+            router,
+            metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
+            stats: Arc::clone(&stats),
+            daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
+            ready: ready.clone(),
+            started: Instant::now(),
+        };
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(serve_with(listeners, state, access, patience, stopped));
+        Self { host, dir, tcp, ready, stats, stop, task }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("run/sock")
+    }
+
+    async fn send(&self, method: &str, path: &str, body: &str) -> Answer {
+        let stream = UnixStream::connect(self.socket()).await.unwrap();
+        exchange(stream, &request(method, path, body, "")).await
+    }
+
+    async fn send_tcp(&self, method: &str, path: &str, headers: &str) -> Answer {
+        exchange(TcpStream::connect(self.tcp).await.unwrap(), &request(method, path, "", headers)).await
+    }
+
+    async fn create(&self, name: &str, size: &str) -> Answer {
+        self.send("POST", "/v1/exports", &json!({"name": name, "size": size}).to_string()).await
+    }
+}

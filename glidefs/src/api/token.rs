@@ -1,0 +1,246 @@
+//! The bearer token: its file, reading the file again, comparing.
+//!
+//! Owns the token that requests over TCP carry. Does not own which requests need the token (`guard`). Invariants: the
+//! comparison takes the same time wherever the first difference is; the token is never logged; a token that the file no longer
+//! holds is refused a second later.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+
+use crate::observe::chain;
+
+/// Shortest token: fewer characters could be guessed.
+const TOKEN_CHARS_MIN: usize = 16;
+/// Most bytes of a token file that are read.
+const FILE_BYTES_MAX: u64 = 4096;
+/// Permissions of a token file that nobody but its owner may have.
+const MODE_OF_OTHERS: u32 = 0o077;
+/// How long a token that was read is used before its file is read again.
+const REREAD_AFTER: Duration = Duration::from_secs(1);
+
+/// The token that requests over TCP carry.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Arc<str>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// Why a token file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It could not be read.
+    #[error("cannot read the token file {path}: `[api] token_file` of the daemon and `--token-file` name it")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// It is a directory, a device or a pipe.
+    #[error("the token file {path} is not a regular file")]
+    NotAFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others than its owner may use it.
+    #[error(
+        "the token file {path} has mode {mode:04o}, so that others than its owner may use it: \
+         `chmod 600 {path}`, and make a new token if others may have read this one"
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Its first line is not a token.
+    #[error(
+        "the first line of the token file {path} is not a token: use {TOKEN_CHARS_MIN} or more printable characters \
+         without spaces, such as the output of `openssl rand -hex 32`"
+    )]
+    NotAToken {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Token {
+    /// Reads the token from the first line of `path`, which only its owner may be able to read.
+    pub fn load(path: &Path) -> Result<Self, TokenError> {
+        let error = |source| TokenError::Read { path: path.into(), source };
+        // Opening a pipe would wait for somebody who writes to the pipe.
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(error)?;
+        let metadata = file.metadata().map_err(error)?;
+        if !metadata.is_file() {
+            return Err(TokenError::NotAFile { path: path.into() });
+        }
+        let mode = metadata.permissions().mode() & 0o7777;
+        if mode & MODE_OF_OTHERS != 0 {
+            return Err(TokenError::Exposed { path: path.into(), mode });
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(error)?;
+        let token = text.lines().next().unwrap_or_default().trim();
+        if token.len() < TOKEN_CHARS_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(TokenError::NotAToken { path: path.into() });
+        }
+        Ok(Self(token.into()))
+    }
+
+    /// The value of the header `Authorization` that carries the token.
+    pub fn header_value(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// Whether `header` carries this token.
+    fn is_carried_by(&self, header: &[u8]) -> bool {
+        let Some((scheme, given)) = header.split_at_checked(7) else { return false };
+        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(given.ct_eq(self.0.as_bytes()))
+    }
+}
+
+/// A token file that may change while the daemon runs.
+#[derive(Debug)]
+pub struct TokenFile {
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// `None` while the file is refused: then nobody has the token.
+    token: Option<Token>,
+    read: Instant,
+}
+
+impl TokenFile {
+    /// Reads the token of `path` for the first time.
+    pub fn open(path: &Path) -> Result<Self, TokenError> {
+        let token = Some(Token::load(path)?);
+        Ok(Self { path: path.into(), known: Mutex::new(Known { token, read: Instant::now() }) })
+    }
+
+    /// Whether `header` carries the token. The file is read at most once a second.
+    pub(super) async fn is_carried_by(&self, header: &[u8]) -> bool {
+        self.read_again().await;
+        self.known().token.as_ref().is_some_and(|token| token.is_carried_by(header))
+    }
+
+    async fn read_again(&self) {
+        {
+            let mut known = self.known();
+            if known.read.elapsed() < REREAD_AFTER {
+                return;
+            }
+            known.read = Instant::now();
+        }
+        let path = self.path.clone();
+        // The file may lie on a file system that does not answer.
+        let Ok(loaded) = tokio::task::spawn_blocking(move || Token::load(&path)).await else { return };
+        let mut known = self.known();
+        match loaded {
+            Ok(token) => {
+                if known.token.as_ref() != Some(&token) {
+                    tracing::info!(path = %self.path.display(), "the token file has another token, which holds from now on");
+                }
+                known.token = Some(token);
+            }
+            Err(error) => {
+                if known.token.take().is_some() {
+                    tracing::error!(error = %chain(&error), "no request over TCP can carry a token until the token file is right");
+                }
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Both fields are whole after each assignment.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a file that only its owner may read.
+    fn write(path: &Path, text: &str) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+    }
+
+    #[test]
+    fn only_the_whole_token_is_taken() {
+        let token = Token("0123456789abcdef".into());
+        assert!(token.is_carried_by(b"Bearer 0123456789abcdef"));
+        assert!(token.is_carried_by(b"bearer 0123456789abcdef"));
+        for header in
+            ["", "Bearer ", "Bearer 0123456789abcde", "Bearer 0123456789abcdeF", "Basic 0123456789abcdef"]
+        {
+            assert!(!token.is_carried_by(header.as_bytes()), "{header}");
+        }
+    }
+
+    #[test]
+    fn short_empty_and_missing_token_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        assert!(matches!(Token::load(&path), Err(TokenError::Read { .. })));
+        assert!(matches!(Token::load(dir.path()), Err(TokenError::NotAFile { .. })));
+        for text in ["", "short", "has spaces in the middle of it", "\n0123456789abcdef"] {
+            write(&path, text);
+            assert!(matches!(Token::load(&path), Err(TokenError::NotAToken { .. })), "{text:?}");
+        }
+        write(&path, "0123456789abcdef\nsecond line");
+        assert_eq!(Token::load(&path).unwrap().header_value(), "Bearer 0123456789abcdef");
+        assert!(!format!("{:?}", Token::load(&path).unwrap()).contains("0123"));
+    }
+
+    #[test]
+    fn a_token_file_that_others_may_use_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        std::fs::write(&path, "0123456789abcdef\n").unwrap();
+        for mode in [0o644, 0o640, 0o604, 0o620, 0o602, 0o601] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let error = Token::load(&path).unwrap_err();
+            assert!(matches!(error, TokenError::Exposed { .. }), "{mode:o}: {error}");
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+        for mode in [0o600, 0o400] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            assert!(Token::load(&path).is_ok(), "{mode:o}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_token_file_is_read_again_and_a_refused_one_lets_nobody_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        write(&path, "0123456789abcdef");
+        let file = TokenFile::open(&path).unwrap();
+        let (old, new) = (b"Bearer 0123456789abcdef", b"Bearer fedcba9876543210");
+        write(&path, "fedcba9876543210");
+        assert!(file.is_carried_by(old).await, "within the second the file is not read");
+        tokio::time::advance(REREAD_AFTER).await;
+        assert!(file.is_carried_by(new).await && !file.is_carried_by(old).await);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        tokio::time::advance(REREAD_AFTER).await;
+        assert!(!file.is_carried_by(new).await && !file.is_carried_by(old).await);
+        write(&path, "fedcba9876543210");
+        tokio::time::advance(REREAD_AFTER).await;
+        assert!(file.is_carried_by(new).await);
+    }
+}

@@ -1,0 +1,97 @@
+//! Log lines that would repeat: one passes in a while, with the number of those that did not.
+//!
+//! Owns the decision whether a line is written. Does not own the line, nor what it is about: whoever logs the failures of an
+//! export keeps one [`Repeat`] for that export. Invariants: of the lines of any ten seconds one passes; every line that did not
+//! pass is counted in the next one that does.
+//!
+//! ```
+//! use glidefs::observe::repeat::Repeat;
+//!
+//! let repeat = Repeat::default();
+//! assert_eq!(repeat.pass(), Some(0));
+//! assert_eq!(repeat.pass(), None);
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long no other line passes after one has.
+pub const PAUSE: Duration = Duration::from_secs(10);
+
+/// What lets one of many log lines pass. Shared by the threads that log the same.
+#[derive(Debug)]
+pub struct Repeat {
+    /// Times are counted from here.
+    made: Instant,
+    /// When the next line may pass, nanoseconds after `made`.
+    next: AtomicU64,
+    suppressed: AtomicU64,
+}
+
+impl Default for Repeat {
+    fn default() -> Self {
+        Self { made: Instant::now(), next: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
+    }
+}
+
+impl Repeat {
+    /// Asks to log now. The number of lines that were held back since the last one, or `None` when this one is to be held back.
+    pub fn pass(&self) -> Option<u64> {
+        self.pass_at(self.made.elapsed())
+    }
+
+    /// As [`Self::pass`], `now` after this was made.
+    pub fn pass_at(&self, now: Duration) -> Option<u64> {
+        let now_nanos = nanos(now);
+        let next = self.next.load(Relaxed);
+        let after = now_nanos.saturating_add(nanos(PAUSE));
+        // Of several threads that find it is time, one is the first.
+        let passes = now_nanos >= next && self.next.compare_exchange(next, after, Relaxed, Relaxed).is_ok();
+        if passes {
+            return Some(self.suppressed.swap(0, Relaxed));
+        }
+        self.suppressed.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_passes_in_ten_seconds_and_tells_how_many_did_not() {
+        let repeat = Repeat::default();
+        let at = |millis| repeat.pass_at(Duration::from_millis(millis));
+        assert_eq!(at(5), Some(0), "the first one is never late");
+        for millis in 6..1006 {
+            assert_eq!(at(millis), None);
+        }
+        assert_eq!(at(10_004), None);
+        assert_eq!(at(10_005), Some(1001));
+        assert_eq!(at(10_006), None);
+        assert_eq!(at(60_000), Some(1));
+        assert_eq!(at(90_000), Some(0));
+    }
+
+    #[test]
+    fn of_several_threads_one_passes_and_none_is_forgotten() {
+        let repeat = Repeat::default();
+        let passed: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..1000).filter(|_| repeat.pass_at(Duration::from_secs(1)).is_some()).count() as u64
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(passed, 1);
+        assert_eq!(repeat.pass_at(Duration::from_secs(11)), Some(3999));
+    }
+}
