@@ -69,7 +69,8 @@ impl Router {
         let (volume, remote) = self.counterpart(&name)?;
         let snapshot = ExportName::new(&snapshot)?;
         let roll_back = async {
-            let committed = async { remote.rollback(&store_name(&snapshot)?).await };
+            // Boxed: every operation that may have to finish a rollback would have room for it otherwise.
+            let committed = async { Box::pin(remote.rollback(&store_name(&snapshot)?)).await };
             committed.await.map_err(|source| RouterError::Store { name, source })
         };
         let committed = self.unless_stopping(roll_back).await?;

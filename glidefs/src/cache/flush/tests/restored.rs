@@ -109,7 +109,8 @@ fn of_two_clones_of_a_directory_exactly_one_goes_on() {
     let mut clone = Host::over(backend, host.writer(), backup.entries.clone());
     clone.stop();
     backup.restore(&mut clone);
-    (host.start(), clone.start());
+    host.start();
+    clone.start();
     let mut cloned = Model { sectors: model.sectors.clone(), ..Model::new(7) };
     cloned.next = 1 << 32;
     for round in 0..20 {
