@@ -95,6 +95,15 @@ impl Volumes for Data {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn rescue(
+        &self,
+        _: ExportName,
+        _: Arc<Volume>,
+        _: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn delete(&self, _: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -116,6 +116,7 @@ impl From<RouterError> for ApiError {
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
             RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
             RouterError::NotFlushed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),
+            RouterError::NotLost { .. } => (StatusCode::CONFLICT, "not_lost"),
             RouterError::NotInStore { .. } => (StatusCode::CONFLICT, "not_in_store"),
             RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, "snapshot_needed"),
             RouterError::NotDetached { .. } => (StatusCode::CONFLICT, "not_detached"),
@@ -151,6 +152,7 @@ fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
         VolumeError::NoSuchName { .. }
         | VolumeError::NoSuchVolume { .. }
         | VolumeError::NoSuchSnapshot { .. }
+        | VolumeError::Gone { .. }
         | VolumeError::Deleted { .. } => (StatusCode::NOT_FOUND, "not_in_store"),
         error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "store_failed"),

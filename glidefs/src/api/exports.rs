@@ -121,6 +121,9 @@ pub(super) async fn open(
     name: NameInPath,
     JsonBody(request): JsonBody<OpenRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
+    if request.discard_local {
+        return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
+    }
     let device = (request.queues, request.queue_depth);
     create_from(&state, name.0, Source::Store, request.durability, device).await
 }
@@ -142,7 +145,8 @@ pub(super) async fn fork(
     JsonBody(request): JsonBody<ForkRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
-    let source = Source::Fork { of: name.0, snapshot };
+    let source =
+        if request.local { Source::Local { of: name.0 } } else { Source::Fork { of: name.0, snapshot } };
     let device = (request.queues, request.queue_depth);
     create_from(&state, ExportName::new(&request.name)?, source, request.durability, device).await
 }

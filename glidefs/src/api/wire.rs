@@ -97,6 +97,10 @@ pub struct CreateRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenRequest {
+    /// Whether to give up what is only here of an export that another host has taken over, or that has two histories; durability
+    /// and device stay as they are then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub discard_local: bool,
     /// What an acknowledged FLUSH survives; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
@@ -117,6 +121,9 @@ pub struct ForkRequest {
     /// Snapshot of the other one; its newest state when left out. What it has not flushed is flushed first if it is served here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Whether to begin with what is here of an export that another host has taken over, or that has two histories.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
     /// What an acknowledged FLUSH survives; "local" when left out.
     #[serde(default)]
     pub durability: Durability,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Clock, Disk, Lock};
 use super::error::CacheError;
-use super::flush::{Book, Flusher, Link, NoBook, Triggers};
+use super::flush::{Book, Cut, Flusher, Link, NoBook, Triggers};
 use super::format::frame_crc;
 use super::handoff::{Hook, OWNED_MAX, Port, Signal};
 use super::keeper::Keeper;
@@ -22,6 +22,7 @@ use super::slots::{Event, Slots, State};
 use super::stats::{CacheStats, ShardStats};
 use super::volume::Volume;
 use crate::store::WriterId;
+use crate::store::volume::CutSource;
 use crate::units::{ExportId, Seq};
 
 /// What happens to writes when the cache is full and nothing can be moved out.
@@ -173,6 +174,11 @@ impl Cache {
     /// The data of export `id`: what was recovered, or an empty volume.
     pub fn volume(&self, id: ExportId) -> Arc<Volume> {
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
+    }
+
+    /// What of `volume`, which was lost to another writer, is not in the store, as a cut for another volume of the store.
+    pub fn kept(&self, volume: &Arc<Volume>) -> Arc<dyn CutSource> {
+        Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume)))
     }
 
     /// The data of a new export `id`, whose history in the store goes up to `flushed`: nothing of it is here, and its sequence

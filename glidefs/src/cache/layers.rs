@@ -63,6 +63,20 @@ impl Layers {
         &self.frozen
     }
 
+    /// What is not in the store, newest content only, in ascending order.
+    pub fn dirty(&self) -> Vec<Extent> {
+        let mut dirty: Vec<Extent> = self.active.iter().collect();
+        for extent in self.frozen.iter() {
+            self.active.lookup(extent.range, |piece| {
+                if piece.backing.is_none() {
+                    dirty.extend(extent.part(piece.range));
+                }
+            });
+        }
+        dirty.sort_unstable_by_key(|extent| extent.range.start());
+        dirty
+    }
+
     /// Number of extents.
     pub fn len(&self) -> usize {
         self.active.len() + self.frozen.len() + self.clean.len()

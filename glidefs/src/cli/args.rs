@@ -165,10 +165,15 @@ pub(super) enum ExportCommand {
         glidefs export open vm-1\n  \
         glidefs export list --store      what there is to open\n\n\
         The host that had it open loses it: its export stops, and what it had not flushed stays in its cache. Opening \
-        what is open here is no error.")]
+        what is open here is no error.\n\n\
+        An export that stopped because another host has it, or because the store has another history, goes on with what the \
+        store has when it is opened with --discard-local.")]
     Open {
         #[command(flatten)]
         names: Names,
+        /// Give up what is only here of an export that another host has, or with two histories
+        #[arg(long)]
+        discard_local: bool,
         #[command(flatten)]
         device: Device,
         #[command(flatten)]
@@ -177,7 +182,8 @@ pub(super) enum ExportCommand {
     /// Make an export with the content of another one
     #[command(after_help = "Examples:\n  \
         glidefs export fork golden vm-2\n  \
-        glidefs export fork golden vm-3 --snapshot monday\n\n\
+        glidefs export fork golden vm-3 --snapshot monday\n  \
+        glidefs export fork vm-1 vm-1-here --local   what is here of an export that was lost\n\n\
         No data is copied, whatever the size. Both go their own way from then on, and either can be deleted.")]
     Fork {
         #[command(flatten)]
@@ -188,6 +194,9 @@ pub(super) enum ExportCommand {
         /// Snapshot to begin with [default: the newest state]
         #[arg(long, value_name = "NAME", value_parser = ExportName::new)]
         snapshot: Option<ExportName>,
+        /// Begin with what is here of an export that another host has, or with two histories
+        #[arg(long, conflicts_with = "snapshot")]
+        local: bool,
         #[command(flatten)]
         device: Device,
         #[command(flatten)]

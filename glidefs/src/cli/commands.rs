@@ -79,8 +79,9 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let exports: Vec<Export> = for_each(names.names, create).await?;
             answer_each(output.json, &exports, print::export, print::exports)
         }
-        ExportCommand::Open { names, device, output } => {
+        ExportCommand::Open { names, discard_local, device, output } => {
             let request = OpenRequest {
+                discard_local,
                 durability: device.durability,
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
@@ -92,10 +93,11 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let exports: Vec<Export> = for_each(names.names, open).await?;
             answer_each(output.json, &exports, print::export, print::exports)
         }
-        ExportCommand::Fork { name, new, snapshot, device, output } => {
+        ExportCommand::Fork { name, new, snapshot, local, device, output } => {
             let request = ForkRequest {
                 name: new.to_string(),
                 snapshot: snapshot.map(|name| name.to_string()),
+                local,
                 durability: device.durability,
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),

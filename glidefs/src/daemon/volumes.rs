@@ -92,6 +92,7 @@ impl StoreSide {
         let volume = match source {
             Source::Blank(size) => self.volumes.create(&name, size.bytes() / SECTOR_BYTES).await?,
             Source::Store => self.volumes.open(&name).await?,
+            Source::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
             Source::Fork { of, snapshot } => {
                 let of = store_name(&of)?;
                 let found = self.volumes.find(&of).await?;
@@ -141,6 +142,28 @@ impl Volumes for DaemonVolumes {
             match &self.store {
                 Some(side) => side.begin(&name, source).await.map(Some),
                 None => Ok(None),
+            }
+        }
+        .boxed()
+    }
+
+    fn rescue(
+        &self,
+        name: ExportName,
+        volume: Arc<Volume>,
+        size_sectors: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        async move {
+            let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
+            side.check().await?;
+            let fork = remote.fork_known(&store_name(&name)?).await?;
+            match fork.commit(self.cache.kept(&volume), size_sectors).await {
+                Ok(committed) => Ok(Some(Resume { manifest: None, ..committed.resume })),
+                Err(error) => {
+                    // Nobody knows of the new volume.
+                    fork.delete().await?;
+                    Err(error)
+                }
             }
         }
         .boxed()

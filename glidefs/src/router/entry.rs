@@ -122,8 +122,8 @@ impl Entry {
 /// What the user can do about an export that was lost.
 pub(super) fn ways_out(name: &impl std::fmt::Display) -> String {
     format!(
-        "`glidefs export delete {name}` gives up what is here and leaves the store alone; then `glidefs export open {name}` goes on \
-         with what is in the store"
+        "`glidefs export open {name} --discard-local` goes on with what is in the store; `glidefs export fork {name} NEW --local` \
+         makes an export of what is here, `glidefs export fork {name} NEW` one of what is in the store"
     )
 }
 

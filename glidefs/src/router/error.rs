@@ -2,6 +2,7 @@
 
 use super::catalog::CatalogError;
 use super::devices::DeviceError;
+use super::entry::ways_out;
 use super::name::NameError;
 use super::size::SizeError;
 use super::state::ForbiddenTransition;
@@ -110,15 +111,21 @@ pub enum RouterError {
         name: String,
     },
     /// The store has it as another host's, or not at all.
-    #[error(
-        "export {name} is not this host's any more: `glidefs export delete {name}` gives up what is here of it and leaves the \
-         store alone; then it can be opened from the store again"
-    )]
+    #[error("export {name} is not this host's any more. {}", ways_out(name))]
     Lost {
         /// The export.
         name: String,
         /// What the store says.
         source: VolumeError,
+    },
+    /// There is only one history of the export, and this host has it.
+    #[error(
+        "export {name} is this host's, with one history: --discard-local and --local are for exports that another host has \
+         taken over, or that have two histories"
+    )]
+    NotLost {
+        /// The export.
+        name: String,
     },
     /// Nothing of the export is in a store.
     #[error(

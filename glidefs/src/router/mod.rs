@@ -18,6 +18,7 @@
 //! | `numbers` | which device numbers are spoken for |
 //! | `entry` | one export in memory, and the right to change it |
 //! | `operations` | create, attach, detach, resize, delete |
+//! | `lost` | the ways out for an export that another host has, or with two histories |
 //! | `recovery` | what happens at start |
 //! | `devices`, `volumes` | the traits through which the router reaches devices and data |
 
@@ -27,6 +28,7 @@ pub mod devices;
 mod entry;
 mod error;
 mod history;
+mod lost;
 mod name;
 mod notes;
 mod numbers;

@@ -206,11 +206,15 @@ impl Router {
     /// What a new export begins with: its counterpart in the store, where there is a store, and its size.
     async fn begin(&self, request: &CreateExport) -> Result<Beginning, RouterError> {
         if let Source::Fork { of, snapshot: None } = &request.source
-            && self.entry(of.as_str()).is_some()
+            && let Some(entry) = self.entry(of.as_str())
+            && entry.export().volume().lost().is_none()
         {
             self.unless_stopping(self.flush(of.as_str())).await?;
         }
         let begin = async {
+            if let Source::Local { of } = &request.source {
+                return self.begin_from_lost(&request.name, of).await.map(Some);
+            }
             let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
         };
@@ -350,7 +354,7 @@ impl Router {
         Ok(())
     }
 
-    async fn detach_held(&self, held: &Held) -> Result<(), RouterError> {
+    pub(super) async fn detach_held(&self, held: &Held) -> Result<(), RouterError> {
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
         }
@@ -449,7 +453,7 @@ impl Router {
 
 /// Makes sure that no other host has taken an export over while it was not served here. A store that is away keeps nobody from
 /// his data.
-async fn confirm(held: &Held) -> Result<(), RouterError> {
+pub(super) async fn confirm(held: &Held) -> Result<(), RouterError> {
     let confirmed = held.entry().export().volume().confirm(CONFIRM_PATIENCE).await;
     confirmed.map(drop).map_err(|source| RouterError::Lost { name: held.entry().name().to_string(), source })
 }
@@ -497,7 +501,7 @@ fn check_bound(bound: Bound) -> Result<(), RouterError> {
 fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
     let size = match request.source {
         Source::Blank(size) => Some(size.bytes()),
-        Source::Store | Source::Fork { .. } => None,
+        Source::Store | Source::Fork { .. } | Source::Local { .. } => None,
     };
     let pairs = [
         ("size", record.size_bytes, size),

@@ -25,6 +25,11 @@ pub enum Source {
         /// Its snapshot; its newest state when there is none.
         snapshot: Option<ExportName>,
     },
+    /// What is here of another export, which this host has lost.
+    Local {
+        /// The export's name.
+        of: ExportName,
+    },
 }
 
 /// Gives and forgets the data of exports.
@@ -35,6 +40,15 @@ pub trait Volumes: Send + Sync + 'static {
 
     /// Makes or finds the counterpart of a new export in the store; `None` where there is no store.
     fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+
+    /// Makes a volume in the store with what is here of `volume`, which was lost: what its last flush left in the store, and what
+    /// was not flushed. `None` where there is no store.
+    fn rescue(
+        &self,
+        name: ExportName,
+        volume: Arc<Volume>,
+        size_sectors: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
 
     /// Deletes the counterpart of an export in the store, if it has one and nobody else has taken it over.
     fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;

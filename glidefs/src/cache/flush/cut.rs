@@ -15,18 +15,26 @@ use crate::units::{FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange, Seq};
 
 /// One cut of one volume.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(in crate::cache) struct Cut {
     shared: Arc<Shared>,
     volume: Arc<Volume>,
     seq: Seq,
     extents: Vec<CutExtent>,
+    /// Whether all that is not in the store is meant, and not what the volume's cut holds.
+    all: bool,
 }
 
 impl Cut {
     /// The cut at `seq` of `volume`, which is complete and stable.
     pub fn new(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq) -> Self {
         let extents = volume.cut_extents().iter().map(described).collect();
-        Self { shared, volume, seq, extents }
+        Self { shared, volume, seq, extents, all: false }
+    }
+
+    /// Everything of `volume` that is not in the store. Nothing may be written to the volume any more.
+    pub fn all(shared: Arc<Shared>, volume: Arc<Volume>) -> Self {
+        let (seq, dirty) = volume.dirty();
+        Self { shared, volume, seq, extents: dirty.iter().map(described).collect(), all: true }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -84,7 +92,11 @@ impl CutSource for Cut {
 
     fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut plan = Vec::new();
-        self.volume.plan_cut(&self.shared.slots, range, &mut plan);
+        if self.all {
+            self.volume.plan(&self.shared.slots, range, &mut plan);
+        } else {
+            self.volume.plan_cut(&self.shared.slots, range, &mut plan);
+        }
         let mut outcome = Ok(());
         let mut rest = buffer;
         for piece in plan {

@@ -21,6 +21,7 @@ mod tie;
 use std::fmt;
 use std::io;
 
+pub(super) use self::cut::Cut;
 pub use self::due::Triggers;
 pub use self::engine::Flusher;
 pub use self::risk::{Bound, Pace};

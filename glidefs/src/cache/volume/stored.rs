@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Volume;
 use crate::cache::error::IoError;
 use crate::cache::flush::{Durability, Link, Pace, Tie, Triggers};
+use crate::cache::index::Extent;
 use crate::store::volume::VolumeError;
 use crate::units::Seq;
 
@@ -210,6 +211,12 @@ impl Volume {
     /// Whether another writer has the volume, or another history, so that nothing of the volume may be served here.
     pub fn is_fenced(&self) -> bool {
         self.tie.get().is_some_and(Tie::is_fenced)
+    }
+
+    /// What is not in the store, and the last sequence number of it.
+    pub(in crate::cache) fn dirty(&self) -> (Seq, Vec<Extent>) {
+        let inner = self.lock();
+        (Seq(inner.last_seq), inner.layers.dirty())
     }
 
     /// Whether something of it is not in the store.

@@ -74,6 +74,7 @@ async fn dump_snapshot(
 ) -> Result<Summary, CliError> {
     let fork = fork_name(&args.name.name).map_err(TransferError::Name)?;
     let request = ForkRequest {
+        local: false,
         name: fork.to_string(),
         snapshot: Some(snapshot.to_string()),
         durability: Durability::Local,

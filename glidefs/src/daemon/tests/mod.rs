@@ -2,6 +2,7 @@
 //! and a store that fails.
 
 mod host;
+mod lost;
 mod model;
 mod operations;
 mod prefixes;

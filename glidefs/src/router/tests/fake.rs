@@ -240,6 +240,15 @@ impl Volumes for FakeVolumes {
         Box::pin(std::future::ready(Ok(resume)))
     }
 
+    fn rescue(
+        &self,
+        _: ExportName,
+        _: Arc<Volume>,
+        _: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
 
     fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {

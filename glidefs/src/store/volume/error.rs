@@ -34,6 +34,15 @@ pub enum VolumeError {
         /// What both have.
         divergence: Box<Divergence>,
     },
+    /// What this writer knows of the volume is not in the store any more.
+    #[error(
+        "the state of volume {volume} that this host goes on from is not in the store any more: what is only here cannot be read \
+         without it"
+    )]
+    Gone {
+        /// Which volume.
+        volume: VolumeId,
+    },
     /// What was about to be stored could not be written down here, so the store was not asked.
     #[error("what is about to be stored cannot be written down; make room on the disk of cache.dir")]
     NotNoted(#[source] Arc<io::Error>),

@@ -5,12 +5,18 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
 use super::host::{Beginning, Volumes};
 use super::land::Uploads;
 use super::{Committed, SnapshotInfo, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Origin, Snapshot};
 use crate::store::ids::StoreName;
+use crate::store::key::Key;
+
+/// Packs that are looked for at the same time.
+const HEADS_MAX: usize = 16;
 
 impl Volumes {
     /// A new volume with the content of another one, whoever writes that: fewer than ten requests, and no data is copied.
@@ -91,6 +97,43 @@ impl Volume {
     /// A new volume with the content of the last commit: see [`Volumes::fork`].
     pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
         Volumes(self.0.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+    }
+
+    /// A new volume with the content of the newest manifest that this writer knows, though the volume may be lost: one request
+    /// more for each pack.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`] when garbage collection has taken some of that.
+    pub async fn fork_known(&self, name: &StoreName) -> Result<Self, VolumeError> {
+        let host = &self.0.host;
+        let begun = host.options.clock.since_boot();
+        let gone = || VolumeError::Gone { volume: self.id() };
+        let base = match self.manifest().await {
+            Err(error) if error.is_missing() => return Err(gone()),
+            base => base?,
+        };
+        let beginning = Beginning {
+            size_sectors: base.size_sectors,
+            origin: Some(Origin { volume: base.volume, manifest: base.number }),
+            packs: base.packs.clone(),
+        };
+        let fork = host.begin(name, beginning).await?;
+        // The new volume lists the packs now: what is there stays.
+        let store = host.store.clone();
+        let heads = stream::iter(base.packs.clone()).map(move |pack| {
+            let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
+            async move { store.head(&key).await.map(drop) }
+        });
+        let found: Result<(), _> = heads.buffer_unordered(HEADS_MAX).boxed().try_collect().await;
+        let found = match found {
+            Err(error) if error.is_missing() => Err(gone()),
+            found => found.map_err(VolumeError::from),
+        };
+        if let Err(error) = found.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
+            host.delete(fork.id(), name).await?;
+            return Err(error);
+        }
+        Ok(fork)
     }
 
     /// Deletes the volume with its snapshots: its name is free, and garbage collection takes what no fork uses. Can be called

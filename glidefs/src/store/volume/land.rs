@@ -45,7 +45,7 @@ impl Volume {
         }
     }
 
-    /// Gives the volume up, which this writer deleted.
+    /// Gives the volume up, which this writer deleted, or of which the store has nothing at all.
     pub(super) fn lose_deleted(&self) {
         self.head().lost = Some(Loss::Deleted);
     }
@@ -103,9 +103,10 @@ impl Volume {
                 Ok(())
             }
             Some(Key::Manifest(_, newest)) if *newest > number => {
-                self.adopt_or_yield(*newest, begun).await.map(drop)
+                Box::pin(self.adopt_or_yield(*newest, begun)).await.map(drop)
             }
-            _ => self.look_past_listing(number, begun).await,
+            // Rare, and large: boxed, so that what waits for a writer stays small.
+            _ => Box::pin(self.look_past_listing(number, begun)).await,
         }
     }
 
@@ -144,7 +145,11 @@ impl Volume {
         match store.latest_manifest_hashed(id, None).await? {
             Some((manifest, _)) if manifest.number < number => Err(self.lose(self.foreign(&manifest)).await),
             Some((manifest, _)) => self.adopt_or_yield(manifest.number, begun).await.map(drop),
-            None => Err(self.lose(Loss::Deleted).await),
+            // This may be another store than the one with the volume, so nothing is noted: the next process asks again.
+            None => {
+                self.lose_deleted();
+                Err(self.lost(Loss::Deleted))
+            }
         }
     }
 
@@ -239,7 +244,7 @@ impl Volume {
                 self.landed(&manifest, &base, uploads, begun).await?;
                 return Ok(Some(Landed { manifest, encoded }));
             }
-            let found = self.adopt_or_yield(manifest.number, begun).await?;
+            let found = Box::pin(self.adopt_or_yield(manifest.number, begun)).await?;
             if *found == manifest {
                 return Ok(Some(Landed { manifest: found, encoded }));
             }
@@ -268,7 +273,7 @@ impl Volume {
             self.check_newest().await?;
         }
         if check_age(uploads, now, LATE_TIME_MAX).is_err() {
-            self.undo_if_incomplete(manifest, base, uploads, now).await?;
+            Box::pin(self.undo_if_incomplete(manifest, base, uploads, now)).await?;
         }
         Ok(())
     }

@@ -243,7 +243,9 @@ impl Volume {
             }
         };
         match self.0.host.metadata.manifest(id, number, load).await {
-            Err(error) if matches!(*error, StoreError::NotNoted { .. }) => Err(self.lose_to(number).await),
+            Err(error) if matches!(*error, StoreError::NotNoted { .. }) => {
+                Err(Box::pin(self.lose_to(number)).await)
+            }
             manifest => Ok(manifest?),
         }
     }

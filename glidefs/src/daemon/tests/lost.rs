@@ -1,0 +1,127 @@
+//! Exports that this host has lost, and the ways out.
+
+use super::host::{Host, World};
+use crate::cache::driver::bytes_of;
+use crate::cache::{Durability, IoError};
+use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source, State};
+use crate::units::{SECTOR_BYTES, SectorRange};
+
+fn name(name: &str) -> ExportName {
+    ExportName::new(name).unwrap()
+}
+
+fn request(export: &str, source: Source) -> CreateExport {
+    CreateExport {
+        name: name(export),
+        source,
+        durability: Durability::Local,
+        queues: None,
+        queue_depth: None,
+    }
+}
+
+fn blank() -> CreateExport {
+    request("vm", Source::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap()))
+}
+
+fn written(number: u64) -> (SectorRange, Vec<u8>) {
+    let range = SectorRange::new(8 * number, 8).unwrap();
+    (range, (range.start()..range.end()).flat_map(|sector| bytes_of(number, sector)).collect())
+}
+
+fn write(host: &mut Host, number: u64) {
+    let (volume, (range, data)) = (host.volume("vm"), written(number));
+    host.driver().write(&volume, range, Some(&data)).unwrap();
+}
+
+/// Which of the writes 1 to 4 an export holds.
+fn held(host: &mut Host, export: &str) -> Vec<u64> {
+    let volume = host.volume(export);
+    let mut held = Vec::new();
+    for number in 1..5 {
+        let (range, data) = written(number);
+        let found = host.driver().read(&volume, range).unwrap();
+        assert!(found == data || found.iter().all(|byte| *byte == 0));
+        held.extend((found == data).then_some(number));
+    }
+    held
+}
+
+/// A host that has lost its export `vm`: 1 was flushed, 2 is the other host's, 3 is only here.
+fn lost(world: &World) -> (Host, Host) {
+    let mut first = Host::new(world);
+    world.runtime.block_on(first.router().create(blank())).unwrap();
+    write(&mut first, 1);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    let mut other = Host::new(world);
+    world.runtime.block_on(other.router().create(request("vm", Source::Store))).unwrap();
+    write(&mut other, 2);
+    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    write(&mut first, 3);
+    let flushed = world.runtime.block_on(first.router().flush("vm"));
+    assert!(matches!(flushed, Err(RouterError::Flush { source: IoError::Fenced, .. })), "{flushed:?}");
+    (first, other)
+}
+
+#[test]
+fn either_side_of_a_lost_export_becomes_an_export_of_its_own() {
+    for restarted in [false, true] {
+        let world = World::new(11, 0);
+        let (mut first, mut other) = lost(&world);
+        if restarted {
+            first.restart(&world);
+        }
+        let State::Failed { reason } = first.router().show("vm").unwrap().state else { panic!("not lost") };
+        for part in
+            ["another host", "4096 bytes", "export open vm --discard-local", "export fork vm NEW --local"]
+        {
+            assert!(reason.contains(part), "{reason}");
+        }
+        let router = first.router();
+        let here = request("here", Source::Local { of: name("vm") });
+        world.runtime.block_on(router.create(here)).unwrap();
+        let there = request("there", Source::Fork { of: name("vm"), snapshot: None });
+        world.runtime.block_on(router.create(there)).unwrap();
+        drop(router);
+        assert_eq!((held(&mut first, "here"), held(&mut first, "there")), (vec![1, 3], vec![1, 2]));
+        // What was lost is as it was.
+        assert_eq!(first.volume("vm").figures().dirty_bytes, 4096);
+        assert_eq!(held(&mut other, "vm"), [1, 2]);
+        first.restart(&world);
+        assert_eq!(held(&mut first, "here"), [1, 3]);
+    }
+}
+
+#[test]
+fn a_lost_export_goes_on_with_what_the_store_has_when_it_is_told_to() {
+    let world = World::new(12, 0);
+    let (mut first, mut other) = lost(&world);
+    let opened = world.runtime.block_on(first.router().create(request("vm", Source::Store)));
+    assert!(matches!(opened, Err(RouterError::Lost { .. })), "{opened:?}");
+    let info = world.runtime.block_on(first.router().discard_local("vm")).unwrap();
+    assert_eq!(info.state, State::Serving);
+    assert_eq!(held(&mut first, "vm"), [1, 2]);
+    write(&mut first, 4);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    first.restart(&world);
+    assert_eq!(held(&mut first, "vm"), [1, 2, 4]);
+    // The other host has lost it in its turn.
+    world.runtime.block_on(other.router().confirm());
+    let volume = other.volume("vm");
+    assert_eq!(other.driver().read(&volume, written(1).0), Err(IoError::Fenced));
+}
+
+#[test]
+fn an_export_that_is_not_lost_keeps_what_is_only_here() {
+    let world = World::new(13, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    write(&mut host, 1);
+    let router = host.router();
+    let discarded = world.runtime.block_on(router.discard_local("vm"));
+    assert!(matches!(discarded, Err(RouterError::NotLost { .. })), "{discarded:?}");
+    let forked = world.runtime.block_on(router.create(request("here", Source::Local { of: name("vm") })));
+    assert!(matches!(forked, Err(RouterError::NotLost { .. })), "{forked:?}");
+    drop(router);
+    assert_eq!(held(&mut host, "vm"), [1]);
+}
