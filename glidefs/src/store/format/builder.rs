@@ -82,6 +82,8 @@ pub struct PackBuilder {
     open_bytes: usize,
     /// One past the last sector that was pushed.
     end: u64,
+    /// The pack is full when it has so many bytes.
+    full_bytes: u64,
 }
 
 impl std::fmt::Debug for PackBuilder {
@@ -111,9 +113,16 @@ impl PackBuilder {
             open: Vec::new(),
             open_bytes: 0,
             end: 0,
+            full_bytes: PACK_BYTES_TARGET,
         };
         builder.put(&PackHeader { volume: options.volume, pack: options.pack }.encode());
         Ok(builder)
+    }
+
+    /// The same, full when it has `bytes`.
+    #[must_use]
+    pub fn long(self, bytes: u64) -> Self {
+        Self { full_bytes: bytes, ..self }
     }
 
     /// Adds data from sector `start` on.
@@ -160,7 +169,7 @@ impl PackBuilder {
 
     /// Whether the pack is as long as packs should be.
     pub fn is_full(&self) -> bool {
-        self.bytes() >= PACK_BYTES_TARGET || self.entries.len() >= ENTRIES_MAX / 2
+        self.bytes() >= self.full_bytes || self.entries.len() >= ENTRIES_MAX / 2
     }
 
     /// The pack, or `None` when nothing was pushed.

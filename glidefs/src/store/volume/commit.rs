@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::crowd::{Rows, check_room};
 use super::land::{Landed, Uploads};
 use super::{Committed, CutSource, Volume, VolumeError};
 use crate::store::client::Created;
@@ -44,9 +45,11 @@ impl Volume {
                     resume: self.state(),
                     packs: 0,
                     pack_bytes: 0,
-                    compaction_due: super::compact::is_due(&base.packs),
+                    compaction_due: super::choose::is_due(&base.packs),
+                    crowd: Rows::of(&base.packs).crowd(),
                 });
             }
+            check_room(base.packs.len(), data_bytes(&*cut), cut.extents().len())?;
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             let uploads = self.upload(source).await?;
             let edit = |base: &Manifest| {
@@ -69,7 +72,8 @@ impl Volume {
             resume: self.resume_landed(landed),
             packs: uploads.packs.len(),
             pack_bytes: uploads.packs.iter().map(|pack| pack.total_bytes).sum(),
-            compaction_due: super::compact::is_due(&landed.manifest.packs),
+            compaction_due: super::choose::is_due(&landed.manifest.packs),
+            crowd: Rows::of(&landed.manifest.packs).crowd(),
         }
     }
 
@@ -91,7 +95,7 @@ impl Volume {
         let uploaded = packs.map_ok(move |(pack, permit)| {
             let volume = volume.clone();
             async move {
-                let pack = volume.create_pack(&pack).await?;
+                let pack = volume.create_pack(pack).await?;
                 drop(permit);
                 Ok(pack)
             }
@@ -108,12 +112,21 @@ impl Volume {
         PackOptions { volume, pack, level, first_seq, last_seq, zstd_level: host.options.zstd_level }
     }
 
-    pub(super) async fn create_pack(&self, pack: &EncodedPack) -> Result<PackRef, VolumeError> {
-        match self.0.host.store.create_pack(pack).await? {
-            Created::Created => Ok(pack.trailer.pack),
+    pub(super) async fn create_pack(&self, pack: EncodedPack) -> Result<PackRef, VolumeError> {
+        let host = &self.0.host;
+        let created = pack.trailer.pack;
+        match host.store.create_pack(&pack).await? {
+            Created::Created => {}
             // Its identity is random: only one who makes the same random numbers can have created it.
-            Created::Existed => Err(VolumeError::Contended { volume: self.id() }),
+            Created::Existed => return Err(VolumeError::Contended { volume: self.id() }),
         }
+        // What is merged next. Results of merges are read much later.
+        if let Some(recent) = host.recent.as_ref().filter(|_| created.level == 0)
+            && let Some(index) = recent.put(pack)
+        {
+            host.metadata.put_index(created.pack, index);
+        }
+        Ok(created)
     }
 }
 
@@ -133,6 +146,12 @@ fn check(cut: &dyn CutSource, size_sectors: u64) -> Result<(), VolumeError> {
         return Err(VolumeError::BadCut("it goes beyond the end of the volume"));
     }
     Ok(())
+}
+
+/// Data in a cut, bytes.
+fn data_bytes(cut: &dyn CutSource) -> u64 {
+    let data = cut.extents().iter().filter(|extent| !extent.zero);
+    data.filter_map(|extent| extent.range.bytes()).fold(0, u64::saturating_add)
 }
 
 /// Runs `work` on a thread that may block.
@@ -173,8 +192,7 @@ struct Packing {
 
 impl Packing {
     fn new(source: Source) -> Self {
-        let data = source.cut.extents().iter().filter(|extent| !extent.zero);
-        let left_bytes = data.filter_map(|extent| extent.range.bytes()).fold(0, u64::saturating_add);
+        let left_bytes = data_bytes(&*source.cut);
         Self { source, extent: 0, at: None, left_bytes }
     }
 

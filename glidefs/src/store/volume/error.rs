@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Divergence, Fence};
+use super::{Divergence, Fence, VOLUME_BYTES_MAX};
 use crate::store::error::{Source, StoreError};
 use crate::store::ids::{StoreName, VolumeId};
 
@@ -98,6 +98,26 @@ pub enum VolumeError {
         /// Since the first upload.
         elapsed: Duration,
     },
+    /// The volume cannot fit its manifest.
+    #[error(
+        "a volume of {size_bytes} bytes is too large for the store: {} bytes ({} TiB) is the most that a manifest can list; use \
+         several exports",
+        VOLUME_BYTES_MAX, VOLUME_BYTES_MAX >> 40
+    )]
+    TooLarge {
+        /// The size asked for.
+        size_bytes: u64,
+    },
+    /// The manifest has no room for another cut. Nothing was stored.
+    #[error(
+        "the volume has {packs} packs, and its manifest can list {}: writes wait until some of them are merged; if that does not \
+         happen, copy the export to smaller ones",
+        crate::store::format::PACKS_MAX
+    )]
+    TooManyPacks {
+        /// How many it has.
+        packs: usize,
+    },
     /// The compressor could not be set up.
     #[error("zstd cannot be used: choose a compression level it knows")]
     Compressor(#[source] Arc<io::Error>),
@@ -121,6 +141,7 @@ impl VolumeError {
         match self {
             Self::Store(error) => error.is_transient(),
             Self::TooSlow { .. }
+            | Self::TooManyPacks { .. }
             | Self::Contended { .. }
             | Self::Stopping
             | Self::Cut(_)

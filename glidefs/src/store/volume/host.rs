@@ -11,8 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ahead::Budget;
 use super::fetch::Fetcher;
-use super::metadata::Metadata;
+use super::metadata::{Listing, Metadata};
 use super::notes::{Notes, NotesInMemory};
+use super::recent::Recent;
 use super::view::View;
 use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
 use crate::store::clean::CleanCache;
@@ -30,8 +31,12 @@ pub(super) const ROUNDS_MAX: usize = 16;
 /// Memory that the making of a long pack takes, MiB.
 const PACK_PERMITS: u32 = 40;
 
-/// Memory that a merge of packs takes, MiB: a long pack, and a batch of what is read for it with the gaps between.
-const MERGE_PERMITS: u32 = 64;
+/// Memory that a merge of packs takes besides the pack it makes, MiB: a batch of what is read, with the gaps between.
+const MERGE_PERMITS: u32 = 32;
+/// Memory of a merge into packs of the usual length, MiB.
+const UPLOAD_PERMITS_MIN: usize = 64;
+/// More than a machine has.
+const UPLOAD_PERMITS_MAX: usize = 1 << 28;
 
 /// How volumes are used.
 #[derive(Clone, Debug)]
@@ -45,8 +50,11 @@ pub struct VolumesOptions {
     /// Memory for manifests and pack indexes of all volumes together, bytes.
     pub metadata_bytes_max: usize,
     /// Memory for packs that are made and uploaded, of all volumes together, bytes. A long one takes about 40 MiB, a
-    /// merge 64, and one is always made.
+    /// merge 64, or up to 160 for a large volume, and one is always made.
     pub upload_bytes_max: usize,
+    /// Memory for packs that were uploaded last, of all volumes together, bytes: merging reads them from there. `None`: all are
+    /// read from the store.
+    pub recent_bytes_max: Option<u64>,
     /// zstd's level for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
     /// Where blocks that were fetched are kept. `None`: nowhere, and nothing is read ahead.
@@ -62,6 +70,7 @@ impl VolumesOptions {
             clock: Arc::new(SystemClock),
             metadata_bytes_max: 64 << 20,
             upload_bytes_max: 256 << 20,
+            recent_bytes_max: None,
             zstd_level: 1,
             clean: None,
         }
@@ -80,8 +89,12 @@ pub(super) struct Host {
     pub fetcher: Fetcher,
     /// A permit for each MiB that packs take in memory.
     pub uploads: Arc<Semaphore>,
+    /// How many permits there are.
+    upload_permits: u32,
     /// `None`: nothing is read ahead.
     pub ahead: Option<Budget>,
+    /// `None`: packs are not kept when they are uploaded.
+    pub recent: Option<Recent>,
 }
 
 impl fmt::Debug for Host {
@@ -101,10 +114,14 @@ impl Volumes {
     /// The volumes of `store`.
     pub fn new(store: Store, options: VolumesOptions) -> Self {
         let metadata = Metadata::new(options.metadata_bytes_max);
-        let permits = (options.upload_bytes_max >> 20).clamp(MERGE_PERMITS as usize, Semaphore::MAX_PERMITS);
+        let permits = (options.upload_bytes_max >> 20).clamp(UPLOAD_PERMITS_MIN, UPLOAD_PERMITS_MAX);
         let uploads = Arc::new(Semaphore::new(permits));
         let ahead = options.clean.as_ref().map(|clean| Budget::within(clean.blocks_bytes_max()));
-        Self(Arc::new(Host { store, options, metadata, fetcher: Fetcher::default(), uploads, ahead }))
+        // At most UPLOAD_PERMITS_MAX.
+        let upload_permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        let fetcher = Fetcher::default();
+        let recent = options.recent_bytes_max.map(Recent::new);
+        Self(Arc::new(Host { store, options, metadata, fetcher, uploads, upload_permits, ahead, recent }))
     }
 
     /// The store they are in.
@@ -179,7 +196,7 @@ impl Volumes {
     /// A state of any volume, to be read without taking it over.
     pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
         let manifest = Arc::new(self.0.state(point).await?);
-        Ok(View { host: self.0.clone(), manifest })
+        Ok(View { host: self.0.clone(), listing: Arc::new(Listing::of(manifest)) })
     }
 
     /// The snapshots of any volume.
@@ -208,9 +225,12 @@ impl Host {
         self.upload_memory(u32::try_from(permits).unwrap_or(PACK_PERMITS)).await
     }
 
-    /// Memory for a merge of packs, as long as the permit lives.
-    pub async fn merge_memory(&self) -> Result<OwnedSemaphorePermit, VolumeError> {
-        self.upload_memory(MERGE_PERMITS).await
+    /// Memory for a merge into packs of `pack_bytes`, as long as the permit lives.
+    pub async fn merge_memory(&self, pack_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
+        let permits = u64::from(MERGE_PERMITS) + (pack_bytes >> 20);
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        // One merge is always possible.
+        self.upload_memory(permits.min(self.upload_permits)).await
     }
 
     async fn upload_memory(&self, permits: u32) -> Result<OwnedSemaphorePermit, VolumeError> {

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
+use super::crowd::Rows;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
 use crate::store::ids::{PackId, VolumeId};
+use crate::units::SectorRange;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +24,26 @@ enum Id {
 
 #[derive(Clone, Debug)]
 enum Item {
-    Manifest(Arc<Manifest>),
+    Manifest(Arc<Listing>),
     Index(Arc<PackIndex>),
+}
+
+/// A manifest, and how its packs are found.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub manifest: Arc<Manifest>,
+    pub rows: Rows,
+}
+
+impl Listing {
+    pub fn of(manifest: Arc<Manifest>) -> Self {
+        Self { rows: Rows::of(&manifest.packs), manifest }
+    }
+
+    /// The packs that may have something of `range`, newest first.
+    pub fn reaching(&self, range: SectorRange) -> impl Iterator<Item = &PackRef> {
+        self.rows.reaching(&self.manifest.packs, range)
+    }
 }
 
 /// With so many loads on their way, those that nobody waits for any more are forgotten.
@@ -69,9 +89,9 @@ impl Metadata {
     }
 
     /// A manifest, if it is here.
-    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<Manifest>> {
+    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<Listing>> {
         match self.lock().get(Id::Manifest(volume, number)) {
-            Some(Item::Manifest(manifest)) => Some(manifest),
+            Some(Item::Manifest(listing)) => Some(listing),
             _ => None,
         }
     }
@@ -82,16 +102,16 @@ impl Metadata {
         volume: VolumeId,
         number: u64,
         load: impl FnOnce() -> F,
-    ) -> Result<Arc<Manifest>, Arc<StoreError>>
+    ) -> Result<Arc<Listing>, Arc<StoreError>>
     where
         F: Future<Output = Result<Manifest, StoreError>> + Send + 'static,
     {
         let load = || {
             let manifest = load();
-            async { manifest.await.map(|manifest| Item::Manifest(Arc::new(manifest))) }
+            async { manifest.await.map(|manifest| Item::Manifest(Arc::new(Listing::of(Arc::new(manifest))))) }
         };
         match self.item(Id::Manifest(volume, number), load).await? {
-            Item::Manifest(manifest) => Ok(manifest),
+            Item::Manifest(listing) => Ok(listing),
             Item::Index(_) => unreachable!("an index is not kept under the id of a manifest"),
         }
     }
@@ -117,15 +137,26 @@ impl Metadata {
 
     /// Keeps a manifest, in the place of the one that it follows.
     pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
+        let listing = Arc::new(Listing::of(manifest.clone()));
         let mut inner = self.lock();
-        inner.remove(Id::Manifest(manifest.volume, manifest.number - 1));
+        let before = inner.remove(Id::Manifest(manifest.volume, manifest.number - 1));
         let id = Id::Manifest(manifest.volume, manifest.number);
-        inner.keep(id, Item::Manifest(manifest.clone()), self.bytes_max);
+        let evicted = inner.keep(id, Item::Manifest(listing), self.bytes_max);
+        drop(inner);
+        // Long ones take a while to be freed.
+        drop((before, evicted));
+    }
+
+    /// Keeps the index of a pack that was made here.
+    pub fn put_index(&self, pack: PackId, index: PackIndex) {
+        let evicted = self.lock().keep(Id::Index(pack), Item::Index(Arc::new(index)), self.bytes_max);
+        drop(evicted);
     }
 
     /// Forgets the index of a pack that is not in use any more.
     pub fn forget_index(&self, pack: PackId) {
-        self.lock().remove(Id::Index(pack));
+        let forgotten = self.lock().remove(Id::Index(pack));
+        drop(forgotten);
     }
 
     async fn item<F>(&self, id: Id, load: impl FnOnce() -> F) -> Result<Item, Arc<StoreError>>
@@ -148,14 +179,17 @@ impl Metadata {
             })
         };
         let result = load.clone().await;
+        let mut evicted = Vec::new();
         let mut inner = self.lock();
         // The first that is woken keeps it for all.
         if inner.loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
             inner.loads.remove(&id);
             if let Ok(item) = &result {
-                inner.keep(id, item.clone(), self.bytes_max);
+                evicted = inner.keep(id, item.clone(), self.bytes_max);
             }
         }
+        drop(inner);
+        drop(evicted);
         result
     }
 
@@ -174,14 +208,15 @@ impl Inner {
         Some(kept.item.clone())
     }
 
-    fn keep(&mut self, id: Id, item: Item, bytes_max: usize) {
-        self.remove(id);
+    /// Keeps `item`. What has left for it is for the caller to drop, without the lock.
+    fn keep(&mut self, id: Id, item: Item, bytes_max: usize) -> Vec<Item> {
+        let mut evicted: Vec<Item> = self.remove(id).into_iter().collect();
         let bytes = match &item {
-            Item::Manifest(manifest) => manifest.memory_bytes(),
+            Item::Manifest(listing) => listing.manifest.memory_bytes() + listing.rows.memory_bytes(),
             Item::Index(index) => index.memory_bytes(),
         };
         if bytes > bytes_max {
-            return;
+            return evicted;
         }
         self.bytes += bytes;
         self.uses += 1;
@@ -190,14 +225,16 @@ impl Inner {
         while self.bytes > bytes_max
             && let Some((_, oldest)) = self.order.first_key_value()
         {
-            self.remove(*oldest);
+            let oldest = *oldest;
+            evicted.extend(self.remove(oldest));
         }
+        evicted
     }
 
-    fn remove(&mut self, id: Id) {
-        if let Some(kept) = self.kept.remove(&id) {
-            self.bytes -= kept.bytes;
-            self.order.remove(&kept.used);
-        }
+    fn remove(&mut self, id: Id) -> Option<Item> {
+        let kept = self.kept.remove(&id)?;
+        self.bytes -= kept.bytes;
+        self.order.remove(&kept.used);
+        Some(kept.item)
     }
 }

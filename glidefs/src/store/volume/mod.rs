@@ -7,8 +7,9 @@
 //! ```text
 //! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (land: who that is)
 //!  (shared) │          ├─ history   snapshot, rollback, fork, delete
-//!           │          └─ compact   fewer packs, the same content
+//!           │          └─ compact   fewer packs, the same content     (choose: which packs; merge: packing anew)
 //!           ├─ View       what one manifest says: packs ─> index ─> blocks    (fetch: one GET for all that wait)
+//!           ├─ recent     packs as they were uploaded, for merging
 //!           ├─ ahead      what sequential readers want next, into the clean cache
 //!           └─ metadata   manifests and indexes in memory, bounded
 //! ```
@@ -26,16 +27,20 @@
 //! lists those of another volume, has the manifest in the store within [`UPLOAD_TIME_MAX`], or gives up.
 
 mod ahead;
+mod choose;
 mod commit;
 mod compact;
+mod crowd;
 mod cut;
 mod error;
 mod fetch;
 mod history;
 mod host;
 mod land;
+mod merge;
 mod metadata;
 mod notes;
+mod recent;
 mod view;
 mod writer;
 
@@ -44,6 +49,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::crowd::{Crowd, FAN_OUT_MAX, VOLUME_BYTES_MAX, check_size};
 pub use self::cut::{CutExtent, CutSource};
 pub use self::error::VolumeError;
 pub use self::host::{Volumes, VolumesOptions};
@@ -107,6 +113,8 @@ pub struct Committed {
     pub pack_bytes: u64,
     /// Whether [`Volume::compact`] has something to do.
     pub compaction_due: bool,
+    /// How crowded the volume is.
+    pub crowd: Crowd,
 }
 
 /// A part of what was read.
@@ -149,6 +157,8 @@ pub struct Compacted {
     pub pack_bytes: u64,
     /// Whether another step is due.
     pub compaction_due: bool,
+    /// How crowded the volume is.
+    pub crowd: Crowd,
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use futures_util::future::{join_all, try_join_all};
 
 use super::fetch::Supply;
 use super::host::Host;
-use super::{ReadExtent, VolumeError};
+use super::metadata::Listing;
+use super::{Crowd, ReadExtent, VolumeError};
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, Manifest, PackIndex, PackRef, PieceKind};
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -24,7 +25,7 @@ const INDEXES_AT_ONCE_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct View {
     pub(super) host: Arc<Host>,
-    pub(super) manifest: Arc<Manifest>,
+    pub(super) listing: Arc<Listing>,
 }
 
 /// Which part of a range is where.
@@ -61,12 +62,12 @@ pub(super) type Opened = (PackRef, Arc<PackIndex>);
 impl View {
     /// What it shows.
     pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+        &self.listing.manifest
     }
 
     /// Whether any pack may have something of `range`. If not, it is zero. Asks nobody.
     pub fn covers(&self, range: SectorRange) -> bool {
-        self.manifest.packs.iter().any(|pack| overlaps(pack, range))
+        self.listing.reaching(range).next().is_some()
     }
 
     /// The bytes of `range`, for which there must be memory.
@@ -105,15 +106,14 @@ impl View {
         Ok(mapped)
     }
 
-    /// How many packs the unluckiest sector has to be looked for in.
-    pub fn fan_out(&self) -> usize {
-        fan_out(&self.manifest.packs)
+    /// How many packs a sector may have to be looked for in, and how many there are.
+    pub fn crowd(&self) -> Crowd {
+        self.listing.rows.crowd()
     }
 
     /// The packs that may have something of `range`, newest first, with their indexes: until those say everything about it.
     async fn open_packs(&self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
-        let packs: Vec<PackRef> =
-            self.manifest.packs.iter().copied().filter(|pack| overlaps(pack, range)).collect();
+        let packs: Vec<PackRef> = self.listing.reaching(range).copied().collect();
         let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };
         let (mut opened, mut at_once) = (Vec::new(), 1);
         while !missing.is_empty() && opened.len() < packs.len() {
@@ -190,6 +190,12 @@ impl Host {
             // Parts name packs that exist.
             let looks = needed.iter().map(|(pack, entry)| clean.get(packs[*pack].0.pack, entry));
             blocks = join_all(looks).await;
+        }
+        if let Some(recent) = &self.recent {
+            for (block, (pack, entry)) in blocks.iter_mut().zip(&needed).filter(|(block, _)| block.is_none())
+            {
+                *block = recent.block(packs[*pack].0.pack, entry);
+            }
         }
         let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
         let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
@@ -271,20 +277,4 @@ pub(super) fn reach(pack: &PackRef) -> SectorRange {
 
 pub(super) fn overlaps(pack: &PackRef, range: SectorRange) -> bool {
     pack.lowest_sector < range.end() && range.start() <= pack.highest_sector && !range.is_empty()
-}
-
-/// How many of `packs` the unluckiest sector may be in.
-pub(super) fn fan_out(packs: &[PackRef]) -> usize {
-    let mut starts: Vec<u64> = packs.iter().map(|pack| pack.lowest_sector).collect();
-    let mut ends: Vec<u64> = packs.iter().map(|pack| pack.highest_sector).collect();
-    starts.sort_unstable();
-    ends.sort_unstable();
-    let (mut ended, mut most) = (0, 0);
-    for (begun, start) in starts.iter().enumerate() {
-        while ends[ended] < *start {
-            ended += 1;
-        }
-        most = most.max(begun + 1 - ended);
-    }
-    most
 }

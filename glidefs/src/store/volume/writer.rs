@@ -3,7 +3,7 @@
 //! Owns which manifest is the newest, and how the next one comes into the store. Does not own what a manifest lists. Invariant:
 //! the number this writer believes in was the newest when it said so, and nothing is built on another writer's state.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,9 +11,10 @@ use bytes::Bytes;
 use super::ahead::Streams;
 use super::host::Host;
 use super::land::Landed;
+use super::metadata::Listing;
 use super::notes::Loss;
 use super::view::View;
-use super::{Fence, ReadExtent, Resume, VolumeError};
+use super::{Crowd, Fence, ReadExtent, Resume, VolumeError};
 use crate::store::error::StoreError;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
@@ -36,6 +37,8 @@ pub(super) struct Inner {
     /// Who reads it one sector after the other.
     pub streams: Mutex<Streams>,
     head: Mutex<Head>,
+    /// The newest manifest, for as long as it is in memory.
+    here: Mutex<Weak<Listing>>,
 }
 
 /// What a writer knows of its volume. Its manifest is with the metadata of all volumes.
@@ -103,6 +106,7 @@ impl Volume {
             compaction: tokio::sync::Mutex::default(),
             streams: Mutex::default(),
             head: Mutex::new(head),
+            here: Mutex::default(),
         };
         Self(Arc::new(inner))
     }
@@ -144,7 +148,7 @@ impl Volume {
     pub fn state(&self) -> Resume {
         let head = self.head().clone();
         let manifest = self.0.host.metadata.manifest_here(self.0.id, head.number);
-        let manifest = manifest.and_then(|manifest| manifest.encode().ok()).map(Bytes::from);
+        let manifest = manifest.and_then(|listing| listing.manifest.encode().ok()).map(Bytes::from);
         self.resume_from(&head, manifest)
     }
 
@@ -167,12 +171,12 @@ impl Volume {
     /// Whether any pack may have something of `range`; if not, it is zero. Asks nobody: with a manifest that is not in memory
     /// the answer is yes.
     pub fn covers(&self, range: SectorRange) -> bool {
-        self.view_here().is_none_or(|view| view.covers(range))
+        self.listing_here().is_none_or(|listing| listing.reaching(range).next().is_some())
     }
 
-    /// As [`View::fan_out`]; `None` when the manifest is not in memory.
-    pub fn fan_out(&self) -> Option<usize> {
-        self.view_here().map(|view| view.fan_out())
+    /// As [`View::crowd`]; `None` when the manifest is not in memory.
+    pub fn crowd(&self) -> Option<Crowd> {
+        self.listing_here().map(|listing| listing.rows.crowd())
     }
 
     /// The state it has now. Fetches the manifest if it is not in memory.
@@ -219,18 +223,28 @@ impl Volume {
     where
         F: Future<Output = Result<T, VolumeError>>,
     {
-        let manifest = self.manifest().await?;
-        look(View { host: self.0.host.clone(), manifest }).await
+        let listing = self.listing().await?;
+        look(View { host: self.0.host.clone(), listing }).await
     }
 
-    fn view_here(&self) -> Option<View> {
+    /// The newest manifest, if it is in memory. The metadata of all volumes are locked only after a change.
+    fn listing_here(&self) -> Option<Arc<Listing>> {
         let number = self.head().number;
-        let manifest = self.0.host.metadata.manifest_here(self.0.id, number)?;
-        Some(View { host: self.0.host.clone(), manifest })
+        let mut here = self.0.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = here.upgrade().filter(|listing| listing.manifest.number == number);
+        known.or_else(|| {
+            let listing = self.0.host.metadata.manifest_here(self.0.id, number)?;
+            *here = Arc::downgrade(&listing);
+            Some(listing)
+        })
     }
 
     /// The manifest this writer believes in.
     pub(super) async fn manifest(&self) -> Result<Arc<Manifest>, VolumeError> {
+        Ok(self.listing().await?.manifest.clone())
+    }
+
+    async fn listing(&self) -> Result<Arc<Listing>, VolumeError> {
         let (id, number) = (self.0.id, self.head().number);
         let load = || {
             let (store, notes) = (self.0.host.store.clone(), Arc::clone(&self.0.host.options.notes));

@@ -1,19 +1,26 @@
 //! Compaction: the same content in fewer packs, in steps, beside commits.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::super::compact::{LEVEL_RUNS_MAX, Limits};
+use super::super::choose::{LEVEL_RUNS_MAX, Limits};
+use super::super::land::Uploads;
 use super::support::*;
 use crate::store::faulty::Seeded;
+use crate::store::format::{Manifest, PACKS_MAX, PackRef};
 use crate::store::ids::Entropy;
 use crate::store::key::Folder;
-use crate::store::volume::Volume;
+use crate::store::volume::{VOLUME_BYTES_MAX, Volume, VolumeError, check_size};
 
 const SIZE: u64 = 1 << 21;
 
 /// So that young data never outgrows the rest, and every step is whole.
-const PLAIN: Limits =
-    Limits { step_bytes_max: u64::MAX, young_bytes_min: u64::MAX, move_bytes_min: u64::MAX };
+const PLAIN: Limits = Limits {
+    step_bytes_max: u64::MAX,
+    young_bytes_min: u64::MAX,
+    move_bytes_min: u64::MAX,
+    pack_bytes: None,
+};
 
 async fn compact_all(volume: &Volume, limits: &Limits) -> usize {
     let mut steps = 0;
@@ -62,7 +69,7 @@ async fn eight_runs_of_a_level_become_one_of_the_next() {
     assert_eq!((second.packs_before, second.packs_after, second.compaction_due), (8, 1, false));
     assert_eq!(volume.compact().await.unwrap(), None);
     let view = volume.view().await.unwrap();
-    assert_eq!((view.fan_out(), view.manifest().packs[0].level), (1, 2));
+    assert_eq!((view.crowd().fan_out, view.manifest().packs[0].level), (1, 2));
     tags(&volume, range(0, 14), &[vec![64; 8], vec![63; 4], vec![0; 2]].concat()).await;
 }
 
@@ -72,11 +79,12 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
         let entropy = Seeded::new(seed);
         let daemon = World::seeded(seed).daemon(1);
         let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-        // Some seeds with steps that end early, and packs that stay as they are.
-        let limits = Limits {
-            step_bytes_max: if seed % 2 == 0 { 5000 } else { u64::MAX },
-            young_bytes_min: if seed % 3 == 0 { 100_000 } else { u64::MAX },
-            move_bytes_min: if seed % 4 < 2 { 10_000 } else { u64::MAX },
+        // Some seeds with steps that end early, and packs that stay as they are: all that are made count as long then.
+        let young_bytes_min = if seed % 3 == 0 { 100_000 } else { u64::MAX };
+        let limits = if seed % 2 == 0 {
+            Limits { step_bytes_max: 5000, young_bytes_min, move_bytes_min: 200, pack_bytes: Some(2000) }
+        } else {
+            Limits { young_bytes_min, move_bytes_min: if seed % 4 == 1 { 10_000 } else { u64::MAX }, ..PLAIN }
         };
         let sectors = if seed % 5 == 0 { 300 } else { 4000 };
         let mut model = BTreeMap::new();
@@ -94,7 +102,7 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
         }
         compact_all(&volume, &limits).await;
         check(&volume, &model, sectors).await;
-        let fan_out = volume.fan_out().unwrap();
+        let fan_out = volume.crowd().unwrap().fan_out;
         assert!(fan_out <= 3 * (LEVEL_RUNS_MAX - 1), "seed {seed}: {fan_out} packs");
     }
 }
@@ -222,4 +230,71 @@ async fn a_small_memory_for_metadata_makes_compaction_no_wrong_and_not_endless()
     check(&volume, &model, 4000).await;
     let store = daemon.volumes.store();
     assert!(store.list(Folder::Packs(volume.id()), None).await.unwrap().objects.len() >= 64);
+}
+
+#[tokio::test]
+async fn packs_that_were_just_uploaded_are_merged_without_reading_the_store() {
+    for (recent_bytes_max, reads) in [(1 << 20, 0), (1, 16)] {
+        let daemon = World::new().daemon_with_recent(1, recent_bytes_max);
+        let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        for seq in 1..=8 {
+            volume.commit(MemoryCut::new(seq, &[(seq * 4, 8, seq)]), SIZE).await.unwrap();
+        }
+        let before = daemon.requests();
+        let compacted = volume.compact().await.unwrap().unwrap();
+        assert_eq!((compacted.packs_before, compacted.packs_after), (8, 1));
+        assert_eq!(daemon.since(before)[0], reads, "index and data of each pack, or nothing");
+        let expected: Vec<Tag> = (0..40).map(|at| if at < 4 { 0 } else { (at / 4).min(8) }).collect();
+        tags(&volume, range(0, 40), &expected).await;
+    }
+}
+
+#[tokio::test]
+async fn packs_that_leave_memory_are_read_from_the_store() {
+    let daemon = World::new().daemon_with_recent(1, 3000);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let (entropy, mut model) = (Seeded::new(3), BTreeMap::new());
+    for seq in 1..100 {
+        write(&volume, &entropy, &mut model, seq, 3000).await;
+        drop(volume.compact_within(&PLAIN).await.unwrap());
+        if seq % 10 == 0 {
+            check(&volume, &model, 3000).await;
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_no_manifest_can_list_is_refused_with_the_largest_size() {
+    let sectors = VOLUME_BYTES_MAX / 512;
+    let error = check_size(sectors + 1).unwrap_err();
+    assert!(matches!(error, VolumeError::TooLarge { size_bytes } if size_bytes == VOLUME_BYTES_MAX + 512));
+    assert!(error.to_string().contains("(16 TiB) is the most"), "{error}");
+    check_size(sectors).unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_that_no_manifest_can_list_uploads_nothing_and_other_volumes_go_on() {
+    let daemon = World::new().daemon(1);
+    let volume = daemon.volumes.create(&name("full"), SIZE).await.unwrap();
+    let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let pack = volume.view().await.unwrap().manifest().packs[0];
+    // Descriptions of packs that are in the store nowhere.
+    let fill = |base: &Manifest| {
+        let count = PACKS_MAX as u64 - 1;
+        let packs = (0..count).map(|at| PackRef { lowest_sector: at, highest_sector: at, level: 1, ..pack });
+        Some(Manifest { packs: packs.collect(), ..base.clone() })
+    };
+    let uploads = Uploads { begun: Duration::ZERO, packs: Vec::new() };
+    volume.land(&uploads, fill).await.unwrap().unwrap();
+    let crowd = volume.crowd().unwrap();
+    assert_eq!((crowd.packs, crowd.percent()), (PACKS_MAX - 1, 100), "its writers are stopped");
+    let before = daemon.requests();
+    for _ in 0..3 {
+        let error = volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap_err();
+        assert!(matches!(error, VolumeError::TooManyPacks { packs } if packs == PACKS_MAX - 1), "{error}");
+        assert!(error.is_transient() && !error.is_fatal());
+    }
+    assert_eq!(daemon.since(before), [0; 5], "nothing is uploaded again and again");
+    other.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
 }

@@ -288,7 +288,7 @@ async fn a_large_cut_becomes_several_packs_side_by_side() {
     let committed = volume.commit(cut, SIZE).await.unwrap();
     assert_eq!(committed.packs, 3);
     assert_eq!(daemon.since(before), [0, 4, 0, 0, 0]);
-    assert_eq!(volume.fan_out(), Some(1));
+    assert_eq!(volume.crowd().map(|crowd| crowd.fan_out), Some(1));
     for start in [3, 65_530, 65_700, sectors - 100] {
         let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
         tags(&volume, range(start, 100), &expected).await;

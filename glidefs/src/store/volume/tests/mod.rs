@@ -10,5 +10,6 @@ mod lies;
 mod line;
 mod model;
 mod race;
+mod simulated;
 mod stops;
 pub(in crate::store) mod support;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::compact::{LEVEL_RUNS_MAX, Limits};
+use super::super::choose::{LEVEL_RUNS_MAX, Limits};
 use super::support::*;
 use crate::store::backend::Backend;
 use crate::store::clean::{CleanCache, CleanOptions};
@@ -22,7 +22,8 @@ const SECTORS_MAX: u64 = 700;
 const VOLUMES_MAX: usize = 4;
 const GRACE: Duration = Duration::from_hours(24);
 /// Steps end early, young data goes soon, and packs of a few blocks are taken over.
-const LIMITS: Limits = Limits { step_bytes_max: 20_000, young_bytes_min: 30_000, move_bytes_min: 10_000 };
+const LIMITS: Limits =
+    Limits { step_bytes_max: 20_000, young_bytes_min: 30_000, move_bytes_min: 200, pack_bytes: Some(6000) };
 
 type Content = Vec<Tag>;
 
@@ -272,7 +273,7 @@ impl Run {
                     self.count("compaction");
                 }
                 Ok(None) => {
-                    let fan_out = self.volumes[at].volume.fan_out();
+                    let fan_out = self.volumes[at].volume.crowd().map(|crowd| crowd.fan_out);
                     let most = 3 * (LEVEL_RUNS_MAX - 1);
                     assert!(fan_out.is_none_or(|packs| packs <= most), "{fan_out:?} packs to look in");
                     break;

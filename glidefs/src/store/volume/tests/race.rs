@@ -79,5 +79,5 @@ async fn commits_snapshots_and_compaction_of_one_writer_wait_for_each_other() {
     }
     assert_eq!(volume.snapshots().await.unwrap().len(), 8);
     while volume.compact().await.unwrap().is_some() {}
-    assert!(volume.fan_out().unwrap() <= 14);
+    assert!(volume.crowd().unwrap().fan_out <= 14);
 }

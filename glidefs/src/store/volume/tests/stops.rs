@@ -2,7 +2,7 @@
 //!
 //! What another host then opens is the state before or after the change, and whoever was stopped can make it again.
 
-use super::super::compact::Limits;
+use super::super::choose::Limits;
 use super::support::*;
 use crate::store::volume::{Resume, StatePoint, Volume, VolumeError};
 

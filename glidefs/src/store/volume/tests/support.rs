@@ -201,14 +201,6 @@ impl World {
         clean: Option<CleanCache>,
         notes: Arc<dyn Notes>,
     ) -> Daemon {
-        let stats = Arc::<StoreStats>::default();
-        let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
-        let options = StoreOptions {
-            entropy: Arc::new(Seeded::new(seed)),
-            stats: stats.clone(),
-            ..StoreOptions::default()
-        };
-        let store = Store::over(backend, options);
         let options = VolumesOptions {
             clock: self.clock.clone(),
             metadata_bytes_max,
@@ -216,6 +208,28 @@ impl World {
             notes,
             ..VolumesOptions::new(WriterId([writer; 16]))
         };
+        self.daemon_as(backend, options)
+    }
+
+    /// A new process of the daemon `writer`, which keeps so many bytes of packs that were uploaded last.
+    pub fn daemon_with_recent(&self, writer: u8, recent_bytes_max: u64) -> Daemon {
+        let options = VolumesOptions {
+            clock: self.clock.clone(),
+            recent_bytes_max: Some(recent_bytes_max),
+            ..VolumesOptions::new(WriterId([writer; 16]))
+        };
+        self.daemon_as(Backend::over(self.objects.clone(), true), options)
+    }
+
+    fn daemon_as(&self, backend: Backend, options: VolumesOptions) -> Daemon {
+        let stats = Arc::<StoreStats>::default();
+        let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
+        let store_options = StoreOptions {
+            entropy: Arc::new(Seeded::new(seed)),
+            stats: stats.clone(),
+            ..StoreOptions::default()
+        };
+        let store = Store::over(backend, store_options);
         Daemon { volumes: Volumes::new(store, options), stats }
     }
 

@@ -1,0 +1,186 @@
+//! Which packs are merged next.
+//!
+//! Owns the decision only: a function of what a manifest lists. Does not own merging (`merge`) nor when (`compact`).
+//! Invariant: at most one merge into a level is unfinished, and the packs of an unfinished merge are in no other one.
+//!
+//! Long packs of one level whose sectors ascend, and a last one of any length, are a **run**: a sector is in one of them at
+//! most. A manifest lists runs by age, newest first, with levels that grow. With [`LEVEL_RUNS_MAX`] runs on a level, the
+//! level becomes one run on the next. When everything else is twice as long as the oldest run, or half of the data in the
+//! oldest run was discarded, all runs are merged, so that overwritten and discarded data goes.
+//!
+//! ```text
+//! newest ── oldest       0 0 0 0 0 0 0 0 │ 1 1 │ 2        eight runs on level 0
+//!                        1 1 1 │ 2                        ... are one on level 1
+//! ```
+//!
+//! A step takes a bounded part of a merge: the results, up to some sector, stand before the packs they were made of. Packs
+//! with a sector behind that one stay listed, one level below the results: a level followed by a lower one is an
+//! **unfinished** merge. Lower levels go first, so a long merge of old packs waits while new ones are merged:
+//!
+//! ```text
+//!                        0 0 0 │ 2 2 (up to here) 1 1 1 1 1 1 1 1 │ 3     from level 1 to 2, unfinished
+//! ```
+
+use std::ops::Range;
+
+use crate::store::format::{ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX, PackRef};
+
+/// So many runs on a level are merged.
+pub(super) const LEVEL_RUNS_MAX: usize = 8;
+/// Most runs of a level in one merge, which has an index of each in memory.
+const MERGED_RUNS_MAX: usize = 32;
+/// How long everything but the oldest run may be, in lengths of the oldest run.
+const YOUNG_RATIO_MAX: u64 = 2;
+/// Below this length of everything but the oldest run, the ratio does not matter.
+const YOUNG_BYTES_MIN: u64 = 16 << 20;
+/// A step ends after so many bytes of data were looked up for it.
+const STEP_BYTES_MAX: u64 = 128 << 20;
+/// A pack that is at least so long, and alone with its sectors, is taken over as it is.
+const MOVE_BYTES_MIN: u64 = PACK_BYTES_TARGET / 2;
+
+/// What a step merges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Which packs of the manifest.
+    pub inputs: Range<usize>,
+    /// The level of the results.
+    pub level: u8,
+    /// Sectors before were merged by the steps before.
+    pub begin: u64,
+}
+
+/// Limits, which tests make smaller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub step_bytes_max: u64,
+    pub young_bytes_min: u64,
+    pub move_bytes_min: u64,
+    /// Length of the packs that are made; `None`: by the size of the volume.
+    pub pack_bytes: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            step_bytes_max: STEP_BYTES_MAX,
+            young_bytes_min: YOUNG_BYTES_MIN,
+            move_bytes_min: MOVE_BYTES_MIN,
+            pack_bytes: None,
+        }
+    }
+}
+
+/// Neighbours of one level.
+#[derive(Debug)]
+struct Level {
+    level: u8,
+    packs: Range<usize>,
+    /// Where each run begins.
+    runs: Vec<usize>,
+}
+
+/// Whether a step of compaction is due.
+pub(super) fn is_due(packs: &[PackRef]) -> bool {
+    choose(packs, &Limits::default()).is_some()
+}
+
+/// The step that is due, if one is.
+pub(super) fn choose(packs: &[PackRef], limits: &Limits) -> Option<Step> {
+    let levels = levels(packs, limits);
+    let steps = (0..levels.len()).filter_map(|at| {
+        let newer = at.checked_sub(1).and_then(|newer| levels.get(newer));
+        step(packs, newer, &levels[at], levels.get(at + 1))
+    });
+    // Of two into one level, the one that was begun.
+    let lowest = steps.min_by_key(|step| (step.level, step.begin == 0));
+    lowest.or_else(|| is_young(packs, limits).then(|| everything(packs)))
+}
+
+/// The step that the runs of `here`, between those of `newer` and `older`, are due for.
+fn step(packs: &[PackRef], newer: Option<&Level>, here: &Level, older: Option<&Level>) -> Option<Step> {
+    let Level { level, packs: at, runs } = here;
+    if older.is_some_and(|older| older.level < *level) {
+        let count = packs[at.end..].iter().take_while(|pack| pack.level < *level).count();
+        let begin = packs[at.end - 1].highest_sector + 1;
+        return Some(Step { inputs: at.end..at.end + count, level: *level, begin });
+    }
+    // What an unfinished merge has not merged is its own.
+    let is_rest = newer.is_some_and(|newer| newer.level > *level);
+    if is_rest || runs.len() < LEVEL_RUNS_MAX {
+        return None;
+    }
+    let first = runs[runs.len().saturating_sub(MERGED_RUNS_MAX)];
+    Some(Step { inputs: first..at.end, level: level.checked_add(1)?, begin: 0 })
+}
+
+/// All runs to one.
+pub(super) fn everything(packs: &[PackRef]) -> Step {
+    let level = packs.last().map_or(0, |pack| pack.level).max(1);
+    Step { inputs: 0..packs.len(), level, begin: 0 }
+}
+
+/// Whether there is too much beside the oldest run: for the space in the store, or for a manifest.
+fn is_young(packs: &[PackRef], limits: &Limits) -> bool {
+    let oldest = runs(packs, limits).last().unwrap_or(0..0);
+    let (young, old) = packs.split_at(oldest.start);
+    let (young_bytes, old_bytes) = (stored_bytes(young), stored_bytes(old));
+    let long = young_bytes >= limits.young_bytes_min && young_bytes / YOUNG_RATIO_MAX >= old_bytes;
+    long || (packs.len() > PACKS_MAX / 2 && young.len() > packs.len() / 4)
+}
+
+/// The oldest run, if it is long enough to matter.
+pub(super) fn oldest<'a>(packs: &'a [PackRef], limits: &Limits) -> Option<&'a [PackRef]> {
+    let oldest = &packs[runs(packs, limits).last()?];
+    (stored_bytes(oldest) >= limits.young_bytes_min).then_some(oldest)
+}
+
+/// Whether half of the data in the oldest run was discarded.
+pub(super) fn is_hollow(packs: &[PackRef], discarded_bytes: u64, limits: &Limits) -> bool {
+    discarded_bytes > 0
+        && oldest(packs, limits).is_some_and(|oldest| {
+            discarded_bytes >= oldest.iter().map(|pack| pack.data_bytes).sum::<u64>() / 2
+        })
+}
+
+pub(super) fn stored_bytes(packs: &[PackRef]) -> u64 {
+    packs.iter().fold(0, |bytes, pack| bytes.saturating_add(pack.total_bytes))
+}
+
+/// The levels of `packs`, newest first.
+fn levels(packs: &[PackRef], limits: &Limits) -> Vec<Level> {
+    let mut levels: Vec<Level> = Vec::new();
+    for run in runs(packs, limits) {
+        let level = packs[run.start].level;
+        match levels.last_mut() {
+            Some(last) if last.level == level => {
+                last.packs.end = run.end;
+                last.runs.push(run.start);
+            }
+            _ => levels.push(Level { level, runs: vec![run.start], packs: run }),
+        }
+    }
+    levels
+}
+
+/// The runs of `packs`.
+fn runs<'a>(packs: &'a [PackRef], limits: &Limits) -> impl Iterator<Item = Range<usize>> + use<'a> {
+    let long_bytes = limits.move_bytes_min.min(MOVE_BYTES_MIN);
+    // One with that many entries was full, however short it is.
+    let is_long =
+        move |pack: &PackRef| pack.total_bytes >= long_bytes || pack.entries as usize >= ENTRIES_MAX / 2;
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let first = from;
+        let mut previous = packs.get(first)?;
+        from += 1;
+        while let Some(pack) = packs.get(from)
+            && is_long(previous)
+            && pack.level == previous.level
+            && pack.lowest_sector > previous.highest_sector
+        {
+            previous = pack;
+            from += 1;
+        }
+        Some(first..from)
+    })
+}

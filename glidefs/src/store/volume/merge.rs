@@ -1,0 +1,302 @@
+//! One step of compaction at work: packs are read in the order of their sectors, and packed anew.
+//!
+//! Owns reading, packing and uploading within a step. Does not own which packs are merged (`choose`), nor the manifest that lists
+//! the results (`compact`). Invariant: of each sector the newest content among the packs that are merged is in the results, up
+//! to where the step ended.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+
+use super::choose::{Limits, Step, stored_bytes};
+use super::commit::{bad, blocking};
+use super::land::Uploads;
+use super::view::{Content, Keeping, Opened, Part, between, overlaps, reach, resolve};
+use super::{ReadExtent, Volume, VolumeError};
+use crate::store::format::{
+    BLOCK_BYTES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex, PackRef,
+};
+use crate::store::ids::PackId;
+use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+
+/// How much data is read at once.
+const BATCH_BYTES: u64 = 8 << 20;
+/// How many parts are read at once, zeroes among them.
+const BATCH_PARTS: usize = 1 << 15;
+/// Packs that one run over a whole volume should have at most.
+const MERGED_PACKS: u64 = PACKS_MAX as u64 / 4;
+/// Longest pack that merging makes, bytes: a merge has one in memory.
+pub(super) const MERGED_BYTES_MAX: u64 = 128 << 20;
+/// What a part costs besides its data, bytes: steps that only meet zeroes end as well.
+const PART_BYTES: u64 = 64;
+/// Entries of an index that are looked at together.
+const WINDOW_ENTRIES: usize = 64;
+
+/// A step at work.
+pub(super) struct Merge {
+    volume: Volume,
+    /// What is merged, newest first.
+    pub inputs: Vec<PackRef>,
+    /// There is nothing older, and all of it is merged in this step: zeroes need not be kept.
+    pub last: bool,
+    level: u8,
+    last_seq: Seq,
+    step_bytes_max: u64,
+    move_bytes_min: u64,
+    /// Length of the packs that are made.
+    pack_bytes: u64,
+    /// How much was looked up, bytes.
+    spent_bytes: u64,
+    /// Sectors before are merged.
+    pub at: u64,
+    pub ended_early: bool,
+    /// Results, ascending.
+    pub outputs: Vec<PackRef>,
+    pub uploads: Uploads,
+    builder: Option<PackBuilder>,
+    /// Indexes of the inputs that `at` is in.
+    indexes: HashMap<PackId, Arc<PackIndex>>,
+    /// What the results say is zero, ascending.
+    pub zeroes: Vec<SectorRange>,
+    /// What was looked up and is to be written, ascending.
+    batch: Vec<Part>,
+    /// Which packs it is in.
+    batch_packs: Vec<Opened>,
+    batch_bytes: u64,
+}
+
+impl Merge {
+    pub fn new(volume: Volume, manifest: &Manifest, step: &Step, limits: &Limits) -> Self {
+        let inputs = manifest.packs[step.inputs.clone()].to_vec();
+        let whole = stored_bytes(&inputs) <= limits.step_bytes_max;
+        let begun = volume.0.host.options.clock.since_boot();
+        let pack_bytes = limits.pack_bytes.unwrap_or_else(|| merged_pack_bytes(manifest.size_sectors));
+        Self {
+            inputs,
+            last: whole && step.inputs.end == manifest.packs.len(),
+            level: step.level,
+            last_seq: manifest.cut,
+            step_bytes_max: if whole { u64::MAX } else { limits.step_bytes_max },
+            // Short packs of a large volume would be too many for a manifest.
+            move_bytes_min: limits.move_bytes_min.saturating_mul((pack_bytes / PACK_BYTES_TARGET).max(1)),
+            pack_bytes,
+            spent_bytes: 0,
+            at: step.begin,
+            ended_early: false,
+            outputs: Vec::new(),
+            uploads: Uploads { begun, packs: Vec::new() },
+            builder: None,
+            indexes: HashMap::new(),
+            zeroes: Vec::new(),
+            batch: Vec::new(),
+            batch_packs: Vec::new(),
+            batch_bytes: 0,
+            volume,
+        }
+    }
+
+    /// Merges all that is left, or as much as a step may.
+    pub async fn run(&mut self) -> Result<(), VolumeError> {
+        // One pack is in memory at a time.
+        let _permit = self.volume.0.host.merge_memory(self.pack_bytes).await?;
+        while !self.ended_early && self.look_up().await? {
+            if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PARTS {
+                self.write_batch().await?;
+            }
+            // At the end of a pack, so that no short one is left in the middle of a run.
+            self.ended_early |= self.is_spent() && self.batch.is_empty() && self.builder.is_none();
+        }
+        self.finish_pack().await
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent_bytes >= self.step_bytes_max
+    }
+
+    /// Looks some more sectors up. `false`: there are none.
+    async fn look_up(&mut self) -> Result<bool, VolumeError> {
+        let at = self.at;
+        let opened = self.open(between(at, at.saturating_add(1))).await?;
+        let later = self.inputs.iter().map(|pack| pack.lowest_sector).filter(|lowest| *lowest > at).min();
+        let next = opened.iter().filter_map(|(_, index)| next_sector(index, at)).chain(later).min();
+        let Some(next) = next else { return Ok(false) };
+        if next > at {
+            self.at = next;
+            return Ok(true);
+        }
+        if let [(pack, _)] = opened[..]
+            && self.moves(&pack)
+            && self.end_long_pack().await?
+        {
+            self.outputs.push(PackRef { level: self.level, ..pack });
+            self.spent_bytes += u64::from(pack.index_stored_bytes) + PART_BYTES;
+            self.at = pack.highest_sector + 1;
+            return Ok(true);
+        }
+        if self.ended_early {
+            return Ok(true);
+        }
+        let window_end = |(pack, index): &Opened| {
+            let entries = index.entries();
+            let first = entries.partition_point(|entry| entry.range.end() <= at);
+            let end = entries.get(first.saturating_add(WINDOW_ENTRIES)).map(|entry| entry.range.start());
+            end.unwrap_or(pack.highest_sector + 1)
+        };
+        let end = opened.iter().map(window_end).chain(later).min().unwrap_or(at + 1);
+        for part in resolve(&opened, between(at, end)) {
+            self.spent_bytes += PART_BYTES;
+            let content = match part.content {
+                Content::Block(number, entry) => {
+                    self.batch_bytes += part.range.count() * SECTOR_BYTES;
+                    self.spent_bytes += part.range.count() * SECTOR_BYTES;
+                    Content::Block(self.place_in_batch(&opened[number]), entry)
+                }
+                Content::Zero if !self.last => {
+                    self.zeroes.push(part.range);
+                    Content::Zero
+                }
+                Content::Zero | Content::Absent => continue,
+            };
+            self.batch.push(Part { content, ..part });
+        }
+        self.at = end;
+        Ok(true)
+    }
+
+    /// The inputs that may have something of `range`, which does not go back, with their indexes.
+    async fn open(&mut self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
+        let packs = self.inputs.iter().filter(|pack| overlaps(pack, range));
+        let host = &self.volume.0.host;
+        let opened = packs.map(|pack| async {
+            let index = match self.indexes.get(&pack.pack) {
+                Some(index) => index.clone(),
+                None => host.index(pack).await?,
+            };
+            Ok::<_, VolumeError>((*pack, index))
+        });
+        let opened = try_join_all(opened).await?;
+        self.indexes = opened.iter().map(|(pack, index)| (pack.pack, index.clone())).collect();
+        Ok(opened)
+    }
+
+    fn place_in_batch(&mut self, opened: &Opened) -> usize {
+        let place = self.batch_packs.iter().position(|(pack, _)| pack.pack == opened.0.pack);
+        place.unwrap_or_else(|| {
+            self.batch_packs.push(opened.clone());
+            self.batch_packs.len() - 1
+        })
+    }
+
+    /// Whether `pack`, which is the only one that `self.at` is in, can stay as it is.
+    fn moves(&self, pack: &PackRef) -> bool {
+        let others = self.inputs.iter().filter(|other| overlaps(other, reach(pack))).count();
+        pack.lowest_sector == self.at && pack.total_bytes >= self.move_bytes_min && others == 1
+    }
+
+    /// Ends the pack that is being made, unless its being short would cut a run in two.
+    async fn end_long_pack(&mut self) -> Result<bool, VolumeError> {
+        self.write_batch().await?;
+        // The last block may still be compressed.
+        let long_bytes = self.move_bytes_min.saturating_add(BLOCK_BYTES_MAX as u64);
+        let is_short = self.builder.as_ref().is_some_and(|builder| builder.bytes() < long_bytes);
+        if !is_short && !self.ended_early {
+            self.finish_pack().await?;
+        }
+        Ok(!is_short && !self.ended_early)
+    }
+
+    /// Reads what was looked up, and packs it.
+    async fn write_batch(&mut self) -> Result<(), VolumeError> {
+        self.batch_bytes = 0;
+        let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
+        let extents = self.volume.0.host.fetch(&packs, &parts, Keeping::Nothing).await?;
+        let (builder, volume, level, last_seq) =
+            (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
+        let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());
+        let begin = move || {
+            let builder = PackBuilder::new(volume.pack_options(level, Seq(0), last_seq));
+            builder.map(|builder| builder.long(pack_bytes))
+        };
+        let packed = blocking(move || pack(builder, extents, begin, stops)).await?;
+        self.builder = packed.open;
+        if let Some(rest) = packed.rest {
+            self.ended_early = true;
+            self.at = rest;
+            self.zeroes.retain(|zeroes| zeroes.start() < rest);
+        }
+        self.upload(packed.full).await
+    }
+
+    /// Ends the pack that is being made.
+    async fn finish_pack(&mut self) -> Result<(), VolumeError> {
+        self.write_batch().await?;
+        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let pack = blocking(move || Ok(builder.finish())).await?;
+        self.upload(pack.into_iter().collect()).await
+    }
+
+    async fn upload(&mut self, packs: Vec<EncodedPack>) -> Result<(), VolumeError> {
+        for pack in packs {
+            let pack = self.volume.create_pack(pack).await?;
+            self.outputs.push(pack);
+            self.uploads.packs.push(pack);
+        }
+        Ok(())
+    }
+}
+
+/// The first sector from `at` on that `index` has.
+fn next_sector(index: &Arc<PackIndex>, at: u64) -> Option<u64> {
+    let entries = index.entries();
+    let entry = entries.get(entries.partition_point(|entry| entry.range.end() <= at))?;
+    Some(entry.range.start().max(at))
+}
+
+/// What became of extents.
+struct Packed {
+    /// Packs that became full.
+    full: Vec<EncodedPack>,
+    /// The last one, which did not.
+    open: Option<PackBuilder>,
+    /// The first sector that was left out.
+    rest: Option<u64>,
+}
+
+/// Adds `extents` to `builder`, or to new ones that `begin` makes; when `stops`, to the end of the first full pack only.
+fn pack(
+    mut builder: Option<PackBuilder>,
+    extents: Vec<ReadExtent>,
+    begin: impl Fn() -> io::Result<PackBuilder>,
+    stops: bool,
+) -> Result<Packed, VolumeError> {
+    let mut full = Vec::new();
+    for extent in extents {
+        if stops && !full.is_empty() {
+            return Ok(Packed { full, open: None, rest: Some(extent.range.start()) });
+        }
+        let mut open = match builder.take() {
+            Some(open) => open,
+            None => begin().map_err(|error| VolumeError::Compressor(Arc::new(error)))?,
+        };
+        match extent.data {
+            Some(data) => open.push_data(extent.range.start(), data).map_err(bad)?,
+            None => open.push_zero(extent.range).map_err(bad)?,
+        }
+        if open.is_full() {
+            full.extend(open.finish());
+        } else {
+            builder = Some(open);
+        }
+    }
+    Ok(Packed { full, open: builder, rest: None })
+}
+
+/// How long packs of a volume of `size_sectors` become by merging: packs of a large volume are longer, so that a manifest can list
+/// them.
+fn merged_pack_bytes(size_sectors: u64) -> u64 {
+    let share_bytes = size_sectors.saturating_mul(SECTOR_BYTES) / MERGED_PACKS;
+    let bytes = share_bytes.max(1).checked_next_power_of_two().unwrap_or(MERGED_BYTES_MAX);
+    bytes.clamp(PACK_BYTES_TARGET, MERGED_BYTES_MAX)
+}

@@ -1,0 +1,213 @@
+//! Five hours of a writer in a minute: what merging does to the number of packs a read may have to ask, in counts only.
+
+use super::super::choose::{Limits, Step, choose, stored_bytes};
+use super::super::crowd::{FAN_OUT_MAX, Rows};
+use super::support::*;
+use crate::store::format::PackRef;
+use crate::store::ids::{PackId, VolumeId};
+use crate::units::SECTOR_BYTES;
+
+const VOLUME_SECTORS: u64 = (1 << 40) / SECTOR_BYTES;
+const MIB: f64 = (1 << 20) as f64;
+/// Packs that merging makes, and a step: longer than real ones, so that there are fewer of them to look at.
+const PACK_BYTES: u64 = 256 << 20;
+const CUT_BYTES: u64 = 32 << 20;
+/// What a writer wants to write, and the rate from which a writer is slowed, MiB/s.
+const WRITER_RATE: f64 = 50.0;
+const SLOWED_RATE_MAX: f64 = 256.0;
+const SECONDS: u32 = 5 * 3600;
+
+/// A merge under way.
+struct Work {
+    left_mib: f64,
+    inputs: Vec<PackRef>,
+    successors: Vec<PackRef>,
+}
+
+struct Simulation {
+    packs: Vec<PackRef>,
+    numbers: u64,
+    work: Option<Work>,
+    written_mib: f64,
+    fan_out_max: usize,
+}
+
+fn pack(number: u64, level: u8, lowest_sector: u64, end: u64, total_bytes: u64) -> PackRef {
+    PackRef {
+        volume: VolumeId([1; 16]),
+        pack: PackId(u128::from(number).to_le_bytes()),
+        total_bytes,
+        index_offset_bytes: 32,
+        index_stored_bytes: 64,
+        index_plain_bytes: 64,
+        index_hash: [0; 16],
+        lowest_sector,
+        highest_sector: end - 1,
+        level,
+        data_bytes: total_bytes,
+        entries: 1,
+    }
+}
+
+/// Which share of its sectors a pack has something of.
+#[expect(clippy::cast_precision_loss, reason = "the figures are far smaller")]
+fn density(pack: &PackRef) -> f64 {
+    let sectors = pack.highest_sector + 1 - pack.lowest_sector;
+    (pack.total_bytes as f64 / (sectors * SECTOR_BYTES) as f64).min(1.0)
+}
+
+impl Simulation {
+    /// A volume that was written once, in order.
+    fn new() -> Self {
+        let count = VOLUME_SECTORS * SECTOR_BYTES / PACK_BYTES;
+        let sectors = PACK_BYTES / SECTOR_BYTES;
+        let full = |at| pack(at, 4, at * sectors, (at + 1) * sectors, PACK_BYTES);
+        let packs = (0..count).map(full).collect();
+        Self { packs, numbers: count, work: None, written_mib: 0.0, fan_out_max: 0 }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// A second with a merge at `merged_mib` MiB/s, read and written.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+    fn second(&mut self, merged_mib: f64) {
+        let crowd = Rows::of(&self.packs).crowd();
+        self.fan_out_max = self.fan_out_max.max(crowd.fan_out);
+        let left = f64::from(100 - crowd.percent()) / 100.0;
+        let rate = (SLOWED_RATE_MAX * left * left).min(WRITER_RATE);
+        let cuts = |mib: f64| (mib * MIB) as u64 / CUT_BYTES;
+        let due = cuts(self.written_mib + rate) - cuts(self.written_mib);
+        self.written_mib += rate;
+        for _ in 0..due {
+            let number = self.number();
+            self.packs.insert(0, pack(number, 0, 0, VOLUME_SECTORS, CUT_BYTES));
+        }
+        let mut left_mib = merged_mib;
+        while left_mib > 0.0 {
+            let Some(mut work) = self.work.take().or_else(|| self.begin()) else { return };
+            work.left_mib -= left_mib;
+            left_mib = -work.left_mib;
+            if work.left_mib > 0.0 {
+                self.work = Some(work);
+                return;
+            }
+            let from = self.packs.iter().position(|pack| *pack == work.inputs[0]).unwrap();
+            let until = from + work.inputs.len();
+            assert_eq!(self.packs[from..until], work.inputs);
+            self.packs.splice(from..until, work.successors);
+        }
+    }
+
+    /// Begins the step that is due, over sectors that were written at random.
+    #[expect(clippy::cast_precision_loss, reason = "the figures are far smaller")]
+    fn begin(&mut self) -> Option<Work> {
+        let Step { inputs, level, begin } = choose(&self.packs, &Limits::default())?;
+        let inputs = self.packs[inputs].to_vec();
+        let (outputs, at) = self.merged(&inputs, level, begin);
+        let read = |pack: &PackRef| {
+            let from = pack.lowest_sector.max(begin);
+            let until = (pack.highest_sector + 1).min(at).max(from);
+            density(pack) * ((until - from) * SECTOR_BYTES) as f64
+        };
+        let moved = inputs.iter().map(read).sum::<f64>() + stored_bytes(&outputs) as f64;
+        let rest = inputs.iter().filter(|pack| pack.highest_sector >= at);
+        let rest = rest.map(|pack| PackRef { level: level - 1, ..*pack });
+        let successors = outputs.iter().copied().chain(rest).collect();
+        Some(Work { left_mib: moved / MIB, inputs, successors })
+    }
+
+    /// One pack made of `inputs` from sector `begin` on, as far as there is anything, and the sector behind it.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the figures are far smaller"
+    )]
+    fn merged(&mut self, inputs: &[PackRef], level: u8, begin: u64) -> (Vec<PackRef>, u64) {
+        let bounds = inputs.iter().flat_map(|pack| [pack.lowest_sector, pack.highest_sector + 1]);
+        let mut bounds: Vec<u64> = bounds.map(|at| at.max(begin)).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let (mut bytes, mut from, mut end) = (0.0, None, begin);
+        for pair in bounds.windows(2) {
+            let here =
+                inputs.iter().filter(|pack| pack.lowest_sector < pair[1] && pack.highest_sector >= pair[0]);
+            let filled = 1.0 - here.map(|pack| 1.0 - density(pack)).product::<f64>();
+            if filled <= 0.0 {
+                continue;
+            }
+            let sector_bytes = filled * SECTOR_BYTES as f64;
+            from.get_or_insert(pair[0]);
+            let taken =
+                (((PACK_BYTES as f64 - bytes) / sector_bytes).ceil() as u64).clamp(1, pair[1] - pair[0]);
+            bytes += taken as f64 * sector_bytes;
+            end = pair[0] + taken;
+            if bytes >= PACK_BYTES as f64 {
+                break;
+            }
+        }
+        let number = self.number();
+        let made = from.map(|from| pack(number, level, from, end, bytes as u64));
+        (made.into_iter().collect(), end)
+    }
+}
+
+#[test]
+fn in_five_hours_of_random_writes_a_read_never_has_to_ask_more_packs_than_the_bound() {
+    // A store fast enough for all of it, and slower ones, for which the writer has to be slowed.
+    for (merged_mib, written_share_min) in [(400.0, 1.0), (200.0, 0.5), (50.0, 0.1)] {
+        let mut simulation = Simulation::new();
+        for _ in 0..SECONDS {
+            simulation.second(merged_mib);
+        }
+        let share = simulation.written_mib / (WRITER_RATE * f64::from(SECONDS));
+        println!("{merged_mib} MiB/s: {} packs to ask at most, {share:.2} written", simulation.fan_out_max);
+        assert!(simulation.fan_out_max <= FAN_OUT_MAX, "{merged_mib}: {} packs", simulation.fan_out_max);
+        assert!(share >= written_share_min, "{merged_mib}: {share} of what the writer wants");
+    }
+}
+
+#[test]
+fn new_packs_are_merged_while_a_long_merge_of_old_ones_is_unfinished() {
+    let long = |number, level| pack(number, level, 0, VOLUME_SECTORS, CUT_BYTES);
+    let half = |number| pack(number, 4, 0, VOLUME_SECTORS / 2, PACK_BYTES);
+    // Results of an unfinished merge from level 3 to 4, and what is left of it.
+    let old = [vec![half(100)], (0..8).map(|at| long(200 + at, 3)).collect()].concat();
+    let rest = Step { inputs: 1..9, level: 4, begin: VOLUME_SECTORS / 2 };
+    assert_eq!(choose(&old, &Limits::default()), Some(rest));
+    for level in 0..3 {
+        let new: Vec<PackRef> = (0..8).map(|at| long(at, level)).collect();
+        let first = Step { inputs: 0..8, level: level + 1, begin: 0 };
+        assert_eq!(choose(&[&new[..], &old].concat(), &Limits::default()), Some(first));
+    }
+    // Results of a level and what is left of another merge are in no new one.
+    let above: Vec<PackRef> = (0..8).map(|at| long(at, 4)).collect();
+    let rest = Step { inputs: 9..17, level: 4, begin: VOLUME_SECTORS / 2 };
+    assert_eq!(choose(&[&above[..], &old].concat(), &Limits::default()), Some(rest));
+}
+
+#[test]
+fn rows_find_the_packs_that_a_look_at_each_finds() {
+    let entropy = crate::store::faulty::Seeded::new(7);
+    let random = |below: u64| crate::store::ids::Entropy::next_u64(&entropy) % below;
+    for _ in 0..200 {
+        let count = random(40);
+        let packs: Vec<PackRef> = (0..count)
+            .map(|number| {
+                let from = random(100);
+                pack(number, 0, from, from + 1 + random(30), 100)
+            })
+            .collect();
+        let rows = Rows::of(&packs);
+        for _ in 0..20 {
+            let range = range(random(140), random(20));
+            let found: Vec<&PackRef> = rows.reaching(&packs, range).collect();
+            let expected: Vec<&PackRef> =
+                packs.iter().filter(|pack| super::super::view::overlaps(pack, range)).collect();
+            assert_eq!(found, expected);
+        }
+    }
+}
