@@ -145,6 +145,7 @@ impl From<RouterError> for ApiError {
 
 fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
     match error {
+        VolumeError::TooLarge { .. } => (StatusCode::BAD_REQUEST, "bad_size"),
         VolumeError::NameTaken { .. } => (StatusCode::CONFLICT, "exists_in_store"),
         VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
         VolumeError::Diverged { .. } => (StatusCode::CONFLICT, "diverged"),

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::cache::{Cache, Link, Volume};
 use crate::router::{Book, Catalog, ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
-use crate::store::volume::{Resume, StatePoint, VolumeError};
+use crate::store::volume::{Resume, StatePoint, VolumeError, check_size};
 use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, StoreStats, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
@@ -90,7 +90,11 @@ impl StoreSide {
         self.check().await?;
         let name = store_name(name)?;
         let volume = match source {
-            Source::Blank(size) => self.volumes.create(&name, size.bytes() / SECTOR_BYTES).await?,
+            Source::Blank(size) => {
+                let size_sectors = size.bytes() / SECTOR_BYTES;
+                check_size(size_sectors)?;
+                self.volumes.create(&name, size_sectors).await?
+            }
             Source::Store => self.volumes.open(&name).await?,
             Source::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
             Source::Fork { of, snapshot } => {

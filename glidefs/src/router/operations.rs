@@ -18,7 +18,7 @@ use super::volumes::Source;
 use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
 use crate::cache::{Bound, Durability};
 use crate::observe::chain;
-use crate::store::volume::Resume;
+use crate::store::volume::{Resume, check_size};
 use crate::units::SECTOR_BYTES;
 
 /// How long the store is waited for to say whose an export is.
@@ -419,6 +419,11 @@ impl Router {
                 existing_bytes: record.size_bytes,
                 wanted_bytes: size.bytes(),
             });
+        }
+        let is_stored = held.entry().export().volume().remote().is_some();
+        if is_stored && size.bytes() > record.size_bytes {
+            check_size(size.bytes() / SECTOR_BYTES)
+                .map_err(|source| RouterError::Store { name: record.name.clone(), source })?;
         }
         // The catalog and the export grow before the device does: a device must never be larger than its export.
         held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;

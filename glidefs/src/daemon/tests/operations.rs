@@ -6,6 +6,7 @@ use super::host::{Host, World};
 use crate::cache::driver::{PATIENCE, bytes_of};
 use crate::cache::{Durability, IoError};
 use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
+use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 256;
@@ -233,4 +234,24 @@ fn a_rollback_that_the_store_did_not_take_is_finished_before_the_export_has_a_de
             break;
         }
     }
+}
+
+#[test]
+fn an_export_that_cannot_fit_its_manifest_is_neither_made_nor_grown_and_told_the_largest_size() {
+    let world = World::new(6, 0);
+    let host = Host::new(&world);
+    let router = host.router();
+    let sized = |bytes| request(Source::Blank(ExportSize::new(bytes).unwrap()));
+    let refused = |error: RouterError| {
+        let text = crate::observe::chain(&error);
+        assert!(text.contains(&format!("{VOLUME_BYTES_MAX} bytes (16 TiB) is the most")), "{text}");
+        assert!(matches!(error, RouterError::Store { source: VolumeError::TooLarge { .. }, .. }));
+    };
+    refused(world.runtime.block_on(router.create(sized(VOLUME_BYTES_MAX + SECTOR_BYTES))).unwrap_err());
+    assert!(router.list().is_empty());
+    world.runtime.block_on(router.create(blank())).unwrap();
+    let resize = |bytes| world.runtime.block_on(router.resize("vm", ExportSize::new(bytes).unwrap()));
+    refused(resize(VOLUME_BYTES_MAX + SECTOR_BYTES).unwrap_err());
+    assert_eq!(router.list()[0].size_bytes, SECTORS * SECTOR_BYTES);
+    assert_eq!(resize(VOLUME_BYTES_MAX).unwrap().size_bytes, VOLUME_BYTES_MAX);
 }
