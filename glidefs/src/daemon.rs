@@ -50,6 +50,8 @@ const CONTROL_THREADS: usize = 2;
 const RECOVERY_PARALLEL_MAX: usize = 8;
 /// How long the end waits for work on the control threads.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// Memory for packs that were uploaded last: a level of a volume that writes packs of the usual length.
+const RECENT_BYTES_MAX: u64 = 288 << 20;
 /// How long the start waits for the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause before exports that could not be brought to the store are tried again.
@@ -188,8 +190,12 @@ fn connect_store(
     let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let clean = open_clean(config, runtime)?;
-    let options =
-        VolumesOptions { clean: Some(clean), notes: catalog.notes(), ..VolumesOptions::new(cache.writer()) };
+    let options = VolumesOptions {
+        clean: Some(clean),
+        notes: catalog.notes(),
+        recent_bytes_max: Some(RECENT_BYTES_MAX),
+        ..VolumesOptions::new(cache.writer())
+    };
     let volumes = store::volume::Volumes::new(store, options);
     let link = cache.link(runtime.handle().clone());
     let triggers = Triggers {

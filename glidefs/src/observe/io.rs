@@ -82,7 +82,7 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Requests fetched from devices.
     pub requests: Counter,
-    /// Times a write was held back because too much would have been at risk.
+    /// Times a write was held back because too much would have been at risk, or merging packs did not keep up.
     pub risk_waits: Counter,
     /// The worker's buffer pool.
     pub pool: PoolStats,

@@ -1,6 +1,7 @@
-//! Writes of exports that bound what is at risk, held back until the bound allows them.
+//! Writes of exports that bound what is at risk, or whose packs are merged more slowly than they are made, held back until the
+//! cache lets them go on.
 //!
-//! Owns their order: within an export that of their arrival. Does not own the bound (`cache`). Invariant: an export that must
+//! Owns their order: within an export that of their arrival. Does not own the bounds (`cache`). Invariant: an export that must
 //! wait keeps no other export waiting, and a held write has neither a buffer nor log space.
 
 use std::collections::{BTreeMap, VecDeque};

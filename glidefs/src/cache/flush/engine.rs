@@ -4,7 +4,7 @@
 //! that could not be carried is tried again, the same cut, until the store has it; nothing here runs on a worker. A host
 //! whose volumes have nothing to flush does nothing at all.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,19 +13,18 @@ use tokio::task::JoinSet;
 
 use super::cut::Cut;
 use super::due::{Due, Triggers, Watch};
+use super::merging::Merging;
 use super::tie::{Link, Tie};
 use crate::cache::handle::Shared;
 use crate::cache::keeper;
 use crate::cache::volume::{CutState, Volume};
-use crate::store::volume::{Resume, VolumeError};
+use crate::store::volume::{Committed, Resume, VolumeError};
 use crate::units::ExportId;
 
 /// How often volumes that have something to flush are looked at.
 const TICK: Duration = Duration::from_millis(50);
 /// Cuts on their way to the store at the same time, at most.
 const UPLOADS_MAX: usize = 8;
-/// Volumes whose packs are made fewer at the same time, at most.
-const COMPACTIONS_MAX: usize = 2;
 /// Extents that change layer while a volume's lock is held once.
 const THAW_EXTENTS: usize = 128;
 /// Pauses before a cut that failed is tried again.
@@ -75,10 +74,8 @@ impl Flusher {
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut watched: HashMap<ExportId, Watched> = HashMap::new();
         let mut uploads = JoinSet::new();
-        let mut compactions = JoinSet::new();
-        let mut compacted = HashSet::new();
+        let mut merging = Merging::new(Arc::clone(&self.shared));
         let permits = Arc::new(Semaphore::new(UPLOADS_MAX));
-        let compacting = Arc::new(Semaphore::new(COMPACTIONS_MAX));
         loop {
             let idle = watched.values().all(|watched| watched.busy);
             tokio::select! {
@@ -86,22 +83,14 @@ impl Flusher {
                 () = self.link.changed() => {}
                 () = tokio::time::sleep(TICK), if !idle => {}
                 Some(ended) = uploads.join_next() => {
-                    // One that is under way goes on until nothing is due.
-                    if let Some(volume) = self.ended(&mut watched, ended)
-                        && compacted.insert(volume.id())
-                    {
-                        let (shared, permits) = (Arc::clone(&self.shared), Arc::clone(&compacting));
-                        compactions.spawn(async move {
-                            // Never closed.
-                            let _permit = permits.acquire_owned().await;
-                            let id = volume.id();
-                            compact(shared, volume).await;
-                            id
-                        });
+                    if let Some(volume) = self.ended(&mut watched, ended) {
+                        merging.add(volume);
                     }
                 }
-                // Panics abort the process, and nobody aborts these tasks.
-                Some(Ok(id)) = compactions.join_next() => drop(compacted.remove(&id)),
+                Some(()) = merging.ended() => {}
+            }
+            for volume in self.link.take_crowded().into_iter().filter_map(|id| self.shared.find_volume(id)) {
+                merging.add(volume);
             }
             let now = self.shared.clock.now();
             for (id, asked) in self.link.take() {
@@ -201,7 +190,7 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Semaphore) 
 
 /// Why a cut did not reach the store. The details have been logged.
 #[derive(Clone, Copy, Debug)]
-enum Failure {
+pub(super) enum Failure {
     /// Try the same cut again.
     Later,
     /// Data in it cannot be read.
@@ -240,6 +229,8 @@ async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut)
     let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
     let committed = committed.map_err(|error| failure(volume.id(), &error))?;
     tie.stored_size(size_sectors);
+    tie.crowding().set(committed.crowd);
+    tell_if_stopped(volume, &committed);
     // The store has it: what is tried again is only to say so.
     let mut pause = RETRY_PAUSE_MIN;
     while write_down(shared, volume, committed.resume.clone()).await.is_err() {
@@ -252,38 +243,23 @@ async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut)
     Ok(committed.compaction_due)
 }
 
-/// Makes the packs of `volume` fewer, until they are few. Nothing depends on it: a failure is logged, and the next cut has
-/// it tried again.
-async fn compact(shared: Arc<Shared>, volume: Arc<Volume>) {
-    let Some(tie) = volume.tie() else { return };
-    loop {
-        match tie.remote().compact().await {
-            Ok(Some(compacted)) => {
-                let written = write_down(&shared, &volume, compacted.resume).await;
-                if written.is_err() || !compacted.compaction_due {
-                    return;
-                }
-            }
-            Ok(None) => return,
-            Err(error) => {
-                if error.is_fatal() {
-                    tie.fence();
-                    shared.flushed();
-                }
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    export = volume.id().0,
-                    error,
-                    "compaction failed; the next flush tries again"
-                );
-                return;
-            }
-        }
+/// Says so when merging cannot make room in the manifest of a volume any more.
+fn tell_if_stopped(volume: &Volume, committed: &Committed) {
+    if committed.crowd.percent() == 100 && !committed.compaction_due {
+        tracing::error!(
+            export = volume.id().0,
+            packs = committed.crowd.packs,
+            "the store lists as many packs of the export as one manifest can, and none can be merged: its writes wait; copy the              export to smaller ones (glidefs export dump), and delete it"
+        );
     }
 }
 
 /// Has the book say how far the store is.
-async fn write_down(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
+pub(super) async fn write_down(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    resume: Resume,
+) -> Result<(), Failure> {
     blocking(shared, volume, move |shared, volume| {
         shared.book.flushed(volume.id(), &resume).map_err(|error| {
             let error = &error as &dyn std::error::Error;

@@ -10,9 +10,11 @@
 //!            at the next FLUSH, or now ─▶ cut ─▶ complete ─▶ stable ─▶ packs, manifest ─▶ book ─▶ clean
 //! ```
 
+mod crowding;
 mod cut;
 mod due;
 mod engine;
+mod merging;
 mod risk;
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ pub enum Pace {
     Go,
     /// After this pause; then it need not ask for another.
     Pause(Duration),
-    /// When less is at risk. Ask again.
+    /// When less is at risk, or packs were merged. Ask again.
     Wait,
 }
 

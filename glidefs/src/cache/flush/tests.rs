@@ -1,6 +1,8 @@
 //! The cache with a store behind it, against a model of what was written: nothing acknowledged is ever read differently,
 //! whatever was flushed, forgotten, fetched back, restarted or opened elsewhere.
 
+mod crowded;
+
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

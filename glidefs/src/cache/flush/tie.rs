@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
+use super::crowding::Crowding;
 use super::{Bound, Durability};
 use crate::cache::disk::Clock;
 use crate::cache::error::IoError;
@@ -36,6 +37,8 @@ struct List {
     announced: HashSet<ExportId>,
     /// Somebody waits for these.
     asked: HashSet<ExportId>,
+    /// Their writes are slowed until packs are merged.
+    crowded: HashSet<ExportId>,
 }
 
 impl fmt::Debug for Link {
@@ -62,10 +65,17 @@ impl Link {
 
     /// What was announced and asked for since the last call: `true` with those that somebody waits for.
     pub(super) fn take(&self) -> HashMap<ExportId, bool> {
-        let List { announced, asked } = std::mem::take(&mut *self.list());
+        let mut list = self.list();
+        let (announced, asked) = (std::mem::take(&mut list.announced), std::mem::take(&mut list.asked));
+        drop(list);
         let mut taken: HashMap<_, _> = announced.into_iter().map(|id| (id, false)).collect();
         taken.extend(asked.into_iter().map(|id| (id, true)));
         taken
+    }
+
+    /// Which volumes began crowded since the last call.
+    pub(super) fn take_crowded(&self) -> HashSet<ExportId> {
+        std::mem::take(&mut self.list().crowded)
     }
 
     /// Returns when something was put on the list since the last return.
@@ -90,6 +100,7 @@ pub(in crate::cache) struct Tie {
     /// The last cut could not be read, and how many could not.
     unreadable: AtomicBool,
     unreadable_cuts: AtomicU64,
+    crowding: Crowding,
 }
 
 impl fmt::Debug for Tie {
@@ -133,9 +144,12 @@ impl Tie {
         size_sectors: u64,
         stored_sectors: u64,
     ) -> Self {
+        let crowding = Crowding::default();
+        crowding.set(remote.crowd().unwrap_or_default());
         Self {
             remote,
             link,
+            crowding,
             size_sectors: AtomicU64::new(size_sectors),
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
@@ -154,6 +168,19 @@ impl Tie {
     pub fn announce(&self, id: ExportId) {
         self.link.list().announced.insert(id);
         self.link.changed.notify_one();
+    }
+
+    /// How crowded the volume is.
+    pub fn crowding(&self) -> &Crowding {
+        &self.crowding
+    }
+
+    /// Has packs of a volume merged that begins crowded: its writes, and so its flushes, may have to wait for that.
+    pub fn merge_if_crowded(&self, id: ExportId) {
+        if self.crowding.is_slow() {
+            self.link.list().crowded.insert(id);
+            self.link.changed.notify_one();
+        }
     }
 
     /// Has the volume flushed as soon as possible.

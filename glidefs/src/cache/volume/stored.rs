@@ -33,6 +33,9 @@ impl Volume {
             tie.fence();
             return;
         }
+        if let Some(tie) = self.tie.get() {
+            tie.merge_if_crowded(self.id);
+        }
         if self.has_to_flush() {
             if let Some(tie) = self.tie.get() {
                 let mut inner = self.lock();
@@ -138,19 +141,21 @@ impl Volume {
         self.tie.get().is_some_and(Tie::waits)
     }
 
-    /// When a WRITE of `bytes` may go on without more being at risk than is allowed; 0 for zeroes. `paused` says that it has
-    /// paused already. What may go on is promised: call [`Self::settled`] when it has ended.
+    /// When a WRITE of `bytes` may go on without more being at risk than is allowed, and with merging keeping up; 0 for zeroes.
+    /// `paused` says that it has paused already. What may go on is promised: call [`Self::settled`] when it has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
-        let Some(tie) = self.tie.get() else { return Pace::Go };
+        let Some(tie) = self.tie.get().filter(|tie| !tie.is_fenced()) else { return Pace::Go };
         // What cannot be read here can only be written again.
-        let is_bound = !tie.is_fenced() && !tie.is_unreadable();
-        let Some(bound) = tie.bound().filter(|_| is_bound) else { return Pace::Go };
+        let Some(bound) = tie.bound().filter(|_| !tie.is_unreadable()) else {
+            return tie.crowding().pace(bytes, || tie.now());
+        };
         let mut inner = self.lock();
         let promised = inner.promised_bytes.saturating_add(bytes);
         let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
         let pace = match bound.pace(at_risk, inner.at_risk_for(Some(tie))) {
-            Pace::Pause(_) if paused => Pace::Go,
-            pace => pace,
+            Pace::Pause(pause) if !paused => Pace::Pause(pause),
+            Pace::Wait => Pace::Wait,
+            Pace::Go | Pace::Pause(_) => tie.crowding().pace(bytes, || tie.now()),
         };
         if pace == Pace::Go {
             inner.promised_bytes = promised;
@@ -201,6 +206,11 @@ impl Volume {
         }
         tie.ask(self.id);
         Ok(false)
+    }
+
+    /// Packs of the store that a read of one sector may have to ask, and packs in all. `None` where there is no store.
+    pub fn packs(&self) -> Option<(u64, u64)> {
+        self.tie.get().map(|tie| tie.crowding().figures())
     }
 
     /// Why nothing of the volume may be served here any more, if so.

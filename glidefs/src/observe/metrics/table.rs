@@ -126,6 +126,10 @@ metrics! {
         = "Bytes of the export's newest data that only the local cache holds.";
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
+    ExportFanOut: Gauge "glidefs_export_fan_out_packs" in Number by [export]
+        = "Packs of the store that a read of one sector of the export may have to ask, at most; writes are slowed above 64, and stopped before 128, until packs were merged.";
+    ExportPacks: Gauge "glidefs_export_packs" in Number by [export]
+        = "Packs in the store that the export's manifest lists; writes are slowed above 196608, and stopped at 245760 of the 262144 that it can list.";
     RouterExports: Gauge "glidefs_router_exports" in Number by [state]
         = "Exports by the state they are in.";
 
@@ -153,7 +157,7 @@ metrics! {
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
     WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]
-        = "Writes held back because their export bounds what is at risk.";
+        = "Writes held back because their export bounds what is at risk, or its packs are merged more slowly than it writes.";
 
     StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
         = "Requests sent to the object store: get, put, list, delete, head.";

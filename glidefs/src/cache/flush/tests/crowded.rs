@@ -1,0 +1,63 @@
+//! A volume with more packs than a read may have to ask.
+
+use super::*;
+use crate::cache::Pace;
+use crate::store::volume::{CutExtent, CutSource, FAN_OUT_MAX};
+
+/// A few sectors.
+#[derive(Debug)]
+struct Small(Seq, [CutExtent; 1]);
+
+impl CutSource for Small {
+    fn seq(&self) -> Seq {
+        self.0
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.1
+    }
+
+    fn read(
+        &self,
+        _: SectorRange,
+        buffer: &mut [u8],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        buffer.fill(self.0.0.to_le_bytes()[0]);
+        Ok(())
+    }
+}
+
+#[test]
+fn writes_of_a_volume_that_is_as_crowded_as_one_may_be_wait_until_packs_were_merged() {
+    let mut host = Host::new(memory(), 1, false);
+    let name = "crowded".parse().unwrap();
+    let volume = host.runtime.block_on(async {
+        let volume = host.volumes.create(&name, SECTORS).await.unwrap();
+        for seq in (1..=FAN_OUT_MAX as u64).map(Seq) {
+            let range = SectorRange::new(0, 8).unwrap();
+            let cut = Small(seq, [CutExtent { range, seq, zero: false }]);
+            volume.commit(Arc::new(cut), SECTORS).await.unwrap();
+        }
+        volume
+    });
+    let id = ExportId(77);
+    let cache = host.driver().cache.clone();
+    let crowded = cache.begin(id, volume.cut());
+    host.paper.0.lock().unwrap().insert(id, (volume.state(), Seq(0)));
+    // Nobody merges yet.
+    let link = cache.link(host.runtime.handle().clone());
+    crowded.tie_to(volume.clone(), Arc::clone(&link), SECTORS, SECTORS);
+    assert_eq!(crowded.pace(4096, false), Pace::Wait);
+    assert_eq!(crowded.packs(), Some((FAN_OUT_MAX as u64, FAN_OUT_MAX as u64)));
+    assert_eq!(host.volume().pace(4096, false), Pace::Go, "another volume does not notice");
+    let (stop, stopped) = watch::channel(false);
+    let flusher = host.runtime.spawn(cache.flusher(link, host.triggers).run(stopped));
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let is_crowded = || volume.crowd().is_some_and(|crowd| crowd.fan_out > FAN_OUT_MAX / 4);
+    while crowded.pace(4096, false) == Pace::Wait || is_crowded() {
+        assert!(std::time::Instant::now() < deadline, "nothing was merged");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stop.send(true).unwrap();
+    host.runtime.block_on(flusher).unwrap();
+}
