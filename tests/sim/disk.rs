@@ -197,6 +197,30 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_is_put_back_is_the_directory_as_it_was_and_no_running_process_has_a_part_in_it() {
+        let shared = shared(1);
+        let disk = FakeDisk::new(&shared);
+        let file = disk.open_segment(3, SEGMENT).unwrap();
+        write(&*file, 1, 4).unwrap();
+        disk.replace_superblock(&[5]).unwrap();
+        let copy = machine(&shared).copy();
+        write(&*file, 2, 4).unwrap();
+        disk.replace_superblock(&[6]).unwrap();
+        disk.open_segment(4, SEGMENT).unwrap();
+        machine(&shared).put(&copy);
+        assert!(write(&*file, 3, 4).is_err());
+        let disk = FakeDisk::new(&shared);
+        assert_eq!((disk.segments().unwrap(), disk.read_superblock().unwrap()), (vec![3], Some(vec![5])));
+        let mut bytes = vec![0; 4 * FRAME];
+        disk.open_segment(3, SEGMENT).unwrap().read_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, vec![1; 4 * FRAME]);
+        // What was copied is on the medium.
+        machine(&shared).crash_now(Crash::PowerCut);
+        machine(&shared).reboot();
+        assert_eq!(machine(&shared).bytes_of(3).unwrap()[..4 * FRAME], vec![1; 4 * FRAME]);
+    }
+
+    #[test]
     fn a_removed_file_may_come_back_after_a_power_cut_and_not_after_a_kill() {
         let mut back = [false; 2];
         for seed in 0..40 {

@@ -46,6 +46,13 @@ pub struct Machine {
     injected: [u64; 3],
 }
 
+/// A copy of the cache directory, made while no process used it.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    superblock: Option<Vec<u8>>,
+    files: BTreeMap<u32, Vec<u8>>,
+}
+
 /// What becomes of one change to the disk.
 enum Fate {
     Done,
@@ -108,6 +115,29 @@ impl Machine {
     pub fn calm(&mut self) {
         self.faults = Faults { would_block: self.faults.would_block, ..Faults::default() };
         self.fuse = None;
+    }
+
+    /// Copies the cache directory.
+    pub fn copy(&self) -> Copy {
+        let bytes = |(slot, inode): (&u32, &Inode)| (*slot, self.files[inode].live().to_vec());
+        Copy { superblock: self.superblock.clone(), files: self.names.iter().map(bytes).collect() }
+    }
+
+    /// Puts `copy` in the place of the cache directory. Processes that ran before have no part in it.
+    pub fn put(&mut self, copy: &Copy) {
+        assert!(!self.locked && !self.dead, "a process uses the directory");
+        self.generation += 1;
+        self.superblock.clone_from(&copy.superblock);
+        self.names.clear();
+        self.unlinked.clear();
+        for (slot, bytes) in &copy.files {
+            self.next_inode += 1;
+            let mut file = File::default();
+            file.allocate(bytes.len());
+            file.rot(|place| place.copy_from_slice(bytes));
+            self.files.insert(self.next_inode, file);
+            self.names.insert(*slot, self.next_inode);
+        }
     }
 
     /// Injected failures since the last reboot: writes and openings, syncs, reads.

@@ -19,7 +19,7 @@ use crate::router::tests::fake::{Kernel, drop_last};
 use crate::router::{Catalog, Devices, Router, RouterOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
-use crate::store::volume::{StatePoint, Volumes, VolumesOptions};
+use crate::store::volume::{StatePoint, View, Volumes, VolumesOptions};
 use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions, WriterId};
 use crate::units::SectorRange;
 
@@ -50,6 +50,13 @@ pub struct Host {
     /// How often the computer was started.
     boots: u64,
     daemon: Option<Daemon>,
+}
+
+/// A copy of a cache directory.
+#[derive(Clone)]
+pub struct Copy {
+    disk: super::sim::machine::Copy,
+    catalog: Vec<u8>,
 }
 
 /// A daemon, until it is killed.
@@ -102,17 +109,32 @@ impl World {
         self.faults.set_all(&Fault::ALL, 0);
     }
 
+    /// The number of the newest manifest of an export in the store.
+    pub fn manifest_number(&self, name: &str) -> Option<u64> {
+        self.look(name, None, |view| async move { view.manifest().number })
+    }
+
     /// What the store holds of an export, or of a snapshot, as bytes. Nobody is taken anything away. `None`: nothing.
     pub fn image(&self, name: &str, snapshot: Option<&str>) -> Option<Bytes> {
+        self.look(name, snapshot, |view| async move {
+            let whole = SectorRange::new(0, view.manifest().size_sectors).unwrap();
+            view.read(whole).await.unwrap()
+        })
+    }
+
+    fn look<T, F: Future<Output = T>>(
+        &self,
+        name: &str,
+        snapshot: Option<&str>,
+        look: impl FnOnce(View) -> F,
+    ) -> Option<T> {
         let objects = self.objects.another_way(0);
         let volumes =
             Volumes::new(self.store(&objects, &Faults::new(0)), VolumesOptions::new(WriterId([0; 16])));
         self.runtime.block_on(async {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
             let snapshot = snapshot.map(|name| name.parse().unwrap());
-            let view = volumes.view(&StatePoint { volume, snapshot }).await.unwrap();
-            let whole = SectorRange::new(0, view.manifest().size_sectors).unwrap();
-            Some(view.read(whole).await.unwrap())
+            Some(look(volumes.view(&StatePoint { volume, snapshot }).await.unwrap()).await)
         })
     }
 
@@ -250,6 +272,29 @@ impl Host {
         crash
     }
 
+    /// Copies the cache directory, with the catalog, while the host is down.
+    pub fn copy(&self) -> Copy {
+        let catalog = std::fs::read(self.directory.path().join("catalog.redb")).unwrap();
+        Copy { disk: self.machine().copy(), catalog }
+    }
+
+    /// Puts `copy` in the place of the cache directory, while the host is down, as a backup is restored: no device is left.
+    pub fn put(&mut self, copy: &Copy) {
+        std::fs::write(self.directory.path().join("catalog.redb"), &copy.catalog).unwrap();
+        self.machine().put(&copy.disk);
+        self.boots += 1;
+        self.kernel.devices().clear();
+    }
+
+    /// Another host with the directory that was copied.
+    pub fn of_copy(world: &World, copy: &Copy) -> Self {
+        let mut host = Self::apart(world);
+        host.go_down(Crash::Kill);
+        host.put(copy);
+        host.come_up(world);
+        host
+    }
+
     /// Another daemon, after as many crashes as there are while it opens the cache.
     pub fn come_up(&mut self, world: &World) -> Vec<Crash> {
         self.start(world, true)
@@ -281,6 +326,11 @@ impl Host {
 
     pub fn driver(&mut self) -> &mut Driver {
         &mut self.daemon.as_mut().unwrap().driver
+    }
+
+    /// Whether an export is open here.
+    pub fn knows(&self, name: &str) -> bool {
+        self.router().exports().iter().any(|export| export.name() == name)
     }
 
     /// The data of an export that is open here.

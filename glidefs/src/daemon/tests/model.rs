@@ -3,11 +3,12 @@
 //! fail.
 //!
 //! A history is a few hundred random steps with two hosts and one store. `twin` is the oracle for both images; `faults` has the
-//! steps in which hosts, disks and the store fail.
+//! steps in which hosts, disks and the store fail, `directories` those in which cache directories are put back or copied.
 //!
 //! `GLIDEFS_HISTORIES` sets how many histories there are. `GLIDEFS_HISTORY_SEED` runs the one with that seed; its steps are the
 //! same again, but not which requests of the store's come first.
 
+mod directories;
 mod faults;
 mod histories;
 
@@ -49,6 +50,8 @@ struct Run {
     tally: Tally,
     /// The host whose disk fails, or that is about to crash.
     failing: Option<usize>,
+    /// A backup of each host.
+    backups: Vec<Option<directories::Backup>>,
 }
 
 fn export_name(name: &str) -> ExportName {
@@ -72,6 +75,7 @@ impl Run {
             names: 0,
             tally: Tally::default(),
             failing: None,
+            backups: (0..HOSTS).map(|_| None).collect(),
         }
     }
 
@@ -206,7 +210,10 @@ impl Run {
             925..935 => self.crash(host, Crash::PowerCut),
             935..960 => self.crash_amid(host),
             960..975 => self.fail_disk(host),
-            975..985 => self.outage(),
+            975..981 => self.outage(),
+            981..986 => self.back_up(host),
+            986..994 => self.restore(host),
+            994..996 => self.clone_host(host),
             _ => self.check(&name),
         }
     }

@@ -198,12 +198,28 @@ impl Twin {
 
     /// Judges what the store holds: the history up to a cut that is not older than any seen before.
     pub fn judge_store(&mut self, found: &Content) {
+        if let Some(position) = self.find_in_history(found) {
+            self.in_store = position;
+            return;
+        }
+        let since = self.after(self.in_store);
+        panic!(
+            "{}: the store holds no state since change {} of {}: {} sectors differ from that one, {} from the newest",
+            self.name,
+            self.in_store,
+            self.position(),
+            since.wrong(found),
+            self.now.wrong(found)
+        );
+    }
+
+    /// After how many changes the export was what was found, if that is no older than what the store had before.
+    pub fn find_in_history(&self, found: &Content) -> Option<usize> {
         let mut state = State::of(self.base.clone());
         let mut wrong = state.wrong(found);
         for position in self.folded..=self.position() {
             if wrong == 0 && position >= self.in_store {
-                self.in_store = position;
-                return;
+                return Some(position);
             }
             let Some(change) = self.changes.get(position - self.folded) else { break };
             let touched = if let Change::Write { range, .. } = change { Some(sectors(*range)) } else { None };
@@ -215,15 +231,7 @@ impl Twin {
             state.apply(change);
             wrong += count(&state);
         }
-        let since = self.after(self.in_store);
-        panic!(
-            "{}: the store holds no state since change {} of {}: {} sectors differ from that one, {} from the newest",
-            self.name,
-            self.in_store,
-            self.position(),
-            since.wrong(found),
-            self.now.wrong(found)
-        );
+        None
     }
 
     /// Judges what kill -9 has left.

@@ -23,7 +23,7 @@ impl Run {
         self.judge_left(host, crash);
     }
 
-    fn go_down(&mut self, host: usize, crash: Crash) -> Crash {
+    pub(super) fn go_down(&mut self, host: usize, crash: Crash) -> Crash {
         let crash = self.hosts[host].go_down(crash);
         self.hosts[host].objects().go_on();
         self.hosts[host].objects().delay_every(None);
@@ -40,7 +40,7 @@ impl Run {
     }
 
     /// Starts a daemon, which may need another try.
-    fn come_up(&mut self, host: usize, before: Crash) -> Crash {
+    pub(super) fn come_up(&mut self, host: usize, before: Crash) -> Crash {
         if self.random.random_bool(0.3) {
             let crash = self.any_crash();
             let changes = self.random.random_range(0..4);
@@ -51,7 +51,7 @@ impl Run {
         if crashes.contains(&Crash::PowerCut) { Crash::PowerCut } else { before }
     }
 
-    fn judge_left(&mut self, host: usize, crash: Crash) {
+    pub(super) fn judge_left(&mut self, host: usize, crash: Crash) {
         for name in self.names_on(host) {
             let left = self.read(&name, host);
             match crash {
@@ -68,7 +68,7 @@ impl Run {
         if self.random.random_bool(0.5) { Crash::Kill } else { Crash::PowerCut }
     }
 
-    fn any_on(&mut self, host: usize) -> Option<String> {
+    pub(super) fn any_on(&mut self, host: usize) -> Option<String> {
         let names = self.names_on(host);
         (!names.is_empty()).then(|| names[self.random.random_range(0..names.len())].clone())
     }

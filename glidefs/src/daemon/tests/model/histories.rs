@@ -18,7 +18,7 @@ const STEPS: u64 = 200;
 const THREADS: usize = 12;
 
 /// What has to happen in a run.
-const EVENTS: [&str; 30] = [
+const EVENTS: [&str; 36] = [
     "writes",
     "writes that failed",
     "FLUSHes",
@@ -48,6 +48,12 @@ const EVENTS: [&str; 30] = [
     "outages of the store",
     "starts without the store",
     "requests of the store that failed",
+    "backups",
+    "backups put back",
+    "exports that went on from a backup",
+    "exports of a backup that were refused",
+    "clones of a host",
+    "exports that went on at one of two clones",
     "histories",
 ];
 

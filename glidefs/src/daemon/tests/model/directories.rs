@@ -1,0 +1,206 @@
+//! The steps of a history in which a cache directory is put back to what it was, or copied.
+//!
+//! Does not own the oracle. Invariant: an export goes on from a directory only if the store holds a state that the directory has as
+//! well; otherwise nothing of the export is served, and the store keeps what it holds. Two histories are never mixed.
+
+use std::collections::BTreeMap;
+
+use rand::RngExt;
+
+use super::{READ_SECTORS, Run};
+use crate::cache::IoError;
+use crate::daemon::tests::host::{Copy, Host};
+use crate::daemon::tests::sim::faults::Crash;
+use crate::daemon::tests::twin::Twin;
+use crate::router::{RouterError, Source};
+use crate::units::SectorRange;
+
+/// A backup of a host.
+pub(super) struct Backup {
+    copy: Copy,
+    /// The exports it had, and the newest manifest of each.
+    twins: BTreeMap<String, (Twin, Option<u64>)>,
+    /// The exports it had lost.
+    lost: Vec<String>,
+}
+
+impl Run {
+    pub(super) fn back_up(&mut self, host: usize) {
+        let crash = self.go_down(host, Crash::Kill);
+        let names = self.names_on(host);
+        let twin = |name: &String| (self.twins[name].clone(), self.world.manifest_number(name));
+        let twins = names.iter().map(|name| (name.clone(), twin(name))).collect();
+        let lost = self.twins.iter().filter(|(_, twin)| twin.lost.contains(&host));
+        let lost = lost.map(|(name, _)| name.clone()).collect();
+        self.backups[host] = Some(Backup { copy: self.hosts[host].copy(), twins, lost });
+        let crash = self.come_up(host, crash);
+        self.judge_left(host, crash);
+        self.count("backups");
+    }
+
+    /// Puts the backup of a host back, and has every export go on or end as it may.
+    pub(super) fn restore(&mut self, host: usize) {
+        let Some(backup) = self.backups[host].take() else { return };
+        self.go_down(host, Crash::Kill);
+        // What the dead daemon sent belongs to the history that ends here.
+        self.let_late_ones_arrive();
+        self.hosts[host].put(&backup.copy);
+        let had = self.names_on(host);
+        let numbers: BTreeMap<_, _> =
+            backup.twins.keys().map(|name| (name.clone(), self.world.manifest_number(name))).collect();
+        self.come_up(host, Crash::Kill);
+        for twin in self.twins.values_mut() {
+            twin.lost.retain(|lost| *lost != host);
+        }
+        for name in &backup.lost {
+            self.restored_elsewhere(name, host);
+        }
+        for (name, (twin, number)) in backup.twins {
+            if had.contains(&name) {
+                let is_unmoved = number.is_some() && number == numbers[&name];
+                self.restored(&name, host, twin, is_unmoved);
+            } else {
+                self.restored_elsewhere(&name, host);
+            }
+        }
+        for name in had {
+            if self.hosts[host].knows(&name) {
+                self.check(&name);
+            } else {
+                self.open_from_store(&name, host);
+            }
+        }
+        self.count("backups put back");
+    }
+
+    /// An export that the host had until the backup was put back.
+    fn restored(&mut self, name: &str, host: usize, mut backup: Twin, is_unmoved: bool) {
+        let image = self.image(name, None);
+        let has_image = backup.find_in_history(&image).is_some();
+        match self.write_and_flush(name, host, Some(&mut backup)) {
+            Ok(()) => {
+                assert!(has_image, "{name} went on from a backup that does not have what is in the store");
+                self.replace(name, backup, host);
+                self.look_at_store(name);
+                self.count("exports that went on from a backup");
+            }
+            Err(error) => {
+                assert!(!is_unmoved, "{name} was refused although the store is as it was: {error:?}");
+                self.refused(name, host, &error);
+                self.open_from_store(name, host);
+                self.count("exports of a backup that were refused");
+            }
+        }
+    }
+
+    /// An export that is somewhere else, or nowhere, since the backup.
+    fn restored_elsewhere(&mut self, name: &str, host: usize) {
+        let error = self.write_and_flush(name, host, None).expect_err("the export is not here any more");
+        self.refused(name, host, &error);
+        let router = self.hosts[host].router();
+        self.insist(|| router.delete(name)).unwrap();
+        self.count("exports of a backup that were refused");
+    }
+
+    /// Lets `twin` be the history of an export of `host` from now on.
+    fn replace(&mut self, name: &str, twin: Twin, host: usize) {
+        let old = self.twins.remove(name).unwrap();
+        let mut twin = twin;
+        (twin.snapshots, twin.lost, twin.host) = (old.snapshots, old.lost, host);
+        self.twins.insert(name.to_owned(), twin);
+    }
+
+    /// Nothing is served of an export that was refused.
+    fn refused(&mut self, name: &str, host: usize, error: &RouterError) {
+        let says_why = matches!(
+            error,
+            RouterError::Flush { source: IoError::Fenced | IoError::Diverged, .. } | RouterError::Lost { .. }
+        );
+        assert!(says_why, "{name}: {error:?}");
+        let volume = self.hosts[host].volume(name);
+        let start = self.random.random_range(0..super::SECTORS / READ_SECTORS) * READ_SECTORS;
+        let range = SectorRange::new(start, READ_SECTORS).unwrap();
+        let read = self.hosts[host].driver().read(&volume, range);
+        assert!(matches!(read, Err(IoError::Fenced | IoError::Diverged)), "{name}: {read:?}");
+    }
+
+    /// Gives up what the host has of an export, if anything, and goes on with what the store has.
+    fn open_from_store(&mut self, name: &str, host: usize) {
+        if self.hosts[host].knows(name) {
+            let router = self.hosts[host].router();
+            self.insist(|| router.delete(name)).unwrap();
+        }
+        let waits_for_store = self.create(Source::Store, name, host);
+        let content = self.seen(name, name, host);
+        let twin = self.twin(name);
+        twin.begins_with(content);
+        (twin.host, twin.waits_for_store) = (host, waits_for_store);
+    }
+
+    /// Two hosts have the same directory. Both write to an export of it and flush; one of them goes on.
+    pub(super) fn clone_host(&mut self, host: usize) {
+        let Some(name) = self.any_on(host) else { return };
+        for name in self.names_on(host) {
+            self.flush_to_store(&name);
+        }
+        let crash = self.go_down(host, Crash::Kill);
+        let copy = self.hosts[host].copy();
+        let crash = self.come_up(host, crash);
+        self.judge_left(host, crash);
+        let clone = self.hosts.len();
+        self.hosts.push(Host::of_copy(&self.world, &copy));
+        let mut twins = [self.twins[&name].clone(), self.twins[&name].clone()];
+
+        let first = usize::from(self.random.random_bool(0.5));
+        let mut went_on = Vec::new();
+        for at in [first, 1 - first] {
+            let place = [host, clone][at];
+            match self.write_and_flush(&name, place, Some(&mut twins[at])) {
+                Ok(()) => went_on.push(at),
+                Err(error) => self.refused(&name, place, &error),
+            }
+        }
+        assert_eq!(went_on.len(), 1, "{name}: so many of two clones went on");
+        let [of_host, of_clone] = twins;
+        self.replace(&name, if went_on == [0] { of_host } else { of_clone }, host);
+        self.hosts.pop().unwrap().go_down(Crash::PowerCut);
+        self.count("exports that went on at one of two clones");
+
+        // The clone may have committed something of any export, if only because packs were merged.
+        for name in self.names_on(host) {
+            let mut twin = self.twins[&name].clone();
+            match self.write_and_flush(&name, host, Some(&mut twin)) {
+                Ok(()) => {
+                    self.replace(&name, twin, host);
+                    self.check(&name);
+                }
+                Err(error) => {
+                    self.refused(&name, host, &error);
+                    self.open_from_store(&name, host);
+                }
+            }
+        }
+        self.count("clones of a host");
+    }
+
+    /// Writes to an export and flushes it to the store, so that the host finds out whether it may. `twin` takes note.
+    fn write_and_flush(
+        &mut self,
+        name: &str,
+        host: usize,
+        twin: Option<&mut Twin>,
+    ) -> Result<(), RouterError> {
+        let range = self.range();
+        self.numbers += 1;
+        let number = self.numbers;
+        let written = self.write_at(name, host, range, number, false);
+        let router = self.hosts[host].router();
+        self.insist(|| router.flush(name))?;
+        written.unwrap();
+        if let Some(twin) = twin {
+            twin.wrote(range, number, true, false);
+            twin.stored(twin.position());
+        }
+        Ok(())
+    }
+}
