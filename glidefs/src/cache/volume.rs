@@ -336,9 +336,9 @@ impl Volume {
         inner.unsynced = Vec::new();
         inner.removed = true;
         drop(inner);
-        // Who waits for its flush is told.
+        // Who waits for its flush, or for bytes of it, is told.
         if let Some(tie) = self.tie.get() {
-            tie.advanced();
+            tie.remove(self.id);
         }
     }
 

@@ -122,7 +122,9 @@ impl Answer {
             408 | 409 | 425 | 429 | 500..=599 => Verdict::Again(self.retry_after),
             // Amazon: the body of a request came too slowly.
             400 if says("RequestTimeout") => Verdict::Again(None),
-            400 if says("ExpiredToken") => Verdict::Refused(EXPIRED),
+            400 if ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"].into_iter().any(says) => {
+                Verdict::Refused(EXPIRED)
+            }
             400 if says("AuthorizationHeaderMalformed") => Verdict::Refused(REGION),
             301 | 307 => Verdict::Refused(REGION),
             416 => Verdict::TooShort,

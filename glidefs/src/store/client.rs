@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
@@ -21,10 +22,13 @@ use super::backend::Backend;
 use super::classify::{Verdict, classify};
 use super::error::StoreError;
 use super::format::FormatError;
+use super::hedge::{self, Hedge};
 use super::ids::{Entropy, SystemEntropy, VolumeId};
 use super::key::{Folder, Key};
-use super::retry::{Failure, RetryPolicy, Tries, within};
+use super::outage::{Outage, ReadsWaiting};
+use super::retry::{Failure, RetryPolicy, Tries, stopped, within};
 use super::stats::{Operation, StoreStats};
+use super::turns::Turns;
 
 /// Most keys that one request deletes.
 const DELETE_KEYS_MAX: usize = 1000;
@@ -35,6 +39,10 @@ const CREATE_ROUNDS_MAX: usize = 4;
 
 /// How often an object is read that may be ours.
 const COMPARISONS_MAX: usize = 2;
+/// GETs of readers that are under way at once. Each takes the memory of what it brings, up to 4 MiB.
+const READS_AT_ONCE_MAX: usize = 64;
+/// Time for all tries of a reader's request together, beside that of the first.
+const READ_TIME_BUDGET: Duration = Duration::from_secs(5);
 
 /// How a store is used.
 #[derive(Clone, Debug)]
@@ -92,38 +100,68 @@ pub struct Listing {
 
 /// A connection to a store. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Store(Arc<Inner>);
+pub struct Store {
+    inner: Arc<Inner>,
+    /// The volume whose readers it serves: their GETs take turns with those of other volumes.
+    reader: Option<VolumeId>,
+}
 
 #[derive(Debug)]
 struct Inner {
     backend: Backend,
     options: StoreOptions,
+    turns: Arc<Turns>,
+    hedge: Hedge,
+    outage: Arc<Outage>,
 }
 
 impl Store {
     /// A connection to `backend`, whatever it holds: see [`Self::open`] for one that makes sure, or call [`Self::check`].
     pub fn over(backend: Backend, options: StoreOptions) -> Self {
-        Self(Arc::new(Inner { backend, options }))
+        let (turns, hedge, outage) = (Turns::new(READS_AT_ONCE_MAX), Hedge::default(), Arc::default());
+        Self { inner: Arc::new(Inner { backend, options, turns, hedge, outage }), reader: None }
+    }
+
+    /// The same store for those who read `volume`: GETs take turns with those of other volumes, one that is late is asked a second
+    /// time, and one that fails does so soon, because who reads waits for the store in other ways.
+    #[must_use]
+    pub fn for_readers(&self, volume: VolumeId) -> Self {
+        Self { inner: Arc::clone(&self.inner), reader: Some(volume) }
+    }
+
+    /// Who waits for it.
+    pub(super) fn outage(&self) -> &Arc<Outage> {
+        &self.inner.outage
+    }
+
+    /// READs that need it.
+    pub fn reads_waiting(&self) -> ReadsWaiting {
+        self.inner.outage.figures()
+    }
+
+    /// Returns when the daemon stops.
+    pub(super) async fn stopped(&self) {
+        stopped(self.inner.options.shutdown.as_ref()).await;
     }
 
     /// Where it is, for messages.
     pub fn location(&self) -> &str {
-        &self.0.backend.location
+        &self.inner.backend.location
     }
 
     /// Where requests are counted.
     pub fn stats(&self) -> &StoreStats {
-        &self.0.options.stats
+        &self.inner.options.stats
     }
 
     /// The same, to be kept.
     pub fn shared_stats(&self) -> Arc<StoreStats> {
-        Arc::clone(&self.0.options.stats)
+        Arc::clone(&self.inner.options.stats)
     }
 
     /// Where random pauses and identities come from.
     pub fn entropy(&self) -> &dyn Entropy {
-        &*self.0.options.entropy
+        &*self.inner.options.entropy
     }
 
     /// A whole object of at most `bytes_max`.
@@ -143,15 +181,15 @@ impl Store {
     async fn read(&self, key: &Key, range: Option<Range<u64>>, bytes_max: u64) -> Result<Bytes, StoreError> {
         let (path, text) = self.path(key);
         let tries = self.tries(Operation::Get, &text, bytes_max);
-        let policy = self.0.options.retry;
-        let attempt = || async {
+        let policy = self.inner.options.retry;
+        let once = || async {
             let length = |found| {
                 let source = FormatError::Length { found, needed: bytes_max };
                 Failure::Final(StoreError::Damaged { key: text.clone(), source })
             };
             let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
             let head =
-                self.0.backend.objects.get_opts(&path, options).map_err(|error| match classify(&error) {
+                self.inner.backend.objects.get_opts(&path, options).map_err(|error| match classify(&error) {
                     Verdict::TooShort => length(0),
                     _ => failure(Operation::Get, &text, error),
                 });
@@ -170,9 +208,45 @@ impl Store {
             }
             Ok(bytes)
         };
-        let (bytes, _) = tries.run(attempt).await?;
+        // Two requests may be in it, and everything that reads has it in its future.
+        let (bytes, _) = tries.run(|| Box::pin(self.hedged(bytes_max, once))).await?;
         self.stats().of(Operation::Get).bytes.add(bytes.len() as u64);
         Ok(bytes)
+    }
+
+    /// One try of a GET of up to `bytes_max`, which `once` sends. A reader's may become two.
+    async fn hedged<F>(&self, bytes_max: u64, once: impl Fn() -> F) -> Result<Bytes, Failure>
+    where
+        F: Future<Output = Result<Bytes, Failure>>,
+    {
+        let hedge = &self.inner.hedge;
+        let watch = hedge.begin(self.inner.options.retry.try_time_max);
+        let late = self.reader.and_then(|_| hedge.late_after(bytes_max));
+        let second = || {
+            // What a second answer takes in memory is bounded by the turns, as for the first.
+            let turn = self.inner.turns.try_take(self.reader?)?;
+            if !hedge.spend() {
+                return None;
+            }
+            self.stats().hedges.add(1);
+            self.stats().of(Operation::Get).requests.add(1);
+            let second = once();
+            Some(async move {
+                let _turn = turn;
+                second.await
+            })
+        };
+        let (answer, second_won) = hedge::hedged(once(), late, second).await;
+        match &answer {
+            Ok(_) => {
+                self.stats().hedges_won.add(u64::from(second_won));
+                watch.answered(bytes_max);
+                self.inner.outage.answered();
+            }
+            Err(Failure::Again(..)) => watch.failed(),
+            Err(Failure::Final(_)) => {}
+        }
+        answer
     }
 
     /// Creates an object of `parts` unless one is there.
@@ -202,7 +276,7 @@ impl Store {
         let tries = self.tries(Operation::Put, &text, payload.content_length() as u64);
         let attempt = || async {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            match self.0.backend.objects.put_opts(&path, payload.clone(), options).await {
+            match self.inner.backend.objects.put_opts(&path, payload.clone(), options).await {
                 Ok(_) => Ok(Created::Created),
                 Err(error) if classify(&error) == Verdict::Exists => Ok(Created::Existed),
                 Err(error) => Err(failure(Operation::Put, &text, error)),
@@ -253,7 +327,7 @@ impl Store {
         let (path, text) = self.path(key);
         let tries = self.tries(Operation::Head, &text, 0);
         let attempt = || async {
-            let meta = self.0.backend.objects.head(&path).await;
+            let meta = self.inner.backend.objects.head(&path).await;
             meta.map_err(|error| failure(Operation::Head, &text, error))
         };
         let (meta, _) = tries.run(attempt).await?;
@@ -268,8 +342,8 @@ impl Store {
         let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
         let listed = || listed.lock().unwrap_or_else(PoisonError::into_inner);
         let attempt = || async {
-            let objects = &self.0.backend.objects;
-            if !self.0.backend.lists_in_order {
+            let objects = &self.inner.backend.objects;
+            if !self.inner.backend.lists_in_order {
                 listed().clear();
             }
             let after = listed().last().map(|meta| meta.location.clone()).or_else(|| begin.clone());
@@ -279,7 +353,7 @@ impl Store {
                 None => objects.list(prefix),
             };
             // Every page has the time of a request: there may be very many of them.
-            let page_time_max = self.0.options.retry.try_time(0);
+            let page_time_max = self.inner.options.retry.try_time(0);
             let next =
                 async |stream: &mut BoxStream<'_, object_store::Result<ObjectMeta>>| Ok(stream.next().await);
             while let Some(meta) = within(page_time_max, next(&mut stream)).await? {
@@ -305,7 +379,7 @@ impl Store {
         let (prefix, text) = self.path(&"volumes");
         let tries = self.tries(Operation::List, &text, 0);
         let attempt = || async {
-            let found = self.0.backend.objects.list_with_delimiter(Some(&prefix)).await;
+            let found = self.inner.backend.objects.list_with_delimiter(Some(&prefix)).await;
             found.map_err(|error| failure(Operation::List, &text, error))
         };
         let (found, _) = tries.run(attempt).await?;
@@ -330,7 +404,7 @@ impl Store {
                 let paths = left.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let mut failing: HashSet<Path> = paths.iter().cloned().collect();
                 let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
-                let mut deleted = self.0.backend.objects.delete_stream(paths);
+                let mut deleted = self.inner.backend.objects.delete_stream(paths);
                 let mut failed = None;
                 while let Some(answer) = deleted.next().await {
                     match answer {
@@ -348,23 +422,37 @@ impl Store {
     }
 
     fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {
-        let StoreOptions { retry, entropy, stats, shutdown } = &self.0.options;
-        let (policy, shutdown) = (*retry, shutdown.as_ref());
-        let directory = self.0.backend.directory.as_ref();
-        Tries { policy, entropy: &**entropy, stats, shutdown, operation, key, payload_bytes, directory }
+        let StoreOptions { retry, entropy, stats, shutdown } = &self.inner.options;
+        let (mut policy, shutdown) = (*retry, shutdown.as_ref());
+        let directory = self.inner.backend.directory.as_ref();
+        let reader = self.reader.map(|volume| (&self.inner.turns, volume));
+        if reader.is_some() {
+            policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
+        }
+        Tries {
+            policy,
+            entropy: &**entropy,
+            stats,
+            shutdown,
+            operation,
+            key,
+            payload_bytes,
+            directory,
+            reader,
+        }
     }
 
     /// Where a key or a folder is, for `object_store` and for people.
     fn path(&self, key: &impl std::fmt::Display) -> (Path, String) {
         let key = key.to_string();
         // Keys and prefixes consist of characters that paths leave as they are.
-        let path: Path = self.0.backend.prefix.parts().chain(Path::from(key).parts()).collect();
+        let path: Path = self.inner.backend.prefix.parts().chain(Path::from(key).parts()).collect();
         let text = path.to_string();
         (path, if text.is_empty() { self.location().into() } else { text })
     }
 
     fn key_at(&self, path: &Path) -> Option<Key> {
-        let prefix = self.0.backend.prefix.as_ref();
+        let prefix = self.inner.backend.prefix.as_ref();
         let rest = path.as_ref().strip_prefix(prefix)?;
         let rest = if prefix.is_empty() { rest } else { rest.strip_prefix('/')? };
         rest.parse().ok()

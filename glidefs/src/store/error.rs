@@ -165,6 +165,12 @@ impl StoreError {
         matches!(self, Self::Missing { .. })
     }
 
+    /// Whether it says nothing of the object: an outage, credentials that are refused, or a store that does not understand. All of
+    /// that can be mended.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Refused { .. } | Self::Rejected { .. })
+    }
+
     /// Whether the same request may succeed later: the store was unreachable, or this daemon was stopping.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::ShuttingDown { .. })

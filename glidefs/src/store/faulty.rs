@@ -47,11 +47,13 @@ pub enum Fault {
     FlippedBit,
     /// An object that is there seems not to be.
     Missing,
+    /// Status 403; the request did not arrive.
+    Refused,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Delay,
         Self::Stall,
         Self::ServerError,
@@ -61,6 +63,7 @@ impl Fault {
         Self::Truncated,
         Self::FlippedBit,
         Self::Missing,
+        Self::Refused,
     ];
     /// Those after which another try can succeed.
     pub const PASSING: [Self; 6] =
@@ -164,6 +167,9 @@ impl Faults {
         }
         if self.fires(Fault::Cut) {
             return Err(cut());
+        }
+        if self.fires(Fault::Refused) {
+            return Err(Error::PermissionDenied { path: String::new(), source: "403".into() });
         }
         Ok(())
     }

@@ -11,6 +11,8 @@
 //! StoreUrl ─> Backend ─> Store ──┬─ objects   manifests, packs, names: encoded, decoded, checked
 //!                                ├─ client    keys and bytes: get, create, list, delete
 //!                                ├─ retry     pauses, time limits, shutdown   (classify: what an error means)
+//!                                ├─ turns     whose GET is next; hedge: a second request for one that is late
+//!                                ├─ outage    READs that wait until the store answers again
 //!                                └─ the object_store crate
 //! ```
 
@@ -25,13 +27,16 @@ mod error;
 pub mod faulty;
 pub mod format;
 pub mod gc;
+mod hedge;
 pub mod ids;
 pub mod key;
 mod objects;
+mod outage;
 mod retry;
 #[cfg(any(test, feature = "faults"))]
 pub mod scripted;
 mod stats;
+mod turns;
 mod url;
 pub mod volume;
 
@@ -44,6 +49,7 @@ pub use self::error::{Source, StoreError};
 pub use self::ids::{Entropy, NameError, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};
 pub use self::objects::Access;
+pub use self::outage::ReadsWaiting;
 pub use self::retry::RetryPolicy;
 pub use self::stats::{Count, Operation, OperationStats, StoreStats};
 pub use self::url::{Bucket, StoreUrl, UrlError};

@@ -6,6 +6,7 @@
 
 use std::future::{Future, pending};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -13,8 +14,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::backend::Directory;
 use super::error::{Source, StoreError};
-use super::ids::Entropy;
+use super::ids::{Entropy, VolumeId};
 use super::stats::{Operation, StoreStats};
+use super::turns::{Turn, Turns};
 
 /// Shortest time limit of a last try, so that it can fail for a reason of its own.
 const LAST_TRY_MIN: Duration = Duration::from_secs(1);
@@ -80,6 +82,8 @@ pub(super) struct Tries<'a> {
     pub payload_bytes: u64,
     /// The directory it is in, which may be unmounted.
     pub directory: Option<&'a Directory>,
+    /// For a reader: each try takes a turn, which is not held during pauses.
+    pub reader: Option<(&'a Arc<Turns>, VolumeId)>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -94,11 +98,19 @@ impl Tries<'_> {
     {
         let (operation, key) = (self.operation, self.key);
         let stats = self.stats.of(operation);
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         let mut tries = 0;
         let stop = stopped(self.shutdown);
         tokio::pin!(stop);
         let error = loop {
+            let waiting = Instant::now();
+            let turn = tokio::select! {
+                biased;
+                () = &mut stop => break self.shutting_down(),
+                turn = self.turn() => turn,
+            };
+            // A turn that came late is no fault of the store.
+            begun += waiting.elapsed();
             tries += 1;
             stats.requests.add(1);
             stats.retries.add(u64::from(tries > 1));
@@ -114,6 +126,7 @@ impl Tries<'_> {
                     Err(failure) => failure,
                 },
             };
+            drop(turn);
             let (source, after) = match failure {
                 Failure::Again(source, after) => (source, after.unwrap_or_default()),
                 Failure::Final(error) => break error,
@@ -132,6 +145,11 @@ impl Tries<'_> {
         };
         stats.errors.add(u64::from(!error.is_missing()));
         Err(error)
+    }
+
+    async fn turn(&self) -> Option<Turn> {
+        let (turns, volume) = self.reader?;
+        Some(turns.take(volume).await)
     }
 
     /// Makes sure that the place is there: what is written where a store was mounted is in no store.
@@ -158,7 +176,7 @@ pub(super) async fn within<T>(
 }
 
 /// Ends when the daemon stops.
-async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
+pub(super) async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
     if let Some(shutdown) = shutdown
         && shutdown.clone().wait_for(|stop| *stop).await.is_ok()
     {

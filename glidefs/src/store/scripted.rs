@@ -3,7 +3,7 @@
 //! Owns no faults that pass; those are in `faulty`. Does not exist in the daemon. Invariant: objects are as old as the clock says,
 //! and after the end nothing changes any more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -71,12 +71,13 @@ pub struct ScriptedStore {
     beyond: AtomicU64,
     /// Whether the first request that is not answered has its effect all the same.
     last_arrives: AtomicU64,
-    /// How long reading takes.
+    /// How long reading takes, and how long the next reads take, where that differs.
     read_millis: AtomicU64,
     /// Whether a creation replaces what is there.
     replaces: AtomicBool,
     /// Listings do not show objects with this in their key.
     hidden: Mutex<Option<&'static str>>,
+    next_read_millis: Mutex<VecDeque<u64>>,
     /// The next creation of an object with this in its key waits.
     pause: Mutex<Option<&'static str>>,
     /// Tells that one waits.
@@ -136,6 +137,7 @@ impl ScriptedStore {
             read_millis: AtomicU64::new(0),
             replaces: AtomicBool::new(false),
             hidden: Mutex::default(),
+            next_read_millis: Mutex::default(),
             pause: Mutex::default(),
             paused: Notify::new(),
             resumed: Notify::new(),
@@ -155,6 +157,11 @@ impl ScriptedStore {
     /// Lets listings leave out objects whose key contains `text`, as one from before their creation does.
     pub fn list_without(&self, text: Option<&'static str>) {
         *lock(&self.hidden) = text;
+    }
+
+    /// Lets the next reads take their time, one after the other.
+    pub fn next_reads_for(&self, millis: &[u64]) {
+        lock(&self.next_read_millis).extend(millis);
     }
 
     /// Lets the next creation of an object whose key contains `text` wait, before it arrives, for [`Self::resume`].
@@ -303,7 +310,8 @@ impl ObjectStore for ScriptedStore {
         if self.fate() != Fate::Answered {
             return Err(ended());
         }
-        let millis = self.read_millis.load(SeqCst);
+        let next = lock(&self.next_read_millis).pop_front();
+        let millis = next.unwrap_or_else(|| self.read_millis.load(SeqCst));
         if millis > 0 {
             tokio::time::sleep(Duration::from_millis(millis)).await;
         }

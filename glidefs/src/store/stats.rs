@@ -84,6 +84,10 @@ pub struct StoreStats {
     operations: [OperationStats; Operation::ALL.len()],
     /// Objects that were read and were not what they should be.
     pub damaged: Count,
+    /// GETs that were late and sent a second time.
+    pub hedges: Count,
+    /// Those whose second request was answered first.
+    pub hedges_won: Count,
 }
 
 impl StoreStats {

@@ -14,6 +14,7 @@ mod crowding;
 mod cut;
 mod due;
 mod engine;
+mod fetch;
 mod merging;
 mod risk;
 #[cfg(test)]
@@ -26,9 +27,10 @@ use std::io;
 pub(super) use self::cut::Cut;
 pub use self::due::Triggers;
 pub use self::engine::Flusher;
+pub use self::fetch::{Fill, OnUnreachable};
 pub use self::risk::{Bound, Pace};
+pub use self::tie::Link;
 pub(super) use self::tie::Tie;
-pub use self::tie::{Fill, Link};
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 

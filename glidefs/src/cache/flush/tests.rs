@@ -15,10 +15,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::*;
+
+mod waiting;
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
 use crate::cache::{Cache, Directory, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
 use crate::store::volume::{Volumes, VolumesOptions};
-use crate::store::{Access, Backend, Operation, Store, StoreOptions, StoreUrl, WriterId};
+use crate::store::{
+    Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
+};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 mod restored;
@@ -90,10 +94,18 @@ fn memory() -> Backend {
 impl Host {
     /// A host that has the volume `vm` open, or makes it.
     fn new(backend: Backend, writer: u8, opens: bool) -> Self {
+        Self::with_clean(backend, writer, opens, false)
+    }
+
+    /// As [`Self::new`], with a clean cache in memory if `keeps`.
+    fn with_clean(backend: Backend, writer: u8, opens: bool, keeps: bool) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
-        let volumes = Volumes::new(store, VolumesOptions::new(WriterId([writer; 16])));
+        let options = CleanOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
+        let clean = keeps.then(|| runtime.block_on(CleanCache::open(options)).unwrap());
+        let volumes =
+            Volumes::new(store, VolumesOptions { clean, ..VolumesOptions::new(WriterId([writer; 16])) });
         let name = "vm".parse().unwrap();
         let volume = runtime.block_on(async {
             if opens { volumes.open(&name).await } else { volumes.create(&name, SECTORS).await }

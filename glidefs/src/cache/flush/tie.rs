@@ -1,7 +1,7 @@
 //! What ties a volume to its counterpart in the store.
 //!
-//! Owns the wish list of what to flush and the fetching of ranges on the control threads. Does not own the flushing
-//! (`engine`). Invariant: a volume that has something to flush is on the list, or the engine watches it.
+//! Owns the wish list of what to flush, and what is known of the counterpart. Does not own the flushing (`engine`) nor the
+//! fetching (`fetch`). Invariant: a volume that has something to flush is on the list, or the engine watches it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -9,19 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
+use super::fetch::{End, Fetch, Fill, OnUnreachable, why_lost};
 use super::{Bound, Durability};
 use crate::cache::disk::Clock;
 use crate::cache::error::IoError;
 use crate::store;
-use crate::store::volume::Loss;
-use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
-
-/// Ranges fetched at the same time, at most. Each takes the memory of a request.
-const FETCHES_MAX: usize = 64;
+use crate::units::{ExportId, SectorRange};
 
 /// What all volumes that are tied to one store share.
 pub struct Link {
@@ -29,7 +25,6 @@ pub struct Link {
     clock: Arc<dyn Clock>,
     list: Mutex<List>,
     changed: Notify,
-    fetches: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -49,13 +44,7 @@ impl fmt::Debug for Link {
 
 impl Link {
     pub(in crate::cache) fn new(runtime: tokio::runtime::Handle, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self {
-            runtime,
-            clock,
-            list: Mutex::default(),
-            changed: Notify::new(),
-            fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
-        })
+        Arc::new(Self { runtime, clock, list: Mutex::default(), changed: Notify::new() })
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -95,6 +84,10 @@ pub(in crate::cache) struct Tie {
     progress: Notify,
     /// What a FLUSH survives; said once, before the first request.
     durability: OnceLock<Durability>,
+    /// What a READ does that needs a store that is away; said once, before the first request.
+    on_unreachable: OnceLock<OnUnreachable>,
+    /// Ends fetches.
+    end: End,
     /// The volume is not this writer's any more.
     fenced: Arc<AtomicBool>,
     /// The last cut could not be read, and how many could not.
@@ -106,33 +99,6 @@ pub(in crate::cache) struct Tie {
 impl fmt::Debug for Tie {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tie").finish_non_exhaustive()
-    }
-}
-
-/// Bytes that were fetched from the store for a READ.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fill {
-    range: SectorRange,
-    bytes: Bytes,
-    /// What of the range was in the store only when it was asked for. What lies between was newer here, and may have left
-    /// for the store after these bytes were read there.
-    missing: Vec<SectorRange>,
-}
-
-impl Fill {
-    /// The bytes of `range`, which are `bytes`, good for `missing` of it; `None` when there are not as many.
-    pub fn new(range: SectorRange, bytes: Bytes, missing: Vec<SectorRange>) -> Option<Self> {
-        (range.bytes() == Some(bytes.len() as u64)).then_some(Self { range, bytes, missing })
-    }
-
-    /// The bytes of `range`, if all of them are good.
-    pub(in crate::cache) fn part(&self, range: SectorRange) -> Option<&[u8]> {
-        let within = |good: &SectorRange| good.start() <= range.start() && range.end() <= good.end();
-        self.missing.iter().find(|good| within(good))?;
-        let skipped = range.start().checked_sub(self.range.start())?.checked_mul(SECTOR_BYTES)?;
-        let start = usize::try_from(skipped).ok()?;
-        let len = usize::try_from(range.bytes()?).ok()?;
-        self.bytes.get(start..start.checked_add(len)?)
     }
 }
 
@@ -154,6 +120,8 @@ impl Tie {
             stored_sectors: AtomicU64::new(stored_sectors),
             progress: Notify::new(),
             durability: OnceLock::new(),
+            on_unreachable: OnceLock::new(),
+            end: End::default(),
             fenced: Arc::default(),
             unreadable: AtomicBool::new(false),
             unreadable_cuts: AtomicU64::new(0),
@@ -239,14 +207,12 @@ impl Tie {
 
     /// Why nothing of the volume may be served any more, if so.
     pub fn lost(&self) -> Option<IoError> {
-        self.is_fenced().then(|| match self.remote.loss() {
-            Some(Loss::Diverged(_)) => IoError::Diverged,
-            _ => IoError::Fenced,
-        })
+        self.is_fenced().then(|| why_lost(&self.remote))
     }
 
     pub fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
+        self.end.set(why_lost(&self.remote));
         self.progress.notify_waiters();
     }
 
@@ -278,8 +244,20 @@ impl Tie {
         self.remote.covers(range)
     }
 
+    /// Says what a READ does that needs a store that is away.
+    pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
+        let said = *self.on_unreachable.get_or_init(|| on_unreachable);
+        debug_assert_eq!(said, on_unreachable, "said twice");
+    }
+
+    /// Ends all fetches, those to come as well: the data was forgotten.
+    pub fn remove(&self, export: ExportId) {
+        self.end.set(IoError::Removed(export));
+        self.progress.notify_waiters();
+    }
+
     /// Fetches `range`, which begins and ends with something of `missing`, on the control threads. The answer may be awaited
-    /// anywhere; there is none when the daemon stops.
+    /// anywhere, and given up; there is none when the daemon stops.
     pub fn fetch(
         &self,
         range: SectorRange,
@@ -287,52 +265,10 @@ impl Tie {
         export: ExportId,
     ) -> oneshot::Receiver<Result<Fill, IoError>> {
         let (sender, receiver) = oneshot::channel();
-        let (remote, fetches) = (self.remote.clone(), Arc::clone(&self.link.fetches));
-        let fenced = Arc::clone(&self.fenced);
-        self.link.runtime.spawn(async move {
-            // Never closed.
-            let _permit = fetches.acquire_owned().await;
-            let fetched = match remote.read(range).await {
-                Ok(bytes) => Fill::new(range, bytes, missing).ok_or(IoError::Store),
-                // Nobody is told: the kernel asks the next daemon again.
-                Err(error) if error.is_stopping() => return,
-                Err(error) => {
-                    tracing::error!(
-                        export = export.0,
-                        first_sector = range.start(),
-                        sectors = range.count(),
-                        error = &error as &dyn std::error::Error,
-                        "reading from the store failed"
-                    );
-                    fenced.fetch_or(error.is_fatal(), Ordering::AcqRel);
-                    Err(IoError::Store)
-                }
-            };
-            // A request that is gone needs no answer.
-            let _ = sender.send(fetched);
-        });
+        let on_unreachable = self.on_unreachable.get().copied().unwrap_or_default();
+        let (remote, fenced, end) = (self.remote.clone(), Arc::clone(&self.fenced), self.end.clone());
+        let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end };
+        self.link.runtime.spawn(fetch.run(sender));
         receiver
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fill_gives_what_it_has_and_nothing_else() {
-        let range = |start, count| SectorRange::new(start, count).unwrap();
-        let bytes: Vec<u8> = (0..4u8).flat_map(|sector| [sector; 512]).collect();
-        assert_eq!(Fill::new(range(10, 3), Bytes::from(bytes.clone()), vec![range(10, 3)]), None);
-        let fill = Fill::new(range(10, 4), Bytes::from(bytes.clone()), vec![range(10, 4)]).unwrap();
-        assert_eq!(fill.part(range(12, 2)).unwrap()[0], 2);
-        assert_eq!(fill.part(range(10, 4)).map(<[u8]>::len), Some(2048));
-        let holed = Fill::new(range(10, 4), Bytes::from(bytes), vec![range(10, 1), range(12, 2)]).unwrap();
-        assert_eq!(holed.part(range(10, 1)).unwrap()[0], 0);
-        assert_eq!(holed.part(range(13, 1)).unwrap()[0], 3);
-        assert_eq!(holed.part(range(11, 1)), None, "it was newer here");
-        assert_eq!(holed.part(range(10, 4)), None);
-        assert_eq!(fill.part(range(9, 1)), None);
-        assert_eq!(fill.part(range(13, 2)), None);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Volume;
 use crate::cache::error::IoError;
-use crate::cache::flush::{Durability, Link, Pace, Tie, Triggers};
+use crate::cache::flush::{Durability, Link, OnUnreachable, Pace, Tie, Triggers};
 use crate::cache::index::Extent;
 use crate::store::volume::VolumeError;
 use crate::units::Seq;
@@ -133,6 +133,13 @@ impl Volume {
     pub fn set_durability(&self, durability: Durability) {
         if let Some(tie) = self.tie.get() {
             tie.set_durability(durability);
+        }
+    }
+
+    /// Says what a READ does that needs a store that is away.
+    pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
+        if let Some(tie) = self.tie.get() {
+            tie.set_on_unreachable(on_unreachable);
         }
     }
 

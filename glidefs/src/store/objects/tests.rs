@@ -306,7 +306,7 @@ async fn whatever_the_store_does_a_read_is_right_or_an_error() {
         for _ in 0..10 {
             match read().await {
                 Ok(()) => right += 1,
-                Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => {
+                Err(StoreError::Damaged { .. } | StoreError::Missing { .. } | StoreError::Refused { .. }) => {
                     wrong += 1;
                     behind.delete(&[Key::Name(name("n"))]).await.unwrap();
                 }

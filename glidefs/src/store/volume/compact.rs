@@ -87,7 +87,7 @@ impl Volume {
             if above.clone().next().is_none() {
                 continue;
             }
-            let index = self.0.host.index(pack).await?;
+            let index = self.0.host.index(&self.0.host.store, pack).await?;
             for piece in above.flat_map(|range| index.lookup(*range)) {
                 if let PieceKind::Data(_) = piece.kind {
                     covered_bytes += piece.range.count() * SECTOR_BYTES;

@@ -150,6 +150,11 @@ impl VolumeError {
         }
     }
 
+    /// Whether only the way to the store is in the way, or what the store allows: nothing is known to be wrong with the volume.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_unreachable())
+    }
+
     /// Whether the volume can never be written by this writer again.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Fenced(_) | Self::Deleted { .. } | Self::Diverged { .. })

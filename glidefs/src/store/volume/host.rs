@@ -196,7 +196,8 @@ impl Volumes {
     /// A state of any volume, to be read without taking it over.
     pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
         let manifest = Arc::new(self.0.state(point).await?);
-        Ok(View { host: self.0.clone(), listing: Arc::new(Listing::of(manifest)) })
+        let store = self.0.store.clone();
+        Ok(View { host: self.0.clone(), store, listing: Arc::new(Listing::of(manifest)) })
     }
 
     /// The snapshots of any volume.

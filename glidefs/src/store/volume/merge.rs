@@ -172,7 +172,7 @@ impl Merge {
         let opened = packs.map(|pack| async {
             let index = match self.indexes.get(&pack.pack) {
                 Some(index) => index.clone(),
-                None => host.index(pack).await?,
+                None => host.index(&host.store, pack).await?,
             };
             Ok::<_, VolumeError>((*pack, index))
         });
@@ -211,7 +211,8 @@ impl Merge {
     async fn write_batch(&mut self) -> Result<(), VolumeError> {
         self.batch_bytes = 0;
         let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
-        let extents = self.volume.0.host.fetch(&packs, &parts, Keeping::Nothing).await?;
+        let host = &self.volume.0.host;
+        let extents = host.fetch(&host.store, &packs, &parts, Keeping::Nothing).await?;
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());

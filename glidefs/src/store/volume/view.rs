@@ -13,6 +13,7 @@ use super::fetch::Supply;
 use super::host::Host;
 use super::metadata::Listing;
 use super::{Crowd, ReadExtent, VolumeError};
+use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, Manifest, PackIndex, PackRef, PieceKind};
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -25,6 +26,8 @@ const INDEXES_AT_ONCE_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct View {
     pub(super) host: Arc<Host>,
+    /// The store, as who reads uses it.
+    pub(super) store: Store,
     pub(super) listing: Arc<Listing>,
 }
 
@@ -60,6 +63,12 @@ impl Part {
 pub(super) type Opened = (PackRef, Arc<PackIndex>);
 
 impl View {
+    /// What readers of a volume that is open here see.
+    pub(super) fn of(host: Arc<Host>, listing: Arc<Listing>) -> Self {
+        let store = host.store.for_readers(listing.manifest.volume);
+        Self { host, store, listing }
+    }
+
     /// What it shows.
     pub fn manifest(&self) -> &Manifest {
         &self.listing.manifest
@@ -82,13 +91,13 @@ impl View {
     pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         let packs = self.open_packs(range).await?;
         let parts = resolve(&packs, range);
-        self.host.fetch(&packs, &parts, Keeping::Clean).await
+        self.host.fetch(&self.store, &packs, &parts, Keeping::Clean).await
     }
 
     /// Has the clean cache keep what `range` holds. How much of it had to be fetched, bytes as stored.
     pub(super) async fn read_ahead(&self, range: SectorRange) -> Result<u64, VolumeError> {
         let packs = self.open_packs(range).await?;
-        self.host.keep(&packs, &resolve(&packs, range)).await
+        self.host.keep(&self.store, &packs, &resolve(&packs, range)).await
     }
 
     /// Where `range` may hold something other than zeroes: ascending, without overlaps or neighbours. Reads indexes only.
@@ -119,7 +128,7 @@ impl View {
         while !missing.is_empty() && opened.len() < packs.len() {
             let until = packs.len().min(opened.len() + at_once);
             let chunk = &packs[opened.len()..until];
-            let indexes = try_join_all(chunk.iter().map(|pack| self.host.index(pack))).await?;
+            let indexes = try_join_all(chunk.iter().map(|pack| self.host.index(&self.store, pack))).await?;
             for (pack, index) in chunk.iter().zip(indexes) {
                 missing = missing.into_iter().flat_map(|range| absent(&index, range)).collect();
                 opened.push((*pack, index));
@@ -167,18 +176,23 @@ pub(super) enum Keeping {
 }
 
 impl Host {
-    /// The index of a pack.
-    pub(super) async fn index(&self, pack: &PackRef) -> Result<Arc<PackIndex>, Arc<StoreError>> {
+    /// The index of a pack, from `store` if it is not here.
+    pub(super) async fn index(
+        &self,
+        store: &Store,
+        pack: &PackRef,
+    ) -> Result<Arc<PackIndex>, Arc<StoreError>> {
         let load = || {
-            let (store, pack) = (self.store.clone(), *pack);
+            let (store, pack) = (store.clone(), *pack);
             async move { store.pack_index(&pack).await }
         };
         self.metadata.index(pack, load).await
     }
 
-    /// The data of `parts`, which `packs` have.
+    /// The data of `parts`, which `packs` have, from `store` where it is not here.
     pub(super) async fn fetch(
         &self,
+        store: &Store,
         packs: &[Opened],
         parts: &[Part],
         keeping: Keeping,
@@ -199,7 +213,7 @@ impl Host {
         }
         let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
         let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
-            let supply = Supply { store: &self.store, pack: &packs[needed[chunk[0]].0].0, clean };
+            let supply = Supply { store, pack: &packs[needed[chunk[0]].0].0, clean };
             let entries: Vec<IndexEntry> = chunk.iter().map(|place| needed[*place].1).collect();
             async move { self.fetcher.blocks(supply, &entries).await }
         });
@@ -221,11 +235,11 @@ impl Host {
     }
 
     /// Has the clean cache keep the data of `parts`. How much of it had to be fetched, bytes as stored.
-    async fn keep(&self, packs: &[Opened], parts: &[Part]) -> Result<u64, VolumeError> {
+    async fn keep(&self, store: &Store, packs: &[Opened], parts: &[Part]) -> Result<u64, VolumeError> {
         let (needed, clean) = (needed(parts), self.options.clean.as_ref());
         let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| {
             // Chunks are not empty, and name packs that exist.
-            let supply = Supply { store: &self.store, pack: &packs[chunk[0].0].0, clean };
+            let supply = Supply { store, pack: &packs[chunk[0].0].0, clean };
             let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
             async move { self.fetcher.keep(supply, &entries).await }
         });

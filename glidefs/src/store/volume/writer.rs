@@ -15,6 +15,7 @@ use super::metadata::Listing;
 use super::notes::Loss;
 use super::view::View;
 use super::{Crowd, Fence, ReadExtent, Resume, VolumeError};
+use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
@@ -144,6 +145,11 @@ impl Volume {
         self.head().lost.clone()
     }
 
+    /// Returns when the daemon stops.
+    pub(crate) async fn stopped(&self) {
+        self.0.host.store.stopped().await;
+    }
+
     /// What to remember so that [`super::Volumes::resume`] can go on from here.
     pub fn state(&self) -> Resume {
         let head = self.head().clone();
@@ -190,6 +196,17 @@ impl Volume {
         self.looking(|view: View| async move { view.read(range).await }).await
     }
 
+    /// As [`Self::read`]. While the store cannot be reached, or refuses this host, it waits, for as long as it takes.
+    pub async fn read_waiting(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
+        let mut waiting = self.0.host.store.outage().begin();
+        loop {
+            match self.read(range).await {
+                Err(error) if error.is_unreachable() => waiting.failed(&error).await,
+                answer => return answer,
+            }
+        }
+    }
+
     /// See [`View::read_extents`].
     pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         self.looking(|view: View| async move { view.read_extents(range).await }).await
@@ -213,7 +230,8 @@ impl Volume {
         };
         self.writable()?;
         match self.check_newest().await {
-            Err(lost) if lost.is_fatal() => Err(lost),
+            // Who cannot ask does not know that the object is gone for good.
+            Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
             Ok(()) if self.head().number != number => self.look(&look).await,
             _ => Err(error),
         }
@@ -223,8 +241,8 @@ impl Volume {
     where
         F: Future<Output = Result<T, VolumeError>>,
     {
-        let listing = self.listing().await?;
-        look(View { host: self.0.host.clone(), listing }).await
+        let listing = self.listing_from(&self.0.host.store.for_readers(self.0.id)).await?;
+        look(View::of(self.0.host.clone(), listing)).await
     }
 
     /// The newest manifest, if it is in memory. The metadata of all volumes are locked only after a change.
@@ -241,13 +259,13 @@ impl Volume {
 
     /// The manifest this writer believes in.
     pub(super) async fn manifest(&self) -> Result<Arc<Manifest>, VolumeError> {
-        Ok(self.listing().await?.manifest.clone())
+        Ok(self.listing_from(&self.0.host.store).await?.manifest.clone())
     }
 
-    async fn listing(&self) -> Result<Arc<Listing>, VolumeError> {
+    async fn listing_from(&self, store: &Store) -> Result<Arc<Listing>, VolumeError> {
         let (id, number) = (self.0.id, self.head().number);
         let load = || {
-            let (store, notes) = (self.0.host.store.clone(), Arc::clone(&self.0.host.options.notes));
+            let (store, notes) = (store.clone(), Arc::clone(&self.0.host.options.notes));
             async move {
                 let (manifest, hash) = store.manifest_hashed(id, number).await?;
                 match notes.intended(id, number, &hash) {

@@ -102,6 +102,7 @@ fn name_of(fault: Fault) -> &'static str {
         Fault::Truncated => "store: half an object",
         Fault::FlippedBit => "store: a wrong bit",
         Fault::Missing => "store: an object that seems not to be",
+        Fault::Refused => "store: status 403",
     }
 }
 

@@ -368,7 +368,7 @@ impl Run {
                 (start..start + count).map(|at| state.get(at as usize).copied().unwrap_or(0)).collect()
             })
             .collect();
-        let found = model.volume.read(at).await.unwrap();
+        let found = model.volume.read_waiting(at).await.unwrap();
         content_of(&found, &expected);
         if !model.volume.covers(at) {
             assert!(found.iter().all(|byte| *byte == 0));
@@ -399,7 +399,7 @@ impl Run {
         let left = daemon.volumes.store().list(Folder::All, None).await.unwrap().objects;
         assert!(left.is_empty(), "{left:?}");
         for (_, volume) in self.fenced.drain(..) {
-            let error = volume.read(range(0, 1)).await;
+            let error = volume.read_waiting(range(0, 1)).await;
             assert!(error.is_ok() || matches!(error, Err(VolumeError::Deleted { .. })), "{error:?}");
         }
     }
@@ -407,7 +407,7 @@ impl Run {
 
 /// Which of `states` a volume has.
 async fn content(volume: &Volume, states: &[Content]) -> Content {
-    let found = volume.read(range(0, SECTORS_MAX)).await.unwrap();
+    let found = volume.read_waiting(range(0, SECTORS_MAX)).await.unwrap();
     let state = content_of(&found, states);
     assert!(volume.size_sectors() <= SECTORS_MAX);
     let mut state = state;

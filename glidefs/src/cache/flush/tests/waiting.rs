@@ -1,0 +1,127 @@
+//! READs that need a store that is away, refuses this host, or is damaged.
+
+use object_store::memory::InMemory;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::store::faulty::{Fault, Faults, FaultyStore};
+
+type Answer = oneshot::Receiver<Result<Fill, IoError>>;
+
+/// A host that has nothing of the first eight MiB of its export, over a store with faults, and which of them fire.
+fn cold(seed: u64, keeps: bool) -> (Host, Arc<Faults>) {
+    let objects = Arc::new(InMemory::new());
+    let mut writer = Host::new(Backend::over(objects.clone(), true), 1, false);
+    for at in 0..64 {
+        // Random enough that each is a block of its own.
+        let data: Vec<u8> = (0..256).flat_map(|sector| bytes_of(at + 1, sector)).collect();
+        writer.write(SectorRange::new(at * 256, 256).unwrap(), Some(&data)).unwrap();
+    }
+    writer.flush_to_store().unwrap();
+    let faults = Faults::new(seed);
+    let faulty = FaultyStore::new(objects, Arc::clone(&faults));
+    (Host::with_clean(Backend::over(Arc::new(faulty), true), 2, true, keeps), faults)
+}
+
+fn read_of(host: &mut Host, at: u64) -> Answer {
+    host.volume().fetch(SectorRange::new(at * 256, 8).unwrap()).unwrap()
+}
+
+/// Waits until `fault` has fired so often in all.
+fn until_fired(faults: &Faults, fault: Fault, times: u64) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while faults.fired(fault) < times {
+        assert!(std::time::Instant::now() < deadline, "the store is not asked");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn end(host: &Host, answer: Answer) -> Result<Fill, IoError> {
+    host.runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap() })
+}
+
+#[test]
+fn a_read_waits_while_the_store_refuses_this_host_and_goes_on_when_it_does_not() {
+    let (mut host, faults) = cold(1, false);
+    faults.set(Fault::Refused, 1000);
+    let mut reads: Vec<Answer> = (0..32).map(|at| read_of(&mut host, at)).collect();
+    // Each has asked, and some have asked again.
+    until_fired(&faults, Fault::Refused, 34);
+    assert!(reads.iter_mut().all(|read| read.try_recv().is_err()), "none has an answer");
+    faults.set(Fault::Refused, 0);
+    for (at, read) in (0..).zip(reads) {
+        let fill = end(&host, read).unwrap();
+        let range = SectorRange::new(at * 256, 8).unwrap();
+        assert!(fill.part(range).unwrap().starts_with(&bytes_of(at + 1, 0)));
+    }
+}
+
+#[test]
+fn what_no_waiting_would_mend_is_an_error_at_once() {
+    for fault in [Fault::FlippedBit, Fault::Missing] {
+        let (mut host, faults) = cold(2, false);
+        faults.set(fault, 1000);
+        let read = read_of(&mut host, 0);
+        assert_eq!(end(&host, read), Err(IoError::Store), "{fault:?}");
+    }
+}
+
+#[test]
+fn an_export_may_say_how_long_its_reads_wait() {
+    let (mut host, faults) = cold(3, false);
+    host.volume().set_on_unreachable(OnUnreachable::FailAfter(Duration::from_millis(1500)));
+    faults.set(Fault::Refused, 1000);
+    let read = read_of(&mut host, 0);
+    assert_eq!(end(&host, read), Err(IoError::Store));
+    assert!(faults.fired(Fault::Refused) >= 2, "it was tried again meanwhile");
+}
+
+#[test]
+fn the_end_of_a_volume_ends_the_reads_that_wait_and_those_to_come() {
+    let (mut host, faults) = cold(4, false);
+    faults.set(Fault::Refused, 1000);
+    let read = read_of(&mut host, 0);
+    until_fired(&faults, Fault::Refused, 1);
+    host.volume().tie().unwrap().fence();
+    assert_eq!(end(&host, read), Err(IoError::Fenced));
+    let read = read_of(&mut host, 1);
+    assert_eq!(end(&host, read), Err(IoError::Fenced));
+
+    let (mut host, faults) = cold(4, false);
+    faults.set(Fault::Refused, 1000);
+    let (read, volume) = (read_of(&mut host, 0), host.volume());
+    until_fired(&faults, Fault::Refused, 1);
+    host.driver().cache.remove(EXPORT);
+    assert_eq!(end(&host, read), Err(IoError::Removed(EXPORT)));
+    assert!(volume.is_removed());
+}
+
+#[test]
+fn a_read_that_waits_when_the_daemon_stops_is_left_to_the_next_one() {
+    let (mut host, faults) = cold(5, false);
+    faults.set(Fault::Refused, 1000);
+    let read = read_of(&mut host, 0);
+    until_fired(&faults, Fault::Refused, 1);
+    host.stops.send(true).unwrap();
+    assert!(host.runtime.block_on(read).is_err(), "an answer would be an I/O error");
+}
+
+#[test]
+fn a_read_that_needs_no_store_does_not_wait_behind_those_that_do() {
+    let (mut host, faults) = cold(6, true);
+    // All indexes and some blocks are here.
+    for at in 0..64 {
+        let read = read_of(&mut host, at);
+        end(&host, read).unwrap();
+    }
+    faults.set(Fault::Stall, 1000);
+    let other_blocks = (0..128).map(|at| SectorRange::new(at % 64 * 256 + 128, 8).unwrap());
+    let mut cold: Vec<Answer> = other_blocks.map(|range| host.volume().fetch(range).unwrap()).collect();
+    until_fired(&faults, Fault::Stall, 40);
+    let read = read_of(&mut host, 0);
+    end(&host, read).unwrap();
+    assert!(
+        cold.iter_mut().all(|read| read.try_recv().is_err()),
+        "the others wait for a store that is stalled"
+    );
+}

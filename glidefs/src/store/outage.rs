@@ -1,0 +1,255 @@
+//! READs that wait for the store: who asks it again, and when.
+//!
+//! Owns who waits, and whose turn it is to ask. Does not own the asking, nor what a READ does in the end. Invariants: of all that wait,
+//! one asks at a time, with a pause before each time; when the store answers anybody, all ask again; as long as somebody waits,
+//! somebody asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep};
+
+/// Pause before one who waits asks for all.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses of a READ that failed again although the store had answered others: shortest and longest.
+const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(250);
+const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(4);
+/// How often it is logged that READs wait.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The READs that need the store.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    inner: Mutex<Inner>,
+    /// Told when the store has answered a GET.
+    answered: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// All READs that need the store, by their number: since when.
+    reads: BTreeMap<u64, Instant>,
+    /// How many there were.
+    numbers: u64,
+    /// Those that wait for their turn to ask, by failures and number: who failed least is first.
+    waiting: BTreeMap<(u32, u64), oneshot::Sender<Probe>>,
+    /// Whether one of them has the turn.
+    probing: bool,
+    logged: Option<Instant>,
+}
+
+/// What is shown of the READs that need the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadsWaiting {
+    /// How many there are.
+    pub count: u64,
+    /// For how long the oldest has been waiting.
+    pub oldest: Duration,
+}
+
+/// One READ that needs the store.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    outage: Arc<Outage>,
+    number: u64,
+    failures: u32,
+    probe: Option<Probe>,
+}
+
+/// The turn to ask. Passed on when it is dropped.
+#[derive(Debug)]
+struct Probe(Arc<Outage>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.probing = false;
+        self.0.pass_on(inner);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.outage.lock().reads.remove(&self.number);
+    }
+}
+
+impl Outage {
+    /// A READ that needs the store from now on.
+    pub fn begin(self: &Arc<Self>) -> Waiting {
+        let mut inner = self.lock();
+        inner.numbers += 1;
+        let number = inner.numbers;
+        inner.reads.insert(number, Instant::now());
+        Waiting { outage: Arc::clone(self), number, failures: 0, probe: None }
+    }
+
+    /// What to show.
+    pub fn figures(&self) -> ReadsWaiting {
+        let inner = self.lock();
+        let oldest = inner.reads.first_key_value().map_or(Duration::ZERO, |(_, since)| since.elapsed());
+        ReadsWaiting { count: inner.reads.len() as u64, oldest }
+    }
+
+    /// Takes note that the store has answered a GET.
+    pub fn answered(&self) {
+        self.answered.notify_waiters();
+    }
+
+    fn turn(self: &Arc<Self>, failures: u32, number: u64) -> oneshot::Receiver<Probe> {
+        let (sender, receiver) = oneshot::channel();
+        let mut inner = self.lock();
+        inner.waiting.insert((failures, number), sender);
+        self.pass_on(inner);
+        receiver
+    }
+
+    /// Gives the turn to who is first, if nobody has it.
+    fn pass_on(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        while !inner.probing
+            && let Some((_, first)) = inner.waiting.pop_first()
+        {
+            if first.is_closed() {
+                continue;
+            }
+            inner.probing = true;
+            drop(inner);
+            // Who has gone away since passes it on with the error.
+            drop(first.send(Probe(Arc::clone(self))));
+            return;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing that can panic runs under the lock half-way through a change.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// Takes note that the store did not give what this READ needs, because of `error`, and returns when it is time to ask again.
+    pub async fn failed(&mut self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
+        self.probe = None;
+        self.failures = self.failures.saturating_add(1);
+        self.log(error);
+        if let Some(doubled) = self.failures.checked_sub(2) {
+            let pause = AGAIN_PAUSE_MIN.saturating_mul(2_u32.saturating_pow(doubled));
+            sleep(pause.min(AGAIN_PAUSE_MAX)).await;
+        }
+        let outage = &self.outage;
+        let probe = tokio::select! {
+            biased;
+            () = outage.answered.notified() => return,
+            probe = outage.turn(self.failures, self.number) => probe,
+        };
+        tokio::select! {
+            biased;
+            () = outage.answered.notified() => {}
+            () = sleep(PROBE_PAUSE) => {}
+        }
+        // A sender is dropped unused only when the runtime ends.
+        self.probe = probe.ok();
+    }
+
+    fn log(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
+        let (mut inner, now) = (self.outage.lock(), Instant::now());
+        if inner.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL) {
+            return;
+        }
+        inner.logged = Some(now);
+        drop(inner);
+        let ReadsWaiting { count, oldest } = self.outage.figures();
+        tracing::warn!(
+            reads = count,
+            oldest_seconds = oldest.as_secs(),
+            error = error as &dyn std::error::Error,
+            "the store does not give what READs need; they wait until it does"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+    use super::*;
+
+    /// A store that is away, and counts who asks.
+    #[derive(Default)]
+    struct Away {
+        outage: Arc<Outage>,
+        answers: AtomicBool,
+        asked: AtomicU64,
+        asking: AtomicU64,
+        most_asking: AtomicU64,
+    }
+
+    impl Away {
+        /// Asks until there is an answer. How often it asked.
+        async fn read(self: Arc<Self>, never: bool) -> u64 {
+            let mut waiting = self.outage.begin();
+            for asked in 1.. {
+                self.asked.fetch_add(1, SeqCst);
+                let asking = self.asking.fetch_add(1, SeqCst) + 1;
+                self.most_asking.fetch_max(asking, SeqCst);
+                sleep(Duration::from_millis(10)).await;
+                self.asking.fetch_sub(1, SeqCst);
+                if self.answers.load(SeqCst) && !never {
+                    self.outage.answered();
+                    return asked;
+                }
+                waiting.failed(&std::fmt::Error).await;
+            }
+            unreachable!("it asks for ever")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_an_outage_one_asks_for_all_and_all_go_on_when_there_is_an_answer() {
+        let away = Arc::<Away>::default();
+        let reads: Vec<_> = (0..1000).map(|_| tokio::spawn(Arc::clone(&away).read(false))).collect();
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(away.outage.figures(), ReadsWaiting { count: 1000, oldest: Duration::from_secs(5) });
+        away.most_asking.store(0, SeqCst);
+        let before = away.asked.load(SeqCst);
+        sleep(Duration::from_mins(10)).await;
+        assert_eq!(away.most_asking.load(SeqCst), 1);
+        let asked = away.asked.load(SeqCst) - before;
+        assert!((500..=600).contains(&asked), "asked {asked} times in ten minutes");
+        away.answers.store(true, SeqCst);
+        for read in reads {
+            assert!(read.await.unwrap() <= 4);
+        }
+        assert_eq!(away.outage.figures(), ReadsWaiting::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_that_never_succeed_do_not_keep_one_waiting_that_can() {
+        let away = Arc::<Away>::default();
+        away.answers.store(true, SeqCst);
+        let hopeless: Vec<_> = (0..100).map(|_| tokio::spawn(Arc::clone(&away).read(true))).collect();
+        sleep(Duration::from_mins(10)).await;
+        away.answers.store(false, SeqCst);
+        let unlucky = tokio::spawn(Arc::clone(&away).read(false));
+        sleep(Duration::from_millis(11)).await;
+        away.answers.store(true, SeqCst);
+        assert_eq!(unlucky.await.unwrap(), 2, "the next that asks is who failed least");
+        for read in hopeless {
+            read.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_passes_its_turn_to_ask_on() {
+        let away = Arc::<Away>::default();
+        let impatient = tokio::spawn(Arc::clone(&away).read(false));
+        sleep(Duration::from_millis(500)).await;
+        let patient = tokio::spawn(Arc::clone(&away).read(false));
+        sleep(Duration::from_millis(500)).await;
+        impatient.abort();
+        away.answers.store(true, SeqCst);
+        assert!(patient.await.unwrap() <= 2);
+    }
+}

@@ -1,0 +1,260 @@
+//! Whose GET is next: how many of the readers' GETs are under way at once, and whose they are.
+//!
+//! Owns turns and who waits for one. Does not own GETs. Invariants: no more turns are out than there are; volumes that wait take
+//! turns, however many GETs each of them has; a volume holds at most [`FREE_RATIO`] times the turns that are left free, so that one
+//! whose GETs are never answered leaves some to the others.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::ids::VolumeId;
+
+/// How many times the free turns a volume may hold.
+const FREE_RATIO: usize = 3;
+
+/// The turns of one store.
+#[derive(Debug)]
+pub(super) struct Turns(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    free: usize,
+    /// Turns that are out, of the volumes that have any.
+    held: HashMap<VolumeId, usize>,
+    /// Who waits, first in, first out for each volume that has somebody waiting.
+    waiting: HashMap<VolumeId, VecDeque<oneshot::Sender<Turn>>>,
+    /// Those volumes, the next one first.
+    order: VecDeque<VolumeId>,
+}
+
+/// The right to have one GET under way. Given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    turns: Arc<Turns>,
+    volume: VolumeId,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut inner = self.turns.lock();
+        inner.free += 1;
+        if let Some(held) = inner.held.get_mut(&self.volume) {
+            *held -= 1;
+            if *held == 0 {
+                inner.held.remove(&self.volume);
+            }
+        }
+        let granted = inner.grant();
+        drop(inner);
+        for (volume, waiting) in granted {
+            // Who has gone away since gives its turn back with the error.
+            drop(waiting.send(Self { turns: Arc::clone(&self.turns), volume }));
+        }
+    }
+}
+
+impl Turns {
+    /// So many turns.
+    pub fn new(turns: usize) -> Arc<Self> {
+        let (held, waiting, order) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Arc::new(Self(Mutex::new(Inner { free: turns, held, waiting, order })))
+    }
+
+    /// A turn for a GET of `volume`, when it is its turn.
+    pub async fn take(self: &Arc<Self>, volume: VolumeId) -> Turn {
+        loop {
+            let waiting = {
+                let mut inner = self.lock();
+                if !inner.waiting.contains_key(&volume) && inner.take(volume) {
+                    return Turn { turns: Arc::clone(self), volume };
+                }
+                inner.wait(volume)
+            };
+            // Nobody drops a sender before it is used, as long as there are turns.
+            if let Ok(turn) = waiting.await {
+                return turn;
+            }
+        }
+    }
+
+    /// A turn for another GET of `volume`, if nobody has to wait for it.
+    pub fn try_take(self: &Arc<Self>, volume: VolumeId) -> Option<Turn> {
+        let mut inner = self.lock();
+        let free = inner.order.is_empty() && inner.take(volume);
+        free.then(|| Turn { turns: Arc::clone(self), volume })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing that can panic runs under the lock half-way through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Takes a turn for `volume`, if there is one that it may have.
+    fn take(&mut self, volume: VolumeId) -> bool {
+        let held = self.held.get(&volume).copied().unwrap_or_default();
+        if held >= self.free.saturating_mul(FREE_RATIO) {
+            return false;
+        }
+        self.free -= 1;
+        self.held.insert(volume, held + 1);
+        true
+    }
+
+    fn wait(&mut self, volume: VolumeId) -> oneshot::Receiver<Turn> {
+        let (sender, receiver) = oneshot::channel();
+        let waiting = self.waiting.entry(volume).or_insert_with(|| {
+            self.order.push_back(volume);
+            VecDeque::new()
+        });
+        waiting.push_back(sender);
+        receiver
+    }
+
+    /// Takes the turns that volumes that wait may have, one volume after the other. Those who gave up are forgotten.
+    fn grant(&mut self) -> Vec<(VolumeId, oneshot::Sender<Turn>)> {
+        let mut granted = Vec::new();
+        let mut refused = 0;
+        while refused < self.order.len()
+            && let Some(volume) = self.order.pop_front()
+        {
+            let Some(waiting) = self.waiting.get_mut(&volume) else { continue };
+            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                waiting.pop_front();
+            }
+            if waiting.is_empty() {
+                self.waiting.remove(&volume);
+                continue;
+            }
+            if !self.take(volume) {
+                refused += 1;
+                self.order.push_back(volume);
+                continue;
+            }
+            refused = 0;
+            let Some(waiting) = self.waiting.get_mut(&volume) else { continue };
+            granted.extend(waiting.pop_front().map(|sender| (volume, sender)));
+            if waiting.is_empty() {
+                self.waiting.remove(&volume);
+            } else {
+                self.order.push_back(volume);
+            }
+        }
+        granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn volume(number: u8) -> VolumeId {
+        VolumeId([number; 16])
+    }
+
+    /// Asks for a turn, which is waited for from now on.
+    fn ask(turns: &Arc<Turns>, number: u8) -> (BoxFuture<'static, Turn>, Option<Turn>) {
+        let turns = Arc::clone(turns);
+        let mut asking = async move { turns.take(volume(number)).await }.boxed();
+        let turn = (&mut asking).now_or_never();
+        (asking, turn)
+    }
+
+    #[test]
+    fn a_volume_with_a_thousand_misses_delays_one_miss_of_another_by_a_turn() {
+        let turns = Turns::new(8);
+        let asked: Vec<_> = (0..1000).map(|_| ask(&turns, 1)).collect();
+        let (mut many, mut held): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        held.retain(Option::is_some);
+        assert_eq!(held.len(), 6, "a quarter is left to others");
+        // Others take what is left, so that the single miss has to wait.
+        let others: Vec<_> = [2, 3].map(|number| ask(&turns, number).1.unwrap()).into();
+        let (mut one, turn) = ask(&turns, 9);
+        assert!(turn.is_none());
+        held.pop();
+        let turn = (&mut one).now_or_never();
+        assert!(turn.is_some(), "the first turn that is given back");
+        drop((turn, others));
+        // What nobody else wants, the first volume has again.
+        let granted = many.iter_mut().skip(6).filter_map(FutureExt::now_or_never).collect::<Vec<_>>();
+        assert_eq!(granted.len() + held.len(), 6);
+    }
+
+    #[test]
+    fn volumes_that_wait_take_turns() {
+        let turns = Turns::new(1);
+        let first = turns.try_take(volume(9)).unwrap();
+        let mut asking: Vec<_> =
+            [1, 1, 1, 2, 2, 3].into_iter().map(|number| (number, ask(&turns, number).0)).collect();
+        drop(first);
+        let mut order = Vec::new();
+        while !asking.is_empty() {
+            let came = asking
+                .iter_mut()
+                .enumerate()
+                .find_map(|(at, (_, asking))| Some((at, asking.now_or_never()?)));
+            let (at, turn) = came.unwrap();
+            order.push(asking.remove(at).0);
+            drop(turn);
+        }
+        assert_eq!(order, [1, 2, 3, 1, 2, 1]);
+    }
+
+    #[test]
+    fn who_gives_up_passes_its_turn_on() {
+        let turns = Turns::new(1);
+        let first = turns.try_take(volume(1)).unwrap();
+        let (early, mut late) = (ask(&turns, 2).0, ask(&turns, 3).0);
+        let gone = ask(&turns, 3).0;
+        drop((first, gone));
+        assert!((&mut late).now_or_never().is_none());
+        // It was granted, and nobody looked.
+        drop(early);
+        assert!(late.now_or_never().is_some());
+        assert!(turns.try_take(volume(3)).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn turns_are_neither_lost_nor_made(steps in prop::collection::vec((0..5u8, 0..4u8, any::<prop::sample::Index>()), 1..200)) {
+            const TURNS: usize = 7;
+            let turns = Turns::new(TURNS);
+            let (mut asking, mut held): (Vec<BoxFuture<'static, Turn>>, Vec<Turn>) = (Vec::new(), Vec::new());
+            for (number, what, index) in steps {
+                match what {
+                    0 | 1 => {
+                        let (waits, turn) = ask(&turns, number);
+                        match turn {
+                            Some(turn) => held.push(turn),
+                            None => asking.push(waits),
+                        }
+                    }
+                    2 if !held.is_empty() => drop(held.swap_remove(index.index(held.len()))),
+                    3 if !asking.is_empty() => drop(asking.swap_remove(index.index(asking.len()))),
+                    _ => {}
+                }
+                let mut waits = Vec::new();
+                for mut asking in asking.drain(..) {
+                    match (&mut asking).now_or_never() {
+                        Some(turn) => held.push(turn),
+                        None => waits.push(asking),
+                    }
+                }
+                asking = waits;
+                prop_assert!(held.len() <= TURNS);
+                prop_assert!(asking.is_empty() || !held.is_empty(), "nobody would wake who waits");
+            }
+            drop(asking);
+            held.clear();
+            prop_assert_eq!(turns.lock().free, TURNS);
+            prop_assert!(turns.lock().order.is_empty() && turns.lock().held.is_empty());
+        }
+    }
+}
