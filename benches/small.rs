@@ -131,6 +131,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         exports_max: EXPORTS as usize,
         queues_default: 1,
         queue_depth_default: 64,
+        on_unreachable_default: glidefs::cache::OnUnreachable::Wait,
         parallel_max: 64,
         boot_id: "bench".into(),
     };
@@ -144,6 +145,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
                 name: ExportName::new(&name(number)).expect("a good name"),
                 source: Source::Blank(ExportSize::new(1 << 30).expect("a good size")),
                 durability: glidefs::cache::Durability::Local,
+                on_unreachable: None,
                 queues: None,
                 queue_depth: None,
             };

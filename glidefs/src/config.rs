@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::StoreUrl;
 use crate::worker::engine::{self, Appends};
 
-pub use self::values::{ByteSize, CPU_NUMBER_MAX, CpuList, Listen, TimeSpan, ValueError};
+pub use self::values::{ByteSize, CPU_NUMBER_MAX, CpuList, Listen, OnUnreachable, TimeSpan, ValueError};
 
 /// Where the daemon looks for its configuration when it is not told.
 pub const DEFAULT_PATH: &str = "/etc/glidefs/glidefs.toml";
@@ -195,6 +195,8 @@ pub struct Exports {
     pub queue_depth: u16,
     /// Queues of those that do not say.
     pub queues: u16,
+    /// What a READ of those that do not say does while the store is away.
+    pub on_unreachable: OnUnreachable,
 }
 
 /// `[control]`
@@ -275,7 +277,7 @@ impl Default for Buffers {
 
 impl Default for Exports {
     fn default() -> Self {
-        Self { max: 20_000, queue_depth: 64, queues: 1 }
+        Self { max: 20_000, queue_depth: 64, queues: 1, on_unreachable: OnUnreachable::default() }
     }
 }
 

@@ -147,12 +147,13 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         exports_max: config.exports.max,
         queues_default: config.exports.queues,
         queue_depth_default: config.exports.queue_depth,
+        on_unreachable_default: config.exports.on_unreachable.0,
         parallel_max: RECOVERY_PARALLEL_MAX,
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);
     let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
-    let stats = store.as_ref().map(StoreSide::stats);
+    let objects = store.as_ref().map(StoreSide::store);
     let clean = store.as_ref().and_then(StoreSide::clean);
     let router = Router::new(
         catalog,
@@ -162,7 +163,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     );
     let result = runtime.block_on(serve(
         config,
-        Parts { router, devices, workers, cache, probe, store: stats, clean: clean.clone() },
+        Parts { router, devices, workers, cache, probe, store: objects, clean: clean.clone() },
     ));
     let _ = stop_store.send(true);
     if let Some(clean) = clean {
@@ -319,11 +320,9 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
-    let collecting = parts
-        .store
-        .clone()
-        .filter(|_| !config.store.gc_interval.0.is_zero())
-        .map(|stats| tokio::spawn(collect(Arc::clone(&parts.router), stats, config.store.gc_interval.0)));
+    let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
+        tokio::spawn(collect(Arc::clone(&parts.router), store.shared_stats(), config.store.gc_interval.0))
+    });
 
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
     let recovering = tokio::spawn(async move {

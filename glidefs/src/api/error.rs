@@ -104,11 +104,14 @@ impl From<RouterError> for ApiError {
             RouterError::Size(_) => (StatusCode::BAD_REQUEST, "bad_size"),
             RouterError::Parameter { .. }
             | RouterError::Bound { .. }
+            | RouterError::FailAfter { .. }
             | RouterError::Collect(GcError::GraceTooShort { .. }) => {
                 (StatusCode::BAD_REQUEST, "bad_parameter")
             }
             RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
-            RouterError::Conflict { .. } | RouterError::OtherDurability { .. } => {
+            RouterError::Conflict { .. }
+            | RouterError::OtherDurability { .. }
+            | RouterError::OtherOnUnreachable { .. } => {
                 (StatusCode::CONFLICT, "exists_with_other_parameters")
             }
             RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),

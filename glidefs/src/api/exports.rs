@@ -9,7 +9,7 @@ use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::wire::{
     CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed, ForkRequest,
-    OpenRequest, ResizeRequest, RollbackRequest,
+    OnUnreachable, OpenRequest, ResizeRequest, RollbackRequest,
 };
 use crate::observe::chain;
 use crate::router::{
@@ -33,7 +33,7 @@ pub(super) async fn create(
     let name = ExportName::new(&request.name)?;
     let source = Source::Blank(ExportSize::new(request.size.0.0)?);
     let device = (request.queues, request.queue_depth);
-    create_from(&state, name, source, request.durability, device).await
+    create_from(&state, name, source, request.durability, request.on_unreachable, device).await
 }
 
 /// All exports, by name.
@@ -125,7 +125,7 @@ pub(super) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let device = (request.queues, request.queue_depth);
-    create_from(&state, name.0, Source::Store, request.durability, device).await
+    create_from(&state, name.0, Source::Store, request.durability, request.on_unreachable, device).await
 }
 
 /// Make an export with the content of this one: metadata only, whatever its size. Both go their own way from then on.
@@ -148,7 +148,15 @@ pub(super) async fn fork(
     let source =
         if request.local { Source::Local { of: name.0 } } else { Source::Fork { of: name.0, snapshot } };
     let device = (request.queues, request.queue_depth);
-    create_from(&state, ExportName::new(&request.name)?, source, request.durability, device).await
+    create_from(
+        &state,
+        ExportName::new(&request.name)?,
+        source,
+        request.durability,
+        request.on_unreachable,
+        device,
+    )
+    .await
 }
 
 async fn create_from(
@@ -156,13 +164,21 @@ async fn create_from(
     name: ExportName,
     source: Source,
     durability: Durability,
+    on_unreachable: Option<OnUnreachable>,
     (queues, queue_depth): (Option<u64>, Option<u64>),
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let queues = small("queues", queues, QUEUES_MAX)?;
     let queue_depth = small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?;
     let created = state
         .router
-        .create(CreateExport { name, source, durability: durability.into(), queues, queue_depth })
+        .create(CreateExport {
+            name,
+            source,
+            durability: durability.into(),
+            on_unreachable: on_unreachable.map(|on_unreachable| on_unreachable.0.0),
+            queues,
+            queue_depth,
+        })
         .await?;
     let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(created.info.into())))

@@ -11,7 +11,7 @@ use utoipa::openapi::{RefOr, Schema};
 
 use super::timestamp::rfc3339;
 use crate::cache::{self, Bound};
-use crate::config::ByteSize;
+use crate::config::{self, ByteSize};
 use crate::router::ExportInfo;
 
 /// A size in a request: bytes as a number, or text with a unit.
@@ -74,6 +74,11 @@ impl From<cache::Durability> for Durability {
     }
 }
 
+/// What a READ does that needs a store that is away: "wait", or the time after which it fails, such as "30s".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OnUnreachable(pub config::OnUnreachable);
+
 /// Asks for a new export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -85,6 +90,10 @@ pub struct CreateRequest {
     /// What an acknowledged FLUSH survives; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
+    /// What a READ does that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
     /// Queues of its device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -104,6 +113,10 @@ pub struct OpenRequest {
     /// What an acknowledged FLUSH survives; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
+    /// What a READ does that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
     /// Queues of its device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -127,6 +140,10 @@ pub struct ForkRequest {
     /// What an acknowledged FLUSH survives; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
+    /// What a READ does that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
     /// Queues of its device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -272,6 +289,10 @@ pub struct Export {
     /// What an acknowledged FLUSH survives.
     #[serde(default)]
     pub durability: Durability,
+    /// What a READ does that needs a store that is away.
+    #[serde(default)]
+    #[schema(value_type = String, example = "wait")]
+    pub on_unreachable: OnUnreachable,
 }
 
 impl From<ExportInfo> for Export {
@@ -287,6 +308,7 @@ impl From<ExportInfo> for Export {
             queue_depth: info.queue_depth,
             created: rfc3339(info.created_unix_millis),
             durability: info.durability.into(),
+            on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
         }
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::bench::BenchCommand;
 use super::transfer::{DumpArgs, ImportArgs};
 use crate::api::wire::Durability;
-use crate::config::{ByteSize, DEFAULT_PATH, TimeSpan};
+use crate::config::{ByteSize, DEFAULT_PATH, OnUnreachable, TimeSpan};
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
 
 /// Fast local block devices from object storage.
@@ -337,6 +337,9 @@ pub(super) struct Device {
     /// What an acknowledged FLUSH survives: loss of power (local), or of the host (store); or how much may be lost with the host
     #[arg(long, value_parser = durability, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
     pub durability: Durability,
+    /// What a read does that needs a store that is away: wait, or fail after this time [default: as configured]
+    #[arg(long, value_name = "wait|TIME")]
+    pub on_unreachable: Option<OnUnreachable>,
     /// Queues of the device [default: as configured]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub queues: Option<u16>,

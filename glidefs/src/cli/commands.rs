@@ -12,8 +12,8 @@ use super::args::{Cli, ExportCommand, Output, SnapshotCommand};
 use super::client::{Client, ClientError};
 use super::{CliError, emit, print, transfer};
 use crate::api::wire::{
-    CreateRequest, Deleted, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OpenRequest,
-    ResizeRequest, RollbackRequest, Size, Snapshot, SnapshotRequest, Status, StoredExport,
+    CreateRequest, Deleted, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OnUnreachable,
+    OpenRequest, ResizeRequest, RollbackRequest, Size, Snapshot, SnapshotRequest, Status, StoredExport,
 };
 use crate::config::keys::commented_config;
 use crate::config::{ByteSize, TimeSpan};
@@ -71,6 +71,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
                     name: name.to_string(),
                     size: Size(ByteSize(size.bytes())),
                     durability: device.durability,
+                    on_unreachable: device.on_unreachable.map(OnUnreachable),
                     queues: device.queues.map(Into::into),
                     queue_depth: device.queue_depth.map(Into::into),
                 };
@@ -83,6 +84,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let request = OpenRequest {
                 discard_local,
                 durability: device.durability,
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
@@ -99,6 +101,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
                 snapshot: snapshot.map(|name| name.to_string()),
                 local,
                 durability: device.durability,
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };

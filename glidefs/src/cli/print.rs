@@ -60,6 +60,7 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["device", export.device.as_deref().unwrap_or("-")]);
     table.add_row(["state", &export.state]);
     table.add_row(["durability", &durability(export.durability)]);
+    table.add_row(["on unreachable", &export.on_unreachable.0.to_string()]);
     if let Some(reason) = &export.reason {
         table.add_row(["reason", reason]);
     }

@@ -213,6 +213,12 @@ pub const SECTIONS: &[Section] = &[
             key("max", "20000", "1 to 1000000", "Exports that may exist at the same time."),
             key("queue_depth", "64", "1 to 4096", "Requests in flight a queue, for exports that do not say."),
             key("queues", "1", "1 to 128", "Queues of a device, for exports that do not say."),
+            key(
+                "on_unreachable",
+                "\"wait\"",
+                "\"wait\", or a time of at least 1s such as \"30s\"",
+                "What a read does that needs a store that is away, for exports that do not say: wait, or fail after this time.",
+            ),
         ],
     },
     Section {

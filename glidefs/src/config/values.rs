@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::cache;
 use crate::store::StoreUrl;
 
 /// Units of sizes, largest first.
@@ -84,6 +85,35 @@ impl fmt::Display for TimeSpan {
         match SPAN_UNITS.iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", millis / unit),
             None => write!(f, "{millis}ms"),
+        }
+    }
+}
+
+/// What a READ does that needs a store that is away, written as `wait`, or as the time after which it fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnUnreachable(pub cache::OnUnreachable);
+
+impl FromStr for OnUnreachable {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        const ALLOWED: &str = "use wait, or a time of at least 1s after which a read fails, such as 30s";
+        if text.trim() == "wait" {
+            return Ok(Self(cache::OnUnreachable::Wait));
+        }
+        let limit =
+            text.parse().ok().filter(|TimeSpan(limit)| *limit >= cache::OnUnreachable::FAIL_AFTER_MIN);
+        limit
+            .map(|TimeSpan(limit)| Self(cache::OnUnreachable::FailAfter(limit)))
+            .ok_or_else(|| ValueError::new(text, "what a read does without a store", ALLOWED))
+    }
+}
+
+impl fmt::Display for OnUnreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            cache::OnUnreachable::Wait => f.write_str("wait"),
+            cache::OnUnreachable::FailAfter(limit) => write!(f, "{}", TimeSpan(limit)),
         }
     }
 }
@@ -201,7 +231,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(TimeSpan, CpuList, Listen, StoreUrl);
+as_text!(TimeSpan, OnUnreachable, CpuList, Listen, StoreUrl);
 
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -282,6 +312,10 @@ mod tests {
         assert_eq!("500ms".parse(), Ok(TimeSpan(Duration::from_millis(500))));
         assert_eq!("1.5s".parse(), Ok(TimeSpan(Duration::from_millis(1500))));
         assert_eq!("2min".parse(), Ok(TimeSpan(Duration::from_mins(2))));
+        assert_eq!("wait".parse(), Ok(OnUnreachable(cache::OnUnreachable::Wait)));
+        let half_a_minute = OnUnreachable(cache::OnUnreachable::FailAfter(Duration::from_secs(30)));
+        assert_eq!(("30s".parse(), half_a_minute.to_string()), (Ok(half_a_minute), "30s".into()));
+        assert!("500ms".parse::<OnUnreachable>().unwrap_err().to_string().contains("at least 1s"));
         assert!("10".parse::<TimeSpan>().unwrap_err().to_string().contains("such as 10s"));
     }
 

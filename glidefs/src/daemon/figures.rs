@@ -13,7 +13,7 @@ use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
-use crate::store::{CleanCache, CleanFigures, Operation, StoreStats};
+use crate::store::{CleanCache, CleanFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::engine::probe::{Figures, Probe};
@@ -25,7 +25,7 @@ pub struct Parts {
     pub workers: Vec<Worker>,
     pub cache: Cache,
     pub probe: Probe,
-    pub store: Option<Arc<StoreStats>>,
+    pub store: Option<Store>,
     pub clean: Option<CleanCache>,
 }
 
@@ -84,8 +84,8 @@ impl Parts {
         registry.register(Arc::new(move |out: &mut Samples| engine_samples(&probe, out)));
         let cache = self.cache.clone();
         registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
-        if let Some(stats) = self.store.clone() {
-            registry.register(Arc::new(move |out: &mut Samples| store_samples(&stats, out)));
+        if let Some(store) = self.store.clone() {
+            registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
         }
         if let Some(clean) = self.clean.clone() {
             registry.register(Arc::new(move |out: &mut Samples| clean_samples(&clean.figures(), out)));
@@ -177,7 +177,8 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
     out.values(&[], plain);
 }
 
-fn store_samples(stats: &StoreStats, out: &mut Samples) {
+fn store_samples(store: &Store, out: &mut Samples) {
+    let (stats, reads) = (store.stats(), store.reads_waiting());
     for operation in Operation::ALL {
         let of = stats.of(operation);
         let cells = [
@@ -189,6 +190,10 @@ fn store_samples(stats: &StoreStats, out: &mut Samples) {
         out.values(&[operation.name()], cells.map(|(metric, cell)| (metric, cell.get())));
     }
     out.value(Metric::StoreDamaged, &[], stats.damaged.get());
+    out.value(Metric::StoreHedges, &[], stats.hedges.get());
+    out.value(Metric::StoreHedgesWon, &[], stats.hedges_won.get());
+    out.value(Metric::StoreReads, &[], reads.count);
+    out.value(Metric::StoreOldestRead, &[], nanos(reads.oldest));
 }
 
 fn api_samples(stats: &ApiStats, out: &mut Samples) {

@@ -16,7 +16,7 @@ use crate::cache::{Cache, Link, Volume};
 use crate::router::{Book, Catalog, ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{Resume, StatePoint, VolumeError, check_size};
-use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, StoreStats, SystemClock};
+use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache and the store.
@@ -76,9 +76,9 @@ impl StoreSide {
         }
     }
 
-    /// Where its requests are counted.
-    pub fn stats(&self) -> Arc<StoreStats> {
-        self.volumes.store().shared_stats()
+    /// The store itself.
+    pub fn store(&self) -> store::Store {
+        self.volumes.store().clone()
     }
 
     /// Where it keeps what was read.

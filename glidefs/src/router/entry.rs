@@ -44,6 +44,7 @@ pub(super) struct Held {
 impl Entry {
     fn new(name: ExportName, record: Record, volume: Arc<Volume>, state: State) -> Arc<Self> {
         volume.set_durability(record.durability());
+        volume.set_on_unreachable(record.on_unreachable());
         let export = Export::new(record.export_id(), record.name.clone(), record.size_bytes, volume);
         Arc::new(Self {
             name,
@@ -88,6 +89,7 @@ impl Entry {
             state: self.lost().unwrap_or_else(|| status.state.clone()),
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
+            on_unreachable: record.on_unreachable(),
         }
     }
 

@@ -58,6 +58,18 @@ pub enum RouterError {
         /// The name asked for.
         name: String,
     },
+    /// The name is taken by an export whose READs do something else while the store is away.
+    #[error("export {name} exists with another on_unreachable: choose another name, or delete the export")]
+    OtherOnUnreachable {
+        /// The name asked for.
+        name: String,
+    },
+    /// A time after which READs fail that no store could keep.
+    #[error("reads may fail after {min_seconds} s of waiting for the store at the earliest")]
+    FailAfter {
+        /// The shortest.
+        min_seconds: u64,
+    },
     /// A bound too small to keep.
     #[error(
         "a bound on what is at risk must be at least {max_bytes_min} bytes and {max_age_min_seconds} s: the store needs time"

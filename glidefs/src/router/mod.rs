@@ -62,7 +62,7 @@ pub use self::recovery::Recovery;
 pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
 pub use self::state::{Event, ForbiddenTransition, State};
 pub use self::volumes::{Source, Volumes};
-use crate::cache::Durability;
+use crate::cache::{Durability, OnUnreachable};
 use crate::export::Export;
 use crate::store::volume::Resume;
 use crate::units::ExportId;
@@ -81,6 +81,8 @@ pub struct RouterOptions {
     pub queues_default: u16,
     /// Queue depth of a new export that does not say.
     pub queue_depth_default: u16,
+    /// What a READ of a new export that does not say does while the store is away.
+    pub on_unreachable_default: OnUnreachable,
     /// Devices that are recovered, or removed at the end, at the same time.
     pub parallel_max: usize,
     /// Identity of this boot of the kernel: devices do not outlive it. See [`kernel_boot_id`].
@@ -113,6 +115,8 @@ pub struct ExportInfo {
     pub created_unix_millis: u64,
     /// What a FLUSH survives.
     pub durability: Durability,
+    /// What a READ does while the store is away.
+    pub on_unreachable: OnUnreachable,
 }
 
 /// All exports of the daemon.

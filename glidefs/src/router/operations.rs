@@ -11,12 +11,12 @@ use super::devices::{DeviceError, DeviceId};
 use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
-use super::record::{BoundRecord, Desired, DeviceRecord, Record};
+use super::record::{BoundRecord, Desired, DeviceRecord, Record, reads_fail_after_millis};
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::volumes::Source;
 use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
-use crate::cache::{Bound, Durability};
+use crate::cache::{Bound, Durability, OnUnreachable};
 use crate::observe::chain;
 use crate::store::volume::{Resume, check_size};
 use crate::units::SECTOR_BYTES;
@@ -33,6 +33,8 @@ pub struct CreateExport {
     pub source: Source,
     /// What a FLUSH survives.
     pub durability: Durability,
+    /// What a READ does while the store is away; the configured default when not given.
+    pub on_unreachable: Option<OnUnreachable>,
     /// Queues of its device; the configured default when not given.
     pub queues: Option<u16>,
     /// Requests in flight a queue; the configured default when not given.
@@ -86,6 +88,9 @@ pub(super) fn new_record(
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
         flush_waits_for_store: request.durability == Durability::Store,
         bound: BoundRecord::of(request.durability),
+        reads_fail_after_millis: reads_fail_after_millis(
+            request.on_unreachable.unwrap_or(options.on_unreachable_default),
+        ),
         rolls_back_to: None,
     }
 }
@@ -98,6 +103,11 @@ impl Router {
         check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
         if let Durability::Bounded(bound) = request.durability {
             check_bound(bound)?;
+        }
+        if let Some(OnUnreachable::FailAfter(limit)) = request.on_unreachable
+            && limit < OnUnreachable::FAIL_AFTER_MIN
+        {
+            return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
         }
         let router = Arc::clone(self);
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
@@ -515,6 +525,9 @@ fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
     ];
     if record.durability() != request.durability {
         return Err(RouterError::OtherDurability { name: record.name.clone() });
+    }
+    if request.on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable()) {
+        return Err(RouterError::OtherOnUnreachable { name: record.name.clone() });
     }
     for (parameter, existing, wanted) in pairs {
         if let Some(wanted) = wanted

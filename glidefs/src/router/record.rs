@@ -16,7 +16,7 @@ use crc_fast::crc32_iscsi as crc32c;
 use serde::{Deserialize, Serialize};
 
 use super::devices::{DeviceId, DeviceOptions};
-use crate::cache::{Bound, Durability};
+use crate::cache::{Bound, Durability, OnUnreachable};
 use crate::units::ExportId;
 
 /// Version of the encoding that this code writes; it reads no other.
@@ -74,6 +74,9 @@ pub(super) struct Record {
     /// How much may be lost with the host, where that is bounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<BoundRecord>,
+    /// After what time a READ fails that needs a store that is away, milliseconds. `None`: it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads_fail_after_millis: Option<u64>,
     /// The snapshot that the export goes back to before it may have a device again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolls_back_to: Option<String>,
@@ -87,6 +90,12 @@ pub(super) struct BoundRecord {
     pub max_bytes: u64,
     /// Time since the oldest of it was acknowledged, milliseconds.
     pub max_age_millis: u64,
+}
+
+/// How the catalog has it: milliseconds; `None` is a READ that waits.
+pub(super) fn reads_fail_after_millis(on_unreachable: OnUnreachable) -> Option<u64> {
+    let OnUnreachable::FailAfter(limit) = on_unreachable else { return None };
+    Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
 }
 
 impl BoundRecord {
@@ -174,6 +183,12 @@ impl Record {
         }
     }
 
+    /// What a READ does while the store is away.
+    pub fn on_unreachable(&self) -> OnUnreachable {
+        let limit = self.reads_fail_after_millis.map(Duration::from_millis);
+        limit.map_or(OnUnreachable::Wait, OnUnreachable::FailAfter)
+    }
+
     /// The device's number.
     pub fn device_id(&self) -> DeviceId {
         DeviceId(self.device.number)
@@ -202,6 +217,7 @@ pub(super) mod tests {
             device: DeviceRecord { number: id, boot_id: Some("boot".into()), size_bytes: 1 << 30 },
             flush_waits_for_store: false,
             bound: None,
+            reads_fail_after_millis: None,
             rolls_back_to: None,
             created_unix_millis: 1_700_000_000_000,
         }

@@ -78,6 +78,7 @@ async fn dump_snapshot(
         name: fork.to_string(),
         snapshot: Some(snapshot.to_string()),
         durability: Durability::Local,
+        on_unreachable: None,
         queues: None,
         queue_depth: None,
     };

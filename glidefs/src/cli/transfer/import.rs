@@ -12,7 +12,7 @@ use super::copy::{Before, CHUNK_BYTES, Options};
 use super::device::{self, Access};
 use super::image::Image;
 use super::summary::Summary;
-use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, Size};
+use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, Size};
 use crate::cli::CliError;
 use crate::cli::client::{Client, ClientError};
 use crate::cli::commands::{answer, path};
@@ -106,6 +106,7 @@ async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(E
         name: name.to_string(),
         size: Size(ByteSize(size.bytes())),
         durability: args.device.durability,
+        on_unreachable: args.device.on_unreachable.map(OnUnreachable),
         queues: args.device.queues.map(Into::into),
         queue_depth: args.device.queue_depth.map(Into::into),
     };

@@ -234,6 +234,7 @@ impl Host {
             exports_max: 64,
             queues_default: 1,
             queue_depth_default: 64,
+            on_unreachable_default: crate::cache::OnUnreachable::Wait,
             parallel_max: 8,
             boot_id: format!("boot {}", self.boots),
         };

@@ -15,6 +15,7 @@ fn request(export: &str, source: Source) -> CreateExport {
         name: name(export),
         source,
         durability: Durability::Local,
+        on_unreachable: None,
         queues: None,
         queue_depth: None,
     }

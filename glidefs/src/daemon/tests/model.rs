@@ -121,6 +121,7 @@ impl Run {
             name: export_name(name),
             source: source.clone(),
             durability: if waits_for_store { Durability::Store } else { Durability::Local },
+            on_unreachable: None,
             queues: None,
             queue_depth: None,
         };

@@ -16,7 +16,14 @@ fn name(name: &str) -> ExportName {
 }
 
 fn request(source: Source) -> CreateExport {
-    CreateExport { name: name("vm"), source, durability: Durability::Local, queues: None, queue_depth: None }
+    CreateExport {
+        name: name("vm"),
+        source,
+        durability: Durability::Local,
+        on_unreachable: None,
+        queues: None,
+        queue_depth: None,
+    }
 }
 
 fn blank() -> CreateExport {

@@ -16,7 +16,14 @@ const WRITES: u64 = 6;
 
 fn request(source: Source) -> CreateExport {
     let name = ExportName::new("vm").unwrap();
-    CreateExport { name, source, durability: Durability::Local, queues: None, queue_depth: None }
+    CreateExport {
+        name,
+        source,
+        durability: Durability::Local,
+        on_unreachable: None,
+        queues: None,
+        queue_depth: None,
+    }
 }
 
 /// Writes that overlap: which sectors the write of each number, from 1 on, covers.

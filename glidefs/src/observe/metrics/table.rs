@@ -169,6 +169,14 @@ metrics! {
         = "Requests to the object store that failed in the end.";
     StoreDamaged: Counter "glidefs_store_damaged_objects_total" in Number by []
         = "Objects that were read and were not what they should be.";
+    StoreHedges: Counter "glidefs_store_hedges_total" in Number by []
+        = "GETs of readers that took unusually long and were sent a second time.";
+    StoreHedgesWon: Counter "glidefs_store_hedges_won_total" in Number by []
+        = "GETs of readers whose second request was answered first.";
+    StoreReads: Gauge "glidefs_store_reads_waiting" in Number by []
+        = "READs that wait for bytes from the store.";
+    StoreOldestRead: Gauge "glidefs_store_oldest_read_seconds" in Seconds by []
+        = "Time that the oldest of the READs that wait for the store has waited; 0 when none does.";
 
     CleanHits: Counter "glidefs_clean_hits_total" in Number by [tier]
         = "Blocks of the store that were found in the clean cache: in memory, or on disk.";

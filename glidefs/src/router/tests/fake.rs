@@ -288,6 +288,7 @@ impl Host {
                 exports_max: 16,
                 queues_default: 1,
                 queue_depth_default: 64,
+                on_unreachable_default: crate::cache::OnUnreachable::Wait,
                 parallel_max: 8,
                 boot_id: "boot-1".into(),
             },
@@ -329,6 +330,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
         name: ExportName::new(name).unwrap(),
         source: Source::Blank(ExportSize::new(size_bytes).unwrap()),
         durability: crate::cache::Durability::Local,
+        on_unreachable: None,
         queues: None,
         queue_depth: None,
     }
