@@ -99,11 +99,24 @@ impl Rows {
         packs: &'a [PackRef],
         range: SectorRange,
     ) -> impl Iterator<Item = &'a PackRef> {
-        let ends = self.starts.iter().skip(1).copied().chain([self.packs]);
-        self.starts.iter().zip(ends).flat_map(move |(start, end)| {
-            let row = packs.get(*start as usize..end as usize).unwrap_or_default();
+        self.rows(packs).flat_map(move |row| {
             let first = row.partition_point(|pack| pack.highest_sector < range.start());
             row[first..].iter().take_while(move |pack| overlaps(pack, range))
         })
+    }
+
+    /// The lowest sector behind `at` where one of `packs`, which these rows were made of, begins.
+    pub fn next_begin(&self, packs: &[PackRef], at: u64) -> Option<u64> {
+        let begin = |row: &[PackRef]| {
+            let next = row.get(row.partition_point(|pack| pack.lowest_sector <= at))?;
+            Some(next.lowest_sector)
+        };
+        self.rows(packs).filter_map(begin).min()
+    }
+
+    fn rows<'a>(&'a self, packs: &'a [PackRef]) -> impl Iterator<Item = &'a [PackRef]> {
+        let ends = self.starts.iter().skip(1).copied().chain([self.packs]);
+        let row = |(start, end): (&u32, u32)| packs.get(*start as usize..end as usize).unwrap_or_default();
+        self.starts.iter().zip(ends).map(row)
     }
 }

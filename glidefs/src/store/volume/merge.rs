@@ -12,8 +12,9 @@ use futures_util::future::try_join_all;
 
 use super::choose::{Limits, Step, stored_bytes};
 use super::commit::{bad, blocking};
+use super::crowd::Rows;
 use super::land::Uploads;
-use super::view::{Content, Keeping, Opened, Part, between, overlaps, reach, resolve};
+use super::view::{Content, Keeping, Opened, Part, between, reach, resolve};
 use super::{ReadExtent, Volume, VolumeError};
 use crate::store::format::{
     BLOCK_BYTES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex, PackRef,
@@ -39,6 +40,7 @@ pub(super) struct Merge {
     volume: Volume,
     /// What is merged, newest first.
     pub inputs: Vec<PackRef>,
+    rows: Rows,
     /// There is nothing older, and all of it is merged in this step: zeroes need not be kept.
     pub last: bool,
     level: u8,
@@ -74,6 +76,7 @@ impl Merge {
         let begun = volume.0.host.options.clock.since_boot();
         let pack_bytes = limits.pack_bytes.unwrap_or_else(|| merged_pack_bytes(manifest.size_sectors));
         Self {
+            rows: Rows::of(&inputs),
             inputs,
             last: whole && step.inputs.end == manifest.packs.len(),
             level: step.level,
@@ -119,7 +122,7 @@ impl Merge {
     async fn look_up(&mut self) -> Result<bool, VolumeError> {
         let at = self.at;
         let opened = self.open(between(at, at.saturating_add(1))).await?;
-        let later = self.inputs.iter().map(|pack| pack.lowest_sector).filter(|lowest| *lowest > at).min();
+        let later = self.rows.next_begin(&self.inputs, at);
         let next = opened.iter().filter_map(|(_, index)| next_sector(index, at)).chain(later).min();
         let Some(next) = next else { return Ok(false) };
         if next > at {
@@ -167,7 +170,7 @@ impl Merge {
 
     /// The inputs that may have something of `range`, which does not go back, with their indexes.
     async fn open(&mut self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
-        let packs = self.inputs.iter().filter(|pack| overlaps(pack, range));
+        let packs = self.rows.reaching(&self.inputs, range);
         let host = &self.volume.0.host;
         let opened = packs.map(|pack| async {
             let index = match self.indexes.get(&pack.pack) {
@@ -191,8 +194,8 @@ impl Merge {
 
     /// Whether `pack`, which is the only one that `self.at` is in, can stay as it is.
     fn moves(&self, pack: &PackRef) -> bool {
-        let others = self.inputs.iter().filter(|other| overlaps(other, reach(pack))).count();
-        pack.lowest_sector == self.at && pack.total_bytes >= self.move_bytes_min && others == 1
+        let can_move = pack.lowest_sector == self.at && pack.total_bytes >= self.move_bytes_min;
+        can_move && self.rows.reaching(&self.inputs, reach(pack)).nth(1).is_none()
     }
 
     /// Ends the pack that is being made, unless its being short would cut a run in two.

@@ -208,6 +208,8 @@ fn rows_find_the_packs_that_a_look_at_each_finds() {
             let expected: Vec<&PackRef> =
                 packs.iter().filter(|pack| super::super::view::overlaps(pack, range)).collect();
             assert_eq!(found, expected);
+            let begins = packs.iter().map(|pack| pack.lowest_sector).filter(|lowest| *lowest > range.start());
+            assert_eq!(rows.next_begin(&packs, range.start()), begins.min());
         }
     }
 }
