@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 
 use super::cut::Cut;
 use super::due::{Due, Triggers, Watch};
-use super::merging::Merging;
+use super::merging::{self, Merging};
 use super::tie::{Link, Tie};
 use crate::cache::handle::Shared;
 use crate::cache::keeper;
 use crate::cache::volume::{CutState, Volume};
-use crate::store::volume::{Committed, Resume, VolumeError};
+use crate::store::volume::{Resume, VolumeError};
 use crate::units::ExportId;
 
 /// How often volumes that have something to flush are looked at.
@@ -230,7 +230,9 @@ async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut)
     let committed = committed.map_err(|error| failure(volume.id(), &error))?;
     tie.stored_size(size_sectors);
     tie.crowding().set(committed.crowd);
-    tell_if_stopped(volume, &committed);
+    if !committed.compaction_due {
+        merging::tell_if_stopped(volume, committed.crowd);
+    }
     // The store has it: what is tried again is only to say so.
     let mut pause = RETRY_PAUSE_MIN;
     while write_down(shared, volume, committed.resume.clone()).await.is_err() {
@@ -241,17 +243,6 @@ async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut)
         pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
     Ok(committed.compaction_due)
-}
-
-/// Says so when merging cannot make room in the manifest of a volume any more.
-fn tell_if_stopped(volume: &Volume, committed: &Committed) {
-    if committed.crowd.percent() == 100 && !committed.compaction_due {
-        tracing::error!(
-            export = volume.id().0,
-            packs = committed.crowd.packs,
-            "the store lists as many packs of the export as one manifest can, and none can be merged: its writes wait; copy the              export to smaller ones (glidefs export dump), and delete it"
-        );
-    }
 }
 
 /// Has the book say how far the store is.

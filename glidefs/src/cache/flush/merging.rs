@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::engine::write_down;
 use crate::cache::handle::Shared;
 use crate::cache::volume::Volume;
-use crate::store::volume::VolumeError;
+use crate::store::volume::{Crowd, VolumeError};
 use crate::units::ExportId;
 
 /// Steps at the same time, at most.
@@ -138,11 +138,26 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
                 (false, false) => Stepped::Done,
             }
         }
-        Ok(None) => Stepped::Done,
+        Ok(None) => {
+            tell_if_stopped(volume, tie.remote().crowd().unwrap_or_default());
+            Stepped::Done
+        }
         Err(error) => {
             failed(shared, volume, &error);
             Stepped::Failed
         }
+    }
+}
+
+/// Says so when writes of a volume wait that has nothing to merge.
+pub(super) fn tell_if_stopped(volume: &Volume, crowd: Crowd) {
+    if crowd.percent() == 100 {
+        tracing::error!(
+            export = volume.id().0,
+            packs = crowd.packs,
+            "the store lists as many packs of the export as one manifest can, and none can be merged: its writes wait; copy the \
+             export to smaller ones (glidefs export dump), and delete it"
+        );
     }
 }
 
