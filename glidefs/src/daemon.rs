@@ -6,6 +6,7 @@
 //! recovered → ready. Stop: the API refuses, operations under way end, devices stay quiesced for the next daemon (or are removed, where
 //! asked for), the process ends; requests in flight are issued again by the kernel to the next daemon.
 
+mod collecting;
 mod figures;
 #[cfg(test)]
 mod tests;
@@ -22,17 +23,16 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use self::collecting::{Collections, collect};
 use self::figures::Parts;
 use self::volumes::{DaemonVolumes, StoreSide};
 use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenError, TokenFile};
 use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
-use crate::store::gc::GcOptions;
 use crate::store::volume::VolumesOptions;
 use crate::store::{
-    self, Backend, CleanCache, CleanError, CleanOptions, Operation, StoreError, StoreOptions, StoreStats,
-    process_variables,
+    self, Backend, CleanCache, CleanError, CleanOptions, StoreError, StoreOptions, process_variables,
 };
 use crate::ublk::{Features, UblkDevices};
 use crate::units::REQUEST_BYTES_MAX;
@@ -163,7 +163,16 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     );
     let result = runtime.block_on(serve(
         config,
-        Parts { router, devices, workers, cache, probe, store: objects, clean: clean.clone() },
+        Parts {
+            router,
+            devices,
+            workers,
+            cache,
+            probe,
+            store: objects,
+            clean: clean.clone(),
+            collections: Arc::<Collections>::default(),
+        },
     ));
     let _ = stop_store.send(true);
     if let Some(clean) = clean {
@@ -321,7 +330,12 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
     let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
-        tokio::spawn(collect(Arc::clone(&parts.router), store.shared_stats(), config.store.gc_interval.0))
+        tokio::spawn(collect(
+            Arc::clone(&parts.router),
+            store.shared_stats(),
+            config.store.gc_interval.0,
+            Arc::clone(&parts.collections),
+        ))
     });
 
     let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
@@ -420,32 +434,6 @@ async fn reconcile_with_store(router: Arc<Router>) {
         }
     };
     tokio::join!(router.confirm(), bring);
-}
-
-/// Removes from the store what nothing uses any more, from time to time. A host that creates nothing in the store asks
-/// nothing of it.
-async fn collect(router: Arc<Router>, stats: Arc<StoreStats>, interval: Duration) {
-    let mut collected = 0;
-    loop {
-        // Hosts that were started together do not collect together.
-        tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
-        let created = stats.of(Operation::Put).requests.get();
-        if created == collected {
-            continue;
-        }
-        match router.collect(GcOptions::default()).await {
-            Ok(report) => tracing::info!(
-                packs_removed = report.packs_removed,
-                bytes_removed = report.bytes_removed,
-                packs_waiting = report.packs_waiting,
-                "the store was collected"
-            ),
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the store was not collected");
-            }
-        }
-        collected = stats.of(Operation::Put).requests.get();
-    }
 }
 
 /// Tells systemd that the daemon lives, as long as every worker's loop turns.

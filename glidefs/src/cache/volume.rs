@@ -16,6 +16,7 @@ use super::flush::{Fill, Tie};
 use super::index::{Backing, Extent, Piece};
 use super::layers::{Layers, Marks};
 use super::slots::{Slots, Stability};
+use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, SectorRange, Seq};
 
 /// One export's data in the cache.
@@ -25,6 +26,9 @@ pub struct Volume {
     /// The store's side of it; none where there is no store.
     tie: OnceLock<Tie>,
     waits: waits::Waits,
+    /// What lets one of many log lines pass about data that cannot be read here, and about flushes that fail.
+    bad_reads: Repeat,
+    bad_flushes: Repeat,
     /// Held for one index operation at a time.
     inner: Mutex<Inner>,
 }
@@ -111,12 +115,27 @@ impl Volume {
             evicted: marks.evicted,
             ..Inner::default()
         };
-        Self { id, tie: OnceLock::new(), waits: waits::Waits::default(), inner: Mutex::new(inner) }
+        Self {
+            id,
+            tie: OnceLock::new(),
+            waits: waits::Waits::default(),
+            bad_reads: Repeat::default(),
+            bad_flushes: Repeat::default(),
+            inner: Mutex::new(inner),
+        }
     }
 
     /// Whose data it is.
     pub fn id(&self) -> ExportId {
         self.id
+    }
+
+    pub(super) fn bad_reads(&self) -> &Repeat {
+        &self.bad_reads
+    }
+
+    pub(super) fn bad_flushes(&self) -> &Repeat {
+        &self.bad_flushes
     }
 
     /// Figures at this moment.

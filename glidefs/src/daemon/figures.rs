@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::collecting::Collections;
 use crate::api::{ApiStats, AppState, Readiness, Scrapes, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
 use crate::config::Config;
@@ -13,6 +14,7 @@ use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
+use crate::store::volume::{Loss, Volume};
 use crate::store::{CleanCache, CleanFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
@@ -27,6 +29,7 @@ pub struct Parts {
     pub probe: Probe,
     pub store: Option<Store>,
     pub clean: Option<CleanCache>,
+    pub collections: Arc<Collections>,
 }
 
 impl Parts {
@@ -86,6 +89,10 @@ impl Parts {
         registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
         if let Some(store) = self.store.clone() {
             registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
+            let collections = Arc::clone(&self.collections);
+            registry.register(Arc::new(move |out: &mut Samples| collection_samples(&collections, out)));
+            let router = Arc::clone(&self.router);
+            registry.register(Arc::new(move |out: &mut Samples| lost_samples(&router, out)));
         }
         if let Some(clean) = self.clean.clone() {
             registry.register(Arc::new(move |out: &mut Samples| clean_samples(&clean.figures(), out)));
@@ -194,6 +201,30 @@ fn store_samples(store: &Store, out: &mut Samples) {
     out.value(Metric::StoreHedgesWon, &[], stats.hedges_won.get());
     out.value(Metric::StoreReads, &[], reads.count);
     out.value(Metric::StoreOldestRead, &[], nanos(reads.oldest));
+    out.value(Metric::StoreRefused, &[], stats.refused.get());
+}
+
+fn collection_samples(collections: &Collections, out: &mut Samples) {
+    for (result, cell) in [("done", &collections.done), ("failed", &collections.failed)] {
+        out.value(Metric::GcRuns, &[result], cell.load(Ordering::Relaxed));
+    }
+    out.value(Metric::GcOverdue, &[], nanos(collections.overdue(Instant::now())));
+}
+
+/// How many exports fail all requests because their volume is not this host's any more.
+fn lost_samples(router: &Router, out: &mut Samples) {
+    let (mut fenced, mut diverged, mut deleted) = (0, 0, 0);
+    for export in router.exports() {
+        match export.volume().remote().and_then(Volume::loss) {
+            None => {}
+            Some(Loss::Fenced(_)) => fenced += 1,
+            Some(Loss::Diverged(_)) => diverged += 1,
+            Some(Loss::Deleted) => deleted += 1,
+        }
+    }
+    for (reason, exports) in [("fenced", fenced), ("diverged", diverged), ("deleted", deleted)] {
+        out.value(Metric::RouterLost, &[reason], exports);
+    }
 }
 
 fn api_samples(stats: &ApiStats, out: &mut Samples) {

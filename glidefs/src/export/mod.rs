@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::Volume;
 use crate::observe::io::QueueStats;
+use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
 /// What a block request asks for.
@@ -66,6 +67,7 @@ pub struct Export {
     sectors: AtomicU64,
     volume: Arc<Volume>,
     queues: Mutex<Vec<Arc<QueueStats>>>,
+    failures: Repeat,
 }
 
 impl Export {
@@ -77,6 +79,7 @@ impl Export {
             sectors: AtomicU64::new(size_bytes / SECTOR_BYTES),
             volume,
             queues: Mutex::default(),
+            failures: Repeat::default(),
         }
     }
 
@@ -122,6 +125,11 @@ impl Export {
     /// Counters of every queue the export has had.
     pub fn all_stats(&self) -> Vec<Arc<QueueStats>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What lets one of many log lines about failed requests pass.
+    pub fn failures(&self) -> &Repeat {
+        &self.failures
     }
 
     /// Whether `request` lies inside the export and is no larger than a request may be.

@@ -1,7 +1,8 @@
 //! The log: where it goes, what it holds, and the text of errors in it.
 //!
 //! Owns setting up `tracing`, once, at start. Does not own what is logged. Rules for those who log: a constant message, fields
-//! for what varies (`export`, `device_id`, `queue_id`, `offset_bytes`, `error`), nothing above `debug` for a single request.
+//! for what varies (`export`, `device_id`, `queue_id`, `offset_bytes`, `error`), nothing above `debug` for a single request; what may
+//! fail again and again passes through a [`Repeat`](super::repeat::Repeat), and `suppressed` says how many lines did not.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -94,6 +95,31 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+/// The lines that `work` logs on this thread, without colours.
+#[cfg(test)]
+pub fn captured(work: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let lines = Lines::default();
+    let to = lines.clone();
+    let layer = tracing_subscriber::fmt::layer().with_writer(move || to.clone()).with_ansi(false);
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work);
+    let bytes = lines.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
 }
 
 #[cfg(test)]

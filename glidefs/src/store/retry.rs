@@ -144,12 +144,28 @@ impl Tries<'_> {
             }
         };
         stats.errors.add(u64::from(!error.is_missing()));
+        if let StoreError::Refused { .. } = error {
+            self.refused(&error);
+        }
         Err(error)
     }
 
     async fn turn(&self) -> Option<Turn> {
         let (turns, volume) = self.reader?;
         Some(turns.take(volume).await)
+    }
+
+    /// Says for all volumes of the host that the store does not let this host.
+    fn refused(&self, error: &StoreError) {
+        self.stats.refused.add(1);
+        if let Some(suppressed) = self.stats.refusals.pass() {
+            let error = error as &dyn std::error::Error;
+            tracing::error!(
+                error,
+                suppressed,
+                "the store refuses this host; nothing is flushed or fetched until that is mended"
+            );
+        }
     }
 
     /// Makes sure that the place is there: what is written where a store was mounted is in no store.
@@ -184,4 +200,44 @@ pub(super) async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
     }
     // Nobody is left who could stop it.
     pending::<()>().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ids::SystemEntropy;
+    use super::*;
+    use crate::observe::logging::captured;
+
+    #[test]
+    fn credentials_that_are_refused_are_told_once_for_all_requests_of_the_host() {
+        let stats = StoreStats::default();
+        let refuse = |key: &'static str| {
+            let tries = Tries {
+                policy: RetryPolicy::default(),
+                entropy: &SystemEntropy,
+                stats: &stats,
+                shutdown: None,
+                operation: Operation::Put,
+                key,
+                payload_bytes: 1,
+                directory: None,
+                reader: None,
+            };
+            let attempt = || async {
+                let source = io::Error::from(io::ErrorKind::PermissionDenied).into();
+                let (operation, key) = (Operation::Put, key.into());
+                let advice = "check the credentials";
+                Err::<(), _>(Failure::Final(StoreError::Refused { operation, key, advice, source }))
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            assert!(runtime.block_on(tries.run(attempt)).is_err());
+        };
+        let log = captured(|| (0..100).for_each(|number| refuse(["one", "two"][number % 2])));
+        assert_eq!(log.lines().count(), 1, "{log}");
+        assert!(
+            log.contains("the store refuses this host") && log.contains("check the credentials"),
+            "{log}"
+        );
+        assert_eq!(stats.refused.get(), 100);
+    }
 }

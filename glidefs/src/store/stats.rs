@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::observe::repeat::Repeat;
+
 /// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -88,6 +90,10 @@ pub struct StoreStats {
     pub hedges: Count,
     /// Those whose second request was answered first.
     pub hedges_won: Count,
+    /// Requests that the store refused because of who asked.
+    pub refused: Count,
+    /// What lets one of many log lines about them pass.
+    pub(super) refusals: Repeat,
 }
 
 impl StoreStats {

@@ -32,7 +32,7 @@ use super::ring::{self, Completion, Event, Memory, Op, Ring, Target};
 use super::waiting::{TagId, Waiting};
 use crate::buffer::{Pool, Slot};
 use crate::cache::{Admission, Cache, Fill, IoError, Reservation, Shard, ShardStats, Token, Want};
-use crate::export::Operation;
+use crate::export::{Export, Operation};
 use crate::observe::io::WorkerStats;
 use crate::units::FRAME_BYTES;
 
@@ -587,16 +587,28 @@ impl Loop {
             // Said once for all of them.
             return;
         }
-        tracing::error!(
-            export = queue.export.name(),
-            device_id,
-            queue_id,
-            tag,
-            operation = ?operation,
-            error = failure as &dyn std::error::Error,
-            "request failed"
-        );
+        log_failure(&queue.export, (device_id, queue_id, tag), operation, failure);
     }
+}
+
+/// Logs that a request of `export` failed, one of many.
+pub(super) fn log_failure(
+    export: &Export,
+    (device_id, queue_id, tag): (u32, u16, u16),
+    operation: Option<Operation>,
+    failure: &Failure,
+) {
+    let Some(suppressed) = export.failures().pass() else { return };
+    tracing::error!(
+        export = export.name(),
+        device_id,
+        queue_id,
+        tag,
+        operation = ?operation,
+        error = failure as &dyn std::error::Error,
+        suppressed,
+        "request failed"
+    );
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as the other way to copy, which can fail")]

@@ -21,6 +21,7 @@ use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
 mod ending;
+mod failures;
 mod remote;
 mod risk;
 

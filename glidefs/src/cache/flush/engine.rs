@@ -227,7 +227,7 @@ async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Res
 async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<bool, Failure> {
     let size_sectors = tie.size_sectors();
     let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
-    let committed = committed.map_err(|error| failure(volume.id(), &error))?;
+    let committed = committed.map_err(|error| failure(volume, &error))?;
     tie.stored_size(size_sectors);
     tie.crowding().set(committed.crowd);
     if !committed.compaction_due {
@@ -253,21 +253,24 @@ pub(super) async fn write_down(
 ) -> Result<(), Failure> {
     blocking(shared, volume, move |shared, volume| {
         shared.book.flushed(volume.id(), &resume).map_err(|error| {
-            let error = &error as &dyn std::error::Error;
-            tracing::error!(
-                export = volume.id().0,
-                error,
-                "what was flushed could not be written down; trying again: make room on the disk of cache.dir, and restart the \
-                 daemon if that does not help"
-            );
+            if let Some(suppressed) = volume.bad_flushes().pass() {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    export = volume.id().0,
+                    error,
+                    suppressed,
+                    "what was flushed could not be written down; trying again: make room on the disk of cache.dir, and restart \
+                     the daemon if that does not help"
+                );
+            }
             Failure::Later
         })
     })
     .await
 }
 
-/// Logs why a commit failed, and decides what follows.
-fn failure(export: ExportId, error: &VolumeError) -> Failure {
+/// Logs why a commit failed, and decides what follows. A commit that may succeed later is tried again and again.
+fn failure(volume: &Volume, error: &VolumeError) -> Failure {
     let (failure, message) = match error {
         lost if lost.is_fatal() => {
             (Failure::Fenced, "the export stops here; what it had not flushed stays in the cache")
@@ -275,7 +278,16 @@ fn failure(export: ExportId, error: &VolumeError) -> Failure {
         VolumeError::Cut(_) => (Failure::Source, "data cannot be flushed; trying again later"),
         _ => (Failure::Later, "flushing to the store failed; trying again"),
     };
-    tracing::error!(export = export.0, error = error as &dyn std::error::Error, "{message}");
+    let suppressed = match failure {
+        Failure::Fenced => Some(0),
+        // The store said for the whole host that it does not let us.
+        _ if error.is_refused() => None,
+        _ => volume.bad_flushes().pass(),
+    };
+    if let Some(suppressed) = suppressed {
+        let (export, error) = (volume.id().0, error as &dyn std::error::Error);
+        tracing::error!(export, error, suppressed, "{message}");
+    }
     failure
 }
 

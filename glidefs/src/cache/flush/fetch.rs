@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use crate::cache::error::IoError;
+use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::{Loss, VolumeError};
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
@@ -70,6 +71,7 @@ pub(super) struct Fetch {
     pub fenced: Arc<AtomicBool>,
     /// Why nothing of the volume is served any more, once that is so.
     pub end: End,
+    pub repeat: Arc<Repeat>,
 }
 
 impl Fetch {
@@ -109,10 +111,12 @@ impl Fetch {
     }
 
     fn log(&self, message: &str, error: Option<&VolumeError>) {
+        let Some(suppressed) = self.repeat.pass() else { return };
         tracing::error!(
             export = self.export.0,
             first_sector = self.range.start(),
             sectors = self.range.count(),
+            suppressed,
             error = error.map(|error| error as &dyn std::error::Error),
             "{message}"
         );

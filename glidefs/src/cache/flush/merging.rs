@@ -166,8 +166,14 @@ fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
         tie.fence();
         shared.flushed();
     }
-    let error = error as &dyn std::error::Error;
-    tracing::warn!(export = volume.id().0, error, "compaction failed; it is tried again");
+    // Where the store does not let this host, that has been logged for all volumes.
+    if error.is_refused() {
+        return;
+    }
+    if let Some(suppressed) = volume.bad_flushes().pass() {
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(export = volume.id().0, error, suppressed, "compaction failed; it is tried again");
+    }
 }
 
 #[cfg(test)]

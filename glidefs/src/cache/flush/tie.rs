@@ -16,6 +16,7 @@ use super::fetch::{End, Fetch, Fill, OnUnreachable, why_lost};
 use super::{Bound, Durability};
 use crate::cache::disk::Clock;
 use crate::cache::error::IoError;
+use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::units::{ExportId, SectorRange};
 
@@ -88,6 +89,8 @@ pub(in crate::cache) struct Tie {
     on_unreachable: OnceLock<OnUnreachable>,
     /// Ends fetches.
     end: End,
+    /// What lets one of many log lines about fetches that fail pass.
+    bad_fetches: Arc<Repeat>,
     /// The volume is not this writer's any more.
     fenced: Arc<AtomicBool>,
     /// The last cut could not be read, and how many could not.
@@ -122,6 +125,7 @@ impl Tie {
             durability: OnceLock::new(),
             on_unreachable: OnceLock::new(),
             end: End::default(),
+            bad_fetches: Arc::default(),
             fenced: Arc::default(),
             unreadable: AtomicBool::new(false),
             unreadable_cuts: AtomicU64::new(0),
@@ -267,7 +271,8 @@ impl Tie {
         let (sender, receiver) = oneshot::channel();
         let on_unreachable = self.on_unreachable.get().copied().unwrap_or_default();
         let (remote, fenced, end) = (self.remote.clone(), Arc::clone(&self.fenced), self.end.clone());
-        let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end };
+        let repeat = Arc::clone(&self.bad_fetches);
+        let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end, repeat };
         self.link.runtime.spawn(fetch.run(sender));
         receiver
     }

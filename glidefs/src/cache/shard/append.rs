@@ -327,13 +327,16 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
 pub(super) fn fail<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>, error: &io::Error) {
     let Flight { mark, place, load, .. } = flight;
     shard.stats.append_errors.add(1);
-    tracing::error!(
-        file = shard.shared.disk.segment_name(place.slot),
-        offset_bytes = mark.offset(),
-        error = error as &dyn std::error::Error,
-        requests = load.joined.len(),
-        "appending to the cache failed; the requests fail"
-    );
+    if let Some(suppressed) = shard.bad_appends.pass() {
+        tracing::error!(
+            file = shard.shared.disk.segment_name(place.slot),
+            offset_bytes = mark.offset(),
+            error = error as &dyn std::error::Error,
+            requests = load.joined.len(),
+            suppressed,
+            "appending to the cache failed; the requests fail"
+        );
+    }
     let mut first = 0;
     for pending in load.joined.drain(..) {
         if let Some(entry) = load.batch.entries().get(first) {

@@ -33,6 +33,7 @@ use super::handle::Shared;
 use super::segment::Room;
 use super::stats::ShardStats;
 use super::volume::Volume;
+use crate::observe::repeat::Repeat;
 use crate::units::SectorRange;
 
 /// A request as the cache sees it. It owns its buffer and comes back exactly once with its result.
@@ -128,6 +129,9 @@ pub struct Shard<T: Token> {
     reads: Reads<T>,
     done: Done<T>,
     wanted: Vec<Want<T::Part>>,
+    /// What lets one of many log lines pass about appends, and about syncs, that fail.
+    bad_appends: Repeat,
+    bad_syncs: Repeat,
 }
 
 impl<T: Token> Shard<T> {
@@ -141,6 +145,8 @@ impl<T: Token> Shard<T> {
             reads: Reads::default(),
             done: Vec::new(),
             wanted: Vec::new(),
+            bad_appends: Repeat::default(),
+            bad_syncs: Repeat::default(),
         }
     }
 

@@ -234,10 +234,12 @@ fn verify(shared: &Shared, source: &Source, first: u32, buffer: &[u8]) -> Result
     for (frame, bytes) in (first..).zip(buffer.chunks_exact(FRAME_BYTES)) {
         if slot.crc(frame) != Some(frame_crc(bytes)) {
             shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+            let Some(suppressed) = passes(shared, source) else { return Err(IoError::Corrupt) };
             tracing::error!(
                 export = source.export.0,
                 file = shared.disk.segment_name(source.slot),
                 offset_bytes = u64::from(frame) * FRAME_BYTES as u64,
+                suppressed,
                 "cached data does not match its checksum; reads of it fail until it is written again"
             );
             return Err(IoError::Corrupt);
@@ -246,12 +248,19 @@ fn verify(shared: &Shared, source: &Source, first: u32, buffer: &[u8]) -> Result
     Ok(())
 }
 
+/// Whether a line about data of `source` is logged now. An export that is gone has nobody who reads.
+fn passes(shared: &Shared, source: &Source) -> Option<u64> {
+    shared.find_volume(source.export)?.bad_reads().pass()
+}
+
 fn report(shared: &Shared, source: &Source, first: u32, error: &io::Error) {
+    let Some(suppressed) = passes(shared, source) else { return };
     tracing::error!(
         export = source.export.0,
         file = shared.disk.segment_name(source.slot),
         offset_bytes = u64::from(first) * FRAME_BYTES as u64,
         error = error as &dyn std::error::Error,
+        suppressed,
         "reading from the cache disk failed"
     );
 }

@@ -243,11 +243,14 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
     };
     if let Err(error) = result {
         shard.stats.sync_errors.add(1);
-        tracing::error!(
-            file = shard.shared.disk.segment_name(flight.slot),
-            error = error as &dyn std::error::Error,
-            "the cache disk failed to make data stable; FLUSH fails for the exports concerned until it was written again"
-        );
+        if let Some(suppressed) = shard.bad_syncs.pass() {
+            tracing::error!(
+                file = shard.shared.disk.segment_name(flight.slot),
+                error = error as &dyn std::error::Error,
+                suppressed,
+                "the cache disk failed to make data stable; FLUSH fails for the exports concerned until it was written again"
+            );
+        }
     }
     shard.shared.slots.get(flight.slot).end_sync(flight.covers, result.is_ok());
     if result.is_err() {

@@ -132,6 +132,8 @@ metrics! {
         = "Packs in the store that the export's manifest lists; writes are slowed above 196608, and stopped at 245760 of the 262144 that it can list.";
     RouterExports: Gauge "glidefs_router_exports" in Number by [state]
         = "Exports by the state they are in.";
+    RouterLost: Gauge "glidefs_router_lost_exports" in Number by [reason]
+        = "Exports that fail all requests because another host has their volume: fenced, or the store has another history: diverged, or not the volume: deleted.";
 
     PoolAcquires: Counter "glidefs_ublk_buffer_pool_acquires_total" in Number by [worker]
         = "Slots handed out by the worker's buffer pool.";
@@ -177,6 +179,12 @@ metrics! {
         = "READs that wait for bytes from the store.";
     StoreOldestRead: Gauge "glidefs_store_oldest_read_seconds" in Seconds by []
         = "Time that the oldest of the READs that wait for the store has waited; 0 when none does.";
+    StoreRefused: Counter "glidefs_store_refused_total" in Number by []
+        = "Requests that the object store refused because of who asked: credentials, permissions, a wrong place.";
+    GcRuns: Counter "glidefs_store_gc_runs_total" in Number by [result]
+        = "Garbage collections of the store by this host that ended well: done, or did not: failed.";
+    GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
+        = "Time since the first collection began that none has ended well since; 0 when the last one did.";
 
     CleanHits: Counter "glidefs_clean_hits_total" in Number by [tier]
         = "Blocks of the store that were found in the clean cache: in memory, or on disk.";

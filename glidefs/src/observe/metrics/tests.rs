@@ -270,6 +270,30 @@ fn promtool_accepts_every_metric_with_awkward_labels() {
     assert!(output.status.success() && said.is_empty(), "{}: {said}\n{text}", output.status);
 }
 
+#[test]
+fn alerts_name_metrics_that_exist_and_fire_when_they_should() {
+    const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/glidefs.rules.yml");
+    const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/lib/system/rules-test.yml");
+    let rules = std::fs::read_to_string(RULES).unwrap();
+    let ident = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names: Vec<&str> = rules.split(|c| !ident(c)).filter(|word| word.starts_with("glidefs_")).collect();
+    assert!(names.len() > 20);
+    for name in names {
+        let exists = all().any(|metric| {
+            name.strip_prefix(metric.name)
+                .is_some_and(|rest| ["", "_bucket", "_sum", "_count"].contains(&rest))
+        });
+        assert!(exists, "the rules name {name}, which does not exist: the alert would never fire");
+    }
+    for (kind, file) in [("check", RULES), ("test", CASES)] {
+        let output = Command::new("promtool").args([kind, "rules", file]).output();
+        let output = output.expect("promtool is missing: apt-get install -y prometheus");
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
+}
+
 /// The labels and the value of a line, read as the specification of the text format says.
 fn parse(line: &str) -> (BTreeMap<String, String>, f64) {
     let (labels, value) = line[line.find('{').unwrap() + 1..].rsplit_once("} ").unwrap();

@@ -160,6 +160,11 @@ impl VolumeError {
         matches!(self, Self::Fenced(_) | Self::Deleted { .. } | Self::Diverged { .. })
     }
 
+    /// Whether the store does not let this host, whatever the volume: then `store` has logged that already.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Store(error) if matches!(**error, StoreError::Refused { .. }))
+    }
+
     /// Whether it only says that this daemon is stopping.
     pub fn is_stopping(&self) -> bool {
         match self {

@@ -1,0 +1,101 @@
+//! Removing from the store what nothing uses any more, from time to time.
+//!
+//! Owns when the store is collected, and whether that gets on. Does not own what is removed (`store::gc`). Invariant: a host that
+//! creates nothing in the store asks nothing of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::router::Router;
+use crate::store::gc::GcOptions;
+use crate::store::{Operation, StoreStats};
+
+/// How collecting gets on.
+#[derive(Debug, Default)]
+pub struct Collections {
+    /// Runs that ended well, and runs that did not.
+    pub done: AtomicU64,
+    pub failed: AtomicU64,
+    /// When the first run began that no run has ended well since.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Collections {
+    fn begins(&self, now: Instant) {
+        self.since().get_or_insert(now);
+    }
+
+    fn ends(&self, is_done: bool) {
+        if is_done {
+            *self.since() = None;
+        }
+        let cell = if is_done { &self.done } else { &self.failed };
+        cell.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long a run has been under way, or runs have failed; zero when the last one ended well.
+    pub fn overdue(&self, now: Instant) -> Duration {
+        self.since().map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        // One assignment is all that changes.
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Collects the store every `interval`.
+pub async fn collect(
+    router: Arc<Router>,
+    stats: Arc<StoreStats>,
+    interval: Duration,
+    collections: Arc<Collections>,
+) {
+    let mut collected = 0;
+    loop {
+        // Hosts that were started together do not collect together.
+        tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
+        let created = stats.of(Operation::Put).requests.get();
+        if created == collected {
+            continue;
+        }
+        collections.begins(Instant::now());
+        let result = router.collect(GcOptions::default()).await;
+        collections.ends(result.is_ok());
+        match result {
+            Ok(report) => tracing::info!(
+                packs_removed = report.packs_removed,
+                bytes_removed = report.bytes_removed,
+                packs_waiting = report.packs_waiting,
+                "the store was collected"
+            ),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the store was not collected");
+            }
+        }
+        collected = stats.of(Operation::Put).requests.get();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collecting_is_overdue_from_the_first_run_that_did_not_end_well_until_one_does() {
+        let collections = Collections::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(collections.overdue(at(5)), Duration::ZERO);
+        collections.begins(at(10));
+        assert_eq!(collections.overdue(at(15)), Duration::from_secs(5), "it is under way");
+        collections.ends(false);
+        collections.begins(at(100));
+        assert_eq!(collections.overdue(at(110)), Duration::from_secs(100));
+        collections.ends(true);
+        assert_eq!(collections.overdue(at(200)), Duration::ZERO);
+        let counts = [&collections.done, &collections.failed].map(|cell| cell.load(Ordering::Relaxed));
+        assert_eq!(counts, [1, 1]);
+    }
+}
