@@ -133,6 +133,8 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         queue_depth_default: 64,
         on_unreachable_default: glidefs::cache::OnUnreachable::Wait,
         parallel_max: 64,
+        serve_unconfirmed: false,
+        confirm_patience: std::time::Duration::from_secs(10),
         boot_id: "bench".into(),
     };
     let catalog = Catalog::open(&directory.join("catalog.redb")).expect("the catalog opens");

@@ -84,6 +84,17 @@ pub enum OnFull {
     Enospc,
 }
 
+/// What becomes of exports at the start while the store cannot confirm that this host still has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unconfirmed {
+    /// Their devices wait.
+    #[default]
+    Wait,
+    /// They are served from the cache.
+    Serve,
+}
+
 /// How the cache writes to its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -134,6 +145,8 @@ pub struct Store {
     pub drain_timeout: TimeSpan,
     /// How often the store is searched for what nothing uses; 0 for never.
     pub gc_interval: TimeSpan,
+    /// What becomes of exports at the start while the store cannot be asked whose they are.
+    pub unconfirmed: Unconfirmed,
 }
 
 impl Default for Store {
@@ -145,6 +158,7 @@ impl Default for Store {
             flush_size: ByteSize(32 << 20),
             drain_timeout: TimeSpan(Duration::from_secs(30)),
             gc_interval: TimeSpan(Duration::from_hours(12)),
+            unconfirmed: Unconfirmed::default(),
         }
     }
 }

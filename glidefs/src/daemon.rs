@@ -28,7 +28,7 @@ use self::figures::Parts;
 use self::volumes::{DaemonVolumes, StoreSide};
 use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenError, TokenFile};
 use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
-use crate::config::{Config, OnFull, OnStop};
+use crate::config::{Config, OnFull, OnStop, Unconfirmed};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
 use crate::store::volume::VolumesOptions;
 use crate::store::{
@@ -52,7 +52,7 @@ const RECOVERY_PARALLEL_MAX: usize = 8;
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Memory for packs that were uploaded last: a level of a volume that writes packs of the usual length.
 const RECENT_BYTES_MAX: u64 = 288 << 20;
-/// How long the start waits for the store.
+/// How long the start waits for the store, and each export for its answer whose it is.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause before exports that could not be brought to the store are tried again.
 const BRING_PAUSE: Duration = Duration::from_mins(5);
@@ -149,6 +149,8 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
         queue_depth_default: config.exports.queue_depth,
         on_unreachable_default: config.exports.on_unreachable.0,
         parallel_max: RECOVERY_PARALLEL_MAX,
+        confirm_patience: STORE_PATIENCE,
+        serve_unconfirmed: config.store.unconfirmed == Unconfirmed::Serve,
         boot_id: crate::router::kernel_boot_id().map_err(system("reading the kernel's boot id"))?,
     };
     let (stop_store, stopped) = watch::channel(false);
@@ -220,13 +222,10 @@ fn connect_store(
         Ok(Err(error)) if side.is_foreign(&error) => return Err(error.into()),
         Ok(Err(error)) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(
-                error,
-                "the store cannot be reached; exports are served from the cache until it can"
-            );
+            tracing::warn!(error, "the store cannot be reached; it is asked again");
         }
         Err(_) => {
-            tracing::warn!(url = %url, "the store does not answer; exports are served from the cache until it does");
+            tracing::warn!(url = %url, "the store does not answer; it is asked again");
         }
     }
     Ok(Some(side))
@@ -346,8 +345,9 @@ async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
             attached = recovery.attached,
             detached = recovery.detached,
             failed = recovery.failed,
+            waiting = recovery.waiting,
             seconds = recovery.elapsed.as_secs_f64(),
-            "every export has what it should have"
+            "every export has what it should have, or waits for the store"
         );
         ready.set();
         notify(&[NotifyState::Ready]);

@@ -79,6 +79,14 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
     }
 
+    /// Exports wait for the store.
+    pub fn unconfirmed(exports: usize) -> Self {
+        let message = format!(
+            "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message)
+    }
+
     /// The daemon failed to answer.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
@@ -119,6 +127,7 @@ impl From<RouterError> for ApiError {
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
             RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
             RouterError::NotFlushed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),
+            RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "unconfirmed"),
             RouterError::NotLost { .. } => (StatusCode::CONFLICT, "not_lost"),
             RouterError::NotInStore { .. } => (StatusCode::CONFLICT, "not_in_store"),
             RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, "snapshot_needed"),

@@ -8,8 +8,8 @@ use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::wire::{
-    CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed, ForkRequest,
-    OnUnreachable, OpenRequest, ResizeRequest, RollbackRequest,
+    AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
+    ForkRequest, OnUnreachable, OpenRequest, ResizeRequest, RollbackRequest,
 };
 use crate::observe::chain;
 use crate::router::{
@@ -75,18 +75,27 @@ pub(super) async fn delete(
 
 /// Give an export a block device. No error when it has one.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/attach", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    post, path = "/v1/exports/{name}/attach", tag = "exports",
+    params(
+        ("name" = String, Path, description = "Its name."),
+        ("unconfirmed" = Option<bool>, Query, description = "Whether to serve what is in the cache although the store cannot be asked whose the export is; false when left out."),
+    ),
     responses(
         (status = 200, description = "It has a device.", body = Export),
         (status = 404, description = "There is none of that name.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be made.", body = ErrorBody),
+        (status = 409, description = "Another host has it, or the store has another history of it.", body = ErrorBody),
+        (status = "5XX", description = "The device could not be made, or the store could not be asked whose it is.", body = ErrorBody),
     )
 )]
 pub(super) async fn attach(
     State(state): State<AppState>,
     name: NameInPath,
+    Query(AttachQuery { unconfirmed }): Query<AttachQuery>,
 ) -> Result<Json<Export>, ApiError> {
-    Ok(Json(state.router.attach(name.0.as_str()).await?.into()))
+    let (router, name) = (&state.router, name.0.as_str());
+    let attached =
+        if unconfirmed { router.attach_unconfirmed(name).await } else { router.attach(name).await };
+    Ok(Json(attached?.into()))
 }
 
 /// Remove an export's block device and keep its data. No error when it has none.

@@ -48,7 +48,7 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether recovery is done.
+/// Whether recovery is done, and no export waits for the store to confirm that this host still has it.
 #[utoipa::path(
     get, path = "/readyz", tag = "daemon",
     responses(
@@ -57,7 +57,11 @@ pub(super) async fn healthz() -> &'static str {
     )
 )]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
-    if state.ready.get() { Ok("ready\n") } else { Err(ApiError::not_ready()) }
+    match state.router.unconfirmed() {
+        _ if !state.ready.get() => Err(ApiError::not_ready()),
+        0 => Ok("ready\n"),
+        exports => Err(ApiError::unconfirmed(exports)),
+    }
 }
 
 /// Metrics in the text format of Prometheus.

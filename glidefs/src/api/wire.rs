@@ -161,6 +161,14 @@ pub struct Flushed {
     pub sequence_number: u64,
 }
 
+/// How to attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttachQuery {
+    /// Whether a store that cannot be asked whose the export is does not matter.
+    pub unconfirmed: bool,
+}
+
 /// How to flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

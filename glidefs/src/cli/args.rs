@@ -255,9 +255,15 @@ pub(super) enum ExportCommand {
         output: Output,
     },
     /// Give an export a block device
+    #[command(after_help = "Example:\n  glidefs export attach vm-1\n\n\
+        Where the store cannot be asked whether this host still has the export, --unconfirmed serves what is in the cache: it is \
+        old if another host took the export over meanwhile.")]
     Attach {
         #[command(flatten)]
         name: Name,
+        /// Also when the store cannot be asked whose the export is
+        #[arg(long)]
+        unconfirmed: bool,
         #[command(flatten)]
         output: Output,
     },

@@ -134,8 +134,9 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let export: Export = client.post(&path(&name.name, "/resize"), &request).await?;
             answer(output.json, &export, print::export)
         }
-        ExportCommand::Attach { name, output } => {
-            let export: Export = client.post(&path(&name.name, "/attach"), &()).await?;
+        ExportCommand::Attach { name, unconfirmed, output } => {
+            let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
+            let export: Export = client.post(&path(&name.name, below), &()).await?;
             answer(output.json, &export, print::export)
         }
         ExportCommand::Detach { name, output } => {

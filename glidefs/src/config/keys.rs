@@ -134,6 +134,12 @@ pub const SECTIONS: &[Section] = &[
                 "10min to 720h, or 0s for never",
                 "How often a daemon that writes to the store removes from it what nothing has used for a day.",
             ),
+            key(
+                "unconfirmed",
+                "\"wait\"",
+                "\"wait\" or \"serve\"",
+                "At the start, while the store cannot confirm that this host still has an export: its device waits, or what is in the cache is served, which is old if another host took the export over.",
+            ),
         ],
     },
     Section {

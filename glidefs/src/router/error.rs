@@ -130,6 +130,15 @@ pub enum RouterError {
         /// What the store says.
         source: VolumeError,
     },
+    /// The store was not there to say whose the export is.
+    #[error(
+        "the store cannot be asked whether this host still has export {name}: try again when it can be reached, or serve what is \
+         in the cache, which is old if another host took the export over (glidefs export attach {name} --unconfirmed)"
+    )]
+    Unconfirmed {
+        /// The export.
+        name: String,
+    },
     /// There is only one history of the export, and this host has it.
     #[error(
         "export {name} is this host's, with one history: --discard-local and --local are for exports that another host has \

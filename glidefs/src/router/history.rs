@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::Router;
 use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
-use super::operations::CONFIRM_PATIENCE;
 use super::record::Desired;
 use super::size::ExportSize;
 use super::volumes::Source;
@@ -25,9 +24,6 @@ use crate::units::Seq;
 
 /// Exports that are flushed at the same time when all are.
 const FLUSHES_MAX: usize = 64;
-/// Exports that the store is asked about at the same time, and how long until it is asked again when it is away.
-const CONFIRMATIONS_MAX: usize = 16;
-const CONFIRM_PAUSE: Duration = Duration::from_secs(30);
 /// How long one export that is brought to the store keeps the next one waiting.
 const BRING_PATIENCE: Duration = Duration::from_mins(5);
 
@@ -111,38 +107,6 @@ impl Router {
             .await;
         let flushed = ended.iter().filter(|ended| ended.is_ok()).count();
         (flushed, ended.into_iter().filter_map(Result::err).collect())
-    }
-
-    /// Asks the store whether the exports that are here are still this host's: another one may have taken them over while no
-    /// daemon ran. What it has not said yet is asked again.
-    pub async fn confirm(&self) {
-        // Only the store of these exports can tell.
-        while let Err(error) = self.volumes.names().await {
-            tracing::warn!(error = %chain(&error), "the store cannot be asked whose the exports are");
-            sleep(CONFIRM_PAUSE).await;
-        }
-        let mut left = self.entries();
-        while !left.is_empty() {
-            let asked = stream::iter(left).map(|entry| async move {
-                let volume = Arc::clone(entry.export().volume());
-                match volume.confirm(CONFIRM_PATIENCE).await {
-                    Ok(said) => (!said).then_some(entry),
-                    Err(error) => {
-                        // Of one that is being deleted here there is nothing to say.
-                        if self.entry(entry.name().as_str()).is_some_and(|here| Arc::ptr_eq(&here, &entry)) {
-                            let (export, error) = (entry.name(), &error as &dyn std::error::Error);
-                            tracing::error!(%export, error, "the export is not this host's any more, and stops here");
-                        }
-                        None
-                    }
-                }
-            });
-            left = asked.buffer_unordered(CONFIRMATIONS_MAX).filter_map(std::future::ready).collect().await;
-            if !left.is_empty() {
-                sleep(CONFIRM_PAUSE).await;
-                left.retain(|entry| !entry.export().volume().is_removed());
-            }
-        }
     }
 
     /// Brings exports to the store that were made before there was one: how many are left that could not be brought.

@@ -34,7 +34,8 @@ impl Router {
         }
         if held.entry().export().volume().lost().is_none() {
             // Nobody may have asked yet.
-            let _: Result<(), RouterError> = self.unless_stopping(confirm(&held)).await;
+            let _: Result<bool, RouterError> =
+                self.unless_stopping(confirm(&held, self.options.confirm_patience)).await;
         }
         let volume = Arc::clone(held.entry().export().volume());
         if volume.lost().is_none() {

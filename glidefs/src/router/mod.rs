@@ -20,10 +20,12 @@
 //! | `operations` | create, attach, detach, resize, delete |
 //! | `lost` | the ways out for an export that another host has, or with two histories |
 //! | `recovery` | what happens at start |
+//! | `confirm` | asking the store whose exports are, before and while they are served |
 //! | `devices`, `volumes` | the traits through which the router reaches devices and data |
 
 mod book;
 mod catalog;
+mod confirm;
 pub mod devices;
 mod entry;
 mod error;
@@ -45,6 +47,7 @@ mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 
@@ -85,6 +88,10 @@ pub struct RouterOptions {
     pub on_unreachable_default: OnUnreachable,
     /// Devices that are recovered, or removed at the end, at the same time.
     pub parallel_max: usize,
+    /// How long the store is waited for to say whose an export is.
+    pub confirm_patience: Duration,
+    /// Whether exports are served at the start although the store cannot be asked whose they are.
+    pub serve_unconfirmed: bool,
     /// Identity of this boot of the kernel: devices do not outlive it. See [`kernel_boot_id`].
     pub boot_id: String,
 }
@@ -132,6 +139,8 @@ pub struct Router {
     turns: Turns,
     /// Whether [`Router::stop`] was called; ends waits for the store.
     stops: watch::Sender<bool>,
+    /// Exports that wait for the store to confirm whose they are, those with waiting requests first.
+    waiting: Mutex<Vec<Arc<Entry>>>,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
     loaded: Mutex<Vec<Held>>,
 }
@@ -206,6 +215,7 @@ impl Router {
             stopping,
             turns: Turns::default(),
             stops: watch::Sender::new(false),
+            waiting: Mutex::default(),
             loaded: Mutex::new(loaded),
         })
     }

@@ -21,9 +21,6 @@ use crate::observe::chain;
 use crate::store::volume::{Resume, check_size};
 use crate::units::SECTOR_BYTES;
 
-/// How long the store is waited for to say whose an export is.
-pub(super) const CONFIRM_PATIENCE: Duration = Duration::from_secs(10);
-
 /// What a new export is to be like.
 #[derive(Clone, Debug)]
 pub struct CreateExport {
@@ -115,10 +112,27 @@ impl Router {
 
     /// Makes a device for an export that has none. Succeeds when it has one.
     pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.on_held(name, |router, held| async move {
+        self.attach_confirmed(name, true).await
+    }
+
+    /// As [`Self::attach`], also where the store cannot be asked whose the export is: what is in the cache may be old.
+    pub async fn attach_unconfirmed(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
+        self.attach_confirmed(name, false).await
+    }
+
+    async fn attach_confirmed(
+        self: &Arc<Self>,
+        name: &str,
+        needs_answer: bool,
+    ) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, move |router, held| async move {
             router.finish_rollback(&held).await?;
             if held.entry().state() != State::Serving {
-                router.unless_stopping(confirm(&held)).await?;
+                let patience = router.options.confirm_patience;
+                let said = router.unless_stopping(confirm(&held, patience)).await?;
+                if !said && needs_answer && !router.options.serve_unconfirmed {
+                    return Err(RouterError::Unconfirmed { name: held.entry().name().to_string() });
+                }
             }
             router.attach_held(&held).await?;
             Ok(held.entry().info())
@@ -203,7 +217,7 @@ impl Router {
                 if held.entry().export().volume().remote().is_none() {
                     return Err(RouterError::NotInStore { name: record.name });
                 }
-                self.unless_stopping(confirm(&held)).await?;
+                self.unless_stopping(confirm(&held, self.options.confirm_patience)).await?;
             }
             let failed = matches!(held.entry().state(), State::Failed { .. });
             if failed && record.desired != Desired::Detached {
@@ -456,7 +470,7 @@ impl Router {
     }
 
     /// Whether the kernel has a device that was made for this export.
-    async fn device_exists(&self, held: &Held) -> Result<bool, RouterError> {
+    pub(super) async fn device_exists(&self, held: &Held) -> Result<bool, RouterError> {
         let record = held.record();
         if record.device.boot_id.as_deref() != Some(self.options.boot_id.as_str()) {
             return Ok(false);
@@ -466,11 +480,10 @@ impl Router {
     }
 }
 
-/// Makes sure that no other host has taken an export over while it was not served here. A store that is away keeps nobody from
-/// his data.
-pub(super) async fn confirm(held: &Held) -> Result<(), RouterError> {
-    let confirmed = held.entry().export().volume().confirm(CONFIRM_PATIENCE).await;
-    confirmed.map(drop).map_err(|source| RouterError::Lost { name: held.entry().name().to_string(), source })
+/// Makes sure that no other host has taken an export over while it was not served here: `false` when the store did not say.
+pub(super) async fn confirm(held: &Held, patience: Duration) -> Result<bool, RouterError> {
+    let confirmed = held.entry().export().volume().confirm(patience).await;
+    confirmed.map_err(|source| RouterError::Lost { name: held.entry().name().to_string(), source })
 }
 
 /// Notes in the export's state why an operation failed, and gives the error back.

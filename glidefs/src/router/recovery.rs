@@ -4,6 +4,7 @@
 //! removed because something else failed; devices whose requests already wait are served first.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 
 use super::Router;
+use super::confirm::{CONFIRMATIONS_MAX, Said};
 use super::devices::DeviceId;
 use super::entry::Held;
 use super::error::RouterError;
@@ -33,6 +35,8 @@ pub struct Recovery {
     pub deleted: usize,
     /// Exports that could not be given what they should have; their state says why.
     pub failed: usize,
+    /// Exports whose devices wait for the store to confirm that this host still has them: [`Router::confirm`] goes on.
+    pub waiting: usize,
     /// Devices removed because no export wants them.
     pub orphans_removed: usize,
     /// How long it took.
@@ -54,12 +58,25 @@ enum Plan {
     Delete { exists: bool },
 }
 
+impl Plan {
+    /// Whether a device answers requests afterwards.
+    fn serves(&self) -> bool {
+        matches!(self, Self::RecoverWaiting | Self::Recover | Self::Attach)
+    }
+}
+
+/// Whether the store has to be asked whose an export is.
+fn needs_answer((held, plan): &(Held, Result<Plan, RouterError>)) -> bool {
+    plan.as_ref().is_ok_and(Plan::serves) && held.entry().export().volume().remote().is_some()
+}
+
 /// What became of an export.
 enum Outcome {
     Recovered,
     Attached,
     Detached,
     Deleted,
+    Waiting,
     Failed,
 }
 
@@ -117,8 +134,27 @@ impl Router {
         let plans: Vec<_> = plans.buffer_unordered(self.parallel()).collect().await;
         let (first, rest): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::RecoverWaiting)));
+        // The first export that the store says nothing of ends the asking: the daemon has to be ready some time.
+        let answers = AtomicBool::new(first.iter().chain(&rest).any(needs_answer) && self.can_ask().await);
         for wave in [first, rest] {
-            let carried_out = stream::iter(wave).map(|(held, plan)| self.carry_out(held, plan));
+            let asked = stream::iter(wave).map(|(held, plan)| {
+                let (answers, export) = (&answers, (held, plan));
+                async move {
+                    let said = if !needs_answer(&export) {
+                        Said::Ours
+                    } else if answers.load(Ordering::Acquire) {
+                        self.ask(export.0.entry()).await
+                    } else {
+                        Said::Nothing
+                    };
+                    let (held, plan) = export;
+                    answers.fetch_and(!matches!(said, Said::Nothing), Ordering::AcqRel);
+                    (held, plan, said)
+                }
+            });
+            let carried_out = asked
+                .buffer_unordered(CONFIRMATIONS_MAX)
+                .map(|(held, plan, said)| self.carry_out(held, plan, said));
             let mut carried_out = carried_out.buffer_unordered(self.parallel());
             while let Some(outcome) = carried_out.next().await {
                 *match outcome {
@@ -126,6 +162,7 @@ impl Router {
                     Outcome::Attached => &mut report.attached,
                     Outcome::Detached => &mut report.detached,
                     Outcome::Deleted => &mut report.deleted,
+                    Outcome::Waiting => &mut report.waiting,
                     Outcome::Failed => &mut report.failed,
                 } += 1;
             }
@@ -219,15 +256,14 @@ impl Router {
         })
     }
 
-    async fn carry_out(&self, held: Held, plan: Result<Plan, RouterError>) -> Outcome {
-        let done = match plan {
-            Ok(Plan::RecoverWaiting | Plan::Recover) => {
-                self.recover_device(&held).await.map(|()| Outcome::Recovered)
+    async fn carry_out(&self, held: Held, plan: Result<Plan, RouterError>, said: Said) -> Outcome {
+        let done = match (plan, said) {
+            (Ok(plan), Said::Nothing) if plan.serves() && !self.options.serve_unconfirmed => {
+                self.let_wait(&held).map(|()| Outcome::Waiting)
             }
-            Ok(Plan::Attach) => self.attach_anew(&held).await.map(|()| Outcome::Attached),
-            Ok(Plan::Detach { exists }) => self.detach_steps(&held, exists).await.map(|()| Outcome::Detached),
-            Ok(Plan::Delete { exists }) => self.delete_steps(&held, exists).await.map(|()| Outcome::Deleted),
-            Err(error) => Err(error),
+            // A device that is there answers what waits with errors; none is made.
+            (Ok(Plan::Attach), Said::Lost(error)) => Err(error),
+            (plan, _) => self.give(&held, plan).await,
         };
         match done {
             Ok(outcome) => outcome,
@@ -238,6 +274,19 @@ impl Router {
                 }
                 Outcome::Failed
             }
+        }
+    }
+
+    /// Gives an export what it should have.
+    async fn give(&self, held: &Held, plan: Result<Plan, RouterError>) -> Result<Outcome, RouterError> {
+        match plan {
+            Ok(Plan::RecoverWaiting | Plan::Recover) => {
+                self.recover_device(held).await.map(|()| Outcome::Recovered)
+            }
+            Ok(Plan::Attach) => self.attach_anew(held).await.map(|()| Outcome::Attached),
+            Ok(Plan::Detach { exists }) => self.detach_steps(held, exists).await.map(|()| Outcome::Detached),
+            Ok(Plan::Delete { exists }) => self.delete_steps(held, exists).await.map(|()| Outcome::Deleted),
+            Err(error) => Err(error),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The life cycle of an export: its states and the one function that moves between them.
 //!
 //! ```text
+//!  Recovering ─wait─▶ Waiting, which goes on as Detached does
 //!  Creating ──ready──▶ Serving ──begin detach──▶ Detaching ──gone──▶ Detached ──begin attach──▶ Attaching ──ready──▶ Serving
 //!  Recovering ─ready─▶ Serving                        every state with work under way ──fail──▶ Failed
 //!  Serving, Detached, Failed ──begin delete──▶ Deleting        Failed ──begin attach or detach──▶ as from the others
@@ -18,6 +19,8 @@ pub enum State {
     Creating,
     /// The daemon has started and is giving the export its device back.
     Recovering,
+    /// The daemon has started, and the store has not confirmed yet that this host still has the export: the device waits.
+    Waiting,
     /// A device is being made for an export that had none.
     Attaching,
     /// Its device answers requests.
@@ -38,6 +41,8 @@ pub enum State {
 /// What moves an export from one state to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The store cannot be asked whose the export is.
+    Wait,
     /// A device is about to be made.
     BeginAttach,
     /// The device is about to be removed.
@@ -66,11 +71,14 @@ pub struct ForbiddenTransition {
 impl State {
     /// The state that follows when `event` happens in this one.
     pub fn after(&self, event: Event) -> Result<Self, ForbiddenTransition> {
-        use State::{Attaching, Creating, Deleting, Detached, Detaching, Failed, Recovering, Serving};
+        use State::{
+            Attaching, Creating, Deleting, Detached, Detaching, Failed, Recovering, Serving, Waiting,
+        };
         match (self, event) {
-            (Detached | Failed { .. }, Event::BeginAttach) => Ok(Attaching),
-            (Serving | Failed { .. }, Event::BeginDetach) => Ok(Detaching),
-            (Serving | Detached | Failed { .. }, Event::BeginDelete) => Ok(Deleting),
+            (Recovering, Event::Wait) => Ok(Waiting),
+            (Waiting | Detached | Failed { .. }, Event::BeginAttach) => Ok(Attaching),
+            (Serving | Waiting | Failed { .. }, Event::BeginDetach) => Ok(Detaching),
+            (Serving | Waiting | Detached | Failed { .. }, Event::BeginDelete) => Ok(Deleting),
             (Creating | Recovering | Attaching, Event::DeviceReady) => Ok(Serving),
             (Detaching, Event::DeviceGone) => Ok(Detached),
             (Creating | Recovering | Attaching | Detaching | Deleting, Event::Fail { reason }) => {
@@ -85,6 +93,7 @@ impl State {
         match self {
             Self::Creating => "creating",
             Self::Recovering => "recovering",
+            Self::Waiting => "waiting",
             Self::Attaching => "attaching",
             Self::Serving => "serving",
             Self::Detaching => "detaching",
@@ -95,8 +104,17 @@ impl State {
     }
 
     /// Names of all states, in the order of a life.
-    pub const NAMES: [&'static str; 8] =
-        ["creating", "recovering", "attaching", "serving", "detaching", "detached", "failed", "deleting"];
+    pub const NAMES: [&'static str; 9] = [
+        "creating",
+        "recovering",
+        "waiting",
+        "attaching",
+        "serving",
+        "detaching",
+        "detached",
+        "failed",
+        "deleting",
+    ];
 
     /// Whether a block device stands for the export.
     pub const fn has_device(&self) -> bool {
@@ -124,10 +142,11 @@ mod tests {
 
     use super::*;
 
-    fn states() -> [State; 8] {
+    fn states() -> [State; 9] {
         [
             State::Creating,
             State::Recovering,
+            State::Waiting,
             State::Attaching,
             State::Serving,
             State::Detaching,
@@ -137,8 +156,9 @@ mod tests {
         ]
     }
 
-    fn events() -> [Event; 6] {
+    fn events() -> [Event; 7] {
         [
+            Event::Wait,
             Event::BeginAttach,
             Event::BeginDetach,
             Event::BeginDelete,
@@ -152,14 +172,15 @@ mod tests {
     fn every_pair_of_state_and_event_leads_where_the_table_says() {
         // Columns as in `events`; "-" is refused.
         let table = [
-            ("creating", ["-", "-", "-", "serving", "-", "failed"]),
-            ("recovering", ["-", "-", "-", "serving", "-", "failed"]),
-            ("attaching", ["-", "-", "-", "serving", "-", "failed"]),
-            ("serving", ["-", "detaching", "deleting", "-", "-", "-"]),
-            ("detaching", ["-", "-", "-", "-", "detached", "failed"]),
-            ("detached", ["attaching", "-", "deleting", "-", "-", "-"]),
-            ("failed", ["attaching", "detaching", "deleting", "-", "-", "-"]),
-            ("deleting", ["-", "-", "-", "-", "-", "failed"]),
+            ("creating", ["-", "-", "-", "-", "serving", "-", "failed"]),
+            ("recovering", ["waiting", "-", "-", "-", "serving", "-", "failed"]),
+            ("waiting", ["-", "attaching", "detaching", "deleting", "-", "-", "-"]),
+            ("attaching", ["-", "-", "-", "-", "serving", "-", "failed"]),
+            ("serving", ["-", "-", "detaching", "deleting", "-", "-", "-"]),
+            ("detaching", ["-", "-", "-", "-", "-", "detached", "failed"]),
+            ("detached", ["-", "attaching", "-", "deleting", "-", "-", "-"]),
+            ("failed", ["-", "attaching", "detaching", "deleting", "-", "-", "-"]),
+            ("deleting", ["-", "-", "-", "-", "-", "-", "failed"]),
         ];
         for (state, (name, row)) in states().into_iter().zip(table) {
             assert_eq!(state.name(), name);
@@ -177,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_but_recovering_is_reached_from_creating() {
+    fn every_state_but_those_of_a_start_is_reached_from_creating() {
         let mut reached = BTreeSet::from(["creating"]);
         let mut frontier = vec![State::Creating];
         while let Some(state) = frontier.pop() {
@@ -187,7 +208,8 @@ mod tests {
                 }
             }
         }
-        let all: BTreeSet<_> = State::NAMES.into_iter().filter(|&name| name != "recovering").collect();
+        let all: BTreeSet<_> =
+            State::NAMES.into_iter().filter(|name| !["recovering", "waiting"].contains(name)).collect();
         assert_eq!(reached, all);
     }
 }

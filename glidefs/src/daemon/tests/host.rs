@@ -236,6 +236,8 @@ impl Host {
             queue_depth_default: 64,
             on_unreachable_default: crate::cache::OnUnreachable::Wait,
             parallel_max: 8,
+            serve_unconfirmed: false,
+            confirm_patience: Duration::from_millis(300),
             boot_id: format!("boot {}", self.boots),
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
@@ -319,6 +321,11 @@ impl Host {
         let _ = stop.send(true);
         drop_last(router);
         driver.kill();
+    }
+
+    /// The devices of this host.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
     }
 
     pub fn router(&self) -> Arc<Router> {

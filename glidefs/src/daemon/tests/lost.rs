@@ -1,6 +1,7 @@
 //! Exports that this host has lost, and the ways out.
 
 use super::host::{Host, World};
+use super::sim::faults::Crash;
 use crate::cache::driver::bytes_of;
 use crate::cache::{Durability, IoError};
 use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source, State};
@@ -125,4 +126,99 @@ fn an_export_that_is_not_lost_keeps_what_is_only_here() {
     assert!(matches!(forked, Err(RouterError::NotLost { .. })), "{forked:?}");
     drop(router);
     assert_eq!(held(&mut host, "vm"), [1]);
+}
+
+/// A host that went down, of which another host has taken the export over meanwhile.
+fn down(world: &World, crash: Crash) -> (Host, Host) {
+    let mut first = Host::new(world);
+    world.runtime.block_on(first.router().create(blank())).unwrap();
+    write(&mut first, 1);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    first.go_down(crash);
+    let mut other = Host::new(world);
+    world.runtime.block_on(other.router().create(request("vm", Source::Store))).unwrap();
+    write(&mut other, 2);
+    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    (first, other)
+}
+
+#[test]
+fn what_another_host_took_over_is_not_served_after_a_reboot_while_the_store_is_away() {
+    for crash in [Crash::PowerCut, Crash::Kill] {
+        let world = World::new(14, 0);
+        let (mut first, _other) = down(&world, crash);
+        world.store_goes_away();
+        first.come_up(&world);
+        let info = first.router().show("vm").unwrap();
+        assert_eq!((info.state, first.router().unconfirmed()), (State::Waiting, 1), "{crash:?}");
+        // A device that waits for a server goes on waiting, and none is made.
+        assert!(first.kernel().devices().values().all(|device| device.quiesced), "{crash:?}");
+        assert_eq!(first.kernel().devices().len(), usize::from(crash == Crash::Kill));
+        let attached = world.runtime.block_on(first.router().attach("vm"));
+        assert!(matches!(attached, Err(RouterError::Unconfirmed { .. })), "{attached:?}");
+
+        world.store_comes_back();
+        world.runtime.block_on(first.router().confirm());
+        let State::Failed { reason } = first.router().show("vm").unwrap().state else { panic!("{crash:?}") };
+        assert!(reason.contains("another host"), "{reason}");
+        let volume = first.volume("vm");
+        assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced), "{crash:?}");
+        assert_eq!(first.router().unconfirmed(), 0);
+        // The loss is written down: the next start does not have to ask.
+        world.store_goes_away();
+        first.restart(&world);
+        let volume = first.volume("vm");
+        assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced), "{crash:?}");
+    }
+}
+
+#[test]
+fn an_export_that_waits_for_the_store_is_served_when_the_store_has_confirmed_it() {
+    let world = World::new(15, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    write(&mut host, 1);
+    let volume = host.volume("vm");
+    host.driver().flush(&volume).unwrap();
+    drop(volume);
+    for crash in [Crash::PowerCut, Crash::Kill] {
+        world.store_goes_away();
+        host.go_down(crash);
+        host.come_up(&world);
+        assert_eq!(host.router().show("vm").unwrap().state, State::Waiting);
+        world.store_comes_back();
+        world.runtime.block_on(host.router().confirm());
+        assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
+        assert_eq!(held(&mut host, "vm"), [1]);
+    }
+    // With the store there, nothing waits.
+    host.restart(&world);
+    assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
+}
+
+#[test]
+fn whoever_waits_for_the_store_may_be_attached_unconfirmed_detached_or_deleted() {
+    let world = World::new(16, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    write(&mut host, 1);
+    world.store_goes_away();
+    host.restart(&world);
+    let info = world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
+    assert_eq!(info.state, State::Serving);
+    let (volume, (range, data)) = (host.volume("vm"), written(1));
+    assert!(host.driver().read(&volume, range).unwrap() == data);
+    drop(volume);
+    host.restart(&world);
+    assert_eq!(world.runtime.block_on(host.router().detach("vm")).unwrap().state, State::Detached);
+    world.store_comes_back();
+    world.runtime.block_on(host.router().confirm());
+    assert_eq!(host.router().show("vm").unwrap().state, State::Detached, "nobody wants a device");
+    world.runtime.block_on(host.router().attach("vm")).unwrap();
+    world.store_goes_away();
+    host.restart(&world);
+    host.router().show("vm").unwrap();
+    world.store_comes_back();
+    world.runtime.block_on(host.router().delete("vm")).unwrap();
+    assert!(host.kernel().devices().is_empty());
 }

@@ -290,6 +290,8 @@ impl Host {
                 queue_depth_default: 64,
                 on_unreachable_default: crate::cache::OnUnreachable::Wait,
                 parallel_max: 8,
+                serve_unconfirmed: false,
+                confirm_patience: Duration::from_secs(10),
                 boot_id: "boot-1".into(),
             },
         }
