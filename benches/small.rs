@@ -134,7 +134,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         on_unreachable_default: glidefs::cache::OnUnreachable::Wait,
         parallel_max: 64,
         serve_unconfirmed: false,
-        confirm_patience: std::time::Duration::from_secs(10),
+        confirm_patience: Duration::from_secs(10),
         boot_id: "bench".into(),
     };
     let catalog = Catalog::open(&directory.join("catalog.redb")).expect("the catalog opens");

@@ -99,8 +99,8 @@ pub enum CacheError {
     },
     /// Bytes that were stable are wrong. Serving on could show stale data.
     #[error(
-        "{file} is damaged at byte {offset_bytes} ({what}): data that was stable cannot be read. Restore the file, or move \
-         the whole cache directory away and start with an empty one; nothing was changed"
+        "{file} is damaged at byte {offset_bytes} ({what}): data that was stable cannot be read. Put the whole cache directory \
+         back from one copy, or move it away and start with an empty one; nothing was changed"
     )]
     Damaged {
         /// Which file.
@@ -109,6 +109,21 @@ pub enum CacheError {
         offset_bytes: u64,
         /// Which structure, and what is wrong with it.
         what: String,
+    },
+    /// The log and the catalog were last written in different starts: one of them was put back from a copy.
+    #[error(
+        "in {directory}, the log (cache.meta, segments/) is of start {log} and the catalog (catalog.redb) of start {catalog}: the \
+         {} is an older copy, and both together would mix old and new data. Put the newer one back, or the whole directory from \
+         one copy; or move the directory away, start with an empty one, and open exports from the store; nothing was changed",
+        if log < catalog { "log" } else { "catalog" }
+    )]
+    OtherAges {
+        /// Where the cache is.
+        directory: String,
+        /// Start that the log is of.
+        log: u32,
+        /// Start that the catalog is of.
+        catalog: u32,
     },
     /// An option does not fit the cache.
     #[error("{0}")]

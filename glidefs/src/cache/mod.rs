@@ -57,7 +57,7 @@ mod volume;
 pub use directory::Directory;
 pub use disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};
 pub use error::{CacheError, IoError};
-pub use flush::{Book, Bound, Durability, Fill, Flusher, Link, OnUnreachable, Pace, Triggers};
+pub use flush::{Book, Bound, Durability, Fill, Flusher, Link, OnUnreachable, Pace, Start, Triggers};
 pub use handle::{Cache, Known, OnFull, Options, Recovered};
 pub use handoff::Hook;
 pub use keeper::Keeper;

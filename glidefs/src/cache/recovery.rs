@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::disk::{Clock, Disk, SegmentFile};
 use super::error::CacheError;
+use super::flush::{Book, Start};
 use super::format::{FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use super::handle::{Known, LockGuard, Options, Parts, Recovered, Shared};
 use super::keeper::CLEANER;
@@ -36,7 +37,7 @@ pub(super) fn open(
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
-    let superblock = read_superblock(&*disk, options)?;
+    let superblock = read_superblock(&*disk, options, &*known.book)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = slot_limit(options, superblock.segment_bytes)?;
     let mut present = at(disk.segments(), "listing", || disk.location())?;
@@ -71,6 +72,7 @@ pub(super) fn open(
     }
     recovery.drop_slots_beyond(limit, &present)?;
     let Recovery { volumes, last_segment_id, mut found, .. } = recovery;
+    count_start(&*disk, &superblock, &*known.book)?;
     warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
     found.seconds = clock.now().saturating_sub(started).as_secs_f64();
     let bad_footers = found.bad_footers;
@@ -112,10 +114,12 @@ fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
     }
 }
 
-fn read_superblock(disk: &dyn Disk, options: &Options) -> Result<Superblock, CacheError> {
+fn read_superblock(disk: &dyn Disk, options: &Options, book: &dyn Book) -> Result<Superblock, CacheError> {
     let directory = disk.location();
     if let Some(bytes) = at(disk.read_superblock(), "reading cache.meta", || directory.clone())? {
-        return Superblock::decode(&bytes, &directory);
+        let superblock = Superblock::decode(&bytes, &directory)?;
+        check_start(superblock.start, book, directory)?;
+        return Ok(superblock);
     }
     if let Some(slot) = at(disk.segments(), "listing", || directory.clone())?.first() {
         // A new cache has its superblock before its first segment.
@@ -125,12 +129,35 @@ fn read_superblock(disk: &dyn Disk, options: &Options) -> Result<Superblock, Cac
             what: format!("it is missing, but {} is there", disk.segment_name(*slot)),
         });
     }
+    check_start(0, book, directory.clone())?;
     segment_frames(options.segment_bytes)?;
     slot_limit(options, options.segment_bytes)?;
-    let superblock =
-        Superblock { cache_id: *uuid::Uuid::new_v4().as_bytes(), segment_bytes: options.segment_bytes };
+    let cache_id = *uuid::Uuid::new_v4().as_bytes();
+    let superblock = Superblock { cache_id, segment_bytes: options.segment_bytes, start: 0 };
     at(disk.replace_superblock(&superblock.encode()), "writing cache.meta", || directory)?;
     Ok(superblock)
+}
+
+/// Whether a log of start `log` and `book` are of one age.
+fn check_start(log: u32, book: &dyn Book, directory: String) -> Result<(), CacheError> {
+    let Some(Start { last, begun }) = book.start() else { return Ok(()) };
+    if log == last || Some(log) == begun {
+        return Ok(());
+    }
+    Err(CacheError::OtherAges { directory, log, catalog: begun.unwrap_or(last) })
+}
+
+/// Counts this start, in the book and in the log. A crash between the steps leaves a start that was begun in the book, which is
+/// what an older file does not have.
+fn count_start(disk: &dyn Disk, superblock: &Superblock, book: &dyn Book) -> Result<(), CacheError> {
+    let Some(known) = book.start() else { return Ok(()) };
+    let (last, directory) = (superblock.start, disk.location());
+    let Some(start) = last.max(known.last).checked_add(1) else { return Ok(()) };
+    let note = |start| at(book.set_start(start), "writing the catalog", || directory.clone());
+    note(Start { last, begun: Some(start) })?;
+    let counted = Superblock { start, ..*superblock }.encode();
+    at(disk.replace_superblock(&counted), "writing cache.meta", || directory.clone())?;
+    note(Start { last: start, begun: None })
 }
 
 fn segment_frames(segment_bytes: u64) -> Result<u32, CacheError> {

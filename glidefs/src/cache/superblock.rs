@@ -13,13 +13,14 @@ const MAGIC: [u8; 8] = *b"GLIDEMTA";
 
 // Superblock, 48 bytes. Integers are little-endian; `..` are zero.
 //
-//    0     8    10   16         32              40   44    48
-//   ┌─────┬─────┬────┬──────────┬───────────────┬────┬─────┐
-//   │magic│vers.│ .. │ cache id │ segment bytes │ .. │ CRC │
-//   └─────┴─────┴────┴──────────┴───────────────┴────┴─────┘
+//    0     8    10   16         32              40      44    48
+//   ┌─────┬─────┬────┬──────────┬───────────────┬───────┬─────┐
+//   │magic│vers.│ .. │ cache id │ segment bytes │ start │ CRC │
+//   └─────┴─────┴────┴──────────┴───────────────┴───────┴─────┘
 const VERSION_AT: usize = 8;
 const CACHE_ID_AT: usize = 16;
 const SEGMENT_BYTES_AT: usize = 32;
+const START_AT: usize = 40;
 const CRC_AT: usize = 44;
 const BYTES: usize = 48;
 
@@ -30,6 +31,8 @@ pub(super) struct Superblock {
     pub cache_id: [u8; 16],
     /// Length of every segment file.
     pub segment_bytes: u64,
+    /// Number of the last start; 0 before the first that was counted.
+    pub start: u32,
 }
 
 impl Superblock {
@@ -39,6 +42,7 @@ impl Superblock {
         bytes[VERSION_AT..VERSION_AT + 2].copy_from_slice(&CACHE_VERSION.to_le_bytes());
         bytes[CACHE_ID_AT..SEGMENT_BYTES_AT].copy_from_slice(&self.cache_id);
         bytes[SEGMENT_BYTES_AT..SEGMENT_BYTES_AT + 8].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        bytes[START_AT..CRC_AT].copy_from_slice(&self.start.to_le_bytes());
         let crc = frame_crc(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -69,10 +73,12 @@ impl Superblock {
         let Some(body) = body.filter(|_| intact) else {
             return Err(damaged("superblock: checksum mismatch"));
         };
-        let (mut cache_id, mut segment_bytes) = ([0; 16], [0; 8]);
+        let (mut cache_id, mut segment_bytes, mut start) = ([0; 16], [0; 8], [0; 4]);
         cache_id.copy_from_slice(&body[CACHE_ID_AT..SEGMENT_BYTES_AT]);
         segment_bytes.copy_from_slice(&body[SEGMENT_BYTES_AT..SEGMENT_BYTES_AT + 8]);
-        Ok(Self { cache_id, segment_bytes: u64::from_le_bytes(segment_bytes) })
+        start.copy_from_slice(&body[START_AT..CRC_AT]);
+        let start = u32::from_le_bytes(start);
+        Ok(Self { cache_id, segment_bytes: u64::from_le_bytes(segment_bytes), start })
     }
 }
 
@@ -80,7 +86,7 @@ impl Superblock {
 mod tests {
     use super::*;
 
-    const SUPERBLOCK: Superblock = Superblock { cache_id: [7; 16], segment_bytes: 64 << 20 };
+    const SUPERBLOCK: Superblock = Superblock { cache_id: [7; 16], segment_bytes: 64 << 20, start: 9 };
 
     #[test]
     fn a_superblock_reads_back_as_it_was_written() {

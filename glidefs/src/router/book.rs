@@ -4,13 +4,13 @@
 //! is waited for.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::catalog::{Change, Message, Waiting};
-use crate::cache;
+use crate::cache::{self, Start};
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
@@ -18,11 +18,13 @@ use crate::units::{ExportId, Seq};
 #[derive(Clone, Debug)]
 pub struct Book {
     changes: mpsc::Sender<Message>,
+    /// What is on disk.
+    start: Arc<Mutex<Start>>,
 }
 
 impl Book {
-    pub(super) fn new(changes: mpsc::Sender<Message>) -> Self {
-        Self { changes }
+    pub(super) fn new(changes: mpsc::Sender<Message>, start: Arc<Mutex<Start>>) -> Self {
+        Self { changes, start }
     }
 
     /// Writes down in which store the exports are. Blocks.
@@ -39,6 +41,16 @@ impl Book {
 }
 
 impl cache::Book for Book {
+    fn start(&self) -> Option<Start> {
+        Some(*self.start.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_start(&self, start: Start) -> io::Result<()> {
+        self.write(Change::Start(start))?;
+        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = start;
+        Ok(())
+    }
+
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
         self.write(Change::Evicted(marks.to_vec()))
     }

@@ -9,7 +9,7 @@ mod tables;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use redb::Database;
@@ -23,7 +23,7 @@ use super::notes::{CatalogNotes, Memory, decode_loss};
 use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
 use super::stored::Stored;
-use crate::cache::Marks;
+use crate::cache::{Marks, Start};
 use crate::store::VolumeId;
 use crate::store::volume::{Loss, ManifestHash, Notes, Resume};
 use crate::units::{ExportId, Seq};
@@ -71,8 +71,25 @@ pub enum CatalogError {
         #[source]
         source: Arc<redb::Error>,
     },
+    /// A later version of glidefs wrote an entry.
+    #[error(
+        "the entry of export id {id} in the catalog {path} was written by a newer version of glidefs: run that one (nothing was \
+         changed)"
+    )]
+    NewerEntry {
+        /// The file.
+        path: PathBuf,
+        /// The export's id.
+        id: u32,
+        /// What is not known of it.
+        #[source]
+        source: Arc<DecodeError>,
+    },
     /// The entry of an export is damaged.
-    #[error("the entry of export id {id} in the catalog {path} is damaged: restore the file from a backup")]
+    #[error(
+        "the entry of export id {id} in the catalog {path} is damaged: put the whole cache directory back from one copy, or move it \
+         away and open the exports from the store"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -83,7 +100,10 @@ pub enum CatalogError {
         source: Arc<DecodeError>,
     },
     /// Its entries contradict each other or the rules.
-    #[error("the catalog {path} contradicts itself ({what}): restore the file from a backup")]
+    #[error(
+        "the catalog {path} contradicts itself ({what}): put the whole cache directory back from one copy, or move it away and open \
+         the exports from the store"
+    )]
     Inconsistent {
         /// The file.
         path: PathBuf,
@@ -128,6 +148,8 @@ pub(super) enum Change {
     Remove(ExportId),
     /// The store that counterparts are in.
     Store(Uuid),
+    /// The last start, as the log counts them too.
+    Start(Start),
 }
 
 /// A change that waits for its transaction.
@@ -153,6 +175,7 @@ pub struct Catalog {
     stored: HashMap<ExportId, Stored>,
     store_id: Option<Uuid>,
     next_export_id: u32,
+    start: Arc<Mutex<Start>>,
     notes: CatalogNotes,
     changes: mpsc::Sender<Message>,
     writer: Option<JoinHandle<()>>,
@@ -173,9 +196,16 @@ impl Catalog {
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
         }
-        let Contents { entries, next, store_id, intents, losses } = read(&database)
+        let Contents { entries, next, start, store_id, intents, losses } = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
-        let damaged = |id, source| CatalogError::Damaged { path: path.into(), id, source: Arc::new(source) };
+        let damaged = |id, source: DecodeError| {
+            let (path, is_newer, source) = (path.into(), source.is_newer(), Arc::new(source));
+            if is_newer {
+                CatalogError::NewerEntry { path, id, source }
+            } else {
+                CatalogError::Damaged { path, id, source }
+            }
+        };
         let mut loaded = Vec::with_capacity(entries.len());
         let mut stored = HashMap::new();
         for RawEntry { id, record, counterpart } in entries {
@@ -217,6 +247,7 @@ impl Catalog {
             stored,
             store_id,
             next_export_id,
+            start: Arc::new(Mutex::new(start)),
             notes: CatalogNotes::new(changes.clone(), memory),
             changes,
             writer: Some(writer),
@@ -246,7 +277,7 @@ impl Catalog {
 
     /// Where the cache writes down how far exports are in the store.
     pub fn book(&self) -> Book {
-        Book::new(self.changes.clone())
+        Book::new(self.changes.clone(), Arc::clone(&self.start))
     }
 
     /// Where writers of volumes in the store keep their notes.

@@ -124,12 +124,23 @@ pub enum DecodeError {
     /// The bytes changed since they were written.
     #[error("its checksum does not match")]
     Checksum,
-    /// The checksum holds and the JSON is not a record.
-    #[error("it is not a record")]
+    /// The checksum holds, and the JSON has what this version does not know.
+    #[error("it has what this glidefs does not know")]
     Json(#[from] serde_json::Error),
     /// An identity in it is none.
     #[error("it is not a record")]
     Id(#[from] crate::store::ids::IdError),
+}
+
+impl DecodeError {
+    /// Whether a newer version wrote it: it is as it was written, and this version does not know all of it.
+    pub fn is_newer(&self) -> bool {
+        match self {
+            Self::Version { found } => *found > VERSION,
+            Self::Json(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The bytes of a catalog value.

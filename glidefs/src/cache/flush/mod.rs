@@ -46,8 +46,31 @@ pub enum Durability {
     Bounded(Bound),
 }
 
-/// Where what must outlive the cache is kept. Both calls block until it is on disk.
+/// Which start of the daemon something was last written in. The log and the book both count them, so that one that was put back
+/// alone is found out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// Number of the last start; 0 before the first that was counted.
+    pub last: u32,
+    /// Number of a start that was begun: the log has it, or not yet.
+    pub begun: Option<u32>,
+}
+
+/// Where what must outlive the cache is kept. Calls that write block until it is on disk.
 pub trait Book: Send + Sync + fmt::Debug {
+    /// The last start that the book knows of; `None` for a book that does not count.
+    fn start(&self) -> Option<Start> {
+        None
+    }
+
+    /// Notes a start.
+    ///
+    /// # Errors
+    /// What the disk said; then nothing was written down.
+    fn set_start(&self, _start: Start) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Nothing up to the sequence number of each export may be taken from the log any more.
     ///
     /// # Errors

@@ -36,13 +36,35 @@ const SECTORS: u64 = 16 * 1024;
 struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>, Failing);
 
 /// Whether a book cannot be written, and how often that was tried.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Failing {
     now: AtomicBool,
     tries: AtomicU64,
+    start: Mutex<Start>,
+    /// How many starts can still be noted.
+    start_fails_after: AtomicU64,
+}
+
+impl Default for Failing {
+    fn default() -> Self {
+        let (now, tries, start) = (AtomicBool::default(), AtomicU64::default(), Mutex::default());
+        Self { now, tries, start, start_fails_after: AtomicU64::new(u64::MAX) }
+    }
 }
 
 impl Book for Paper {
+    fn start(&self) -> Option<Start> {
+        Some(*self.1.start.lock().unwrap())
+    }
+
+    fn set_start(&self, start: Start) -> io::Result<()> {
+        if self.1.start_fails_after.fetch_sub(1, Ordering::AcqRel) == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        *self.1.start.lock().unwrap() = start;
+        Ok(())
+    }
+
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
         let mut entries = self.0.lock().unwrap();
         for (id, seq) in marks {
@@ -143,7 +165,8 @@ impl Host {
         host
     }
 
-    fn start(&mut self) {
+    /// Opens the cache as the book says.
+    fn open(&self) -> Result<(Cache, Resume), crate::cache::CacheError> {
         let (resume, evicted) = self.paper.0.lock().unwrap()[&EXPORT].clone();
         let options = Options {
             size_bytes: 8 * SEGMENT_BYTES,
@@ -154,7 +177,12 @@ impl Host {
         let exports = vec![(EXPORT, Marks { flushed: resume.cut, evicted })];
         let known = Known { exports, book: Arc::clone(&self.paper) as Arc<dyn Book> };
         let disk = Arc::new(Directory::new(self.directory.path()));
-        let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
+        Cache::open(disk, Arc::new(MonotonicClock::default()), options, known)
+            .map(|(cache, _)| (cache, resume))
+    }
+
+    fn start(&mut self) {
+        let (cache, resume) = self.open().unwrap();
         let link = cache.link(self.runtime.handle().clone());
         let (stop, stopped) = watch::channel(false);
         self.runtime.spawn(cache.flusher(Arc::clone(&link), self.triggers).run(stopped));

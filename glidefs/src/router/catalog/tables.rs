@@ -3,13 +3,15 @@
 //! Owns what is in `catalog.redb`. Does not own what a value means, nor who changes it when.
 //!
 //! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `store` maps `id`
-//! to the store's identity, `meta` maps `schema_version` and `next_export_id` to a number. `intents` has the volume, number and
+//! to the store's identity, `meta` maps `schema_version`, `next_export_id`, `start` and
+//! `start_begun` to a number. `intents` has the volume, number and
 //! hash of manifests that the store was asked to create, `lost` maps a volume and an epoch to why this host lost that.
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use uuid::Uuid;
 
 use super::{Change, Waiting};
+use crate::cache::Start;
 use crate::router::notes::encode_loss;
 use crate::router::record::Record;
 use crate::router::stored::Stored;
@@ -26,6 +28,8 @@ const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
 const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
+const START_KEY: &str = "start";
+const START_BEGUN_KEY: &str = "start_begun";
 /// Layout of the tables that this code reads and writes.
 pub(super) const SCHEMA_VERSION: u64 = 1;
 
@@ -69,6 +73,8 @@ pub(super) struct Contents {
     pub entries: Vec<RawEntry>,
     /// The next export id.
     pub next: u64,
+    /// The last start.
+    pub start: Start,
     pub store_id: Option<Uuid>,
     /// Volume, number and hash of manifests, ascending.
     pub intents: Vec<(VolumeId, u64, ManifestHash)>,
@@ -78,7 +84,13 @@ pub(super) struct Contents {
 
 pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
     let transaction = database.begin_read()?;
-    let next = transaction.open_table(META)?.get(NEXT_EXPORT_ID_KEY)?.map_or(0, |value| value.value());
+    let meta = transaction.open_table(META)?;
+    let next = meta.get(NEXT_EXPORT_ID_KEY)?.map_or(0, |value| value.value());
+    let number = |key| {
+        let value = meta.get(key)?.map(|value| value.value());
+        Ok::<_, redb::Error>(value.map(|value| u32::try_from(value).unwrap_or(u32::MAX)))
+    };
+    let start = Start { last: number(START_KEY)?.unwrap_or(0), begun: number(START_BEGUN_KEY)? };
     let stored = match transaction.open_table(STORED) {
         // Catalogs from before there were stores do not have it, nor the next one.
         Err(redb::TableError::TableDoesNotExist(_)) => None,
@@ -109,7 +121,7 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         let (volume, epoch) = key.value();
         losses.push((volume_id(volume), epoch, bytes.value().to_vec()));
     }
-    Ok(Contents { entries, next, store_id, intents, losses })
+    Ok(Contents { entries, next, start, store_id, intents, losses })
 }
 
 /// Makes all changes, or none.
@@ -161,6 +173,13 @@ pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), 
                     let removed = stored.remove(id.0)?.map(|bytes| Stored::decode(bytes.value()));
                     if let Some(resume) = removed.and_then(|stored| stored.ok()?.resume().ok()) {
                         forget_notes(&transaction, resume.volume)?;
+                    }
+                }
+                Change::Start(Start { last, begun }) => {
+                    meta.insert(START_KEY, u64::from(*last))?;
+                    match begun {
+                        Some(begun) => drop(meta.insert(START_BEGUN_KEY, u64::from(*begun))?),
+                        None => drop(meta.remove(START_BEGUN_KEY)?),
                     }
                 }
                 Change::Store(id) => {

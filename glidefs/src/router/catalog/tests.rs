@@ -185,3 +185,43 @@ async fn a_catalog_without_notes_allows_for_one_manifest_of_the_version_before()
     drop((catalog, notes));
     assert_eq!(Catalog::open(&path).unwrap().notes().intended(volume, 8, &[1; 32]), None);
 }
+
+#[tokio::test]
+async fn an_entry_of_a_newer_version_is_not_called_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    drop(Catalog::open(&path).unwrap());
+    let mut entry = serde_json::to_value(record(1, "a")).unwrap();
+    entry["what_comes_next"] = 7.into();
+    let mut of_another_format = super::super::record::encode_json(&record(1, "a")).unwrap();
+    of_another_format[0] = 2;
+    for bytes in [super::super::record::encode_json(&entry).unwrap(), of_another_format] {
+        let database = Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(EXPORTS).unwrap().insert(1, bytes.as_slice()).unwrap();
+        transaction.open_table(META).unwrap().insert("next_export_id", 2).unwrap();
+        transaction.commit().unwrap();
+        drop(database);
+        let error = Catalog::open(&path).unwrap_err();
+        assert!(matches!(error, CatalogError::NewerEntry { id: 1, .. }), "{error}");
+        assert!(
+            error.to_string().contains("newer version") && !error.to_string().contains("damaged"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn starts_are_counted_across_restarts() {
+    use crate::cache::Book as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("catalog.redb");
+    for start in [Start { last: 0, begun: Some(1) }, Start { last: 1, begun: None }, Start::default()] {
+        let catalog = Catalog::open(&path).unwrap();
+        let book = catalog.book();
+        let known = tokio::task::spawn_blocking(move || book.set_start(start).map(|()| book.start()));
+        assert_eq!(known.await.unwrap().unwrap(), Some(start));
+        drop(catalog);
+        assert_eq!(Catalog::open(&path).unwrap().book().start(), Some(start));
+    }
+}

@@ -3,26 +3,36 @@
 use std::path::Path;
 
 use super::*;
+use crate::cache::CacheError;
 
 /// What a backup of a host has: the cache directory, the book, and no note that was taken later.
 struct Backup {
     directory: tempfile::TempDir,
     entries: HashMap<ExportId, (Resume, Seq)>,
+    start: Start,
 }
 
 impl Backup {
     fn of(host: &Host) -> Self {
         let directory = tempfile::tempdir().unwrap();
         copy(host.directory.path(), directory.path());
-        Self { directory, entries: host.paper.0.lock().unwrap().clone() }
+        let start = *host.paper.1.start.lock().unwrap();
+        Self { directory, entries: host.paper.0.lock().unwrap().clone(), start }
     }
 
     /// Puts `host`, whose daemon has ended, back.
     fn restore(&self, host: &mut Host) {
         copy(self.directory.path(), host.directory.path());
-        *host.paper.0.lock().unwrap() = self.entries.clone();
+        self.restore_book(host);
         let options = VolumesOptions::new(host.writer());
         host.volumes = Volumes::new(host.volumes.store().clone(), options);
+    }
+}
+
+impl Backup {
+    fn restore_book(&self, host: &Host) {
+        *host.paper.0.lock().unwrap() = self.entries.clone();
+        *host.paper.1.start.lock().unwrap() = self.start;
     }
 }
 
@@ -142,4 +152,59 @@ fn a_plain_restart_goes_on_whatever_was_on_its_way() {
     }
     host.flush_to_store().unwrap();
     model.check_all(&mut host);
+}
+
+#[test]
+fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
+    let mut host = Host::new(memory(), 1, false);
+    let mut model = Model::new(9);
+    (0..400).for_each(|_| model.write(&mut host));
+    host.flush_to_store().unwrap();
+    host.stop();
+    let older = Backup::of(&host);
+    for starts in [1, 3] {
+        host.start();
+        (0..300).for_each(|_| model.write(&mut host));
+        host.flush_to_store().unwrap();
+        host.stop();
+        let newer = Backup::of(&host);
+
+        older.restore_book(&host);
+        let Err(CacheError::OtherAges { log, catalog, .. }) = host.open() else { panic!("an older book") };
+        assert_eq!(log - catalog, starts);
+        newer.restore_book(&host);
+
+        copy(older.directory.path(), host.directory.path());
+        let Err(error) = host.open() else { panic!("an older log") };
+        assert!(error.to_string().contains("the log is an older copy"), "{error}");
+        copy(newer.directory.path(), host.directory.path());
+        // A log that is gone is older than anything.
+        let gone = std::mem::replace(&mut host.directory, tempfile::tempdir().unwrap());
+        assert!(matches!(host.open(), Err(CacheError::OtherAges { log: 0, .. })));
+        host.directory = gone;
+        host.start();
+        model.check_all(&mut host);
+        host.stop();
+    }
+}
+
+#[test]
+fn a_crash_between_the_steps_that_count_a_start_is_not_taken_for_an_older_file() {
+    let mut host = Host::new(memory(), 1, false);
+    let mut model = Model::new(10);
+    (0..50).for_each(|_| model.write(&mut host));
+    for step in 0..12 {
+        host.stop();
+        // The book fails with one of its two notes: before the log is written, or after.
+        host.paper.1.start_fails_after.store(step % 2, Ordering::Release);
+        assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
+        if step % 3 == 0 {
+            host.paper.1.start_fails_after.store((step + 1) % 2, Ordering::Release);
+            assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
+        }
+        host.paper.1.start_fails_after.store(u64::MAX, Ordering::Release);
+        host.start();
+        model.check_all(&mut host);
+        model.write(&mut host);
+    }
 }
