@@ -9,7 +9,7 @@ use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::wire::{
     AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
-    ForkRequest, OnUnreachable, OpenRequest, ResizeRequest, RollbackRequest,
+    ForkRequest, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest,
 };
 use crate::observe::chain;
 use crate::router::{
@@ -59,17 +59,28 @@ pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Res
 
 /// Remove an export: its block device and its data. Removing what does not exist is no error.
 #[utoipa::path(
-    delete, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    delete, path = "/v1/exports/{name}", tag = "exports",
+    params(
+        ("name" = String, Path, description = "Its name."),
+        ("force" = Option<bool>, Query, description = "Whether to delete it although its device is mounted, or held in another way; false when left out."),
+    ),
     responses(
         (status = 200, description = "There is no such export any more.", body = Deleted),
+        (status = 409, description = "Its device is in use; the message says how.", body = ErrorBody),
         (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
     )
 )]
 pub(super) async fn delete(
     State(state): State<AppState>,
     name: NameInPath,
+    Query(RemoveQuery { force }): Query<RemoveQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
-    let deleted = state.router.delete(name.0.as_str()).await?;
+    let name_here = name.0.as_str();
+    let deleted = if force {
+        state.router.force_delete(name_here).await?
+    } else {
+        state.router.delete(name_here).await?
+    };
     Ok(Json(Deleted { name: name.0.to_string(), existed: deleted == router::Deleted::Now }))
 }
 
@@ -100,18 +111,27 @@ pub(super) async fn attach(
 
 /// Remove an export's block device and keep its data. No error when it has none.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/detach", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    post, path = "/v1/exports/{name}/detach", tag = "exports",
+    params(
+        ("name" = String, Path, description = "Its name."),
+        ("force" = Option<bool>, Query, description = "Whether to detach it although its device is mounted, or held in another way; false when left out."),
+    ),
     responses(
         (status = 200, description = "It has no device.", body = Export),
         (status = 404, description = "There is none of that name.", body = ErrorBody),
+        (status = 409, description = "Its device is in use; the message says how.", body = ErrorBody),
         (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
     )
 )]
 pub(super) async fn detach(
     State(state): State<AppState>,
     name: NameInPath,
+    Query(RemoveQuery { force }): Query<RemoveQuery>,
 ) -> Result<Json<Export>, ApiError> {
-    Ok(Json(state.router.detach(name.0.as_str()).await?.into()))
+    let name = name.0.as_str();
+    let detached =
+        if force { state.router.force_detach(name).await? } else { state.router.detach(name).await? };
+    Ok(Json(detached.into()))
 }
 
 /// Open an export from the store. The host that had it open loses it: its export stops. No error when it is open here.

@@ -169,6 +169,14 @@ pub struct AttachQuery {
     pub unconfirmed: bool,
 }
 
+/// Asks for a device to be removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoveQuery {
+    /// Whether to remove it although it is mounted, or held in another way.
+    pub force: bool,
+}
+
 /// How to flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

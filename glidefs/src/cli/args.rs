@@ -268,15 +268,23 @@ pub(super) enum ExportCommand {
         output: Output,
     },
     /// Remove an export's block device and keep its data
+    #[command(after_help = "Example:\n  glidefs export detach vm-1\n\n\
+        A device that is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. \
+        Requests that wait fail with an I/O error.")]
     Detach {
         #[command(flatten)]
         name: Name,
+        /// Also while the device is mounted or held in another way: what its users do next fails
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         output: Output,
     },
     /// Delete an export: its block device and its data
     #[command(
-        after_help = "Example:\n  glidefs export delete vm-1 --yes\n\nDeleting what does not exist is no error."
+        after_help = "Example:\n  glidefs export delete vm-1 --yes\n\nDeleting what does not exist is no error. An export whose \
+        device is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. What failed \
+        half-way is finished by the same command."
     )]
     Delete {
         #[command(flatten)]
@@ -284,6 +292,9 @@ pub(super) enum ExportCommand {
         /// Do not ask on a terminal
         #[arg(long, short)]
         yes: bool,
+        /// Also while the device is mounted or held in another way: what its users do next fails
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         output: Output,
     },

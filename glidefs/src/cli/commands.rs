@@ -139,15 +139,17 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let export: Export = client.post(&path(&name.name, below), &()).await?;
             answer(output.json, &export, print::export)
         }
-        ExportCommand::Detach { name, output } => {
-            let export: Export = client.post(&path(&name.name, "/detach"), &()).await?;
+        ExportCommand::Detach { name, force, output } => {
+            let below = if force { "/detach?force=true" } else { "/detach" };
+            let export: Export = client.post(&path(&name.name, below), &()).await?;
             answer(output.json, &export, print::export)
         }
-        ExportCommand::Delete { names, yes, output } => {
+        ExportCommand::Delete { names, yes, force, output } => {
             if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
                 names.names.iter().try_for_each(confirm)?;
             }
-            let delete = |name: ExportName| async move { client.delete(&path(&name, "")).await };
+            let below = if force { "?force=true" } else { "" };
+            let delete = |name: ExportName| async move { client.delete(&path(&name, below)).await };
             let deleted: Vec<Deleted> = for_each(names.names, delete).await?;
             let lines =
                 |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");

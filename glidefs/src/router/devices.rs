@@ -103,6 +103,12 @@ pub trait Devices: Send + Sync + 'static {
     /// Takes over a quiesced device and serves it again; requests that waited are carried out.
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
+    /// Who uses device `id` in a way that its removal would harm: "mounted on /mnt", "used as swap". Programs that merely have it
+    /// open do not count, nor does who cannot be found out in time.
+    fn user(&self, _id: DeviceId) -> BoxFuture<'_, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Fails the requests that wait, stops serving and removes the device. Succeeds when there is none.
     fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 

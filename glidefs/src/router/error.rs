@@ -107,6 +107,32 @@ pub enum RouterError {
         /// The export.
         name: String,
     },
+    /// The export's device is mounted, or held in another way.
+    #[error(
+        "export {name} is in use and stays: {device} is {usage}. Unmount or release it first, or have what its users do next fail: \
+         `glidefs export {action} {name} --force`"
+    )]
+    InUse {
+        /// The export.
+        name: String,
+        /// What was asked for: detach or delete.
+        action: &'static str,
+        /// Path of the device.
+        device: String,
+        /// How it is used.
+        usage: String,
+    },
+    /// The export could not be deleted to the end.
+    #[error("export {name} is half deleted, and left are {left}: delete it again")]
+    Undeleted {
+        /// The export.
+        name: String,
+        /// What is left of it.
+        left: &'static str,
+        /// What went wrong.
+        #[source]
+        source: Box<RouterError>,
+    },
     /// The export has a device, and what uses it must not see its content change.
     #[error("export {name} has a device, or is about to: detach it first (glidefs export detach {name})")]
     NotDetached {

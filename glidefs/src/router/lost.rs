@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
-use super::operations::confirm;
+use super::operations::{Users, confirm};
 use super::record::Desired;
 use super::size::ExportSize;
 use super::state::State;
@@ -43,7 +43,7 @@ impl Router {
         }
         // What used the device has seen another content.
         if held.entry().state() != State::Detached {
-            self.detach_held(&held).await?;
+            self.detach_held(&held, Users::Spare).await?;
         }
         let begin = async {
             let begun = self.volumes.begin(name.clone(), Source::Store).await;

@@ -92,6 +92,15 @@ pub(super) fn new_record(
     }
 }
 
+/// What becomes of those who use a device that is to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Users {
+    /// The device stays while it is mounted, or held in another way.
+    Spare,
+    /// What they do next fails.
+    Cut,
+}
+
 impl Router {
     /// Makes an export and its device. When one of that name exists with the same parameters, that is the answer; if its
     /// device had failed to be made, that is tried again.
@@ -140,10 +149,19 @@ impl Router {
         .await
     }
 
-    /// Removes the device of an export and keeps its data. Succeeds when it has none.
+    /// Removes the device of an export and keeps its data. Succeeds when it has none; refused while the device is in use.
     pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.on_held(name, |router, held| async move {
-            router.detach_held(&held).await?;
+        self.detach_from(name, Users::Spare).await
+    }
+
+    /// Removes the device of an export and keeps its data, whoever uses the device: what they do next fails.
+    pub async fn force_detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
+        self.detach_from(name, Users::Cut).await
+    }
+
+    async fn detach_from(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, move |router, held| async move {
+            router.detach_held(&held, users).await?;
             Ok(held.entry().info())
         })
         .await
@@ -158,9 +176,21 @@ impl Router {
         .await
     }
 
-    /// Removes an export: its device, its data and its catalog entry. Succeeds when there is none.
+    /// Removes an export: its device, its data and its catalog entry. Succeeds when there is none; refused while the device is in
+    /// use. What failed half-way goes on where it failed when this is called again.
     pub async fn delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
-        let deleted = self.on_held(name, |router, held| async move { router.delete_held(&held).await }).await;
+        self.delete_from(name, Users::Spare).await
+    }
+
+    /// Removes an export, whoever uses its device.
+    pub async fn force_delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
+        self.delete_from(name, Users::Cut).await
+    }
+
+    async fn delete_from(self: &Arc<Self>, name: &str, users: Users) -> Result<Deleted, RouterError> {
+        let deleted = self
+            .on_held(name, move |router, held| async move { router.delete_held(&held, users).await })
+            .await;
         match deleted {
             Ok(()) => Ok(Deleted::Now),
             Err(RouterError::NotFound { .. }) => Ok(Deleted::Absent),
@@ -378,7 +408,7 @@ impl Router {
         Ok(())
     }
 
-    pub(super) async fn detach_held(&self, held: &Held) -> Result<(), RouterError> {
+    pub(super) async fn detach_held(&self, held: &Held, users: Users) -> Result<(), RouterError> {
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
         }
@@ -386,6 +416,9 @@ impl Router {
         if state == State::Detached {
             return Ok(());
         }
+        self.spare(held, users, "detach").await?;
+        // An export whose wish cannot be written down stays as it is.
+        held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
         held.step(Event::BeginDetach)?;
         match self.detach_steps(held, state == State::Serving).await {
             Ok(()) => {
@@ -404,8 +437,10 @@ impl Router {
         Ok(())
     }
 
-    async fn delete_held(&self, held: &Held) -> Result<(), RouterError> {
+    async fn delete_held(&self, held: &Held, users: Users) -> Result<(), RouterError> {
         let serving = held.entry().state() == State::Serving;
+        self.spare(held, users, "delete").await?;
+        held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         held.step(Event::BeginDelete)?;
         match self.delete_steps(held, serving).await {
             Ok(()) => {
@@ -418,15 +453,44 @@ impl Router {
 
     pub(super) async fn delete_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
-        self.remove_device(held, serving).await?;
+        let unfinished = |left, source| RouterError::Undeleted {
+            name: held.entry().name().to_string(),
+            left,
+            source: Box::new(source),
+        };
+        let removed = self.remove_device(held, serving).await;
+        removed.map_err(|error| unfinished("its device, its data and its catalog entry", error))?;
+        // What is here of it is wanted no more, and may be what fills the cache: it does not wait for the store.
+        self.volumes.remove(held.record().export_id());
         let delete = async {
             let deleted = self.volumes.delete(Arc::clone(held.entry().export().volume())).await;
             deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })
         };
-        self.unless_stopping(delete).await?;
-        self.catalog.remove(held.record().export_id()).await?;
+        let deleted = self.unless_stopping(delete).await;
+        deleted.map_err(|error| unfinished("its volume in the store and its catalog entry", error))?;
+        let forgotten = self.catalog.remove(held.record().export_id()).await;
+        forgotten.map_err(|error| unfinished("its catalog entry", error.into()))?;
         self.forget(held);
         Ok(())
+    }
+
+    /// Refuses to `action` an export whose device somebody uses, where users are to be spared.
+    async fn spare(&self, held: &Held, users: Users, action: &'static str) -> Result<(), RouterError> {
+        if users == Users::Cut
+            || (held.entry().state() != State::Serving && !self.device_exists(held).await?)
+        {
+            return Ok(());
+        }
+        let device = held.record().device_id();
+        match self.devices.user(device).await {
+            None => Ok(()),
+            Some(usage) => Err(RouterError::InUse {
+                name: held.entry().name().to_string(),
+                action,
+                device: device.path(),
+                usage,
+            }),
+        }
     }
 
     async fn resize_held(&self, held: &Held, size: ExportSize) -> Result<(), RouterError> {

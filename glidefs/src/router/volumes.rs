@@ -62,6 +62,6 @@ pub trait Volumes: Send + Sync + 'static {
     /// Removes from the store what nothing uses any more; `None` where there is no store.
     fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>>;
 
-    /// Forgets the data of export `id`. Called when its catalog entry is gone and its device with it.
+    /// Forgets the data of export `id`. Called when its device is gone and the catalog says that it is wanted no more.
     fn remove(&self, id: ExportId);
 }

@@ -1,13 +1,11 @@
-//! Control commands: libublk's calls as blocking steps, each run off the workers and under a time limit.
+//! Control commands: libublk's calls as blocking steps.
 //!
-//! A step that does not return in time keeps its thread; the caller gets an error and the rest of the daemon goes on.
-//! libublk keeps one control ring a thread and panics where there is none, so every step makes sure of it first.
+//! Does not own where and when they run (`steps`). libublk keeps one control ring a thread and panics where there is none, so every step makes sure of it first.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::Duration;
 
 use io_uring::{IoUring, squeue};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
@@ -104,7 +102,7 @@ pub struct NewDevice {
     pub sectors: u64,
 }
 
-/// Whether the kernel has a device of this number, whoever serves it.
+/// Whether the kernel lists a device of this number, whoever serves it.
 fn exists(id: DeviceId) -> bool {
     Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists()
 }
@@ -136,7 +134,7 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
         path: CONTROL_PATH.into(),
         source,
     })?;
-    let free = new.preferred.filter(|id| !exists(*id));
+    let free = new.preferred.filter(|id| !is_taken(*id));
     let preferred = free.and_then(|id| i32::try_from(id.0).ok()).and_then(|id| build(id).ok());
     let ctrl = match preferred {
         Some(ctrl) => ctrl,
@@ -159,6 +157,16 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
             let _ = ctrl.del_dev();
             Err(kernel("opening", Some(id), error))
         }
+    }
+}
+
+/// Deletes a device that was added for nobody.
+pub fn take_back(opened: Opened) {
+    let id = opened.id();
+    drop(opened);
+    if let Err(error) = delete(id) {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(device_id = id.0, error, "a device that was added too late stays");
     }
 }
 
@@ -221,31 +229,37 @@ pub fn stop(id: DeviceId) -> Result<bool, DeviceError> {
     Ok(true)
 }
 
-/// Deletes device `id`, which nothing may refer to any more.
+/// Deletes device `id`, which no worker may refer to any more. The kernel gives its number back when nobody has the block device
+/// open: see [`is_taken`].
 pub fn delete(id: DeviceId) -> Result<(), DeviceError> {
     let Some(ctrl) = open(id)? else { return Ok(()) };
-    accepted(ctrl.del_dev()).map_err(|error| kernel("DEL_DEV", Some(id), error))
+    let deleted = match accepted(ctrl.del_dev_async()) {
+        // Linux before 6.9, which waits until nobody has it open.
+        Err(UblkError::UringIOError(code)) if is_unknown_command(code) => accepted(ctrl.del_dev()),
+        deleted => deleted,
+    };
+    deleted.map_err(|error| kernel("DEL_DEV", Some(id), error))
+}
+
+/// Whether number `id` cannot be given to a new device: it is a device's, or was one's that somebody still has open.
+pub fn is_taken(id: DeviceId) -> bool {
+    // The driver does not list what it has deleted, but still knows it.
+    exists(id)
+        || i32::try_from(id.0).is_ok_and(|number| {
+            ensure_ring().is_ok()
+                && UblkCtrl::new_simple(number).is_ok_and(|ctrl| ctrl.read_dev_info().is_ok())
+        })
+}
+
+/// What kernels answer to a command that they do not have: EOPNOTSUPP, ENOTSUPP (which has no name outside the kernel), EINVAL.
+fn is_unknown_command(code: i32) -> bool {
+    [libc::EOPNOTSUPP, 524, libc::EINVAL].contains(&code.saturating_abs())
 }
 
 /// Sets the size of live device `id`.
 pub fn resize(id: DeviceId, size_bytes: u64) -> Result<(), DeviceError> {
     let ctrl = open(id)?.ok_or_else(|| DeviceError::NotFound { path: id.path() })?;
     accepted(ctrl.update_size(size_bytes)).map_err(|error| kernel("UPDATE_SIZE", Some(id), error))
-}
-
-/// Runs `step` on a thread of its own and waits for it at most `limit`.
-pub async fn bounded<T: Send + 'static>(
-    command: &'static str,
-    id: Option<DeviceId>,
-    limit: Duration,
-    step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
-) -> Result<T, DeviceError> {
-    let path = id.map_or_else(|| "a new device".into(), DeviceId::path);
-    match tokio::time::timeout(limit, tokio::task::spawn_blocking(step)).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(gone)) => Err(DeviceError::Kernel { command, path, source: io::Error::other(gone) }),
-        Err(_) => Err(DeviceError::TimedOut { command, path, seconds: limit.as_secs() }),
-    }
 }
 
 /// Leaves the note that libublk and its tools expect of a device's server, and complain about when it is missing.

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::future::BoxFuture;
 
 use super::abi::Commands;
 use super::control::{self, NewDevice, Opened, State};
 use super::features::Features;
+use super::in_use;
 use super::queue::UblkQueue;
+use super::steps::Steps;
 use crate::export::Export;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
@@ -23,6 +25,10 @@ use crate::worker::{QueueGone, Worker};
 /// How long a device whose server has died may still look served: the kernel lets go of it asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
+/// How long is looked for who uses a device.
+const USER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the programs that have a device open are given to see that it is gone, before its number counts as taken.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The kernel's ublk devices, served by the workers.
 pub struct UblkDevices {
@@ -33,7 +39,7 @@ pub struct UblkDevices {
     bounce: bool,
     /// The upper half of every device's owner tag: which cache directory it belongs to.
     cache_tag: u32,
-    limit: Duration,
+    steps: Steps,
     hosted: Mutex<HashMap<DeviceId, Hosted>>,
 }
 
@@ -59,7 +65,15 @@ impl UblkDevices {
         }
         let placed = workers.iter().map(|_| AtomicUsize::new(0)).collect();
         let bounce = bounce || !features.user_copy();
-        Self { workers, placed, features, bounce, cache_tag, limit, hosted: Mutex::default() }
+        Self {
+            workers,
+            placed,
+            features,
+            bounce,
+            cache_tag,
+            steps: Steps::new(limit),
+            hosted: Mutex::default(),
+        }
     }
 
     /// Whether new devices run in bounce mode.
@@ -75,25 +89,25 @@ impl UblkDevices {
     async fn serve(&self, export: Arc<Export>, opened: Opened) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
         export.volume().allow_waits();
-        let result = self.arm(&export, &opened).await;
-        let hosted = match result {
-            Ok(hosted) => hosted,
-            Err(error) => {
-                drop(opened);
-                return Err(error);
-            }
-        };
+        let mut hosted = Hosted { export: Arc::clone(&export), gone: Vec::new(), workers: Vec::new() };
+        let armed = self.arm(&export, &opened, &mut hosted).await;
+        // Queues that were armed before one failed are let go of like those of a device that was served.
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, hosted);
-        control::bounded("START_DEV", Some(id), self.limit, move || control::start(&opened)).await?;
+        armed?;
+        self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
         Ok(id)
     }
 
-    async fn arm(&self, export: &Arc<Export>, opened: &Opened) -> Result<Hosted, DeviceError> {
+    async fn arm(
+        &self,
+        export: &Arc<Export>,
+        opened: &Opened,
+        hosted: &mut Hosted,
+    ) -> Result<(), DeviceError> {
         let id = opened.id();
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
         let commands = Commands::new(self.features.ioctl_encoded());
-        let mut hosted = Hosted { export: Arc::clone(export), gone: Vec::new(), workers: Vec::new() };
         for queue_id in 0..opened.queues() {
             let queue = UblkQueue::new(
                 Arc::clone(export),
@@ -114,7 +128,7 @@ impl UblkDevices {
                 .map_err(|error| fail(std::io::Error::other(error)))?;
             hosted.gone.push(gone);
         }
-        Ok(hosted)
+        Ok(())
     }
 
     /// The worker with the fewest queues, one that has none of this device's queues yet where possible.
@@ -143,25 +157,58 @@ impl UblkDevices {
     /// Stops device `id`, waits until no worker refers to it, and deletes it.
     async fn remove(&self, id: DeviceId) -> Result<(), DeviceError> {
         self.end_waits(id).await;
-        let existed = control::bounded("STOP_DEV", Some(id), self.limit, move || control::stop(id)).await?;
-        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        if let Some(hosted) = hosted {
-            for worker in hosted.workers {
-                self.placed[worker].fetch_sub(1, Ordering::Relaxed);
-            }
-            let all_gone = try_join_all(hosted.gone);
-            if tokio::time::timeout(self.limit, all_gone).await.is_err() {
-                return Err(DeviceError::TimedOut {
-                    command: "letting go of the queues",
-                    path: id.path(),
-                    seconds: self.limit.as_secs(),
-                });
-            }
-        }
+        let existed = self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
+        self.let_go(id).await?;
         if !existed {
             return Ok(());
         }
-        control::bounded("DEL_DEV", Some(id), self.limit, move || control::delete(id)).await
+        self.steps.on("DEL_DEV", id, move || control::delete(id)).await?;
+        if !self.is_free(id).await {
+            tracing::warn!(
+                device_id = id.0,
+                "the device is removed; the kernel keeps its number until the last program that has it open closes it"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns when no worker refers to device `id`, which has been stopped.
+    async fn let_go(&self, id: DeviceId) -> Result<(), DeviceError> {
+        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let Some(mut hosted) = hosted else { return Ok(()) };
+        while let Some(mut gone) = hosted.gone.pop() {
+            if tokio::time::timeout(self.steps.limit(), &mut gone).await.is_err() {
+                hosted.gone.push(gone);
+                self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, hosted);
+                return Err(DeviceError::TimedOut {
+                    command: "letting go of the queues",
+                    path: id.path(),
+                    seconds: self.steps.limit().as_secs(),
+                });
+            }
+        }
+        for worker in hosted.workers {
+            self.placed[worker].fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether the number of a deleted device can be used again soon.
+    async fn is_free(&self, id: DeviceId) -> bool {
+        let deadline = tokio::time::Instant::now() + CLOSE_PATIENCE;
+        loop {
+            if self.steps.on("GET_DEV_INFO", id, move || Ok(!control::is_taken(id))).await.unwrap_or(false) {
+                return true;
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(RELEASE_POLL).await;
+        }
+    }
+
+    fn is_hosted(&self, id: DeviceId) -> bool {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }
 
     /// Removes what a failed attach left, and gives back its error.
@@ -193,7 +240,8 @@ impl Devices for UblkDevices {
                 owner_tag: self.owner_tag(&export),
                 sectors: export.sectors(),
             };
-            let opened = control::bounded("ADD_DEV", None, self.limit, move || control::add(new)).await?;
+            let opened =
+                self.steps.anywhere("ADD_DEV", move || control::add(new), control::take_back).await?;
             let id = opened.id();
             match self.serve(export, opened).await {
                 Ok(id) => Ok(id),
@@ -208,12 +256,11 @@ impl Devices for UblkDevices {
         async move {
             let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
             loop {
-                let info =
-                    control::bounded("GET_DEV_INFO", Some(id), self.limit, move || control::info(id)).await?;
+                let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
                 let Some(info) = info.filter(|info| info.owner_tag == owner_tag) else { return Ok(None) };
                 match info.state {
                     State::Quiesced => return Ok(Some(FoundDevice { id, quiesced: true })),
-                    State::Live if tokio::time::Instant::now() < deadline => {
+                    State::Live if !self.is_hosted(id) && tokio::time::Instant::now() < deadline => {
                         tokio::time::sleep(RELEASE_POLL).await;
                     }
                     State::Live | State::Failing => return Ok(Some(FoundDevice { id, quiesced: false })),
@@ -231,9 +278,8 @@ impl Devices for UblkDevices {
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         async move {
             let mut owned = Vec::new();
-            for id in control::bounded("listing", None, self.limit, control::list).await? {
-                let info =
-                    control::bounded("GET_DEV_INFO", Some(id), self.limit, move || control::info(id)).await?;
+            for id in self.steps.anywhere("listing", control::list, drop).await? {
+                let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
                 let Some(info) = info else { continue };
                 if info.owner_tag >> 32 == u64::from(self.cache_tag) {
                     // The lower half, where `owner_tag` put it.
@@ -248,12 +294,27 @@ impl Devices for UblkDevices {
         .boxed()
     }
 
+    fn user(&self, id: DeviceId) -> BoxFuture<'_, Option<String>> {
+        async move {
+            // Opening a device can wait for its requests, and those for anything. Who cannot be asked uses nothing.
+            let asked = tokio::task::spawn_blocking(move || in_use::user_of(id));
+            tokio::time::timeout(USER_PATIENCE, asked).await.ok()?.ok()?
+        }
+        .boxed()
+    }
+
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         async move {
-            let opened = control::bounded("START_USER_RECOVERY", Some(id), self.limit, move || {
-                control::start_recovery(id)
-            })
-            .await?;
+            if self.is_hosted(id)
+                && let Some(info) = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?
+                && info.state == State::Live
+            {
+                // Removing it failed before it was stopped.
+                export.volume().allow_waits();
+                return Ok(());
+            }
+            let opened =
+                self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id)).await?;
             // A device that waits is never deleted because serving it failed: its clients' data may hang on it.
             self.serve(export, opened).await.map(drop)
         }
@@ -270,8 +331,7 @@ impl Devices for UblkDevices {
             if !self.features.update_size() {
                 return Err(DeviceError::Unsupported { what: "resizing a live device", since: "6.16" });
             }
-            control::bounded("UPDATE_SIZE", Some(id), self.limit, move || control::resize(id, size_bytes))
-                .await
+            self.steps.on("UPDATE_SIZE", id, move || control::resize(id, size_bytes)).await
         }
         .boxed()
     }

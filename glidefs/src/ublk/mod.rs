@@ -9,7 +9,9 @@ mod control;
 mod devices;
 mod errno;
 mod features;
+mod in_use;
 mod queue;
+mod steps;
 
 pub use devices::UblkDevices;
 pub use features::Features;

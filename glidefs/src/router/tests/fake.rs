@@ -57,6 +57,8 @@ pub struct Kernel {
     pub meeting: AtomicUsize,
     /// Told when a call hangs.
     pub hangs: tokio::sync::Notify,
+    /// How devices are used.
+    pub users: Mutex<BTreeMap<u32, &'static str>>,
     /// Devices there may be.
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` tells anything.
@@ -182,6 +184,11 @@ impl Devices for Kernel {
         })
     }
 
+    fn user(&self, id: DeviceId) -> BoxFuture<'_, Option<String>> {
+        let user = self.users.lock().unwrap().get(&id.0).map(ToString::to_string);
+        Box::pin(std::future::ready(user))
+    }
+
     fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
             let export = self.devices().get(&id.0).map_or(ExportId(0), |device| device.export);
@@ -222,6 +229,8 @@ pub struct FakeVolumes {
     pub removed: Mutex<Vec<ExportId>>,
     /// Counterparts that were deleted.
     pub deleted: Mutex<Vec<ExportId>>,
+    /// Whether counterparts cannot be deleted.
+    pub keeps: Mutex<bool>,
     /// Whether there is a store.
     pub has_store: Mutex<bool>,
 }
@@ -260,12 +269,20 @@ impl Volumes for FakeVolumes {
     }
 
     fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
-        self.deleted.lock().unwrap().push(volume.id());
-        Box::pin(std::future::ready(Ok(())))
+        let kept = *self.keeps.lock().unwrap();
+        if !kept {
+            self.deleted.lock().unwrap().push(volume.id());
+        }
+        let failed = || VolumeError::NoSuchName { name: "a".parse().unwrap() };
+        Box::pin(std::future::ready(if kept { Err(failed()) } else { Ok(()) }))
     }
 
     fn remove(&self, id: ExportId) {
-        self.removed.lock().unwrap().push(id);
+        let mut removed = self.removed.lock().unwrap();
+        // Forgetting what is forgotten does nothing.
+        if !removed.contains(&id) {
+            removed.push(id);
+        }
     }
 }
 

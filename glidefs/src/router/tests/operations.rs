@@ -193,6 +193,51 @@ async fn a_failed_delete_is_finished_by_another_and_by_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_delete_that_failed_half_way_says_what_is_left_and_has_freed_the_cache() {
+    let host = Host::new();
+    let router = host.started().await;
+    let id = router.create(create("a", MIB)).await.unwrap().info.id;
+    *host.volumes.keeps.lock().unwrap() = true;
+    let error = router.delete("a").await.unwrap_err().to_string();
+    assert!(error.contains("left are its volume in the store and its catalog entry"), "{error}");
+    assert!(router.show("a").unwrap().state.reason().unwrap().contains("left are its volume"));
+    assert!(host.kernel.devices().is_empty());
+    assert_eq!(
+        *host.volumes.removed.lock().unwrap(),
+        [id],
+        "what fills the cache does not wait for the store"
+    );
+    *host.volumes.keeps.lock().unwrap() = false;
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(*host.volumes.deleted.lock().unwrap(), [id]);
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Absent);
+}
+
+#[tokio::test]
+async fn a_device_in_use_is_removed_by_force_only_and_the_refusal_changes_nothing() {
+    let host = Host::new();
+    let router = host.started().await;
+    for name in ["a", "b"] {
+        router.create(create(name, MIB)).await.unwrap();
+    }
+    host.kernel.users.lock().unwrap().extend([(0, "mounted on /mnt/a"), (1, "used as swap")]);
+    host.kernel.take_log();
+    for error in [router.detach("a").await.unwrap_err(), router.delete("a").await.unwrap_err()] {
+        assert!(matches!(&error, RouterError::InUse { .. }), "{error}");
+        assert!(error.to_string().contains("/dev/ublkb0 is mounted on /mnt/a"), "{error}");
+    }
+    assert_eq!(host.kernel.take_log(), [""; 0]);
+    assert_eq!(router.show("a").unwrap().state, State::Serving);
+    drop_last(router);
+    host.kernel.daemon_died();
+    let router = host.started().await;
+    assert_eq!(router.show("a").unwrap().state, State::Serving, "nor was it written down");
+    assert_eq!(router.force_detach("a").await.unwrap().state, State::Detached);
+    assert_eq!(router.force_delete("b").await.unwrap(), Deleted::Now);
+    assert!(host.kernel.devices().is_empty());
+}
+
+#[tokio::test]
 async fn a_number_taken_by_somebody_else_is_replaced_by_the_one_the_kernel_gave() {
     let host = Host::new();
     host.kernel.foreign.lock().unwrap().insert(0);

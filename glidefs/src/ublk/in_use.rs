@@ -1,0 +1,185 @@
+//! Who holds a block device for himself: mounts, swap, devices on top of it, and whoever has it open exclusively.
+//!
+//! Owns how the kernel is asked. Does not own what follows from the answer. Blocks; to be run off the workers. An answer that
+//! cannot be had counts as none: a device is not kept from its removal because /proc cannot be read.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::router::devices::DeviceId;
+
+/// Where the kernel says what.
+#[derive(Clone, Debug)]
+struct Places {
+    proc: PathBuf,
+    sys_block: PathBuf,
+    dev: PathBuf,
+}
+
+/// A device, or a partition of it.
+#[derive(Debug)]
+struct Part {
+    name: String,
+    /// `major:minor`.
+    number: String,
+    folder: PathBuf,
+}
+
+/// Who uses device `id` in a way that its removal would harm, as a sentence to be read after "the device is"; `None` when
+/// nobody does. Programs that merely have the device open do not count.
+pub fn user_of(id: DeviceId) -> Option<String> {
+    let places = Places { proc: "/proc".into(), sys_block: "/sys/block".into(), dev: "/dev".into() };
+    places.user_of(&format!("ublkb{}", id.0))
+}
+
+impl Places {
+    fn user_of(&self, device: &str) -> Option<String> {
+        let parts = self.parts(device);
+        let mounts = self.mounts(&parts);
+        if !mounts.is_empty() {
+            return Some(format!("mounted on {}", list(mounts)));
+        }
+        if self.is_swap(&parts) {
+            return Some("used as swap".into());
+        }
+        let holders: BTreeSet<_> =
+            parts.iter().flat_map(|part| names_in(&part.folder.join("holders"))).collect();
+        if !holders.is_empty() {
+            return Some(format!("part of {}", list(holders)));
+        }
+        self.is_claimed(device).then(|| "open exclusively".into())
+    }
+
+    fn parts(&self, device: &str) -> Vec<Part> {
+        let folder = self.sys_block.join(device);
+        let part = |folder: PathBuf| {
+            let name = folder.file_name()?.to_str()?.to_owned();
+            let number = fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned();
+            Some(Part { name, number, folder })
+        };
+        let partitions = names_in(&folder).into_iter().filter(|name| name.starts_with(device));
+        let mut parts: Vec<_> = partitions.filter_map(|name| part(folder.join(name))).collect();
+        parts.extend(part(folder));
+        parts
+    }
+
+    /// Where one of `parts` is mounted, in any mount namespace.
+    fn mounts(&self, parts: &[Part]) -> BTreeSet<String> {
+        let sources: HashSet<String> = parts.iter().map(|part| format!("/dev/{}", part.name)).collect();
+        let (mut mounts, mut seen) = (BTreeSet::new(), HashSet::new());
+        let processes =
+            names_in(&self.proc).into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        for process in processes {
+            let folder = self.proc.join(process);
+            if fs::read_link(folder.join("ns/mnt")).is_ok_and(|namespace| !seen.insert(namespace)) {
+                continue;
+            }
+            // One that has ended meanwhile has no mounts.
+            let Ok(table) = fs::read(folder.join("mountinfo")) else { continue };
+            let table = String::from_utf8_lossy(&table);
+            mounts.extend(table.lines().filter_map(|line| mounted(line, parts, &sources)));
+        }
+        mounts
+    }
+
+    fn is_swap(&self, parts: &[Part]) -> bool {
+        let Ok(table) = fs::read_to_string(self.proc.join("swaps")) else { return false };
+        let mut files = table.lines().filter_map(|line| line.split_whitespace().next());
+        files.any(|file| parts.iter().any(|part| file.strip_prefix("/dev/") == Some(part.name.as_str())))
+    }
+
+    /// Whether somebody has it open exclusively: file systems, swap, device mapper, md and LVM do.
+    fn is_claimed(&self, device: &str) -> bool {
+        let open = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_EXCL | libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(self.dev.join(device));
+        open.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    }
+}
+
+/// The mount point in a line of `mountinfo` that is about one of `parts`. A file system that spans devices has a number of its
+/// own, and is known by its source.
+fn mounted(line: &str, parts: &[Part], sources: &HashSet<String>) -> Option<String> {
+    let mut fields = line.split(' ');
+    let (number, point) = (fields.nth(2)?, fields.nth(1)?);
+    let source = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').nth(1));
+    let is_ours = parts.iter().any(|part| part.number == number)
+        || source.is_some_and(|source| sources.contains(source));
+    // The kernel writes blanks in names as octal numbers.
+    is_ours.then(|| point.replace("\\040", " "))
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+fn list(names: impl IntoIterator<Item = String>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Machine {
+        folder: tempfile::TempDir,
+        places: Places,
+    }
+
+    impl Machine {
+        /// A machine with devices ublkb3, of 259:3 with a partition of 259:4, and ublkb33, of 259:9.
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            let places = Places { proc: at("proc"), sys_block: at("sys"), dev: at("dev") };
+            let machine = Self { folder, places };
+            machine.write("sys/ublkb3/dev", "259:3\n");
+            machine.write("sys/ublkb3/ublkb3p1/dev", "259:4\n");
+            machine.write("sys/ublkb33/dev", "259:9\n");
+            machine.write("proc/swaps", "Filename Type Size Used Priority\n/dev/ublkb33 partition 1 0 -2\n");
+            machine.write("proc/1/mountinfo", "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n");
+            machine
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn user(&self) -> Option<String> {
+            self.places.user_of("ublkb3")
+        }
+    }
+
+    #[test]
+    fn a_device_that_nobody_holds_has_no_user_and_one_that_is_swap_has() {
+        let machine = Machine::new();
+        assert_eq!(machine.user(), None);
+        assert_eq!(machine.places.user_of("ublkb33").as_deref(), Some("used as swap"));
+        assert_eq!(machine.places.user_of("ublkb4"), None, "there is no such device");
+    }
+
+    #[test]
+    fn mounts_are_found_by_number_and_by_source_in_every_namespace() {
+        let machine = Machine::new();
+        machine.write("proc/1/mountinfo", "30 22 259:3 / /mnt/a\\040b rw - xfs /dev/root rw\n");
+        machine
+            .write("proc/20/mountinfo", "31 22 0:77 / /data rw shared:2 master:1 - btrfs /dev/ublkb3p1 rw\n");
+        machine.write("proc/21/mountinfo", "31 22 259:4 / /inner rw - ext4 /dev/x rw\n");
+        assert_eq!(machine.user().as_deref(), Some("mounted on /data and /inner and /mnt/a b"));
+        assert_eq!(machine.places.user_of("ublkb33").as_deref(), Some("used as swap"));
+    }
+
+    #[test]
+    fn devices_on_top_of_it_or_of_its_partitions_are_named() {
+        let machine = Machine::new();
+        machine.write("sys/ublkb3/ublkb3p1/holders/dm-0", "");
+        machine.write("sys/ublkb3/holders/md7", "");
+        assert_eq!(machine.user().as_deref(), Some("part of dm-0 and md7"));
+    }
+}

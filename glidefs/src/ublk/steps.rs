@@ -1,0 +1,210 @@
+//! Control commands as steps: each on a thread of its own, under a time limit, one at a time for a device number.
+//!
+//! Owns when a step may begin. Does not own what a step does (`control`). Invariants: a step whose caller has given up before
+//! the step began is never begun; while a step on a device number runs, however long, no other step on that number begins. So
+//! a step that timed out cannot meet another device of the same number later: that device could only be made after this one
+//! was deleted, which is a step too.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::router::devices::{DeviceError, DeviceId};
+
+/// Who may run a step on a device number.
+type Turn = tokio::sync::Mutex<()>;
+
+/// Runs steps.
+#[derive(Debug)]
+pub struct Steps {
+    limit: Duration,
+    turns: Mutex<HashMap<DeviceId, Weak<Turn>>>,
+}
+
+/// Says when dropped that nobody waits for a step any more.
+struct Caller(Arc<AtomicBool>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Steps {
+    /// Steps that are waited for at most `limit`.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, turns: Mutex::default() }
+    }
+
+    /// How long a step is waited for.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Runs `step` on device `id`.
+    pub async fn on<T: Send + 'static>(
+        &self,
+        command: &'static str,
+        id: DeviceId,
+        step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        let turn = self.turn(id);
+        self.bounded(command, id.path(), async move {
+            let turn = turn.lock_owned().await;
+            off_the_workers(
+                move || {
+                    let _turn = turn;
+                    step()
+                },
+                drop,
+            )
+            .await
+        })
+        .await
+    }
+
+    /// Runs `step`, which is about no device in particular. `undo` takes back what a step has done whose caller has given up.
+    pub async fn anywhere<T: Send + 'static>(
+        &self,
+        command: &'static str,
+        step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+        undo: impl FnOnce(T) + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        self.bounded(command, "a new device".into(), off_the_workers(step, undo)).await
+    }
+
+    async fn bounded<T>(
+        &self,
+        command: &'static str,
+        path: String,
+        step: impl Future<Output = io::Result<Result<T, DeviceError>>>,
+    ) -> Result<T, DeviceError> {
+        match tokio::time::timeout(self.limit, step).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(source)) => Err(DeviceError::Kernel { command, path, source }),
+            Err(_) => Err(DeviceError::TimedOut { command, path, seconds: self.limit.as_secs() }),
+        }
+    }
+
+    fn turn(&self, id: DeviceId) -> Arc<Turn> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get(&id).and_then(Weak::upgrade) {
+            return turn;
+        }
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::default();
+        turns.insert(id, Arc::downgrade(&turn));
+        turn
+    }
+}
+
+/// Runs `step` on a thread that may block, unless the caller has given up before.
+async fn off_the_workers<T: Send + 'static>(
+    step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> io::Result<Result<T, DeviceError>> {
+    let given_up = Arc::new(AtomicBool::new(false));
+    let caller = Caller(Arc::clone(&given_up));
+    let thread = tokio::task::spawn_blocking(move || {
+        if given_up.load(Ordering::Acquire) {
+            return None;
+        }
+        let result = step();
+        if given_up.load(Ordering::Acquire) {
+            if let Ok(done) = result {
+                undo(done);
+            }
+            return None;
+        }
+        Some(result)
+    });
+    let ended = thread.await.map_err(io::Error::other);
+    drop(caller);
+    ended?.ok_or_else(|| io::ErrorKind::Interrupted.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const DEVICE: DeviceId = DeviceId(7);
+
+    /// A runtime in which one step runs at a time.
+    fn one_thread() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
+    }
+
+    /// A step that ends when told, and the way to tell.
+    fn stuck() -> (impl FnOnce() -> Result<(), DeviceError> + Send + 'static, mpsc::Sender<()>) {
+        let (tell, told) = mpsc::channel();
+        let step = move || {
+            let _ = told.recv();
+            Ok(())
+        };
+        (step, tell)
+    }
+
+    fn say(sender: &mpsc::Sender<&'static str>, word: &'static str) -> Result<(), DeviceError> {
+        sender.send(word).map_err(|_| DeviceError::NoDriver)
+    }
+
+    #[test]
+    fn a_step_that_timed_out_before_it_began_is_never_begun() {
+        one_thread().block_on(async {
+            let steps = Steps::new(Duration::from_millis(20));
+            let (first, tell) = stuck();
+            assert!(matches!(
+                steps.anywhere("ADD_DEV", first, drop).await,
+                Err(DeviceError::TimedOut { .. })
+            ));
+            let (ran, is_run) = mpsc::channel();
+            let second = move || say(&ran, "ran");
+            assert!(matches!(steps.on("DEL_DEV", DEVICE, second).await, Err(DeviceError::TimedOut { .. })));
+            tell.send(()).unwrap();
+            let patient = Steps::new(Duration::from_mins(1));
+            patient.anywhere("listing", || Ok(()), drop).await.unwrap();
+            assert!(is_run.recv().is_err(), "the thread came to it, and let it be");
+        });
+    }
+
+    #[tokio::test]
+    async fn no_step_begins_on_a_device_on_which_one_that_timed_out_still_runs() {
+        let steps = Steps::new(Duration::from_millis(20));
+        let (first, tell) = stuck();
+        assert!(steps.on("STOP_DEV", DEVICE, first).await.is_err());
+        let (ran, is_run) = mpsc::channel();
+        let again = ran.clone();
+        assert!(steps.on("DEL_DEV", DEVICE, move || say(&again, "early")).await.is_err());
+        while steps.on("GET_DEV_INFO", DeviceId(8), || Ok(())).await.is_err() {}
+        tell.send(()).unwrap();
+        while steps
+            .on("DEL_DEV", DEVICE, {
+                let ran = ran.clone();
+                move || say(&ran, "late")
+            })
+            .await
+            .is_err()
+        {}
+        assert_eq!(is_run.try_recv(), Ok("late"));
+    }
+
+    #[tokio::test]
+    async fn what_a_step_made_for_nobody_is_taken_back() {
+        let steps = Steps::new(Duration::from_millis(20));
+        let (first, tell) = stuck();
+        let (undone, is_undone) = mpsc::channel();
+        let made = steps.anywhere(
+            "ADD_DEV",
+            move || first().map(|()| 9),
+            move |device: u32| undone.send(device).unwrap(),
+        );
+        assert!(made.await.is_err());
+        tell.send(()).unwrap();
+        let device = tokio::task::spawn_blocking(move || is_undone.recv()).await.unwrap();
+        assert_eq!(device, Ok(9));
+    }
+}
