@@ -118,6 +118,14 @@ pub enum DaemonError {
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     raise_descriptor_limit();
+    // Threads inherit it from the one that makes them, so that this covers all of them: each may be what the flushing of a
+    // device waits for.
+    if let Err(error) = worker::affinity::set_io_flusher() {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "running without PR_SET_IO_FLUSHER: needs CAP_SYS_RESOURCE"
+        );
+    }
     let features = Features::probe()?;
     let probe = choose_engine(config)?;
     let (catalog, cache) = open_cache(config, probe.chosen)?;

@@ -18,7 +18,7 @@ use super::pressure::{Marks, Pressure};
 use super::recovery;
 use super::segment::Segment;
 use super::shard::{Shard, Token};
-use super::slots::{Event, Slots, State};
+use super::slots::{Event, Slot, Slots, State};
 use super::stats::{CacheStats, ShardStats};
 use super::volume::Volume;
 use crate::store::WriterId;
@@ -366,6 +366,13 @@ impl Shared {
         for port in &self.ports {
             port.wake();
         }
+    }
+
+    /// Gives the file of `slot`, held by [`Slot::begin_sync`], back without having synced it. Who wanted to sync the file
+    /// meanwhile is told, as after a sync.
+    pub fn cancel_sync(&self, slot: &Slot) {
+        slot.cancel_sync();
+        self.sync_ended();
     }
 
     /// Tells everybody who waits for somebody's sync that one has ended.

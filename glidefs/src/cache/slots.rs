@@ -194,7 +194,8 @@ impl Slot {
         self.poisoned.store(false, Ordering::Release);
     }
 
-    /// Gives the file back without having synced it.
+    /// Gives the file back without having synced it; for [`Shared::cancel_sync`](super::handle::Shared::cancel_sync), which tells
+    /// those who wait.
     pub fn cancel_sync(&self) {
         self.sync_busy.store(false, Ordering::SeqCst);
     }

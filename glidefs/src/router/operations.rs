@@ -476,9 +476,12 @@ impl Router {
 
     /// Refuses to `action` an export whose device somebody uses, where users are to be spared.
     async fn spare(&self, held: &Held, users: Users, action: &'static str) -> Result<(), RouterError> {
-        if users == Users::Cut
-            || (held.entry().state() != State::Serving && !self.device_exists(held).await?)
-        {
+        if users == Users::Cut {
+            return Ok(());
+        }
+        let serves = held.entry().state() == State::Serving;
+        // What cannot be found cannot be removed either, which is told when the wish is written.
+        if !serves && !self.device_exists(held).await.unwrap_or(true) {
             return Ok(());
         }
         let device = held.record().device_id();

@@ -26,8 +26,8 @@ pub fn pin(cpu: Cpu) -> io::Result<()> {
 /// `PR_SET_IO_FLUSHER` of `linux/prctl.h` (Linux 5.6), which the libc crate does not name.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Tells the kernel that the calling thread serves block I/O, so that its own allocations never wait for writeback
-/// through the devices it serves. Needs `CAP_SYS_RESOURCE`.
+/// Tells the kernel that the calling thread, and every thread made by it from now on, serves block I/O: allocations of these
+/// threads never wait for writeback through the devices that they serve. Needs `CAP_SYS_RESOURCE`.
 pub fn set_io_flusher() -> io::Result<()> {
     // SAFETY: PR_SET_IO_FLUSHER takes integers only and touches no memory of ours.
     match unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } {

@@ -126,12 +126,6 @@ struct Loop {
 impl Loop {
     fn new(setup: Setup) -> Result<Self, (&'static str, io::Error)> {
         affinity::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
-        if let Err(error) = affinity::set_io_flusher() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "running without PR_SET_IO_FLUSHER: needs CAP_SYS_RESOURCE"
-            );
-        }
         // After pinning, so that the first touch places the arena on the local NUMA node.
         let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
             .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
@@ -280,14 +274,29 @@ impl Loop {
         let fetches: Vec<_> =
             (0..driver.depth()).map(|tag| (driver.fetch(tag, slot), TagId { slot, tag })).collect();
         let (gone_sender, gone) = oneshot::channel();
+        let depth = driver.depth();
         entry.insert(HostedQueue { driver, export, stats, tags_gone: 0, gone: Some(gone_sender) });
-        for (fetch, tag) in fetches {
-            self.command(fetch, tag)?;
-        }
-        self.ring.submit()?;
         self.stats.queues.add(1);
+        let mut armed = 0;
+        let outcome = fetches.into_iter().try_for_each(|(fetch, tag)| {
+            self.command(fetch, tag)?;
+            armed += 1;
+            Ok(())
+        });
+        if let Err(error) = outcome.and_then(|()| self.ring.submit()) {
+            // The kernel takes the armed tags back when the device is stopped; nothing is left of the others.
+            self.tags_gone(slot, depth - armed)?;
+            return Err(error);
+        }
         tracing::debug!(device_id, queue_id, "queue attached");
         Ok(gone)
+    }
+
+    /// Takes note that `count` tags of a queue will not complete again.
+    fn tags_gone(&mut self, slot: u32, count: u16) -> io::Result<()> {
+        let queue = &mut self.queues[slot as usize];
+        queue.tags_gone += count;
+        if queue.tags_gone == queue.driver.depth() { self.let_go(slot) } else { Ok(()) }
     }
 
     /// Queues a command that a driver made for one of its tags.
@@ -323,10 +332,7 @@ impl Loop {
                     }
                 }
             }
-            TagEvent::Gone => {
-                queue.tags_gone += 1;
-                if queue.tags_gone == queue.driver.depth() { self.let_go(slot) } else { Ok(()) }
-            }
+            TagEvent::Gone => self.tags_gone(slot, 1),
         }
     }
 

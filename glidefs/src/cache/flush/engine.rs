@@ -154,12 +154,7 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Semaphore) 
     let Some(tie) = volume.tie() else { return Carried::Removed };
     let mut pause = RETRY_PAUSE_MIN;
     loop {
-        let tried = {
-            // Never closed. Given back before a pause: a volume that fails does not keep others waiting.
-            let _permit = permits.acquire().await;
-            try_carry(shared, volume, tie).await
-        };
-        match tried {
+        match try_carry(shared, volume, tie, permits).await {
             Ok(compact) => {
                 tie.set_unreadable(false);
                 tie.advanced();
@@ -200,7 +195,15 @@ pub(super) enum Failure {
 }
 
 /// Carries the cut of `volume` to the store; returns whether its packs should be made fewer.
-async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<bool, Failure> {
+///
+/// A permit is held for the way to the store only. What comes before and after waits for the disk, for log space or for the
+/// catalog: a cut that waits there may wait for room that only another cut makes.
+async fn try_carry(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    tie: &Tie,
+    permits: &Semaphore,
+) -> Result<bool, Failure> {
     let seq = loop {
         if volume.is_removed() {
             return Err(Failure::Removed);
@@ -209,22 +212,29 @@ async fn try_carry(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Res
             CutState::Complete(seq) => break seq,
             CutState::None => {
                 // Asked for, and nothing to flush but perhaps a new size.
-                return resize(shared, volume, tie).await;
+                return resize(shared, volume, tie, permits).await;
             }
             CutState::Landing => tokio::time::sleep(LANDING_PAUSE).await,
         }
     };
     blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
+    // Never closed.
+    let permit = permits.acquire().await;
     let cut = blocking(shared, volume, move |shared, volume| Ok(Cut::new(shared, volume, seq))).await?;
-    let compact = !cut.is_empty() && commit(shared, volume, tie, cut).await?;
+    let compact = !cut.is_empty() && {
+        let (committed, compact) = commit(volume, tie, cut).await?;
+        drop(permit);
+        note(shared, volume, committed).await?;
+        compact
+    };
     while !volume.thaw_some(&shared.slots, THAW_EXTENTS) {
         tokio::task::yield_now().await;
     }
     Ok(compact)
 }
 
-/// Has the store take `cut`, and the book that it did; returns whether the packs should be made fewer.
-async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<bool, Failure> {
+/// Has the store take `cut`; returns what is to be written down, and whether the packs should be made fewer.
+async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<(Resume, bool), Failure> {
     let size_sectors = tie.size_sectors();
     let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
     let committed = committed.map_err(|error| failure(volume, &error))?;
@@ -233,16 +243,20 @@ async fn commit(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, cut: Cut)
     if !committed.compaction_due {
         merging::tell_if_stopped(volume, committed.crowd);
     }
-    // The store has it: what is tried again is only to say so.
+    Ok((committed.resume, committed.compaction_due))
+}
+
+/// Has the book say that the store has a cut. The store has it: what is tried again is only to say so.
+async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
     let mut pause = RETRY_PAUSE_MIN;
-    while write_down(shared, volume, committed.resume.clone()).await.is_err() {
+    while write_down(shared, volume, resume.clone()).await.is_err() {
         if volume.is_removed() {
             return Err(Failure::Removed);
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
-    Ok(committed.compaction_due)
+    Ok(())
 }
 
 /// Has the book say how far the store is.
@@ -291,12 +305,23 @@ fn failure(volume: &Volume, error: &VolumeError) -> Failure {
     failure
 }
 
-async fn resize(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie) -> Result<bool, Failure> {
+async fn resize(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    tie: &Tie,
+    permits: &Semaphore,
+) -> Result<bool, Failure> {
     if !tie.has_new_size() {
         return Ok(false);
     }
     let seq = volume.figures().flushed;
-    commit(shared, volume, tie, Cut::new(Arc::clone(shared), Arc::clone(volume), seq)).await
+    let cut = Cut::new(Arc::clone(shared), Arc::clone(volume), seq);
+    let (committed, compact) = {
+        let _permit = permits.acquire().await;
+        commit(volume, tie, cut).await?
+    };
+    note(shared, volume, committed).await?;
+    Ok(compact)
 }
 
 /// Runs `work`, which blocks, off the control threads.

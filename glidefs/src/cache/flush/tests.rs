@@ -99,6 +99,7 @@ struct Host {
 
 struct Daemon {
     driver: Driver,
+    link: Arc<Link>,
     stop: watch::Sender<bool>,
 }
 
@@ -188,11 +189,11 @@ impl Host {
         self.runtime.spawn(cache.flusher(Arc::clone(&link), self.triggers).run(stopped));
         cache.volume(EXPORT).tie_to(
             self.volumes.resume(&resume),
-            link,
+            Arc::clone(&link),
             self.size_sectors,
             resume.size_sectors,
         );
-        self.daemon = Some(Daemon { driver: Driver::new(cache), stop });
+        self.daemon = Some(Daemon { driver: Driver::new(cache), link, stop });
     }
 
     /// Ends the daemon as kill -9 does: what it was doing is not finished.
@@ -287,6 +288,32 @@ impl Model {
         for start in (0..SECTORS).step_by(256) {
             self.check(host, SectorRange::new(start, 256).unwrap());
         }
+    }
+}
+
+#[test]
+fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
+    let mut host = Host::new(memory(), 1, false);
+    let daemon = host.daemon.as_ref().unwrap();
+    let volumes: Vec<_> = (100..108).map(|id| daemon.driver.cache.volume(ExportId(id))).collect();
+    for volume in &volumes {
+        let name = format!("vm-{}", volume.id().0).parse().unwrap();
+        let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
+        volume.tie_to(remote, Arc::clone(&daemon.link), SECTORS, SECTORS);
+        // A write that has its number and no segment.
+        volume.next_seqs(1);
+        volume.cut_now();
+        volume.ask_flush();
+    }
+    // Time for each of them to be begun; without it this shows less, and passes.
+    std::thread::sleep(Duration::from_millis(300));
+    let driver = &mut host.daemon.as_mut().unwrap().driver;
+    let volume = driver.cache.volume(EXPORT);
+    driver.write(&volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
+    let flushed = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await });
+    flushed.expect("it waits for cuts that wait").unwrap();
+    for volume in &volumes {
+        assert_eq!(volume.cut_state(), crate::cache::volume::CutState::Landing);
     }
 }
 

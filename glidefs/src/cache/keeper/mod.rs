@@ -157,7 +157,7 @@ impl Keeper {
         }
         let mut progress = false;
         for number in barrier.slots {
-            progress |= release(shared.slots.get(number));
+            progress |= release(shared, shared.slots.get(number));
         }
         progress
     }
@@ -291,8 +291,7 @@ fn heal(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
             "made a segment stable after a failed sync"
         );
     }
-    slot.cancel_sync();
-    shared.sync_ended();
+    shared.cancel_sync(slot);
     healed
 }
 
@@ -321,13 +320,13 @@ pub(super) fn sync(shared: &Shared, slot: &Slot, number: u32) -> Option<bool> {
 }
 
 /// Frees a slot that nobody needs, unless a read or a sync of it is still under way.
-fn release(slot: &Slot) -> bool {
+fn release(shared: &Shared, slot: &Slot) -> bool {
     if slot.extents() != 0 || slot.is_pinned() || !slot.begin_sync() {
         return false;
     }
     slot.end_use();
     slot.on(Event::Release);
-    slot.cancel_sync();
+    shared.cancel_sync(slot);
     true
 }
 
@@ -362,7 +361,7 @@ impl Preparer {
         let number = having_files.chain(in_turn()).find(|number| slots.get(*number).begin_sync())?;
         self.next_slot = (number + 1) % limit;
         let prepared = self.prepare_slot(shared, shard, number);
-        slots.get(number).cancel_sync();
+        shared.cancel_sync(slots.get(number));
         if let Err(error) = &prepared
             && !self.failing
         {

@@ -1,6 +1,7 @@
 //! Cleaning, at moments that threads seldom meet.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::driver::Driver;
 use crate::cache::{Book, Cache, Directory, Known, Marks, MonotonicClock, OnFull, Options, Triggers};
@@ -78,4 +79,30 @@ async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterward
     shared.flushed();
     driver.keep();
     assert!(driver.cache.stats().evicted_bytes > 0, "nothing was cleaned: {:?}", driver.cache.stats());
+}
+
+#[test]
+fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_does_not_sync() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = open(&directory);
+    let (shared, mut keeper) = (Arc::clone(&cache.shared), cache.keeper());
+    let woken = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&woken);
+    let hook = move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    };
+    cache.on_progress(0, Arc::new(hook));
+    let port = &shared.ports[0];
+
+    port.block_on_sync();
+    assert!(keeper.prepare(), "the shard has its first segment");
+    assert_eq!(woken.load(Ordering::SeqCst), 1, "a segment was prepared");
+
+    let segment = port.take().unwrap();
+    let slot = shared.slots.get(segment.slot);
+    port.gave_back();
+    shared.close(segment);
+    port.block_on_sync();
+    assert!(super::release(&shared, slot));
+    assert_eq!(woken.load(Ordering::SeqCst), 2, "a segment was freed");
 }

@@ -248,9 +248,15 @@ pub(super) fn end_waits<T: Token>(shard: &mut Shard<T>) {
 }
 
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
-    while let Some(pending) = shard.log.backlog.pop_front() {
+    while !shard.log.backlog.is_empty()
+        && has_segment(shard)
+        && let Some(pending) = shard.log.backlog.pop_front()
+    {
+        let joined = shard.log.open.joined.len();
         if let Err(pending) = join(shard, pending) {
-            shard.log.backlog.push_front(pending);
+            // Behind those that were taken out of the open batch just now, where there are any.
+            let before = joined - shard.log.open.joined.len();
+            shard.log.backlog.insert(before, pending);
             break;
         }
     }
@@ -263,6 +269,13 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
         shard.shared.ports[shard.index].wake();
     }
     shard.log.released = false;
+}
+
+/// Whether there is a segment that takes a record, now or once the active one was left.
+fn has_segment<T: Token>(shard: &mut Shard<T>) -> bool {
+    let slots = &shard.shared.slots;
+    shard.log.active.as_ref().is_some_and(|active| !slots.get(active.slot).is_poisoned())
+        || fetch_standby(shard)
 }
 
 /// Makes the active segment one that takes the open batch; `false` when there is none yet.
@@ -287,7 +300,11 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
     if shard.log.open.batch.is_empty() {
         return true;
     }
-    if !shard.log.flights.may_start() || !make_room(shard) {
+    if !shard.log.flights.may_start() {
+        return false;
+    }
+    if !make_room(shard) {
+        take_apart(shard);
         return false;
     }
     let spare = shard.log.flights.spare_load();
@@ -297,6 +314,22 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
     }
     flight::start(shard, load);
     true
+}
+
+/// Puts the requests of the open batch, for which there is no segment, in front of those that wait for one. Their sequence
+/// numbers are given back: a cut would wait for these writes otherwise, and they for the room that the cut makes.
+fn take_apart<T: Token>(shard: &mut Shard<T>) {
+    let Load { batch, joined } = &mut shard.log.open;
+    let mut end = batch.entries().len();
+    while let Some(pending) = joined.pop() {
+        let first = end.saturating_sub(pending.entries);
+        if let Some(entry) = batch.entries().get(first) {
+            pending.volume.failed(entry.seq, pending.entries as u64);
+        }
+        end = first;
+        shard.log.backlog.push_front(pending);
+    }
+    batch.reset();
 }
 
 /// Indexes the requests of a record that was written, and lets them go unless they wait for a sync.

@@ -223,8 +223,7 @@ fn begin<T: Token>(shard: &mut Shard<T>, at: usize) {
     }
     let (Some(file), true) = (slot.file(), slot.segment_id() == target.segment_id) else {
         // The slot was given up since; the next turn finds nothing left to wait for.
-        slot.cancel_sync();
-        shared.sync_ended();
+        shared.cancel_sync(slot);
         shared.ports[*index].wake();
         return;
     };

@@ -7,6 +7,7 @@ use crate::cache::directory::Directory;
 use crate::cache::disk::MonotonicClock;
 use crate::cache::handle::{Cache, Known, OnFull, Options, Recovered};
 use crate::cache::keeper::Keeper;
+use crate::cache::volume::CutState;
 use crate::units::{ExportId, FRAME_BYTES};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -435,4 +436,42 @@ fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
     while rig.keeper.step() {}
     assert_eq!(rig.cache.stats().segments_sealed, 1);
     assert_eq!(rig.read(A, 0, 8).unwrap(), [1; FRAME_BYTES]);
+}
+
+#[test]
+fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = open(&directory, 8);
+    rig.write(A, 0, &[1; 4096], false);
+    rig.settle();
+    for (volume, at) in [(A, 8), (B, 0), (A, 16)] {
+        assert!(rig.write(volume, at, &[2; 4096], false));
+    }
+    let (a, b) = (rig.cache.volume(A), rig.cache.volume(B));
+    let shared = Arc::clone(&rig.cache.shared);
+    // The segment that they were to be appended to fails, and the keeper has no other.
+    let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take()).collect();
+    shared.slots.get(rig.shard.log.active.as_ref().unwrap().slot).poison();
+    a.cut_now();
+    assert_eq!(a.cut_state(), CutState::Landing);
+    rig.shard.turn();
+    assert!(matches!(a.cut_state(), CutState::Complete(_)), "{:?}", a.cut_state());
+    let numbers = a.figures().last_seq;
+    rig.shard.turn();
+    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while they wait");
+    assert_eq!(rig.shard.completed().len(), 0);
+
+    b.end_waits();
+    rig.shard.end_waits();
+    let ended: Vec<_> = rig.shard.completed().map(|(_, result)| result).collect();
+    assert_eq!(ended, [Err(IoError::Detached)], "the device behind it is being removed");
+
+    for segment in spare {
+        shared.ports[0].offer(segment);
+    }
+    let done = rig.settle();
+    assert_eq!(done.len(), 2);
+    assert!(done.iter().all(|(_, result)| result.is_ok()));
+    assert_eq!(rig.read(A, 0, 24), Ok([vec![1; 4096], vec![2; 8192]].concat()));
+    assert_eq!(rig.read(B, 0, 8), Ok(vec![0; 4096]));
 }
