@@ -266,6 +266,45 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     fail_if_any(&violations);
 }
 
+fn is_source(named: &str) -> bool {
+    Path::new(named).extension().is_some_and(|extension| extension == "rs")
+}
+
+/// Why what a row of `docs/faults.md` names between back-ticks does not exist; `None` if it does, or is no name.
+fn missing_evidence(named: &str, sources: &[Source], metrics: &str) -> Option<String> {
+    let words: Vec<&str> = named.split(' ').collect();
+    let exists = if let Some(script) = words[0].strip_prefix("scripts/") {
+        let path = repository().join("scripts").join(script);
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let has_case = |case: &str| text.contains(&format!("case_{}()", case.replace('-', "_")));
+        !text.is_empty() && (script != "faults" || words.get(1).is_none_or(|case| has_case(case)))
+    } else if is_source(named) {
+        sources.iter().any(|source| source.path == Path::new(named))
+    } else if named.starts_with("glidefs_") {
+        metrics.contains(&format!("`{named}`"))
+    } else if named.matches('_').count() >= 3
+        && named.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    {
+        let definition = format!("fn {named}(");
+        sources.iter().any(|source| source.text.contains(&definition))
+    } else {
+        return None;
+    };
+    (!exists).then(|| format!("docs/faults.md: there is no {named}"))
+}
+
+#[test]
+fn the_table_of_faults_names_tests_and_metrics_that_exist() {
+    let (document, sources, metrics) = (read("docs/faults.md"), sources(), read("docs/metrics.md"));
+    let named: Vec<&str> = document.split('`').skip(1).step_by(2).collect();
+    let tests = named.iter().filter(|name| is_source(name) || name.starts_with("scripts/"));
+    assert!(tests.count() > 10, "the test looks in the wrong place");
+    let violations = named.iter().filter_map(|name| missing_evidence(name, &sources, &metrics));
+    fail_if_any(&violations.collect::<Vec<_>>());
+    assert!(missing_evidence("no_test_has_this_name_here", &[], "").is_some());
+    assert!(missing_evidence("scripts/faults no-such-case", &[], "").is_some());
+}
+
 #[test]
 fn the_configuration_document_lists_every_key() {
     const BEGIN: &str =
