@@ -215,6 +215,7 @@ impl Run {
             981..986 => self.back_up(host),
             986..994 => self.restore(host),
             994..996 => self.clone_host(host),
+            996..998 => self.lose_host(host),
             _ => self.check(&name),
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rand::RngExt;
 
-use super::{READ_SECTORS, Run};
+use super::{HOSTS, LATE_PER_MILLE, READ_SECTORS, Run};
 use crate::cache::IoError;
 use crate::daemon::tests::host::{Copy, Host};
 use crate::daemon::tests::sim::faults::Crash;
@@ -135,6 +135,24 @@ impl Run {
         let twin = self.twin(name);
         twin.begins_with(content);
         (twin.host, twin.waits_for_store) = (host, waits_for_store);
+    }
+
+    /// A host is lost with all it had, and a new one stands in its place. Its exports are opened from the store.
+    pub(super) fn lose_host(&mut self, host: usize) {
+        self.go_down(host, Crash::PowerCut);
+        self.hosts[host] = Host::apart(&self.world);
+        self.hosts[host].objects().delay_some(LATE_PER_MILLE);
+        for twin in self.twins.values_mut() {
+            twin.lost.retain(|lost| *lost != host);
+        }
+        for name in self.names_on(host) {
+            let other = self.random.random_range(0..HOSTS);
+            if self.twins[&name].lost.contains(&other) {
+                self.forget_lost(&name, other);
+            }
+            self.open_from_store(&name, other);
+        }
+        self.count("hosts lost with all they had");
     }
 
     /// Two hosts have the same directory. Both write to an export of it and flush; one of them goes on.

@@ -18,7 +18,7 @@ const STEPS: u64 = 200;
 const THREADS: usize = 12;
 
 /// What has to happen in a run.
-const EVENTS: [&str; 36] = [
+const EVENTS: [&str; 37] = [
     "writes",
     "writes that failed",
     "FLUSHes",
@@ -48,6 +48,7 @@ const EVENTS: [&str; 36] = [
     "outages of the store",
     "starts without the store",
     "requests of the store that failed",
+    "hosts lost with all they had",
     "backups",
     "backups put back",
     "exports that went on from a backup",
