@@ -20,7 +20,7 @@ use glidefs::router::{
     FoundDevice, Router, RouterOptions, Source, Volumes,
 };
 use glidefs::store::gc::{GcError, GcOptions, GcReport};
-use glidefs::store::volume::{Resume, VolumeError};
+use glidefs::store::volume::{DeletedVolume, Resume, VolumeError};
 use glidefs::units::{ExportId, FRAME_BYTES};
 use support::{Group, Ratios};
 
@@ -109,6 +109,10 @@ impl Volumes for Data {
     }
 
     fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

@@ -323,7 +323,7 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
                 holder.commit(fill(round, &[(0, 8), (2000, 8)], tried), SIZE).await
             }
         });
-        let taker = daemons[usize::from(tried) % 2].open(&name("vm")).await.unwrap();
+        let taker = daemons[usize::from(tried) % 2].take_over(&name("vm")).await.unwrap();
         match commit.await.unwrap() {
             Ok(_) => {
                 won += 1;
@@ -380,7 +380,7 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     for _ in 0..4 {
         collect(&store, &SystemClock, &options).await.unwrap();
     }
-    let reopened = volumes.open(&name("fork")).await.unwrap();
+    let reopened = volumes.take_over(&name("fork")).await.unwrap();
     holds(&reopened, 100, 50, 1).await;
     holds(&reopened, 5004, 4, 9).await;
     let gone = volumes.view(&StatePoint { volume: volume.id(), snapshot: None }).await.unwrap_err();

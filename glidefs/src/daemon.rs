@@ -32,7 +32,8 @@ use crate::config::{Config, OnFull, OnStop, Unconfirmed};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
 use crate::store::volume::VolumesOptions;
 use crate::store::{
-    self, Backend, CleanCache, CleanError, CleanOptions, StoreError, StoreOptions, process_variables,
+    self, Backend, CleanCache, CleanError, CleanOptions, HostName, StoreError, StoreOptions, StoreUrl,
+    process_variables,
 };
 use crate::ublk::{Features, UblkDevices};
 use crate::units::REQUEST_BYTES_MAX;
@@ -168,7 +169,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
-        Arc::new(DaemonVolumes::new(cache.clone(), store)),
+        Arc::new(DaemonVolumes::new(cache.clone(), store.map(Arc::new))),
         options,
     );
     let result = runtime.block_on(serve(
@@ -206,14 +207,16 @@ fn connect_store(
     stopped: &watch::Receiver<bool>,
 ) -> Result<Option<StoreSide>, DaemonError> {
     let Some(url) = &config.store.url else { return Ok(None) };
-    let backend = Backend::connect(url, &process_variables(), true)?;
-    let options = StoreOptions { shutdown: Some(stopped.clone()), ..StoreOptions::default() };
+    let backend = connect(url, catalog.store_id().is_some())?;
+    let options =
+        StoreOptions { shutdown: Some(stopped.clone()), checked_first: true, ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let clean = open_clean(config, runtime)?;
     let options = VolumesOptions {
         clean: Some(clean),
         notes: catalog.notes(),
         recent_bytes_max: Some(RECENT_BYTES_MAX),
+        host: host_name(),
         ..VolumesOptions::new(cache.writer())
     };
     let volumes = store::volume::Volumes::new(store, options);
@@ -237,6 +240,25 @@ fn connect_store(
         }
     }
     Ok(Some(side))
+}
+
+/// The place of the store. One that is known to hold a store counts as away while it cannot be set up: its file system may not be
+/// mounted yet, or the files with its credentials may be broken. A place that nothing is in yet has to be right.
+fn connect(url: &StoreUrl, is_known: bool) -> Result<Backend, StoreError> {
+    let variables = process_variables();
+    match Backend::connect(url, &variables, !is_known) {
+        Err(error @ StoreError::Setup { .. }) if is_known => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the store cannot be set up; it is tried again");
+            Backend::later(url, &variables)
+        }
+        connected => connected,
+    }
+}
+
+/// The name that this host has for its kernel.
+fn host_name() -> HostName {
+    HostName::nearest(&std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
 }
 
 /// Opens the clean cache. A disk that gives it no room leaves it its memory.

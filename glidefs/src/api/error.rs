@@ -144,6 +144,10 @@ impl From<RouterError> for ApiError {
             RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
             RouterError::Lost { source: VolumeError::Diverged { .. }, .. }
             | RouterError::Flush { source: IoError::Diverged, .. } => (StatusCode::CONFLICT, "diverged"),
+            RouterError::Released { .. } | RouterError::NotReleased { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
+            }
+            RouterError::NameInUse { .. } => (StatusCode::CONFLICT, "conflict"),
             RouterError::Lost { .. } | RouterError::Flush { source: IoError::Fenced, .. } => {
                 (StatusCode::CONFLICT, "fenced")
             }
@@ -161,11 +165,13 @@ fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
     match error {
         VolumeError::TooLarge { .. } => (StatusCode::BAD_REQUEST, "bad_size"),
         VolumeError::NameTaken { .. } => (StatusCode::CONFLICT, "exists_in_store"),
+        VolumeError::Held(_) => (StatusCode::CONFLICT, "held"),
         VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
         VolumeError::Diverged { .. } => (StatusCode::CONFLICT, "diverged"),
         VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, "fenced"),
         VolumeError::NoSuchName { .. }
         | VolumeError::NoSuchVolume { .. }
+        | VolumeError::NotDeleted { .. }
         | VolumeError::NoSuchSnapshot { .. }
         | VolumeError::Gone { .. }
         | VolumeError::Deleted { .. } => (StatusCode::NOT_FOUND, "not_in_store"),

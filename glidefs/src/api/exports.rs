@@ -9,7 +9,7 @@ use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::wire::{
     AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
-    ForkRequest, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest,
+    ForkRequest, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest, UndeleteRequest,
 };
 use crate::observe::chain;
 use crate::router::{
@@ -57,7 +57,8 @@ pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Res
     Ok(Json(state.router.show(name.0.as_str())?.into()))
 }
 
-/// Remove an export: its block device and its data. Removing what does not exist is no error.
+/// Remove an export: its block device and its data. What is in the store can be had back for the grace period of garbage
+/// collection, a day. Removing what does not exist is no error.
 #[utoipa::path(
     delete, path = "/v1/exports/{name}", tag = "exports",
     params(
@@ -109,7 +110,8 @@ pub(super) async fn attach(
     Ok(Json(attached?.into()))
 }
 
-/// Remove an export's block device and keep its data. No error when it has none.
+/// Remove an export's block device, keep its data, and release it in the store, so that another host may open it. `unreleased` in
+/// the answer says why that could not be done. No error when it has none.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/detach", tag = "exports",
     params(
@@ -134,7 +136,8 @@ pub(super) async fn detach(
     Ok(Json(detached.into()))
 }
 
-/// Open an export from the store. The host that had it open loses it: its export stops. No error when it is open here.
+/// Open an export from the store. Where another host has not released it, this is refused, unless it is to be taken over: then
+/// that host's export stops. No error when it is open here.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/open", tag = "exports", params(("name" = String, Path, description = "Its name.")),
     request_body = OpenRequest,
@@ -142,6 +145,7 @@ pub(super) async fn detach(
         (status = 201, description = "It is open.", body = Export),
         (status = 200, description = "It was open here.", body = Export),
         (status = 404, description = "The store has none of that name.", body = ErrorBody),
+        (status = 409, description = "Another host has it; the message says which one, and since when it was not heard of.", body = ErrorBody),
         (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
 )]
@@ -154,7 +158,39 @@ pub(super) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let device = (request.queues, request.queue_depth);
-    create_from(&state, name.0, Source::Store, request.durability, request.on_unreachable, device).await
+    let source = if request.take_over { Source::TakeOver } else { Source::Store };
+    create_from(&state, name.0, source, request.durability, request.on_unreachable, device).await
+}
+
+/// Have an export back that was deleted, as it was when it was last flushed, with its snapshots. Possible until garbage collection
+/// has taken it. Of several of one name the one that was deleted last comes back.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/undelete", tag = "exports", params(("name" = String, Path, description = "The name it had.")),
+    request_body = UndeleteRequest,
+    responses(
+        (status = 201, description = "It is open here.", body = Export),
+        (status = 404, description = "Nothing of that name can be had back.", body = ErrorBody),
+        (status = 409, description = "The name is taken: choose another one.", body = ErrorBody),
+        (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn undelete(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<UndeleteRequest>,
+) -> Result<(StatusCode, Json<Export>), ApiError> {
+    let new = request.name.as_deref().map(ExportName::new).transpose()?;
+    let new = new.unwrap_or_else(|| name.0.clone());
+    let device = (request.queues, request.queue_depth);
+    create_from(
+        &state,
+        new,
+        Source::Deleted { of: name.0 },
+        request.durability,
+        request.on_unreachable,
+        device,
+    )
+    .await
 }
 
 /// Make an export with the content of this one: metadata only, whatever its size. Both go their own way from then on.

@@ -10,9 +10,13 @@ use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
 use super::timestamp::rfc3339;
-use super::wire::{Deleted, ErrorBody, GcAnswer, GcRequest, Snapshot, SnapshotRequest, StoredExport};
+use super::wire::{
+    Deleted, DeletedExport, ErrorBody, GcAnswer, GcRequest, Snapshot, SnapshotRequest, StoredExport,
+};
 use crate::router::ExportName;
 use crate::store::gc::GcOptions;
+use crate::store::volume::DeletedVolume;
+use crate::units::SECTOR_BYTES;
 
 /// Keep the state of an export under a name, with all that was acknowledged before.
 #[utoipa::path(
@@ -86,6 +90,27 @@ pub(super) async fn volumes(State(state): State<AppState>) -> Result<Json<Vec<St
     Ok(Json(names.into_iter().map(shown).collect()))
 }
 
+/// The volumes that were deleted from the store and can be had back.
+#[utoipa::path(
+    get, path = "/v1/store/deleted", tag = "store",
+    responses(
+        (status = 200, description = "Deleted volumes.", body = [DeletedExport]),
+        (status = "4XX", description = "There is no store.", body = ErrorBody),
+        (status = "5XX", description = "The store failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn deleted(State(state): State<AppState>) -> Result<Json<Vec<DeletedExport>>, ApiError> {
+    let grace_millis = u64::try_from(GcOptions::default().grace.as_millis()).unwrap_or(u64::MAX);
+    let shown = |volume: DeletedVolume| DeletedExport {
+        name: volume.name.to_string(),
+        volume: volume.volume.to_string(),
+        size_bytes: volume.size_sectors.saturating_mul(SECTOR_BYTES),
+        deleted: rfc3339(volume.deleted_unix_millis),
+        kept_until: rfc3339(volume.deleted_unix_millis.saturating_add(grace_millis)),
+    };
+    Ok(Json(state.router.deleted().await?.into_iter().map(shown).collect()))
+}
+
 /// Remove from the store what nothing uses any more.
 #[utoipa::path(
     post, path = "/v1/gc", tag = "store", request_body = GcRequest,
@@ -113,6 +138,7 @@ pub(super) async fn collect(
         packs_removed: report.packs_removed,
         bytes_removed: report.bytes_removed,
         objects_removed: report.objects_removed,
+        damaged: report.damaged.iter().map(ToString::to_string).collect(),
         would_remove: report.would_remove.iter().map(ToString::to_string).collect(),
     }))
 }

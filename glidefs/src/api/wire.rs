@@ -102,6 +102,28 @@ pub struct CreateRequest {
     pub queue_depth: Option<u64>,
 }
 
+/// Asks for an export that was deleted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UndeleteRequest {
+    /// Its new name; the one it had when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What an acknowledged FLUSH survives; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
+    /// What a READ does that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Queues of its device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Requests in flight a queue, at most; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
 /// Asks for an export whose content is in the store already.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -110,6 +132,9 @@ pub struct OpenRequest {
     /// and device stay as they are then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub discard_local: bool,
+    /// Whether it is taken over from a host that has not released it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub take_over: bool,
     /// What an acknowledged FLUSH survives; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
@@ -260,6 +285,9 @@ pub struct GcAnswer {
     pub bytes_removed: u64,
     /// Other objects that were removed, or would be.
     pub objects_removed: u64,
+    /// Keys of manifests and snapshots that cannot be read: what they may list is kept.
+    #[serde(default)]
+    pub damaged: Vec<String>,
     /// Keys of the objects that would be removed. Only of a dry run.
     pub would_remove: Vec<String>,
 }
@@ -271,6 +299,21 @@ pub struct StoredExport {
     pub name: String,
     /// Whether this daemon has it open.
     pub open_here: bool,
+}
+
+/// A volume that was deleted and can be had back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeletedExport {
+    /// The name it had.
+    pub name: String,
+    /// Its identity in the store, 32 hex digits.
+    pub volume: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// When it was deleted, RFC 3339 in UTC.
+    pub deleted: String,
+    /// Until when it can be had back for sure, RFC 3339 in UTC.
+    pub kept_until: String,
 }
 
 /// Asks for an export to grow.
@@ -309,6 +352,9 @@ pub struct Export {
     #[serde(default)]
     #[schema(value_type = String, example = "wait")]
     pub on_unreachable: OnUnreachable,
+    /// Why the store could not be told, when the export was detached, that another host may open it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreleased: Option<String>,
 }
 
 impl From<ExportInfo> for Export {
@@ -325,6 +371,7 @@ impl From<ExportInfo> for Export {
             created: rfc3339(info.created_unix_millis),
             durability: info.durability.into(),
             on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
+            unreleased: info.unreleased,
         }
     }
 }

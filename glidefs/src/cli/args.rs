@@ -93,7 +93,7 @@ pub(super) enum Command {
         written. An import that was cut off is finished by the same command with --resume; run again, it changes nothing. \
         Other formats are made raw with `qemu-img convert -O raw`.")]
     Import(Box<ImportArgs>),
-    /// Bring everything that any export has acknowledged to the store, and wait until it is there
+    /// Bring everything that any export has acknowledged to the store, and let other hosts open it
     #[command(after_help = "Example:\n  glidefs drain && poweroff      before a host is given up")]
     Drain {
         #[command(flatten)]
@@ -163,17 +163,40 @@ pub(super) enum ExportCommand {
     /// Open an export from the store, on this host
     #[command(after_help = "Examples:\n  \
         glidefs export open vm-1\n  \
-        glidefs export list --store      what there is to open\n\n\
-        The host that had it open loses it: its export stops, and what it had not flushed stays in its cache. Opening \
-        what is open here is no error.\n\n\
+        glidefs export open vm-1 --take-over     from a host that is lost\n  \
+        glidefs export list --store              what there is to open\n\n\
+        A host releases an export when it detaches it, or is drained. One that was not released is opened with --take-over only: \
+        the export stops on the host that had it, and what that host had not flushed stays in its cache. Opening what is open \
+        here is no error.\n\n\
         An export that stopped because another host has it, or because the store has another history, goes on with what the \
         store has when it is opened with --discard-local.")]
     Open {
         #[command(flatten)]
         names: Names,
+        /// Take it over from a host that has not released it
+        #[arg(long)]
+        take_over: bool,
         /// Give up what is only here of an export that another host has, or with two histories
         #[arg(long)]
         discard_local: bool,
+        #[command(flatten)]
+        device: Device,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Have an export back that was deleted, and open it on this host
+    #[command(after_help = "Examples:\n  \
+        glidefs export list --deleted            what can be had back, and until when\n  \
+        glidefs export undelete vm-1\n  \
+        glidefs export undelete vm-1 --as vm-1-old\n\n\
+        It comes back as it was when it was last flushed, with its snapshots. Of several of one name the one that was deleted \
+        last comes back. If the name is taken, --as gives another one.")]
+    Undelete {
+        #[command(flatten)]
+        name: Name,
+        /// Its new name
+        #[arg(long = "as", value_name = "NEW", value_parser = ExportName::new)]
+        new: Option<ExportName>,
         #[command(flatten)]
         device: Device,
         #[command(flatten)]
@@ -231,8 +254,11 @@ pub(super) enum ExportCommand {
     #[command(after_help = "Examples:\n  glidefs export list\n  glidefs export list --store --json")]
     List {
         /// List what the store holds, whoever has it open
-        #[arg(long)]
+        #[arg(long, conflicts_with = "deleted")]
         store: bool,
+        /// List what was deleted from the store and can be had back
+        #[arg(long)]
+        deleted: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -267,7 +293,7 @@ pub(super) enum ExportCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Remove an export's block device and keep its data
+    /// Remove an export's block device, keep its data, and let other hosts open it
     #[command(after_help = "Example:\n  glidefs export detach vm-1\n\n\
         A device that is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. \
         Requests that wait fail with an I/O error.")]
@@ -284,7 +310,7 @@ pub(super) enum ExportCommand {
     #[command(
         after_help = "Example:\n  glidefs export delete vm-1 --yes\n\nDeleting what does not exist is no error. An export whose \
         device is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. What failed \
-        half-way is finished by the same command."
+        half-way is finished by the same command. What is in the store can be had back for a day: `glidefs export undelete`."
     )]
     Delete {
         #[command(flatten)]

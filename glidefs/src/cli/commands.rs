@@ -12,8 +12,9 @@ use super::args::{Cli, ExportCommand, Output, SnapshotCommand};
 use super::client::{Client, ClientError};
 use super::{CliError, emit, print, transfer};
 use crate::api::wire::{
-    CreateRequest, Deleted, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest, OnUnreachable,
-    OpenRequest, ResizeRequest, RollbackRequest, Size, Snapshot, SnapshotRequest, Status, StoredExport,
+    CreateRequest, Deleted, DeletedExport, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest,
+    OnUnreachable, OpenRequest, ResizeRequest, RollbackRequest, Size, Snapshot, SnapshotRequest, Status,
+    StoredExport, UndeleteRequest,
 };
 use crate::config::keys::commented_config;
 use crate::config::{ByteSize, TimeSpan};
@@ -80,8 +81,9 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             let exports: Vec<Export> = for_each(names.names, create).await?;
             answer_each(output.json, &exports, print::export, print::exports)
         }
-        ExportCommand::Open { names, discard_local, device, output } => {
+        ExportCommand::Open { names, take_over, discard_local, device, output } => {
             let request = OpenRequest {
+                take_over,
                 discard_local,
                 durability: device.durability,
                 on_unreachable: device.on_unreachable.map(OnUnreachable),
@@ -94,6 +96,17 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             };
             let exports: Vec<Export> = for_each(names.names, open).await?;
             answer_each(output.json, &exports, print::export, print::exports)
+        }
+        ExportCommand::Undelete { name, new, device, output } => {
+            let request = UndeleteRequest {
+                name: new.map(|name| name.to_string()),
+                durability: device.durability,
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+            };
+            let export: Export = client.post(&path(&name.name, "/undelete"), &request).await?;
+            answer(output.json, &export, print::export)
         }
         ExportCommand::Fork { name, new, snapshot, local, device, output } => {
             let request = ForkRequest {
@@ -117,11 +130,15 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
             answer_each(output.json, &flushed, print::flushed, lines)
         }
         ExportCommand::Dump(args) => transfer::dump(client, *args).await,
-        ExportCommand::List { store: true, output } => {
+        ExportCommand::List { deleted: true, output, .. } => {
+            let deleted: Vec<DeletedExport> = client.get("/v1/store/deleted").await?;
+            answer(output.json, &deleted, |deleted| print::deleted_exports(deleted))
+        }
+        ExportCommand::List { store: true, output, .. } => {
             let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
             answer(output.json, &stored, |stored| print::stored(stored))
         }
-        ExportCommand::List { store: false, output } => {
+        ExportCommand::List { output, .. } => {
             let exports: Vec<Export> = client.get("/v1/exports").await?;
             answer(output.json, &exports, |exports| print::exports(exports))
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
-    Deleted, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status, StoredExport,
+    Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status,
+    StoredExport,
 };
 
 /// A number of bytes, to three digits or so.
@@ -64,6 +65,9 @@ pub(super) fn export(export: &Export) -> String {
     if let Some(reason) = &export.reason {
         table.add_row(["reason", reason]);
     }
+    if let Some(unreleased) = &export.unreleased {
+        table.add_row(["not released", &format!("{unreleased}; another host needs --take-over to open it")]);
+    }
     table.add_row(["queues", &format!("{} of depth {}", export.queues, export.queue_depth)]);
     table.add_row(["id", &export.id.to_string()]);
     table.add_row(["created", &export.created]);
@@ -96,7 +100,10 @@ pub(super) fn flushed(flushed: &Flushed) -> String {
 
 /// What became of flushing everything.
 pub(super) fn drained(drained: &Drained) -> String {
-    let mut lines = vec![format!("everything of {} exports is in the store", drained.flushed)];
+    let mut lines = vec![format!(
+        "everything of {} exports is in the store, and other hosts may open them",
+        drained.flushed
+    )];
     lines.extend(drained.failed.iter().cloned());
     lines.join("\n")
 }
@@ -128,6 +135,10 @@ pub(super) fn gc(gc: &GcAnswer) -> String {
         bytes(gc.bytes_removed),
         gc.objects_removed,
     );
+    for key in &gc.damaged {
+        text.push_str("\ncannot be read, so what it may list is kept: ");
+        text.push_str(key);
+    }
     for key in &gc.would_remove {
         text.push_str("\n  ");
         text.push_str(key);
@@ -143,6 +154,24 @@ pub(super) fn stored(stored: &[StoredExport]) -> String {
     let mut table = table(&["NAME", "OPEN HERE"], &[]);
     for export in stored {
         table.add_row([export.name.as_str(), if export.open_here { "yes" } else { "no" }]);
+    }
+    table.trim_fmt()
+}
+
+/// What can be had back, a line each.
+pub(super) fn deleted_exports(deleted: &[DeletedExport]) -> String {
+    if deleted.is_empty() {
+        return "nothing that was deleted can be had back".into();
+    }
+    let mut table = table(&["NAME", "SIZE", "DELETED", "KEPT UNTIL"], &[1]);
+    for export in deleted {
+        let minutes = |time: &str| time.split('.').next().unwrap_or_default().replace('T', " ");
+        table.add_row([
+            export.name.clone(),
+            bytes(export.size_bytes),
+            minutes(&export.deleted),
+            minutes(&export.kept_until),
+        ]);
     }
     table.trim_fmt()
 }

@@ -68,6 +68,7 @@ pub async fn collect(
                 packs_removed = report.packs_removed,
                 bytes_removed = report.bytes_removed,
                 packs_waiting = report.packs_waiting,
+                damaged = ?report.damaged,
                 "the store was collected"
             ),
             Err(error) => {

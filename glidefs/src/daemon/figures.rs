@@ -201,6 +201,7 @@ fn store_samples(store: &Store, out: &mut Samples) {
     out.value(Metric::StoreHedgesWon, &[], stats.hedges_won.get());
     out.value(Metric::StoreReads, &[], reads.count);
     out.value(Metric::StoreOldestRead, &[], nanos(reads.oldest));
+    out.value(Metric::StoreGcDamaged, &[], stats.gc_damaged.load(Ordering::Relaxed));
     out.value(Metric::StoreRefused, &[], stats.refused.get());
 }
 

@@ -15,14 +15,14 @@ use uuid::Uuid;
 use crate::cache::{Cache, Link, Volume};
 use crate::router::{Book, Catalog, ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
-use crate::store::volume::{Resume, StatePoint, VolumeError, check_size};
+use crate::store::volume::{DeletedVolume, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache and the store.
 pub struct DaemonVolumes {
     cache: Cache,
-    store: Option<StoreSide>,
+    store: Option<Arc<StoreSide>>,
 }
 
 /// The store's side.
@@ -97,6 +97,8 @@ impl StoreSide {
             }
             Source::Store => self.volumes.open(&name).await?,
             Source::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
+            Source::TakeOver => self.volumes.take_over(&name).await?,
+            Source::Deleted { of } => self.volumes.undelete(&store_name(&of)?, &name).await?,
             Source::Fork { of, snapshot } => {
                 let of = store_name(&of)?;
                 let found = self.volumes.find(&of).await?;
@@ -115,7 +117,7 @@ fn store_name(name: &ExportName) -> Result<StoreName, NameError> {
 
 impl DaemonVolumes {
     /// The volumes of `cache`, tied to those of `store`, where there is one.
-    pub fn new(cache: Cache, store: Option<StoreSide>) -> Self {
+    pub fn new(cache: Cache, store: Option<Arc<StoreSide>>) -> Self {
         Self { cache, store }
     }
 }
@@ -190,6 +192,15 @@ impl Volumes for DaemonVolumes {
             let Some(side) = &self.store else { return Ok(None) };
             side.check().await?;
             Ok(Some(side.volumes.names().await?.iter().map(ToString::to_string).collect()))
+        }
+        .boxed()
+    }
+
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
+        async move {
+            let Some(side) = &self.store else { return Ok(None) };
+            side.check().await?;
+            side.volumes.deleted(None).await.map(Some)
         }
         .boxed()
     }

@@ -29,6 +29,8 @@ pub(super) struct Entry {
 struct Status {
     state: State,
     record: Record,
+    /// Why the store could not be told that this host gives the export up.
+    unreleased: Option<String>,
     /// Whether the export has left the router; who waited for it looks its name up again.
     gone: bool,
 }
@@ -50,7 +52,7 @@ impl Entry {
             name,
             export: Arc::new(export),
             operation: Arc::default(),
-            status: Mutex::new(Status { state, record, gone: false }),
+            status: Mutex::new(Status { state, record, unreleased: None, gone: false }),
         })
     }
 
@@ -90,6 +92,7 @@ impl Entry {
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
             on_unreachable: record.on_unreachable(),
+            unreleased: status.unreleased.clone(),
         }
     }
 
@@ -190,6 +193,11 @@ impl Held {
     /// Whether the export left the router while this was waited for.
     pub fn is_gone(&self) -> bool {
         self.entry.status().gone
+    }
+
+    /// Notes why the store could not be told that this host gives the export up, if it could not.
+    pub fn set_unreleased(&self, reason: Option<String>) {
+        self.entry.status().unreleased = reason;
     }
 
     /// Says that the export has left the router.

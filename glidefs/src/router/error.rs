@@ -165,6 +165,33 @@ pub enum RouterError {
         /// The export.
         name: String,
     },
+    /// Another host may have opened the export, and the store cannot say.
+    #[error(
+        "export {name} was released when it was detached, so another host may have opened it: attach it when the store can be \
+         reached"
+    )]
+    Released {
+        /// The export.
+        name: String,
+        /// What the store said, if it answered.
+        #[source]
+        source: Option<VolumeError>,
+    },
+    /// The store has all of the export and was not told that another host may open it.
+    #[error("export {name} is in the store, and could not be released: another host has to take it over")]
+    NotReleased {
+        /// The export.
+        name: String,
+        /// What went wrong.
+        #[source]
+        source: VolumeError,
+    },
+    /// A volume cannot come back under the name of an export.
+    #[error("there is an export {name}: have the volume back under another name (--as NEW)")]
+    NameInUse {
+        /// The name.
+        name: String,
+    },
     /// There is only one history of the export, and this host has it.
     #[error(
         "export {name} is this host's, with one history: --discard-local and --local are for exports that another host has \

@@ -88,7 +88,8 @@ impl Router {
         report.ok_or(RouterError::NoStore)
     }
 
-    /// Has everything flushed that was acknowledged before: how many exports, and those that could not be.
+    /// Has everything flushed that was acknowledged before, and gives it up in the store: how many exports, and those of which
+    /// that could not be done.
     pub async fn drain(&self) -> (usize, Vec<RouterError>) {
         let flushes = self.entries().into_iter().map(|entry| async move {
             let name = entry.name().as_str();
@@ -97,7 +98,8 @@ impl Router {
                 Err(
                     RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
                 ) => None,
-                flushed => Some(flushed),
+                Ok(_) => Some(self.release_drained(&entry).await),
+                Err(error) => Some(Err(error)),
             }
         });
         let ended: Vec<_> = stream::iter(flushes)

@@ -46,7 +46,7 @@ impl Router {
             self.detach_held(&held, Users::Spare).await?;
         }
         let begin = async {
-            let begun = self.volumes.begin(name.clone(), Source::Store).await;
+            let begun = self.volumes.begin(name.clone(), Source::TakeOver).await;
             begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
         };
         let resume = self.unless_stopping(begin).await?.ok_or(RouterError::NoStore)?;
@@ -56,6 +56,7 @@ impl Router {
             .replace(held, resume, |record| {
                 record.size_bytes = size.bytes();
                 record.rolls_back_to = None;
+                record.may_be_released = false;
             })
             .await?;
         tracing::warn!(

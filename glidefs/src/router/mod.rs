@@ -21,6 +21,7 @@
 //! | `lost` | the ways out for an export that another host has, or with two histories |
 //! | `recovery` | what happens at start |
 //! | `confirm` | asking the store whose exports are, before and while they are served |
+//! | `release` | giving exports up in the store, and taking them back |
 //! | `devices`, `volumes` | the traits through which the router reaches devices and data |
 
 mod book;
@@ -37,6 +38,7 @@ mod numbers;
 mod operations;
 mod record;
 mod recovery;
+mod release;
 mod rollback;
 mod size;
 mod state;
@@ -124,6 +126,8 @@ pub struct ExportInfo {
     pub durability: Durability,
     /// What a READ does while the store is away.
     pub on_unreachable: OnUnreachable,
+    /// Why the store could not be told that this host gives the export up, after it was detached.
+    pub unreleased: Option<String>,
 }
 
 /// All exports of the daemon.

@@ -89,6 +89,7 @@ pub(super) fn new_record(
             request.on_unreachable.unwrap_or(options.on_unreachable_default),
         ),
         rolls_back_to: None,
+        may_be_released: false,
     }
 }
 
@@ -142,6 +143,9 @@ impl Router {
                 if !said && needs_answer && !router.options.serve_unconfirmed {
                     return Err(RouterError::Unconfirmed { name: held.entry().name().to_string() });
                 }
+                if said {
+                    router.take_back(&held).await?;
+                }
             }
             router.attach_held(&held).await?;
             Ok(held.entry().info())
@@ -149,7 +153,8 @@ impl Router {
         .await
     }
 
-    /// Removes the device of an export and keeps its data. Succeeds when it has none; refused while the device is in use.
+    /// Removes the device of an export, keeps its data, and releases it in the store, if the store can be asked. Succeeds when it
+    /// has none; refused while the device is in use.
     pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.detach_from(name, Users::Spare).await
     }
@@ -162,6 +167,7 @@ impl Router {
     async fn detach_from(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.detach_held(&held, users).await?;
+            router.release(&held).await;
             Ok(held.entry().info())
         })
         .await
@@ -243,7 +249,10 @@ impl Router {
             }
             let record = held.record();
             compare(&record, &request)?;
-            if request.source == Source::Store {
+            if matches!(request.source, Source::Deleted { .. }) {
+                return Err(RouterError::NameInUse { name: record.name });
+            }
+            if request.source.is_there() {
                 if held.entry().export().volume().remote().is_none() {
                     return Err(RouterError::NotInStore { name: record.name });
                 }
@@ -281,7 +290,11 @@ impl Router {
             (_, Some(counterpart)) => ExportSize::new(counterpart.size_sectors.saturating_mul(SECTOR_BYTES))?,
             (_, None) => return Err(RouterError::NoStore),
         };
-        Ok(Beginning { size, counterpart, is_new: request.source != Source::Store })
+        Ok(Beginning {
+            size,
+            counterpart,
+            is_new: !request.source.is_there() && !matches!(request.source, Source::Deleted { .. }),
+        })
     }
 
     /// Catalog entry and device of a new export; nothing is left of it where it certainly got no device.
@@ -596,7 +609,7 @@ fn check_bound(bound: Bound) -> Result<(), RouterError> {
 fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
     let size = match request.source {
         Source::Blank(size) => Some(size.bytes()),
-        Source::Store | Source::Fork { .. } | Source::Local { .. } => None,
+        _ => None,
     };
     let pairs = [
         ("size", record.size_bytes, size),

@@ -80,6 +80,9 @@ pub(super) struct Record {
     /// The snapshot that the export goes back to before it may have a device again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolls_back_to: Option<String>,
+    /// Whether the export may be released in the store, so that another host may have opened it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_be_released: bool,
 }
 
 /// How much an export may have that is not in the store.
@@ -230,6 +233,7 @@ pub(super) mod tests {
             bound: None,
             reads_fail_after_millis: None,
             rolls_back_to: None,
+            may_be_released: false,
             created_unix_millis: 1_700_000_000_000,
         }
     }

@@ -8,7 +8,7 @@ use super::name::ExportName;
 use super::size::ExportSize;
 use crate::cache::Volume;
 use crate::store::gc::{GcError, GcOptions, GcReport};
-use crate::store::volume::{Resume, VolumeError};
+use crate::store::volume::{DeletedVolume, Resume, VolumeError};
 use crate::units::ExportId;
 
 /// Where the content of a new export comes from.
@@ -16,8 +16,15 @@ use crate::units::ExportId;
 pub enum Source {
     /// It is all zero, and has this size.
     Blank(ExportSize),
-    /// The volume of its name in the store, which is taken over from whoever wrote it before.
+    /// The volume of its name in the store, which no other host has.
     Store,
+    /// The volume of its name in the store, which is taken over from whoever wrote it before.
+    TakeOver,
+    /// A volume that was deleted from the store, which had this name.
+    Deleted {
+        /// The volume's name.
+        of: ExportName,
+    },
     /// The state of another volume in the store, which is left alone.
     Fork {
         /// The volume's name.
@@ -30,6 +37,13 @@ pub enum Source {
         /// The export's name.
         of: ExportName,
     },
+}
+
+impl Source {
+    /// Whether the content is that of the volume of the export's name, and stays when the export cannot be made.
+    pub fn is_there(&self) -> bool {
+        matches!(self, Self::Store | Self::TakeOver)
+    }
 }
 
 /// Gives and forgets the data of exports.
@@ -58,6 +72,9 @@ pub trait Volumes: Send + Sync + 'static {
 
     /// Names of all volumes in the store; `None` where there is no store.
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
+
+    /// The volumes that were deleted and can be had back; `None` where there is no store.
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>>;
 
     /// Removes from the store what nothing uses any more; `None` where there is no store.
     fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>>;

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -19,6 +19,7 @@ use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use super::aws;
 use super::classify::Connector;
 use super::error::{Source, StoreError};
+use super::later::Later;
 use super::url::{Bucket, StoreUrl};
 
 /// A place that can hold a store.
@@ -35,31 +36,45 @@ pub struct Backend {
     pub(super) directory: Option<Directory>,
 }
 
-/// A directory as it was when the daemon started.
+/// A directory as it was when the store was found in it.
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// The number of its device is not kept: many file systems get another one with each mount.
-    inode: u64,
+    /// The number of its device is not kept: many file systems get another one with each mount. `None`: the store was not found
+    /// yet.
+    inode: Arc<Mutex<Option<u64>>>,
 }
 
 impl Directory {
-    fn of(path: &FsPath) -> io::Result<Self> {
-        let found = fs::metadata(path)?;
-        if !found.is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-        Ok(Self { path: path.into(), inode: found.ino() })
+    fn new(path: &FsPath, inode: Option<u64>) -> Self {
+        Self { path: path.into(), inode: Arc::new(Mutex::new(inode)) }
     }
 
-    /// An error when another directory is in its place, or none: its file system was unmounted, or mounted over.
-    pub fn check(&self) -> io::Result<()> {
-        let found = Self::of(&self.path)?;
-        if found.inode == self.inode {
+    fn found(path: &FsPath) -> io::Result<u64> {
+        let found = fs::metadata(path)?;
+        if found.is_dir() { Ok(found.ino()) } else { Err(io::ErrorKind::NotADirectory.into()) }
+    }
+
+    fn inode(&self) -> MutexGuard<'_, Option<u64>> {
+        self.inode.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the directory has to be the one that is there now: the store is in it.
+    pub fn keep(&self) -> io::Result<()> {
+        let found = Self::found(&self.path)?;
+        *self.inode() = Some(found);
+        Ok(())
+    }
+
+    /// An error when another directory is in its place, or none: its file system was unmounted, or mounted over. `any`: whichever
+    /// directory it is, the store is being looked for.
+    pub fn check(&self, any: bool) -> io::Result<()> {
+        let found = Self::found(&self.path)?;
+        if any || self.inode().is_none_or(|inode| inode == found) {
             return Ok(());
         }
         Err(io::Error::other(format!(
-            "{} is not the directory it was when the daemon started: mount its file system again, or restart the daemon",
+            "{} is not the directory in which the store was found: mount its file system again, or restart the daemon",
             self.path.display()
         )))
     }
@@ -87,7 +102,8 @@ impl Backend {
                 if make_directory {
                     fs::create_dir_all(path).map_err(|error| directory_error(&location, error))?;
                 }
-                found = Some(Directory::of(path).map_err(|error| directory_error(&location, error))?);
+                let inode = Directory::found(path).map_err(|error| directory_error(&location, error))?;
+                found = Some(Directory::new(path, Some(inode)));
                 let directory = LocalFileSystem::new_with_prefix(path);
                 let directory = directory
                     .map_err(|error| setup(&location, "it is not a directory", Some(Box::new(error))))?;
@@ -102,6 +118,22 @@ impl Backend {
             .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
         let lists_in_order = !matches!(url, StoreUrl::File(_));
         Ok(Self { objects, prefix, lists_in_order, location, directory: found })
+    }
+
+    /// As [`Self::connect`], of a place that cannot be set up now: every request tries to, and fails until one can. A directory
+    /// is not made.
+    pub fn later(url: &StoreUrl, variables: &Variables) -> Result<Self, StoreError> {
+        let location = url.to_string();
+        let (prefix, directory) = match url {
+            StoreUrl::Memory => ("", None),
+            StoreUrl::File(path) => ("", Some(Directory::new(path, None))),
+            StoreUrl::S3(bucket) | StoreUrl::Gcs(bucket) | StoreUrl::Azure(bucket) => (&*bucket.prefix, None),
+        };
+        let prefix = Path::parse(prefix)
+            .map_err(|error| setup(&location, "its prefix is no path", Some(Box::new(error))))?;
+        let lists_in_order = !matches!(url, StoreUrl::File(_));
+        let objects = Arc::new(Later::new(url, variables));
+        Ok(Self { objects, prefix, lists_in_order, location, directory })
     }
 
     /// `objects` as they are, for tests. `lists_in_order`: whether their listings ascend by key.

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::sync::watch;
 
-use super::backend::Backend;
+use super::backend::{Backend, Directory};
 use super::classify::{Verdict, classify};
 use super::error::StoreError;
 use super::format::FormatError;
@@ -26,7 +27,7 @@ use super::hedge::{self, Hedge};
 use super::ids::{Entropy, SystemEntropy, VolumeId};
 use super::key::{Folder, Key};
 use super::outage::{Outage, ReadsWaiting};
-use super::retry::{Failure, RetryPolicy, Tries, stopped, within};
+use super::retry::{Failure, Passage, RetryPolicy, Tries, stopped, within};
 use super::stats::{Operation, StoreStats};
 use super::turns::Turns;
 
@@ -55,6 +56,8 @@ pub struct StoreOptions {
     pub stats: Arc<StoreStats>,
     /// Ends all requests when it becomes true. `None`: nothing does.
     pub shutdown: Option<watch::Receiver<bool>>,
+    /// Whether the place counts as away until [`Store::check`] has found that it is the store.
+    pub checked_first: bool,
 }
 
 impl Default for StoreOptions {
@@ -64,6 +67,7 @@ impl Default for StoreOptions {
             entropy: Arc::new(SystemEntropy),
             stats: Arc::default(),
             shutdown: None,
+            checked_first: false,
         }
     }
 }
@@ -113,13 +117,16 @@ struct Inner {
     turns: Arc<Turns>,
     hedge: Hedge,
     outage: Arc<Outage>,
+    /// Whether the place is known to be the store.
+    is_open: AtomicBool,
 }
 
 impl Store {
     /// A connection to `backend`, whatever it holds: see [`Self::open`] for one that makes sure, or call [`Self::check`].
     pub fn over(backend: Backend, options: StoreOptions) -> Self {
         let (turns, hedge, outage) = (Turns::new(READS_AT_ONCE_MAX), Hedge::default(), Arc::default());
-        Self { inner: Arc::new(Inner { backend, options, turns, hedge, outage }), reader: None }
+        let is_open = AtomicBool::new(!options.checked_first);
+        Self { inner: Arc::new(Inner { backend, options, turns, hedge, outage, is_open }), reader: None }
     }
 
     /// The same store for those who read `volume`: GETs take turns with those of other volumes, one that is late is asked a second
@@ -142,6 +149,16 @@ impl Store {
     /// Returns when the daemon stops.
     pub(super) async fn stopped(&self) {
         stopped(self.inner.options.shutdown.as_ref()).await;
+    }
+
+    /// Lets requests through: the place is the store.
+    pub(super) fn open_up(&self) {
+        self.inner.is_open.store(true, Ordering::Release);
+    }
+
+    /// Where the store is, if that is in a file system.
+    pub(super) fn directory(&self) -> Option<&Directory> {
+        self.inner.backend.directory.as_ref()
     }
 
     /// Where it is, for messages.
@@ -422,13 +439,19 @@ impl Store {
     }
 
     fn tries<'a>(&'a self, operation: Operation, key: &'a str, payload_bytes: u64) -> Tries<'a> {
-        let StoreOptions { retry, entropy, stats, shutdown } = &self.inner.options;
+        let StoreOptions { retry, entropy, stats, shutdown, .. } = &self.inner.options;
         let (mut policy, shutdown) = (*retry, shutdown.as_ref());
         let directory = self.inner.backend.directory.as_ref();
         let reader = self.reader.map(|volume| (&self.inner.turns, volume));
         if reader.is_some() {
             policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
         }
+        let is_open = self.inner.is_open.load(Ordering::Acquire);
+        let passage = match (is_open, key == self.path(&Key::Marker).1) {
+            (true, _) => Passage::Open,
+            (false, true) => Passage::Looking,
+            (false, false) => Passage::Closed(&self.inner.is_open),
+        };
         Tries {
             policy,
             entropy: &**entropy,
@@ -439,6 +462,7 @@ impl Store {
             payload_bytes,
             directory,
             reader,
+            passage,
         }
     }
 

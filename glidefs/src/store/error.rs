@@ -110,6 +110,15 @@ pub enum StoreError {
         /// Where one was expected.
         location: String,
     },
+    /// The directory of the store has no store in it.
+    #[error("{location} holds no store at the moment: mount its file system, or correct store.url")]
+    Away {
+        /// Where the store was.
+        location: String,
+        /// Why the directory cannot be used, if it cannot.
+        #[source]
+        source: Option<Source>,
+    },
     /// It is not the store that was used so far.
     #[error(
         "{location} {}, and what this host has flushed is in store {known}: set store.url to where that is now, or give \
@@ -173,6 +182,6 @@ impl StoreError {
 
     /// Whether the same request may succeed later: the store was unreachable, or this daemon was stopping.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::ShuttingDown { .. })
+        matches!(self, Self::Unreachable { .. } | Self::ShuttingDown { .. } | Self::Away { .. })
     }
 }

@@ -3,34 +3,34 @@
 //! Owns what is in use, since when something is not, and its removal. Does not own when a run is made. Invariant: a pack is
 //! removed only when two runs, at least the grace period apart, and every run between them, saw that nothing used it.
 //!
-//! **In use** is what the newest manifest of a volume lists, unless the volume was deleted, and what a snapshot lists. A pack that
+//! **In use** is what the newest manifest of a volume lists, unless the volume was deleted, and what its snapshots list. A pack that
 //! is on its way into a manifest looks unused; its writer brings the manifest within [`super::volume::UPLOAD_TIME_MAX`] or gives up,
 //! and the grace period is longer. For the same reason everything that a manifest lists which is younger than the grace
 //! period stays as well: the pack went out of use after that manifest, and was seen to be only then.
 //!
+//! A volume that was deleted can be had back until the grace period is over: its packs count as unused since its deletion, and stay
+//! until garbage collection itself creates a manifest that says that the deletion is for good. That manifest is the next one of
+//! the volume, so who has the volume back at the same time comes before it or finds it.
+//!
+//! A manifest or snapshot that cannot be read keeps what it may list, and nothing else.
+//!
 //! What a run saw is in an object below `gc/`. The next run reads all of them, creates its own, and removes those it read; two
 //! runs at once leave two. All times are those of the store's clock, as it dates objects.
 
-use std::collections::{HashMap, HashSet};
+mod look;
+mod observations;
+
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
+use self::look::{FIRST_MANIFEST, InUse, Listed, Standing};
+use self::observations::Observations;
 use super::client::{Created, Store};
 use super::clock::StoreClock;
 use super::error::StoreError;
-use super::format::{CANDIDATES_MAX, Candidate, Candidates, PackRef};
-use super::ids::{PackId, StoreName, VolumeId};
+use super::format::{CANDIDATES_MAX, Candidate, Candidates, Deletion, Manifest, Sections};
 use super::key::{Folder, Key};
 use super::volume::GRACE_MIN;
-
-/// Volumes that are looked at, and manifests that are read, at once.
-const AT_ONCE: usize = 16;
-/// How often the observations are read anew because another run removed one of them.
-const ROUNDS_MAX: usize = 16;
-/// Number of the manifest that a volume begins with.
-const FIRST_MANIFEST: u64 = 1;
-const OBSERVATION: &str = "candidates-";
 
 /// How to collect.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,8 @@ pub struct GcReport {
     pub bytes_removed: u64,
     /// Other objects that are removed: old manifests, and what is left of deleted volumes.
     pub objects_removed: u64,
+    /// Manifests and snapshots that cannot be read: what they may list is kept.
+    pub damaged: Vec<Key>,
     /// Which objects would be removed. Only of a dry run.
     pub would_remove: Vec<Key>,
 }
@@ -75,7 +77,7 @@ pub struct GcReport {
 /// Why nothing more was collected.
 #[derive(Debug, thiserror::Error)]
 pub enum GcError {
-    /// The store failed, or an object that says what is in use cannot be read.
+    /// The store failed, or an object that says what is in use was written by another version.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A flush or a fork under way could lose what it has uploaded.
@@ -90,35 +92,18 @@ pub enum GcError {
     },
 }
 
-/// An object, for what garbage collection has to know of it.
+/// A time by the clock of the store, and how long before it something must have ended to be over.
 #[derive(Clone, Copy, Debug)]
-struct Found<T> {
-    id: T,
-    created_millis: u64,
-    bytes: u64,
+struct Deadline {
+    now_millis: u64,
+    grace_millis: u64,
 }
 
-/// A volume as it was listed.
-#[derive(Debug)]
-struct Listed {
-    id: VolumeId,
-    deleted: Option<Found<()>>,
-    /// By number.
-    manifests: Vec<Found<u64>>,
-    snapshots: Vec<Found<StoreName>>,
-    packs: Vec<Found<PackId>>,
-}
-
-type ManifestId = (VolumeId, u64);
-/// With its date: a name can be given again.
-type SnapshotId = (VolumeId, StoreName, u64);
-
-/// What was read of what is in use. Objects do not change, so they are read once.
-#[derive(Debug, Default)]
-struct InUse {
-    packs: HashSet<PackId>,
-    manifests: HashSet<ManifestId>,
-    snapshots: HashSet<SnapshotId>,
+impl Deadline {
+    /// Whether the grace period of what began at `millis` is over.
+    fn is_over(self, millis: u64) -> bool {
+        millis.checked_add(self.grace_millis).is_some_and(|end| end <= self.now_millis)
+    }
 }
 
 /// Removes what has not been in use for the grace period. Any number of daemons may do so at once, beside all other use of the
@@ -134,20 +119,18 @@ pub async fn collect(
     }
     let seen = Observations::read(store).await?;
     let mut in_use = InUse::default();
-    let volumes = look(store, &mut in_use).await?;
-    let mut report = GcReport {
-        volumes: volumes.iter().filter(|volume| volume.deleted.is_none()).count() as u64,
-        ..GcReport::default()
-    };
-    let mut unused: Vec<(Candidate, u64)> = Vec::new();
+    let volumes = in_use.look(store).await?;
+    let live = |volume: &&Listed| matches!(volume.standing, Standing::Live | Standing::Damaged);
+    let mut report = GcReport { volumes: volumes.iter().filter(live).count() as u64, ..GcReport::default() };
+    let mut unused = Vec::new();
     for volume in &volumes {
         for pack in &volume.packs {
-            if in_use.packs.contains(&pack.id) {
+            if in_use.uses(pack) {
                 report.packs_in_use += 1;
                 report.bytes_in_use += pack.bytes;
             } else {
                 let since_unix_millis = seen.unused_since(pack.id).unwrap_or(0);
-                unused.push((Candidate { volume: volume.id, pack: pack.id, since_unix_millis }, pack.bytes));
+                unused.push((Candidate { volume: volume.id, pack: pack.id, since_unix_millis }, *pack));
             }
         }
     }
@@ -158,35 +141,41 @@ pub async fn collect(
         seen.replace(store, &Candidates(candidates)).await?
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    let over = |millis: u64| millis.checked_add(grace_millis).is_some_and(|end| end <= now_millis);
-    let due = |candidate: &Candidate| candidate.since_unix_millis > 0 && over(candidate.since_unix_millis);
+    let deadline = Deadline { now_millis, grace_millis };
+    let due = |candidate: &Candidate| {
+        candidate.since_unix_millis > 0 && deadline.is_over(candidate.since_unix_millis)
+    };
     if !options.dry_run && unused.iter().any(|(candidate, _)| due(candidate)) {
         // Something may have moved from a volume that was not looked at yet to one that already was.
-        look(store, &mut in_use).await?;
+        in_use.look(store).await?;
     }
     let mut keys = Vec::new();
-    for (candidate, bytes) in unused {
-        if in_use.packs.contains(&candidate.pack) {
+    for (candidate, pack) in unused {
+        if in_use.uses(&pack) {
             report.packs_in_use += 1;
-            report.bytes_in_use += bytes;
-        } else if due(&candidate) {
+            report.bytes_in_use += pack.bytes;
+        } else if due(&candidate) && !in_use.holds(pack.id) {
             report.packs_removed += 1;
-            report.bytes_removed += bytes;
+            report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(candidate.volume, candidate.pack));
         } else {
             report.packs_waiting += 1;
-            report.bytes_waiting += bytes;
+            report.bytes_waiting += pack.bytes;
         }
     }
+    let packs = keys.len();
     for volume in &volumes {
-        let left = keys.len();
-        superfluous(volume, &over, &mut keys);
-        let deleted = volume.deleted.is_some_and(|deleted| over(deleted.created_millis));
-        if deleted && !options.dry_run {
+        superfluous(volume, deadline, &mut keys);
+        if !options.dry_run {
             keys.extend(name_left_behind(store, volume).await?);
+            end(store, volume, deadline).await?;
         }
-        report.objects_removed += (keys.len() - left) as u64;
     }
+    keys.extend(ways_to_nowhere(store, &volumes, deadline).await?);
+    report.objects_removed = (keys.len() - packs) as u64;
+    report.damaged = in_use.damaged.into_iter().collect();
+    report.damaged.sort_unstable();
+    store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
     if options.dry_run {
         report.would_remove = keys;
     } else {
@@ -196,27 +185,69 @@ pub async fn collect(
 }
 
 /// What no reader, writer or later run needs of `volume` besides its packs.
-fn superfluous(volume: &Listed, over: &impl Fn(u64) -> bool, keys: &mut Vec<Key>) {
-    let manifest = |manifest: &Found<u64>| Key::Manifest(volume.id, manifest.id);
-    let Some(deleted) = volume.deleted else {
-        let (_, older) = volume.manifests.split_last().unzip();
-        // The first one stays: by its key everybody can ask whether the volume exists, without a listing.
-        let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-        return keys.extend(older.filter(|found| over(found.created_millis)).map(manifest));
-    };
-    if !over(deleted.created_millis) {
-        return;
-    }
-    keys.extend(volume.manifests.iter().map(manifest));
-    keys.extend(volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone())));
-    // Last, when a writer that did not hear of the deletion cannot bring anything any more.
-    if volume.manifests.is_empty() && volume.snapshots.is_empty() && volume.packs.is_empty() {
-        keys.push(Key::Tombstone(volume.id));
+fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
+    let key = |number: u64| Key::Manifest(volume.id, number);
+    let numbers = || volume.manifests.iter().map(|found| found.id);
+    let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
+    let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
+    match volume.standing {
+        Standing::Live => {
+            let (_, older) = volume.manifests.split_last().unzip();
+            // The first one stays: by its key everybody can ask whether the volume exists, without a listing.
+            let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
+            keys.extend(
+                older.filter(|found| deadline.is_over(found.created_millis)).map(|found| key(found.id)),
+            );
+        }
+        Standing::Deleted { .. } | Standing::Damaged => {}
+        // The newest last, when a writer that did not hear of the deletion cannot bring anything any more.
+        Standing::Gone { number } => {
+            let older = numbers().filter(|found| *found != number);
+            keys.extend(older.map(key).chain(snapshots()));
+            let ended = volume.created_millis(number).is_some_and(|created| deadline.is_over(created));
+            if ended && is_empty && volume.manifests.len() == 1 {
+                keys.push(key(number));
+            }
+        }
+        Standing::Tombstoned => {
+            if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
+                return;
+            }
+            keys.extend(numbers().map(key).chain(snapshots()));
+            if volume.manifests.is_empty() && is_empty {
+                keys.push(Key::Tombstone(volume.id));
+            }
+        }
     }
 }
 
-/// The name of a deleted volume, if it still has it: the deletion was not finished.
+/// Makes the deletion of `volume` one for good, if its grace period is over.
+async fn end(store: &Store, volume: &Listed, deadline: Deadline) -> Result<(), StoreError> {
+    let Standing::Deleted { number } = volume.standing else { return Ok(()) };
+    if !volume.created_millis(number).is_some_and(|created| deadline.is_over(created)) {
+        return Ok(());
+    }
+    let deleted = match store.manifest(volume.id, number).await {
+        // The volume was had back a moment ago.
+        Err(error) if error.is_missing() => return Ok(()),
+        deleted => deleted?,
+    };
+    let last = Manifest {
+        number: number.saturating_add(1),
+        packs: Vec::new(),
+        sections: Sections { deleted: Some(Deletion::ForGood), ..deleted.sections.clone() },
+        ..deleted
+    };
+    // Where another manifest was faster, the volume is had back, or another run did the same.
+    let _: Created = store.create_manifest(&last).await?;
+    Ok(())
+}
+
+/// The name of a volume that is gone, if it still has it: the deletion was not finished, or its undoing was not.
 async fn name_left_behind(store: &Store, volume: &Listed) -> Result<Option<Key>, StoreError> {
+    if volume.is_kept() {
+        return Ok(None);
+    }
     let Some(newest) = volume.manifests.last() else { return Ok(None) };
     let name = match store.manifest(volume.id, newest.id).await {
         Ok(manifest) => manifest.name,
@@ -228,140 +259,25 @@ async fn name_left_behind(store: &Store, volume: &Listed) -> Result<Option<Key>,
     Ok(record.filter(|record| record.volume == volume.id).map(|_| Key::Name(name)))
 }
 
-/// Lists everything, and reads what says what is in use.
-async fn look(store: &Store, in_use: &mut InUse) -> Result<Vec<Listed>, StoreError> {
-    let ids = store.volumes().await?;
-    let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
-    let volumes: Vec<Listed> = listing.try_collect().await?;
-    let (mut manifests, mut snapshots) = (Vec::new(), Vec::new());
-    for volume in volumes.iter().filter(|volume| volume.deleted.is_none()) {
-        let newest = volume.manifests.last().map(|found| (volume.id, found.id));
-        manifests.extend(newest.filter(|manifest| !in_use.manifests.contains(manifest)));
-        let kept = volume.snapshots.iter().map(|found| (volume.id, found.id.clone(), found.created_millis));
-        snapshots.extend(kept.filter(|snapshot| !in_use.snapshots.contains(snapshot)));
-    }
-    let reading = stream::iter(manifests).map(|manifest| listed_by(store.clone(), manifest));
-    let mut reading = reading.buffer_unordered(AT_ONCE);
-    while let Some((manifest, packs)) = reading.try_next().await? {
-        in_use.manifests.insert(manifest);
-        in_use.packs.extend(packs.iter().map(|pack| pack.pack));
-    }
-    let reading = stream::iter(snapshots).map(|snapshot| kept_by(store.clone(), snapshot));
-    let mut reading = reading.buffer_unordered(AT_ONCE);
-    while let Some(read) = reading.try_next().await? {
-        // Otherwise it was deleted a moment ago.
-        if let Some((snapshot, packs)) = read {
-            in_use.snapshots.insert(snapshot);
-            in_use.packs.extend(packs.iter().map(|pack| pack.pack));
-        }
-    }
-    Ok(volumes)
-}
-
-async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
-    let mut volume =
-        Listed { id, deleted: None, manifests: Vec::new(), snapshots: Vec::new(), packs: Vec::new() };
-    for object in store.list(Folder::Volume(id), None).await?.objects {
-        let (created_millis, bytes) = (object.created_unix_millis, object.bytes);
-        match object.key {
-            Key::Tombstone(_) => volume.deleted = Some(Found { id: (), created_millis, bytes }),
-            Key::Manifest(_, id) => volume.manifests.push(Found { id, created_millis, bytes }),
-            Key::Snapshot(_, id) => volume.snapshots.push(Found { id, created_millis, bytes }),
-            Key::Pack(_, id) => volume.packs.push(Found { id, created_millis, bytes }),
-            Key::Marker | Key::Name(_) | Key::Gc(_) => {}
-        }
-    }
-    Ok(volume)
-}
-
-/// The packs of the newest manifest of a volume, which was `newest` a moment ago.
-async fn listed_by(store: Store, newest: ManifestId) -> Result<(ManifestId, Vec<PackRef>), StoreError> {
-    let (volume, number) = newest;
-    match store.manifest(volume, number).await {
-        Ok(manifest) => Ok((newest, manifest.packs)),
-        Err(error) if error.is_missing() => match store.latest_manifest(volume, Some(number)).await? {
-            Some(newer) => Ok(((volume, newer.number), newer.packs)),
-            None => Err(error),
-        },
-        Err(error) => Err(error),
-    }
-}
-
-/// The packs of a snapshot; `None` when it is not there.
-async fn kept_by(
-    store: Store,
-    snapshot: SnapshotId,
-) -> Result<Option<(SnapshotId, Vec<PackRef>)>, StoreError> {
-    match store.snapshot(snapshot.0, &snapshot.1).await {
-        Ok(found) => Ok(Some((snapshot, found.manifest.packs))),
-        Err(error) if error.is_missing() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// What earlier runs saw.
-#[derive(Debug, Default)]
-struct Observations {
-    keys: Vec<Key>,
-    /// When each run was, and what it saw unused since when.
-    runs: Vec<(u64, HashMap<PackId, u64>)>,
-}
-
-impl Observations {
-    async fn read(store: &Store) -> Result<Self, StoreError> {
-        let mut round = 0;
-        'anew: loop {
-            round += 1;
-            let mut seen = Self::default();
-            for object in store.list(Folder::Gc, None).await?.objects {
-                if !matches!(&object.key, Key::Gc(name) if name.as_str().starts_with(OBSERVATION)) {
-                    continue;
-                }
-                let created = object.created_unix_millis;
-                match store.candidates(&object.key).await {
-                    Ok(candidates) => seen.runs.push((created, since(&candidates, created))),
-                    // As if everything had been in use then.
-                    Err(StoreError::Damaged { .. }) => seen.runs.push((created, HashMap::new())),
-                    // Another run has read it and says the same by now.
-                    Err(error) if error.is_missing() && round < ROUNDS_MAX => continue 'anew,
-                    Err(error) => return Err(error),
-                }
-                seen.keys.push(object.key);
+/// The ways from names to volumes that are not deleted, or cannot be had back.
+async fn ways_to_nowhere(
+    store: &Store,
+    volumes: &[Listed],
+    deadline: Deadline,
+) -> Result<Vec<Key>, StoreError> {
+    let ways = store.list(Folder::Deleted, None).await?.objects;
+    let leads_nowhere = |object: &super::ObjectInfo| match &object.key {
+        // A way is made before the deletion, which may be under way.
+        Key::Deleted(_, volume) => {
+            match volumes.iter().find(|listed| listed.id == *volume).map(|v| v.standing) {
+                Some(Standing::Deleted { .. } | Standing::Damaged) => false,
+                Some(Standing::Live) => deadline.is_over(object.created_unix_millis),
+                Some(Standing::Gone { .. } | Standing::Tombstoned) | None => true,
             }
-            return Ok(seen);
         }
-    }
-
-    /// Since when every run has seen that nothing used `pack`; `None`: not until now.
-    fn unused_since(&self, pack: PackId) -> Option<u64> {
-        let since = self.runs.iter().filter_map(|(_, unused)| unused.get(&pack).copied()).max()?;
-        let used = |(at, unused): &(u64, HashMap<PackId, u64>)| *at >= since && !unused.contains_key(&pack);
-        (!self.runs.iter().any(used)).then_some(since)
-    }
-
-    /// Puts `candidates` in the place of all that was read. The time by the clock of the store.
-    async fn replace(&self, store: &Store, candidates: &Candidates) -> Result<u64, StoreError> {
-        // As random as the identity of a pack.
-        let name = format!("{OBSERVATION}{}", PackId::random(store.entropy()));
-        let Ok(name) = name.parse::<StoreName>() else { unreachable!("letters, digits and a dash") };
-        let key = Key::Gc(name);
-        let _: Created = store.create(&key, &[candidates.encode().into()]).await?;
-        let now_millis = store.head(&key).await?.created_unix_millis;
-        let mut superseded = self.keys.clone();
-        if candidates.0.is_empty() {
-            superseded.push(key);
-        }
-        store.delete(&superseded).await?;
-        Ok(now_millis)
-    }
-}
-
-fn since(candidates: &Candidates, created_millis: u64) -> HashMap<PackId, u64> {
-    let since = |candidate: &Candidate| match candidate.since_unix_millis {
-        0 => created_millis,
-        since => since,
+        _ => false,
     };
-    candidates.0.iter().map(|candidate| (candidate.pack, since(candidate))).collect()
+    Ok(ways.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
 }
 
 #[cfg(test)]

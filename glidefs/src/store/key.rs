@@ -9,6 +9,7 @@
 //! volumes/<volume id>/packs/<pack id>              its data
 //! volumes/<volume id>/snapshots/<name>             states that were given a name
 //! volumes/<volume id>/deleted                      its tombstone
+//! deleted/<name>/<volume id>                       where volumes that were deleted are found by their names
 //! gc/<name>                                        what garbage collection saw
 //! ```
 
@@ -32,6 +33,8 @@ pub enum Key {
     Snapshot(VolumeId, StoreName),
     /// The volume was deleted.
     Tombstone(VolumeId),
+    /// A volume that had the name when it was deleted.
+    Deleted(StoreName, VolumeId),
     /// Notes of the garbage collector.
     Gc(StoreName),
 }
@@ -51,6 +54,8 @@ pub enum Folder {
     Packs(VolumeId),
     /// Snapshots of a volume.
     Snapshots(VolumeId),
+    /// Volumes that were deleted, by name.
+    Deleted,
     /// Notes of the garbage collector.
     Gc,
 }
@@ -72,6 +77,7 @@ impl fmt::Display for Key {
             Self::Pack(volume, pack) => write!(f, "volumes/{volume}/packs/{pack}"),
             Self::Snapshot(volume, name) => write!(f, "volumes/{volume}/snapshots/{name}"),
             Self::Tombstone(volume) => write!(f, "volumes/{volume}/deleted"),
+            Self::Deleted(name, volume) => write!(f, "deleted/{name}/{volume}"),
             Self::Gc(name) => write!(f, "gc/{name}"),
         }
     }
@@ -92,6 +98,9 @@ impl FromStr for Key {
             [MARKER] => Ok(Self::Marker),
             ["names", text] => Ok(Self::Name(name(text)?)),
             ["gc", text] => Ok(Self::Gc(name(text)?)),
+            ["deleted", text, volume] => {
+                Ok(Self::Deleted(name(text)?, volume.parse().map_err(|_| KeyError)?))
+            }
             ["volumes", volume, "deleted"] => Ok(Self::Tombstone(volume.parse().map_err(|_| KeyError)?)),
             ["volumes", volume, kind, last] => {
                 let volume = volume.parse().map_err(|_| KeyError)?;
@@ -124,6 +133,7 @@ impl fmt::Display for Folder {
             Self::Manifests(volume) => write!(f, "volumes/{volume}/manifests"),
             Self::Packs(volume) => write!(f, "volumes/{volume}/packs"),
             Self::Snapshots(volume) => write!(f, "volumes/{volume}/snapshots"),
+            Self::Deleted => f.write_str("deleted"),
             Self::Gc => f.write_str("gc"),
         }
     }
@@ -145,6 +155,7 @@ mod tests {
             (volume(), any::<[u8; 16]>()).prop_map(|(volume, pack)| Key::Pack(volume, PackId(pack))),
             (volume(), name()).prop_map(|(volume, name)| Key::Snapshot(volume, name)),
             volume().prop_map(Key::Tombstone),
+            (name(), volume()).prop_map(|(name, volume)| Key::Deleted(name, volume)),
             name().prop_map(Key::Gc),
         ]
     }
@@ -184,6 +195,7 @@ mod tests {
             "names/".into(),
             "names/a/b".into(),
             "names//a".into(),
+            "deleted/a".into(),
             format!("volumes/{volume}"),
             format!("volumes/{volume}/manifests/1"),
             format!("volumes/{volume}/manifests/+0000000000000000001"),

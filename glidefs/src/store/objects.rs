@@ -56,6 +56,10 @@ impl Store {
                 let now_unix_millis = match access {
                     Access::ReadWrite { now_unix_millis } => now_unix_millis,
                     Access::ReadOnly => return Err(StoreError::NotAStore { location: location() }),
+                    // The directory may be one that a file system is yet to be mounted on.
+                    Access::Known(_) if self.directory().is_some() => {
+                        return Err(StoreError::Away { location: location(), source: None });
+                    }
                     Access::Known(known) => {
                         return Err(StoreError::Another { location: location(), found: None, known });
                     }
@@ -80,6 +84,13 @@ impl Store {
         if access != Access::ReadOnly {
             self.demand_refusal(&bytes).await?;
         }
+        if let Some(directory) = self.directory().cloned() {
+            let kept = tokio::task::spawn_blocking(move || directory.keep()).await;
+            // Otherwise the file system was unmounted a moment ago.
+            let kept = kept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            kept.map_err(|error| StoreError::Away { location: location(), source: Some(Box::new(error)) })?;
+        }
+        self.open_up();
         Ok(marker)
     }
 
@@ -262,12 +273,7 @@ impl Store {
         self.checked(&Key::Snapshot(volume, name.clone()), decode).await
     }
 
-    /// Marks a volume as deleted. [`Created::Existed`]: it was already.
-    pub async fn create_tombstone(&self, tombstone: &Tombstone) -> Result<Created, StoreError> {
-        self.create(&Key::Tombstone(tombstone.volume), &[tombstone.encode().into()]).await
-    }
-
-    /// The mark of a deleted volume; `None` when it was not deleted.
+    /// The mark that earlier versions left on a deleted volume.
     pub async fn tombstone(&self, volume: VolumeId) -> Result<Option<Tombstone>, StoreError> {
         let decode = |bytes: &[u8]| {
             let tombstone = Tombstone::decode(bytes)?;

@@ -7,6 +7,7 @@
 use std::future::{Future, pending};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -84,7 +85,24 @@ pub(super) struct Tries<'a> {
     pub directory: Option<&'a Directory>,
     /// For a reader: each try takes a turn, which is not held during pauses.
     pub reader: Option<(&'a Arc<Turns>, VolumeId)>,
+    /// Whether the request may be sent.
+    pub passage: Passage<'a>,
 }
+
+/// Whether a request may be sent to a place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Passage<'a> {
+    /// The place is known to be the store.
+    Open,
+    /// The request looks whether it is.
+    Looking,
+    /// Not before somebody has looked, which the flag says.
+    Closed(&'a AtomicBool),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("it is not known yet whether the place is the store with the exports of this host")]
+struct NotChecked;
 
 #[derive(Debug, thiserror::Error)]
 #[error("no answer in {} s", .0.as_secs())]
@@ -170,9 +188,15 @@ impl Tries<'_> {
 
     /// Makes sure that the place is there: what is written where a store was mounted is in no store.
     async fn in_place(&self) -> Result<(), Failure> {
+        if let Passage::Closed(is_open) = self.passage
+            && !is_open.load(Ordering::Acquire)
+        {
+            return Err(Failure::Again(Box::new(NotChecked), None));
+        }
         let Some(directory) = self.directory.cloned() else { return Ok(()) };
+        let any = matches!(self.passage, Passage::Looking);
         // A network file system may be away, and the answer with it.
-        let checked = tokio::task::spawn_blocking(move || directory.check()).await;
+        let checked = tokio::task::spawn_blocking(move || directory.check(any)).await;
         checked
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(|error| Failure::Again(Box::new(error), None))
@@ -213,6 +237,7 @@ mod tests {
         let stats = StoreStats::default();
         let refuse = |key: &'static str| {
             let tries = Tries {
+                passage: Passage::Open,
                 policy: RetryPolicy::default(),
                 entropy: &SystemEntropy,
                 stats: &stats,

@@ -94,6 +94,8 @@ pub struct StoreStats {
     pub refused: Count,
     /// What lets one of many log lines about them pass.
     pub(super) refusals: Repeat,
+    /// Objects that the last garbage collection could not read.
+    pub gc_damaged: AtomicU64,
 }
 
 impl StoreStats {

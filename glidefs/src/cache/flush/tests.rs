@@ -131,7 +131,7 @@ impl Host {
             Volumes::new(store, VolumesOptions { clean, ..VolumesOptions::new(WriterId([writer; 16])) });
         let name = "vm".parse().unwrap();
         let volume = runtime.block_on(async {
-            if opens { volumes.open(&name).await } else { volumes.create(&name, SECTORS).await }
+            if opens { volumes.take_over(&name).await } else { volumes.create(&name, SECTORS).await }
         });
         let entries = HashMap::from([(EXPORT, (volume.unwrap().state(), Seq(0)))]);
         Self::with(runtime, volumes, stops, entries)

@@ -129,8 +129,10 @@ impl World {
         look: impl FnOnce(View) -> F,
     ) -> Option<T> {
         let objects = self.objects.another_way(0);
-        let volumes =
-            Volumes::new(self.store(&objects, &Faults::new(0)), VolumesOptions::new(WriterId([0; 16])));
+        let volumes = Volumes::new(
+            self.store(&objects, &Faults::new(0), false),
+            VolumesOptions::new(WriterId([0; 16])),
+        );
         self.runtime.block_on(async {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
             let snapshot = snapshot.map(|name| name.parse().unwrap());
@@ -142,7 +144,7 @@ impl World {
         self.daemons.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn store(&self, objects: &Arc<ScriptedStore>, faults: &Arc<Faults>) -> Store {
+    fn store(&self, objects: &Arc<ScriptedStore>, faults: &Arc<Faults>, checked_first: bool) -> Store {
         let seed = self.seed();
         let faulty = FaultyStore::new(Arc::clone(objects) as _, Arc::clone(faults));
         let retry = RetryPolicy {
@@ -151,7 +153,8 @@ impl World {
             pause_max: Duration::from_millis(20),
             ..RetryPolicy::default()
         };
-        let options = StoreOptions { retry, entropy: Arc::new(Seeded::new(seed)), ..StoreOptions::default() };
+        let entropy = Arc::new(Seeded::new(seed));
+        let options = StoreOptions { retry, entropy, checked_first, ..StoreOptions::default() };
         Store::over(Backend::over(Arc::new(faulty), true), options)
     }
 }
@@ -218,7 +221,7 @@ impl Host {
             ..VolumesOptions::new(cache.writer())
         };
         let objects = self.apart.as_ref().unwrap_or(&world.objects);
-        let volumes = Volumes::new(world.store(objects, &world.faults), options);
+        let volumes = Volumes::new(world.store(objects, &world.faults, true), options);
         let link = cache.link(world.runtime.handle().clone());
         let triggers = Triggers {
             size_bytes: 1 << 20,
@@ -228,7 +231,21 @@ impl Host {
         let (stop, stopped) = watch::channel(false);
         let side = has_store.then(|| {
             world.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
-            StoreSide::new(volumes, link, &catalog)
+            let side = Arc::new(StoreSide::new(volumes, link, &catalog));
+            let checked = Arc::clone(&side);
+            let mut stopped = stop.subscribe();
+            world.runtime.spawn(async move {
+                let check = async {
+                    while checked.check().await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                tokio::select! {
+                    () = check => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
+                }
+            });
+            side
         });
         let options = RouterOptions {
             exports_max: 64,

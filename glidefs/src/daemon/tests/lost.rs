@@ -56,7 +56,7 @@ fn lost(world: &World) -> (Host, Host) {
     write(&mut first, 1);
     world.runtime.block_on(first.router().flush("vm")).unwrap();
     let mut other = Host::new(world);
-    world.runtime.block_on(other.router().create(request("vm", Source::Store))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
     write(&mut other, 2);
     world.runtime.block_on(other.router().flush("vm")).unwrap();
     write(&mut first, 3);
@@ -98,7 +98,7 @@ fn either_side_of_a_lost_export_becomes_an_export_of_its_own() {
 fn a_lost_export_goes_on_with_what_the_store_has_when_it_is_told_to() {
     let world = World::new(12, 0);
     let (mut first, mut other) = lost(&world);
-    let opened = world.runtime.block_on(first.router().create(request("vm", Source::Store)));
+    let opened = world.runtime.block_on(first.router().create(request("vm", Source::TakeOver)));
     assert!(matches!(opened, Err(RouterError::Lost { .. })), "{opened:?}");
     let info = world.runtime.block_on(first.router().discard_local("vm")).unwrap();
     assert_eq!(info.state, State::Serving);
@@ -136,7 +136,7 @@ fn down(world: &World, crash: Crash) -> (Host, Host) {
     world.runtime.block_on(first.router().flush("vm")).unwrap();
     first.go_down(crash);
     let mut other = Host::new(world);
-    world.runtime.block_on(other.router().create(request("vm", Source::Store))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
     write(&mut other, 2);
     world.runtime.block_on(other.router().flush("vm")).unwrap();
     (first, other)

@@ -130,9 +130,9 @@ impl Run {
             Ok(_) => {}
             // It was made by an ask that failed, of a state that has changed meanwhile.
             Err(RouterError::Store { source: VolumeError::NameTaken { .. }, .. })
-                if source != Source::Store =>
+                if source != Source::TakeOver =>
             {
-                let request = CreateExport { source: Source::Store, ..request };
+                let request = CreateExport { source: Source::TakeOver, ..request };
                 self.insist(|| router.create(request.clone())).unwrap();
             }
             Err(error) => panic!("{error:?}"),
@@ -396,7 +396,7 @@ impl Run {
         if self.twins[name].lost.contains(&host) {
             self.forget_lost(name, host);
         }
-        let waits_for_store = self.create(Source::Store, name, host);
+        let waits_for_store = self.create(Source::TakeOver, name, host);
         let content = self.seen(name, name, host);
         let twin = self.twin(name);
         twin.begins_with(content);

@@ -54,7 +54,7 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
     let last = world.runtime.block_on(first.router().flush("vm")).unwrap();
 
     let mut host = Host::new(&world);
-    world.runtime.block_on(host.router().create(request(Source::Store))).unwrap();
+    world.runtime.block_on(host.router().create(request(Source::TakeOver))).unwrap();
     let figures = host.volume("vm").figures();
     // A write with an older number would count as stored after a restart, which nobody did.
     assert_eq!((figures.last_seq, figures.flushed), (last, last));
@@ -62,7 +62,7 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
     host.restart(&world);
     world.runtime.block_on(host.router().flush("vm")).unwrap();
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+    world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
     assert!((1..=9).all(|number| holds(&mut other, number)));
 }
 
@@ -74,13 +74,13 @@ fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
     let mut host = Host::new(&world);
     for _ in 0..10 {
         let router = host.router();
-        let opens = (0..4).map(|_| router.create(request(Source::Store)));
+        let opens = (0..4).map(|_| router.create(request(Source::TakeOver)));
         let opened = world.runtime.block_on(futures_util::future::join_all(opens));
         assert!(opened.iter().all(Result::is_ok), "{opened:?}");
         write(&mut host, 1);
         world.runtime.block_on(router.flush("vm")).unwrap();
         let mut other = Host::new(&world);
-        world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+        world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
         assert!(holds(&mut other, 1));
         world.runtime.block_on(router.delete("vm")).unwrap();
     }
@@ -98,19 +98,19 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
             world.runtime.block_on(first.router().detach("vm")).unwrap();
         }
         let mut other = Host::new(&world);
-        world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+        world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
         write(&mut other, 2);
         world.runtime.block_on(other.router().flush("vm")).unwrap();
 
         let router = first.router();
         let lost = match through {
-            "open" => world.runtime.block_on(router.create(request(Source::Store))).map(drop),
+            "open" => world.runtime.block_on(router.create(request(Source::TakeOver))).map(drop),
             "attach" => world.runtime.block_on(router.attach("vm")).map(drop),
             _ => {
                 drop(router);
                 first.restart(&world);
                 world.runtime.block_on(first.router().confirm());
-                world.runtime.block_on(first.router().create(request(Source::Store))).map(drop)
+                world.runtime.block_on(first.router().create(request(Source::TakeOver))).map(drop)
             }
         };
         assert!(matches!(lost, Err(RouterError::Lost { .. })), "{through}: {lost:?}");
@@ -119,7 +119,7 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
         assert_eq!(first.driver().read(&volume, range), Err(IoError::Fenced), "{through}");
         // As the message says.
         world.runtime.block_on(first.router().delete("vm")).unwrap();
-        world.runtime.block_on(first.router().create(request(Source::Store))).unwrap();
+        world.runtime.block_on(first.router().create(request(Source::TakeOver))).unwrap();
         assert!(holds(&mut first, 1) && holds(&mut first, 2), "{through}");
     }
 }
@@ -146,7 +146,7 @@ fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
     host.restart(&world);
     world.runtime.block_on(host.router().flush("vm")).unwrap();
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+    world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
     assert!(holds(&mut other, 1) && holds(&mut other, 2));
 }
 
@@ -190,7 +190,7 @@ fn an_export_from_before_there_was_a_store_is_brought_to_it_and_until_then_no_dr
     assert!(holds(&mut host, 1) && holds(&mut host, 2));
 
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+    world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
     assert!(holds(&mut other, 1) && holds(&mut other, 2));
 }
 

@@ -101,7 +101,7 @@ fn a_host_that_is_lost_at_any_request_leaves_a_state_at_a_cut() {
             ended = !lost;
 
             let mut other = Host::new(&world);
-            world.runtime.block_on(other.router().create(request(Source::Store))).unwrap();
+            world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
             let found = content(&mut other);
             let state = (answered..=ROUNDS * WRITES).find(|number| state_after(*number) == found);
             let state = state.unwrap_or_else(|| {

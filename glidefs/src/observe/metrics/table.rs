@@ -185,6 +185,8 @@ metrics! {
         = "Garbage collections of the store by this host that ended well: done, or did not: failed.";
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
         = "Time since the first collection began that none has ended well since; 0 when the last one did.";
+    StoreGcDamaged: Gauge "glidefs_store_gc_damaged_objects" in Number by []
+        = "Manifests and snapshots that the last garbage collection of this host could not read: what they may list is kept.";
 
     CleanHits: Counter "glidefs_clean_hits_total" in Number by [tier]
         = "Blocks of the store that were found in the clean cache: in memory, or on disk.";

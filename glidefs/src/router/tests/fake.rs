@@ -16,7 +16,7 @@ use crate::router::{
     FoundDevice, Router, RouterOptions, Source, Volumes,
 };
 use crate::store::gc::{GcError, GcOptions, GcReport};
-use crate::store::volume::{Resume, VolumeError};
+use crate::store::volume::{DeletedVolume, Resume, VolumeError};
 use crate::units::ExportId;
 
 /// A device in the fake kernel.
@@ -261,6 +261,10 @@ impl Volumes for FakeVolumes {
     fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
 
     fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

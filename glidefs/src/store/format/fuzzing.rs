@@ -10,9 +10,9 @@ use super::manifest::{self, Manifest, Origin, PackRef};
 use super::pack::{HEADER_MAGIC, TRAILER_CRC_AT, TRAILER_MAGIC};
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
-    Candidate, Candidates, EncodedPack, FORMAT_VERSION, HASH_BYTES, Holder, Marker, NameRecord, PackBuilder,
-    PackHeader, PackIndex, PackOptions, PackTrailer, Sections, Snapshot, Tombstone, crc32c, index, seal,
-    verify_pack,
+    Candidate, Candidates, Deletion, EncodedPack, FORMAT_VERSION, HASH_BYTES, Holder, Marker, NameRecord,
+    PackBuilder, PackHeader, PackIndex, PackOptions, PackTrailer, Sections, Snapshot, Tombstone, crc32c,
+    index, seal, verify_pack,
 };
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;
@@ -141,7 +141,7 @@ pub(super) fn sample_pack() -> EncodedPack {
     pack
 }
 
-/// A manifest with two packs, a holder and damaged sectors.
+/// A manifest with two packs and every section.
 pub(super) fn sample_manifest() -> Manifest {
     let pack = sample_pack().trailer.pack;
     let Ok(name) = "sample".parse::<StoreName>() else { unreachable!("a name") };
@@ -163,6 +163,7 @@ pub(super) fn sample_manifest() -> Manifest {
                 .into_iter()
                 .filter_map(|(at, sectors)| SectorRange::new(at, sectors))
                 .collect(),
+            deleted: Some(Deletion::CanBeUndone),
         },
     }
 }

@@ -37,7 +37,7 @@ pub use self::manifest::{Manifest, Origin, PACKS_MAX, PackRef};
 pub use self::marker::Marker;
 pub use self::pack::{PackHeader, PackTrailer, TRAILER_BYTES, decode_block, verify_pack};
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
-pub use self::sections::{DAMAGED_RANGES_MAX, Holder, Sections};
+pub use self::sections::{DAMAGED_RANGES_MAX, Deletion, Holder, Sections};
 
 /// Version of every structure in a store, except of a manifest that has sections. Another version is refused, never guessed
 /// at.

@@ -1,13 +1,14 @@
-//! What a manifest says besides its packs: who holds the volume, and which of its sectors are damaged.
+//! What a manifest says besides its packs: who holds the volume, which of its sectors are damaged, and whether it is deleted.
 //!
-//! Owns the encoding of the sections that end the body of a manifest. Does not own when a volume is held or released, nor
-//! what becomes of damaged sectors. Invariant: sections have one encoding; a section of an unknown kind was written by a
+//! Owns the encoding of the sections that end the body of a manifest. Does not own when a volume is held or released, what
+//! becomes of damaged sectors, nor when a deletion is final. Invariant: sections have one encoding; a section of an unknown kind was written by a
 //! newer glidefs, and is never taken for damage.
 //!
 //! ```text
 //! section:  tag u16 │ length u32 │ bytes            tags ascend, each at most once
 //! holder:   released u8 (0 or 1) │ length u8 │ host name
 //! damaged:  count × (first sector u64, sectors u64)   ascending, with a gap between two
+//! deleted:  u8 (0 = can be undone, 1 = for good)
 //! ```
 
 use super::FormatError;
@@ -22,6 +23,7 @@ pub(super) const SECTIONS_BYTES_MAX: usize = 2 << 20;
 
 const HOLDER_TAG: u16 = 1;
 const DAMAGED_TAG: u16 = 2;
+const DELETED_TAG: u16 = 3;
 const RANGE_BYTES: usize = 16;
 
 /// The host that writes a volume, or wrote it last.
@@ -33,6 +35,16 @@ pub struct Holder {
     pub released: bool,
 }
 
+/// The end of a volume. The manifest that says so is the next one like any other, so one that opens the volume at the same time
+/// comes before it or finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// A next manifest without the deletion undoes it.
+    CanBeUndone,
+    /// Garbage collection takes what is left; no manifest follows.
+    ForGood,
+}
+
 /// The optional parts of a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
@@ -40,12 +52,14 @@ pub struct Sections {
     pub holder: Option<Holder>,
     /// Sectors whose content was lost: ascending, not empty, with a gap between two. At most [`DAMAGED_RANGES_MAX`].
     pub damaged: Vec<SectorRange>,
+    /// Whether the volume is deleted.
+    pub deleted: Option<Deletion>,
 }
 
 impl Sections {
     /// Whether a manifest with these sections is one without any.
     pub fn is_empty(&self) -> bool {
-        self.holder.is_none() && self.damaged.is_empty()
+        self.holder.is_none() && self.damaged.is_empty() && self.deleted.is_none()
     }
 
     /// Whether [`Self::decode`] takes what [`Self::encode`] makes.
@@ -69,6 +83,9 @@ impl Sections {
             let numbers = self.damaged.iter().flat_map(|range| [range.start(), range.count()]);
             put(body, DAMAGED_TAG, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
         }
+        if let Some(deleted) = self.deleted {
+            put(body, DELETED_TAG, &[u8::from(deleted == Deletion::ForGood)]);
+        }
     }
 
     /// Reads all that is left.
@@ -86,6 +103,7 @@ impl Sections {
             match tag {
                 HOLDER_TAG => sections.holder = Some(holder(&mut section)?),
                 DAMAGED_TAG => sections.damaged = damaged(&mut section)?,
+                DELETED_TAG => sections.deleted = Some(deletion(&mut section)?),
                 _ => return Err(FormatError::Section { tag }),
             }
             section.end()?;
@@ -112,6 +130,14 @@ fn holder(section: &mut Cursor<'_>) -> Result<Holder, FormatError> {
     let name = std::str::from_utf8(section.bytes(length.into())?).ok();
     let host = name.and_then(HostName::exactly).ok_or(WRONG)?;
     Ok(Holder { host, released })
+}
+
+fn deletion(section: &mut Cursor<'_>) -> Result<Deletion, FormatError> {
+    match section.u8()? {
+        0 => Ok(Deletion::CanBeUndone),
+        1 => Ok(Deletion::ForGood),
+        _ => Err(FormatError::Malformed("deletion of a volume")),
+    }
 }
 
 fn damaged(section: &mut Cursor<'_>) -> Result<Vec<SectorRange>, FormatError> {

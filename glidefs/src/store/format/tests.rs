@@ -153,6 +153,7 @@ proptest! {
     fn a_manifest_comes_back_as_it_was(
         ids: [[u8; 16]; 3], numbers: [u64; 5], number in 1..=u64::MAX, generation: u32,
         name in "[a-z0-9][a-zA-Z0-9._-]{0,127}", fork: bool, count in 0..40_usize, level: u8,
+        deleted in prop::option::of(prop_oneof![Just(Deletion::CanBeUndone), Just(Deletion::ForGood)]),
         host in prop::option::of("[^\\p{Cc}]{1,60}"), released: bool,
         damaged in prop::collection::vec((1..100_u64, 1..100_u64), 0..10),
     ) {
@@ -163,7 +164,7 @@ proptest! {
             end = range.end();
             range
         });
-        let sections = Sections { holder, damaged: damaged.collect() };
+        let sections = Sections { holder, damaged: damaged.collect(), deleted };
         let sample = sample_manifest();
         let manifest = Manifest {
             volume: VolumeId(ids[0]),
@@ -343,6 +344,8 @@ fn sections_that_contradict_themselves_are_refused() {
         damaged(&range(8, 1)[..15]),
         damaged(&[range(8, 1), range(9, 1)].concat()),
         damaged(&[range(8, 1), range(4, 1)].concat()),
+        vec![3, 0, 1, 0, 0, 0, 2],
+        vec![3, 0, 0, 0, 0, 0],
     ] {
         assert!(matches!(decodes(2, &wrong), Err(error) if !error.is_other_version()), "{wrong:?}");
     }

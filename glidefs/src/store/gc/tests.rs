@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::store::ids::VolumeId;
 use crate::store::volume::tests::support::*;
 use crate::store::volume::{StatePoint, Volume, VolumeError};
 use crate::units::Seq;
@@ -56,7 +57,7 @@ async fn what_compaction_left_goes_after_the_grace_period() {
     gc(&world, false).await;
     assert_eq!(keys(&world).await.len(), 4);
     tags(&volume, range(0, 8), &[3; 8]).await;
-    tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
 }
 
 #[tokio::test]
@@ -75,9 +76,8 @@ async fn a_deleted_volume_goes_and_its_fork_stays() {
     }
     tags(&fork, range(0, 16), &[1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]).await;
     let left = keys(&world).await;
-    // The name and the manifest of the fork, and the tombstone and the pack of its origin.
+    // The name and the manifest of the fork, and the last manifest and the pack of its origin.
     assert_eq!(left.len(), 4, "{left:?}");
-    assert!(left.contains(&Key::Tombstone(volume.id())));
     fork.delete().await.unwrap();
     for _ in 0..5 {
         gc(&world, false).await;
@@ -160,13 +160,12 @@ async fn a_fork_that_comes_while_a_run_looks_keeps_what_it_lists() {
     world.objects.paused().await;
     // As if a fork that began when the packs were in use came only now.
     let old = world.daemon(2).volumes.store().manifest(volume.id(), 10).await.unwrap();
-    let beginning =
-        crate::store::format::Manifest { volume: VolumeId([7; 16]), number: 1, cut: Seq(0), ..old.clone() };
+    let beginning = Manifest { volume: VolumeId([7; 16]), number: 1, cut: Seq(0), ..old.clone() };
     let _: Created = daemon.volumes.store().create_manifest(&beginning).await.unwrap();
     world.objects.resume();
     let report = run.await.unwrap().unwrap();
     assert_eq!((report.packs_removed, report.packs_in_use), (0, 10));
-    let fork = daemon.volumes.open_volume(beginning.volume).await.unwrap();
+    let fork = daemon.volumes.acquire(beginning.volume, true).await.unwrap();
     tags(&fork, range(0, 8), &[3; 8]).await;
 }
 
@@ -180,7 +179,7 @@ async fn a_run_that_saw_a_pack_in_use_resets_its_time() {
     world.advance_hours(20);
     // In use again for a while.
     let old = daemon.volumes.store().manifest(volume.id(), 9).await.unwrap();
-    let again = crate::store::format::Manifest { volume: VolumeId([7; 16]), number: 1, ..old };
+    let again = Manifest { volume: VolumeId([7; 16]), number: 1, ..old };
     let _: Created = daemon.volumes.store().create_manifest(&again).await.unwrap();
     assert_eq!(gc(&world, false).await.packs_in_use, 9);
     daemon.volumes.store().delete(&[Key::Manifest(again.volume, 1)]).await.unwrap();
@@ -230,12 +229,12 @@ async fn a_run_that_stops_anywhere_does_no_harm() {
             let options = GcOptions { grace: GRACE, ..GcOptions::default() };
             let run = collect(daemon.volumes.store(), &*world.clock, &options).await;
             if !world.objects.go_on() {
-                assert_eq!(run.unwrap().packs_removed, 9);
+                assert_eq!(run.unwrap().packs_removed, 8);
                 break;
             }
             stops += 1;
             run.unwrap_err();
-            tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
+            tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
             for _ in 0..4 {
                 gc(&world, false).await;
                 world.advance_hours(25);
@@ -247,7 +246,7 @@ async fn a_run_that_stops_anywhere_does_no_harm() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_stops_the_run_and_observations_that_cannot_begin_anew() {
+async fn what_cannot_be_read_keeps_what_it_may_list_and_observations_that_cannot_begin_anew() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     compacted(&volume, 3).await;
@@ -267,14 +266,98 @@ async fn what_cannot_be_read_stops_the_run_and_observations_that_cannot_begin_an
     world.advance_hours(25);
     let manifest = Key::Manifest(volume.id(), 100);
     let _: Created = store.create(&manifest, &[vec![1; 50].into()]).await.unwrap();
-    let error = collect(&store, &*world.clock, &GcOptions::default()).await.unwrap_err();
-    assert!(matches!(error, GcError::Store(StoreError::Damaged { .. })), "{error}");
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting, report.damaged), (0, 0, vec![manifest.clone()]));
     let options = GcOptions { grace: Duration::from_mins(5), ..GcOptions::default() };
     let error = collect(&store, &*world.clock, &options).await.unwrap_err();
     assert!(error.to_string().contains("stop all of them"), "{error}");
     store.delete(&[manifest]).await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_waiting, 8);
+    world.advance_hours(1);
     let options = GcOptions { alone: true, ..options };
     assert_eq!(collect(&store, &*world.clock, &options).await.unwrap().packs_removed, 8);
+}
+
+/// Puts bytes that are nothing in the place of `key`.
+async fn damage(world: &World, key: &Key) {
+    let store = world.daemon(9).volumes.store().clone();
+    store.delete(std::slice::from_ref(key)).await.unwrap();
+    let _: Created = store.create(key, &[vec![1; 50].into()]).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_damaged_manifest_stops_the_collection_of_its_volume_only() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let origin = daemon.volumes.create(&name("origin"), SIZE).await.unwrap();
+    origin.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // The fork uses the packs that its origin compacts away.
+    let fork = origin.fork(&name("fork")).await.unwrap();
+    compacted(&origin, 3).await;
+    compacted(&fork, 5).await;
+    fork.snapshot(&name("s")).await.unwrap();
+    let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    compacted(&other, 7).await;
+    world.advance_hours(1);
+    gc(&world, false).await;
+    let of_fork = world.daemon(9).volumes.store().list(Folder::Volume(fork.id()), None).await.unwrap();
+    let newest = Key::Manifest(fork.id(), fork.state().number);
+    let intact = world.daemon(9).volumes.store().get(&newest, 1 << 20).await.unwrap();
+    damage(&world, &newest).await;
+    for _ in 0..3 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    let report = gc(&world, false).await;
+    assert_eq!(report.damaged, std::slice::from_ref(&newest));
+    let left = keys(&world).await;
+    assert!(of_fork.objects.iter().all(|object| left.contains(&object.key)));
+    tags(&other, range(0, 8), &[7; 8]).await;
+    let packs = |id| left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == id)).count();
+    // Of the origin what it has, and the pack that the fork had from it; of the other volume what it has.
+    assert_eq!((packs(other.id()), packs(origin.id())), (1, 2), "{left:?}");
+    // Restored from a copy of the store, it is all there.
+    let store = world.daemon(9).volumes.store().clone();
+    store.delete(std::slice::from_ref(&newest)).await.unwrap();
+    let _: Created = store.create(&newest, &[intact]).await.unwrap();
+    tags(&world.daemon(2).volumes.take_over(&name("fork")).await.unwrap(), range(0, 8), &[5; 8]).await;
+}
+
+#[tokio::test]
+async fn a_fork_whose_only_manifest_is_damaged_keeps_what_was_there_before_it() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let origin = daemon.volumes.create(&name("origin"), SIZE).await.unwrap();
+    compacted(&origin, 1).await;
+    let fork = origin.fork(&name("fork")).await.unwrap();
+    damage(&world, &Key::Manifest(fork.id(), 1)).await;
+    world.advance_hours(1);
+    compacted(&origin, 3).await;
+    for _ in 0..3 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    let left = keys(&world).await;
+    let packs = left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == origin.id())).count();
+    // Nine from before the fork, and one of the nine after.
+    assert_eq!(packs, 9 + 1);
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_keeps_what_its_volume_has() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    let snapshot = Key::Snapshot(volume.id(), name("s"));
+    damage(&world, &snapshot).await;
+    for _ in 0..3 {
+        assert_eq!(gc(&world, false).await.damaged, std::slice::from_ref(&snapshot));
+        world.advance_hours(25);
+    }
+    let packs = keys(&world).await.iter().filter(|key| matches!(key, Key::Pack(..))).count();
+    assert_eq!(packs, 10);
 }
 
 #[tokio::test]
@@ -283,7 +366,7 @@ async fn a_writer_of_a_volume_that_was_deleted_and_collected_notices() {
     let (first, second) = (world.daemon(1), world.daemon(2));
     let volume = first.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    second.volumes.open(&name("vm")).await.unwrap().delete().await.unwrap();
+    second.volumes.take_over(&name("vm")).await.unwrap().delete().await.unwrap();
     for _ in 0..4 {
         gc(&world, false).await;
         world.advance_hours(25);

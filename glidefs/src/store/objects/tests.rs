@@ -182,7 +182,7 @@ async fn objects_come_back_as_they_were_created() {
     assert_eq!(store.name(&name("vm")).await.unwrap(), Some(record));
     let tombstone = Tombstone { volume: VOLUME, deleted_unix_millis: 5, writer: WriterId([1; 16]) };
     assert_eq!(store.tombstone(VOLUME).await.unwrap(), None);
-    assert_eq!(store.create_tombstone(&tombstone).await.unwrap(), Created::Created);
+    let _: Created = store.create(&Key::Tombstone(VOLUME), &[tombstone.encode().into()]).await.unwrap();
     assert_eq!(store.tombstone(VOLUME).await.unwrap(), Some(tombstone));
 }
 

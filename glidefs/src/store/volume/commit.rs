@@ -57,6 +57,7 @@ impl Volume {
                     size_sectors,
                     cut: cut.seq(),
                     packs: [&uploads.packs[..], &base.packs].concat(),
+                    sections: self.0.host.holding(&base.sections),
                     ..base.clone()
                 })
             };

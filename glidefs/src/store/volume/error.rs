@@ -2,13 +2,43 @@
 //!
 //! Owns wording only.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, SecondsFormat};
+
 use super::{Divergence, Fence, VOLUME_BYTES_MAX};
 use crate::store::error::{Source, StoreError};
-use crate::store::ids::{StoreName, VolumeId};
+use crate::store::ids::{HostName, StoreName, VolumeId};
+
+/// Who has a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its name.
+    pub name: StoreName,
+    /// The host. `None`: the host's glidefs did not say.
+    pub host: Option<HostName>,
+    /// When the host was last heard of, milliseconds since 1970-01-01 UTC by its clock.
+    pub heard_unix_millis: u64,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = i64::try_from(self.heard_unix_millis).ok();
+        let heard = millis.and_then(DateTime::from_timestamp_millis).unwrap_or_default();
+        let heard = heard.to_rfc3339_opts(SecondsFormat::Secs, true);
+        match &self.host {
+            Some(host) => write!(f, "host {host} has {}, and was last heard of at {heard}", self.name),
+            None => write!(
+                f,
+                "a host that did not say its name has {}, and was last heard of at {heard}",
+                self.name
+            ),
+        }
+    }
+}
 
 /// Why something could not be done with a volume. Cheap to clone: readers that wait for the same bytes share it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -46,6 +76,20 @@ pub enum VolumeError {
     /// What was about to be stored could not be written down here, so the store was not asked.
     #[error("what is about to be stored cannot be written down; make room on the disk of cache.dir")]
     NotNoted(#[source] Arc<io::Error>),
+    /// Another host has the volume and has not released it.
+    #[error(
+        "{0}: detach the export there, which releases it; or take it over with --take-over, which stops it there and gives up what \
+         that host has not stored"
+    )]
+    Held(Box<Held>),
+    /// Nothing that was deleted has the name, or can still be had back.
+    #[error(
+        "the store has nothing deleted under the name {name} that can be had back: `glidefs export list --deleted` lists what can"
+    )]
+    NotDeleted {
+        /// The name.
+        name: StoreName,
+    },
     /// The volume was deleted.
     #[error("volume {volume} was deleted from the store")]
     Deleted {

@@ -1,6 +1,6 @@
-//! States that are kept, gone back to, and branched off; and the end of a volume.
+//! States that are kept, gone back to, and branched off.
 //!
-//! Owns snapshots, rollback, forks and deletion. Does not own which of them a user wants. Invariant: none of them copies data,
+//! Owns snapshots, rollback and forks. Does not own which of them a user wants. Invariant: none of them copies data,
 //! and whatever lists packs of another state was in the store before garbage collection could take those.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::host::{Beginning, Volumes};
 use super::land::Uploads;
 use super::{Committed, SnapshotInfo, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError};
 use crate::store::client::Created;
-use crate::store::format::{Manifest, Origin, Snapshot};
+use crate::store::format::{Manifest, Origin, Sections, Snapshot};
 use crate::store::ids::StoreName;
 use crate::store::key::Key;
 
@@ -27,10 +27,11 @@ impl Volumes {
             size_sectors: state.size_sectors,
             origin: Some(Origin { volume: state.volume, manifest: state.number }),
             packs: state.packs,
+            damaged: state.sections.damaged,
         };
         let fork = self.0.begin(name, beginning).await?;
         if let Err(error) = in_time(begun, self.now()) {
-            self.0.delete(fork.id(), name).await?;
+            fork.delete().await?;
             return Err(error);
         }
         Ok(fork)
@@ -86,6 +87,10 @@ impl Volume {
                 size_sectors: state.size_sectors,
                 generation: base.generation.saturating_add(1),
                 packs: state.packs.clone(),
+                sections: self
+                    .0
+                    .host
+                    .holding(&Sections { damaged: state.sections.damaged.clone(), ..base.sections.clone() }),
                 ..base.clone()
             })
         };
@@ -116,6 +121,7 @@ impl Volume {
             size_sectors: base.size_sectors,
             origin: Some(Origin { volume: base.volume, manifest: base.number }),
             packs: base.packs.clone(),
+            damaged: base.sections.damaged.clone(),
         };
         let fork = host.begin(name, beginning).await?;
         // The new volume lists the packs now: what is there stays.
@@ -130,33 +136,10 @@ impl Volume {
             found => found.map_err(VolumeError::from),
         };
         if let Err(error) = found.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
-            host.delete(fork.id(), name).await?;
+            fork.delete().await?;
             return Err(error);
         }
         Ok(fork)
-    }
-
-    /// Deletes the volume with its snapshots: its name is free, and garbage collection takes what no fork uses. Can be called
-    /// again after an error. What is deleted cannot be had back.
-    pub async fn delete(&self) -> Result<(), VolumeError> {
-        let _change = self.0.change.lock().await;
-        // Nobody may be trusted to have told, nor an earlier call that failed to have got anywhere: what another host has taken
-        // over is not this writer's to delete.
-        let checked = match self.writable() {
-            Ok(()) | Err(VolumeError::Deleted { .. }) => self.check_newest().await,
-            lost => lost,
-        };
-        let manifest = match checked {
-            Ok(()) => self.manifest().await?,
-            // The rest of an earlier call.
-            Err(VolumeError::Deleted { .. }) => match self.manifest().await {
-                Err(error) if error.is_missing() => return Ok(()),
-                manifest => manifest?,
-            },
-            Err(error) => return Err(error),
-        };
-        self.lose_deleted();
-        self.0.host.delete(self.id(), &manifest.name).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! What all volumes of a daemon share, and how one gets a volume.
 //!
-//! Owns creating, opening, finding and resuming volumes. Does not own what is done with one. Invariant: a name comes into the
-//! store before the volume it means, so there is never a volume that nobody can name.
+//! Owns creating, finding and resuming volumes. Does not own which host has one (`hold`), nor what is done with one. Invariant:
+//! a name comes into the store before the volume it means, so there is never a volume that nobody can name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::store::clean::CleanCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
-use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Sections, Tombstone};
-use crate::store::ids::{StoreName, VolumeId, WriterId};
+use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Sections};
+use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
 use crate::store::key::{Folder, Key};
-use crate::units::Seq;
+use crate::units::{SectorRange, Seq};
 
 /// How often something is tried again that another writer was faster with.
 pub(super) const ROUNDS_MAX: usize = 16;
@@ -45,6 +45,8 @@ pub struct VolumesOptions {
     pub writer: WriterId,
     /// Where is noted what a restart has to know. What another process noted for the same writer has to be in it.
     pub notes: Arc<dyn Notes>,
+    /// The name of this host, for people on other hosts.
+    pub host: HostName,
     /// What time it is.
     pub clock: Arc<dyn StoreClock>,
     /// Memory for manifests and pack indexes of all volumes together, bytes.
@@ -67,6 +69,7 @@ impl VolumesOptions {
         Self {
             writer,
             notes: Arc::<NotesInMemory>::default(),
+            host: HostName::nearest(""),
             clock: Arc::new(SystemClock),
             metadata_bytes_max: 64 << 20,
             upload_bytes_max: 256 << 20,
@@ -108,6 +111,8 @@ pub(super) struct Beginning {
     pub size_sectors: u64,
     pub origin: Option<Origin>,
     pub packs: Vec<PackRef>,
+    /// As in [`Sections`].
+    pub damaged: Vec<SectorRange>,
 }
 
 impl Volumes {
@@ -142,37 +147,9 @@ impl Volumes {
     /// A new volume, all zero: two requests. A name that was given to a volume that never came into being is used, and what this
     /// writer created in the same way and never wrote to is taken for the answer: the earlier one may have been lost.
     pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<Volume, VolumeError> {
-        self.0.begin(name, Beginning { size_sectors, origin: None, packs: Vec::new() }).await
-    }
-
-    /// Takes over the volume of a name: whoever wrote it before is fenced.
-    pub async fn open(&self, name: &StoreName) -> Result<Volume, VolumeError> {
-        let volume = self.find(name).await?;
-        let volume = volume.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })?;
-        self.open_volume(volume).await
-    }
-
-    /// As [`Self::open`], by the identity of the volume.
-    pub async fn open_volume(&self, volume: VolumeId) -> Result<Volume, VolumeError> {
-        if self.0.store.tombstone(volume).await?.is_some() {
-            return Err(VolumeError::Deleted { volume });
-        }
-        for _ in 0..ROUNDS_MAX {
-            let newest = self.0.store.latest_manifest(volume, None).await?;
-            let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
-            let begun = self.0.options.clock.since_boot();
-            let manifest = Manifest {
-                number: next(newest.number),
-                epoch: next(newest.epoch),
-                writer: self.0.options.writer,
-                created_unix_millis: self.0.options.clock.unix_millis(),
-                ..newest
-            };
-            if self.0.create_manifest(&manifest).await? == Created::Created {
-                return Ok(Volume::new(self.0.clone(), Arc::new(manifest), begun));
-            }
-        }
-        Err(VolumeError::Contended { volume })
+        self.0
+            .begin(name, Beginning { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() })
+            .await
     }
 
     /// Goes on with a volume where this daemon left off: no request. Whether another writer has taken it over shows with the
@@ -259,7 +236,7 @@ impl Host {
             name: name.clone(),
             origin: beginning.origin,
             packs: beginning.packs,
-            sections: Sections::default(),
+            sections: self.holding(&Sections { damaged: beginning.damaged, ..Sections::default() }),
         };
         match self.create_manifest(&manifest).await? {
             Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
@@ -271,7 +248,7 @@ impl Host {
     }
 
     /// Creates a manifest, with a note before.
-    async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
+    pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
         let key = Key::Manifest(manifest.volume, manifest.number);
         let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
         self.create_noted(manifest, &encoded.into()).await
@@ -294,7 +271,8 @@ impl Host {
             found => found?,
         };
         let Manifest { size_sectors, created_unix_millis, .. } = found;
-        let same = Manifest { size_sectors, created_unix_millis, ..first.clone() } == found;
+        let sections = found.sections.clone();
+        let same = Manifest { size_sectors, created_unix_millis, sections, ..first.clone() } == found;
         let noted = self.options.notes.intended(found.volume, found.number, &hash) == Some(true);
         let untouched = same
             && noted
@@ -314,33 +292,18 @@ impl Host {
             }
             // It may have gone away in the meantime.
             let Some(record) = self.store.name(name).await? else { continue };
-            if self.store.tombstone(record.volume).await?.is_some() {
-                self.remove_name(name, record.volume).await?;
-                continue;
-            }
-            match self.store.newest_manifest(record.volume, None).await? {
-                None | Some(1) => return Ok(record.volume),
-                Some(_) => break,
+            let Some(newest) = self.store.latest_manifest(record.volume, None).await? else {
+                return Ok(record.volume);
+            };
+            match self.check_not_deleted(&newest).await {
+                Ok(()) if newest.number == 1 => return Ok(record.volume),
+                Ok(()) => break,
+                // The deletion was not finished.
+                Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume).await?,
+                Err(error) => return Err(error),
             }
         }
         Err(VolumeError::NameTaken { name: name.clone() })
-    }
-
-    /// Takes `name` from `volume`, if it has it. Two that do so at once, and a third that gives the name to another volume
-    /// between the two, could take it from that one.
-    pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        if self.store.name(name).await?.is_some_and(|record| record.volume == volume) {
-            self.store.delete(&[Key::Name(name.clone())]).await?;
-        }
-        Ok(())
-    }
-
-    /// Marks `volume` as deleted, and takes its name away.
-    pub async fn delete(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
-        let deleted_unix_millis = self.options.clock.unix_millis();
-        let tombstone = Tombstone { volume, deleted_unix_millis, writer: self.options.writer };
-        let _: Created = self.store.create_tombstone(&tombstone).await?;
-        Ok(self.remove_name(name, volume).await?)
     }
 
     /// What `point` means.
@@ -353,10 +316,9 @@ impl Host {
                 Err(error) => Err(error.into()),
             };
         }
-        if self.store.tombstone(volume).await?.is_some() {
-            return Err(VolumeError::Deleted { volume });
-        }
-        self.store.latest_manifest(volume, None).await?.ok_or(VolumeError::NoSuchVolume { volume })
+        let newest = self.store.latest_manifest(volume, None).await?;
+        let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
+        self.check_not_deleted(&newest).await.map(|()| newest)
     }
 }
 

@@ -161,6 +161,9 @@ impl Volume {
             Err(error) if error.is_missing() => self.followed(number).await?,
             Err(error) => return Err(error.into()),
         };
+        if manifest.sections.deleted.is_some() {
+            return Err(self.lose(Loss::Deleted).await);
+        }
         let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
         let noted = self.0.host.options.notes.intended(self.0.id, manifest.number, &hash);
         if found != self.head().own || noted != Some(true) {

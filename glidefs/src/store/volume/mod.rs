@@ -6,7 +6,9 @@
 //!
 //! ```text
 //! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (land: who that is)
-//!  (shared) │          ├─ history   snapshot, rollback, fork, delete
+//!  (shared) │          ├─ history   snapshot, rollback, fork
+//!           │          ├─ hold      which host has it: open, take over, release
+//!           │          ├─ end       delete, undelete
 //!           │          └─ compact   fewer packs, the same content     (choose: which packs; merge: packing anew)
 //!           ├─ View       what one manifest says: packs ─> index ─> blocks    (fetch: one GET for all that wait)
 //!           ├─ recent     packs as they were uploaded, for merging
@@ -32,9 +34,11 @@ mod commit;
 mod compact;
 mod crowd;
 mod cut;
+mod end;
 mod error;
 mod fetch;
 mod history;
+mod hold;
 mod host;
 mod land;
 mod merge;
@@ -51,7 +55,8 @@ use bytes::Bytes;
 
 pub use self::crowd::{Crowd, FAN_OUT_MAX, VOLUME_BYTES_MAX, check_size};
 pub use self::cut::{CutExtent, CutSource};
-pub use self::error::VolumeError;
+pub use self::end::DeletedVolume;
+pub use self::error::{Held, VolumeError};
 pub use self::host::{Volumes, VolumesOptions};
 pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory};
 pub use self::view::View;

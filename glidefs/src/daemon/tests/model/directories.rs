@@ -130,7 +130,7 @@ impl Run {
             let router = self.hosts[host].router();
             self.insist(|| router.delete(name)).unwrap();
         }
-        let waits_for_store = self.create(Source::Store, name, host);
+        let waits_for_store = self.create(Source::TakeOver, name, host);
         let content = self.seen(name, name, host);
         let twin = self.twin(name);
         twin.begins_with(content);

@@ -53,7 +53,7 @@ async fn written(world: &World, sectors: u64) {
 
 /// The volume as a daemon with that cache has it, and its index in memory.
 async fn opened(daemon: &Daemon) -> Volume {
-    let volume = daemon.volumes.open(&name("vm")).await.unwrap();
+    let volume = daemon.volumes.take_over(&name("vm")).await.unwrap();
     volume.mapped(range(0, volume.size_sectors())).await.unwrap();
     volume
 }

@@ -105,7 +105,7 @@ async fn a_store_that_was_put_back_to_an_earlier_state_is_neither_overwritten_no
         daemon.volumes.store().delete(&[Key::Manifest(volume.id(), 3)]).await.unwrap();
         let other = world.copy(1, Arc::new(NotesInMemory::default())).volumes.resume(&earlier);
         if taken {
-            world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+            world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
         } else {
             commit(&other, 2, 7).await.unwrap();
         }
@@ -196,7 +196,7 @@ async fn a_note_that_cannot_be_taken_keeps_the_manifest_from_the_store() {
     assert!(matches!(error, VolumeError::NotNoted(_)) && error.is_transient(), "{error}");
     volume.confirm().await.unwrap();
     // A loss that cannot be written down stops the volume all the same.
-    let taker = world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+    let taker = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
     assert_eq!(taker.writer(), Fence { epoch: 2, writer: WriterId([2; 16]) });
     assert!(matches!(full.confirm().await, Err(VolumeError::Fenced(_))));
     assert!(matches!(full.loss(), Some(Loss::Fenced(_))));

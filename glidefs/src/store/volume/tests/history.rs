@@ -83,7 +83,7 @@ async fn a_fork_begins_with_what_its_origin_had_and_goes_its_own_way() {
     assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
     // The origin may go; its packs are the forks' as well.
     origin.delete().await.unwrap();
-    let reopened = other.volumes.open(&name("fork")).await.unwrap();
+    let reopened = other.volumes.take_over(&name("fork")).await.unwrap();
     tags(&reopened, range(0, 9), &[77, 40, 40, 40, 0, 0, 0, 0, 1]).await;
 }
 
@@ -133,9 +133,9 @@ async fn a_deleted_volume_is_gone_for_everybody_and_its_name_is_free() {
     volume.delete().await.unwrap();
     let error = volume.commit(MemoryCut::new(2, &[(0, 8, 1)]), SIZE).await.unwrap_err();
     assert!(matches!(error, VolumeError::Deleted { .. }) && error.is_fatal(), "{error}");
-    let error = other.volumes.open(&name("vm")).await.unwrap_err();
+    let error = other.volumes.take_over(&name("vm")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NoSuchName { .. }), "{error}");
-    let error = other.volumes.open_volume(volume.id()).await.unwrap_err();
+    let error = other.volumes.acquire(volume.id(), true).await.unwrap_err();
     assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
     let error = other.volumes.fork(&newest(volume.id()), &name("f")).await.unwrap_err();
     assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
@@ -152,7 +152,7 @@ async fn a_volume_that_another_host_took_over_is_not_its_old_writers_to_delete()
     let (daemon, other) = (world.daemon(1), world.daemon(2));
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    let taken = other.volumes.open(&name("vm")).await.unwrap();
+    let taken = other.volumes.take_over(&name("vm")).await.unwrap();
     let error = volume.delete().await.unwrap_err();
     assert!(matches!(error, VolumeError::Fenced(_)), "{error}");
     taken.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_deletion_that_did_not_arrive_does_not_delete_what_another_host_took_o
     world.objects.end_after(1, false);
     let _ = volume.delete().await.unwrap_err();
     world.objects.go_on();
-    let taken = other.volumes.open(&name("vm")).await.unwrap();
+    let taken = other.volumes.take_over(&name("vm")).await.unwrap();
     let error = volume.delete().await.unwrap_err();
     assert!(matches!(error, VolumeError::Fenced(_)), "{error}");
     taken.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
@@ -176,7 +176,7 @@ async fn a_deletion_that_did_not_arrive_does_not_delete_what_another_host_took_o
 
 #[tokio::test]
 async fn a_deletion_that_stopped_half_way_is_finished_by_the_next_that_wants_the_name() {
-    for (requests, deleter) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
+    for (requests, deleter) in [(3, 1), (3, 2), (4, 1), (4, 2)] {
         let world = World::new();
         let daemon = world.daemon(1);
         let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -231,5 +231,5 @@ async fn a_pack_that_was_collected_before_its_manifest_came_is_taken_out_again()
     let error = commit.await.unwrap().unwrap_err();
     assert!(matches!(error, VolumeError::TooSlow { .. }), "{error}");
     tags(&volume, range(0, 8), &[1; 8]).await;
-    tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }

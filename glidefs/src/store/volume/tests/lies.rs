@@ -41,7 +41,7 @@ async fn a_volume_that_a_listing_does_not_show_is_not_taken_for_deleted() {
 async fn another_writer_is_found_though_a_listing_does_not_show_its_manifest() {
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
-    let other = world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+    let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
     world.objects.list_without(Some("manifests"));
     let found = volume.confirm().await;
     assert!(matches!(found, Err(VolumeError::Fenced(fence)) if fence == other.writer()), "{found:?}");

@@ -76,7 +76,7 @@ async fn requests_are_as_few_as_promised() {
     volume.commit(MemoryCut::new(2, &[(9, 1, 7)]), SIZE).await.unwrap();
     assert_eq!(again.requests(), [0, 2, 1, 0, 0], "first commit after a restart");
     let other = world.daemon(2);
-    other.volumes.open(&name("vm")).await.unwrap();
+    other.volumes.take_over(&name("vm")).await.unwrap();
     assert_eq!(other.requests(), [3, 1, 1, 0, 0], "open on another host");
 }
 
@@ -168,7 +168,7 @@ async fn another_host_takes_over_and_the_first_is_fenced_for_good() {
     let (first, second) = (world.daemon(1), world.daemon(2));
     let old = first.volumes.create(&name("vm"), SIZE).await.unwrap();
     old.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    let new = second.volumes.open(&name("vm")).await.unwrap();
+    let new = second.volumes.take_over(&name("vm")).await.unwrap();
     assert_eq!(new.writer(), Fence { epoch: 2, writer: WriterId([2; 16]) });
     tags(&new, range(0, 8), &[1; 8]).await;
     for round in 0..3 {
@@ -184,7 +184,7 @@ async fn another_host_takes_over_and_the_first_is_fenced_for_good() {
     new.commit(MemoryCut::new(9, &[(4, 8, 5)]), SIZE).await.unwrap();
     tags(&new, range(0, 8), &[1, 1, 1, 1, 5, 5, 5, 5]).await;
     // And back.
-    let third = first.volumes.open(&name("vm")).await.unwrap();
+    let third = first.volumes.take_over(&name("vm")).await.unwrap();
     assert_eq!(third.writer().epoch, 3);
     assert!(new.commit(MemoryCut::new(10, &[]), SIZE).await.unwrap_err().is_fatal());
 }
@@ -195,7 +195,7 @@ async fn a_writer_whose_number_was_freed_is_fenced_all_the_same() {
         let world = World::new();
         let (first, second) = (world.daemon(1), world.daemon(2));
         let old = first.volumes.create(&name("vm"), SIZE).await.unwrap();
-        let new = second.volumes.open(&name("vm")).await.unwrap();
+        let new = second.volumes.take_over(&name("vm")).await.unwrap();
         new.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
         // As garbage collection would.
         let keys: Vec<Key> = (1..3).map(|number| Key::Manifest(new.id(), number)).collect();
@@ -229,7 +229,7 @@ async fn a_commit_whose_answer_was_lost_is_adopted() {
         assert_eq!((committed.resume.number, committed.resume.epoch), (3, 1));
         let expected: Vec<Tag> = [vec![3; 8], vec![2; 8], vec![0; 4], vec![1]].concat();
         tags(&volume, range(0, 21), &expected).await;
-        tags(&world.daemon(2).volumes.open(&name("vm")).await.unwrap(), range(0, 21), &expected).await;
+        tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 21), &expected).await;
     }
 }
 
@@ -319,13 +319,13 @@ async fn a_name_is_given_once_and_one_of_an_unfinished_volume_is_used() {
     world.objects.end_after(1, false);
     daemon.volumes.create(&name("vm"), SIZE).await.unwrap_err();
     world.objects.go_on();
-    let error = daemon.volumes.open(&name("vm")).await.unwrap_err();
+    let error = daemon.volumes.take_over(&name("vm")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NoSuchVolume { .. }), "{error}");
     let volume = world.daemon(2).volumes.create(&name("vm"), SIZE).await.unwrap();
     assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(volume.id()));
     let error = daemon.volumes.create(&name("vm"), SIZE).await.unwrap_err();
     assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
-    let error = daemon.volumes.open(&name("other")).await.unwrap_err();
+    let error = daemon.volumes.take_over(&name("other")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NoSuchName { .. }), "{error}");
     assert_eq!(daemon.volumes.names().await.unwrap(), [name("vm")]);
 }
@@ -393,7 +393,7 @@ async fn a_directory_is_a_store_as_well() {
     }
     tags(&fork, range(100, 50), &[2; 50]).await;
     let again = daemon(2);
-    let reopened = again.volumes.open(&name("fork")).await.unwrap();
+    let reopened = again.volumes.take_over(&name("fork")).await.unwrap();
     assert!(fork.commit(MemoryCut::new(1, &[]), SIZE).await.unwrap_err().is_fatal());
     tags(&reopened, range(400, 60), &[8; 60]).await;
     reopened.delete().await.unwrap();

@@ -5,7 +5,9 @@
 mod clean;
 mod compaction;
 mod divergence;
+mod end;
 mod history;
+mod hold;
 mod lies;
 mod line;
 mod model;

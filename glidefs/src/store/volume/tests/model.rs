@@ -320,7 +320,7 @@ impl Run {
         let writer = self.volumes[at].writer % 3 + 1;
         let daemon = self.daemon(writer);
         let model = &mut self.volumes[at];
-        let volume = daemon.volumes.open(&model.name).await.unwrap();
+        let volume = daemon.volumes.take_over(&model.name).await.unwrap();
         model.states = vec![content(&volume, &model.states).await];
         model.size = volume.size_sectors();
         model.resume = volume.state();

@@ -27,7 +27,7 @@ async fn of_two_writers_one_wins_each_number_and_nothing_is_mixed() {
                 holder.commit(cut, SIZE).await
             })
         };
-        let open = tokio::spawn(async move { taker.open(&name("vm")).await });
+        let open = tokio::spawn(async move { taker.take_over(&name("vm")).await });
         let (commit, open) = (commit.await.unwrap(), open.await.unwrap().unwrap());
         match commit {
             Ok(_) => {

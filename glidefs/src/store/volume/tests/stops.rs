@@ -72,7 +72,7 @@ async fn at_each_request(
             });
             assert!(reads_as(&again, after).await);
             // And another host.
-            let opened = world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+            let opened = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
             assert!(reads_as(&opened, after).await);
             let fenced = again.commit(cut(), SIZE).await;
             assert!(matches!(fenced, Err(VolumeError::Fenced(_))));
@@ -94,7 +94,7 @@ async fn and_another_host_opens_it(
             world.objects.end_after(requests, arrives);
             let result = change(&volume).await;
             let stopped = world.objects.go_on();
-            let opened = world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+            let opened = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
             let before = reads_as(&opened, &BEFORE).await;
             assert!(before || reads_as(&opened, after).await);
             assert!(!before || BEFORE == *after || result.is_err());
@@ -139,7 +139,7 @@ async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
             // The answer to its manifest was lost: the volume is there.
             Err(VolumeError::NameTaken { .. }) => {
                 let volumes = super::super::Volumes(volume.0.host.clone());
-                volumes.open(&name("fork")).await?
+                volumes.take_over(&name("fork")).await?
             }
             fork => fork?,
         };
@@ -176,12 +176,12 @@ async fn a_deletion_that_stopped_can_be_made_again() {
             let result = volume.delete().await;
             if !world.objects.go_on() {
                 result.unwrap();
-                assert_eq!(requests, 4);
+                assert_eq!(requests, 5);
                 break;
             }
             world.daemon(1).volumes.resume(&state).delete().await.unwrap();
             assert!(matches!(
-                world.daemon(2).volumes.open(&name("vm")).await,
+                world.daemon(2).volumes.take_over(&name("vm")).await,
                 Err(VolumeError::NoSuchName { .. })
             ));
         }

@@ -12,7 +12,7 @@ use crate::store::clean::CleanCache;
 use crate::store::client::{Store, StoreOptions};
 use crate::store::error::Source;
 use crate::store::faulty::Seeded;
-use crate::store::ids::{StoreName, WriterId};
+use crate::store::ids::{HostName, StoreName, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
 use crate::store::volume::{CutExtent, CutSource, Volume, Volumes, VolumesOptions};
@@ -203,6 +203,7 @@ impl World {
     ) -> Daemon {
         let options = VolumesOptions {
             clock: self.clock.clone(),
+            host: HostName::nearest(&format!("host-{writer}")),
             metadata_bytes_max,
             clean,
             notes,

@@ -1,0 +1,150 @@
+//! Which host has an export: released, taken back, refused, taken over; deleted, and had back.
+
+use super::host::{Host, World};
+use crate::cache::Durability;
+use crate::cache::driver::bytes_of;
+use crate::router::{CreateExport, ExportInfo, ExportName, ExportSize, RouterError, Source};
+use crate::store::volume::VolumeError;
+use crate::units::{SECTOR_BYTES, SectorRange};
+
+fn name(name: &str) -> ExportName {
+    ExportName::new(name).unwrap()
+}
+
+fn create(world: &World, host: &Host, source: Source) -> Result<ExportInfo, RouterError> {
+    let request = CreateExport {
+        name: name("vm"),
+        source,
+        durability: Durability::Local,
+        on_unreachable: None,
+        queues: None,
+        queue_depth: None,
+    };
+    world.runtime.block_on(host.router().create(request)).map(|created| created.info)
+}
+
+/// A host that serves a new export, which has one write.
+fn serving(world: &World) -> Host {
+    let mut host = Host::new(world);
+    create(world, &host, Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
+    write(&mut host, 1);
+    host
+}
+
+fn write(host: &mut Host, number: u64) {
+    let (volume, range) = (host.volume("vm"), SectorRange::new(0, 8).unwrap());
+    let data: Vec<u8> = (0..8).flat_map(|sector| bytes_of(number, sector)).collect();
+    host.driver().write(&volume, range, Some(&data)).unwrap();
+}
+
+fn holds(host: &mut Host, number: u64) -> bool {
+    let volume = host.volume("vm");
+    let found = host.driver().read(&volume, SectorRange::new(0, 8).unwrap()).unwrap();
+    found == (0..8).flat_map(|sector| bytes_of(number, sector)).collect::<Vec<u8>>()
+}
+
+fn is_held(opened: &Result<ExportInfo, RouterError>) -> bool {
+    matches!(opened, Err(RouterError::Store { source: VolumeError::Held(_), .. }))
+}
+
+#[test]
+fn an_export_that_is_served_is_opened_elsewhere_only_by_taking_it_over() {
+    let world = World::new(20, 0);
+    let first = serving(&world);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    let mut other = Host::new(&world);
+    let refused = create(&world, &other, Source::Store);
+    assert!(is_held(&refused), "{refused:?}");
+    create(&world, &other, Source::TakeOver).unwrap();
+    assert!(holds(&mut other, 1));
+}
+
+#[test]
+fn a_detached_export_is_flushed_and_released_and_its_own_host_takes_it_back() {
+    let world = World::new(21, 0);
+    let mut first = serving(&world);
+    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    assert_eq!(info.unreleased, None);
+    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    let mut other = Host::new(&world);
+    let refused = create(&world, &other, Source::Store);
+    assert!(is_held(&refused), "{refused:?}");
+    write(&mut first, 2);
+    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    // Nothing is asked twice, and a restart changes nothing.
+    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    first.restart(&world);
+    create(&world, &other, Source::Store).unwrap();
+    assert!(holds(&mut other, 2));
+    let lost = world.runtime.block_on(first.router().attach("vm"));
+    assert!(matches!(lost, Err(RouterError::Lost { .. })), "{lost:?}");
+}
+
+#[test]
+fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released() {
+    let world = World::new(22, 0);
+    let mut first = serving(&world);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.objects.end_after(0, false);
+    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    assert!(info.device.is_none() && info.unreleased.is_some(), "{info:?}");
+    // It was not given up, so nobody else has it.
+    world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap();
+    assert!(holds(&mut first, 1));
+    world.objects.go_on();
+    let other = Host::new(&world);
+    let refused = create(&world, &other, Source::Store);
+    assert!(is_held(&refused), "{refused:?}");
+    // Detached again, it is released.
+    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    assert_eq!(info.unreleased, None);
+    create(&world, &other, Source::Store).unwrap();
+}
+
+#[test]
+fn a_released_export_gets_no_device_while_the_store_cannot_say_whose_it_is() {
+    let world = World::new(23, 0);
+    let mut first = serving(&world);
+    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    first.restart(&world);
+    world.objects.end_after(0, false);
+    let refused = world.runtime.block_on(first.router().attach("vm"));
+    assert!(
+        matches!(refused, Err(RouterError::Released { .. } | RouterError::Unconfirmed { .. })),
+        "{refused:?}"
+    );
+    world.objects.go_on();
+    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    assert!(holds(&mut first, 1));
+}
+
+#[test]
+fn a_drained_host_has_released_everything() {
+    let world = World::new(24, 0);
+    let first = serving(&world);
+    let (flushed, failed) = world.runtime.block_on(first.router().drain());
+    assert_eq!((flushed, failed.len()), (1, 0));
+    let mut other = Host::new(&world);
+    create(&world, &other, Source::Store).unwrap();
+    assert!(holds(&mut other, 1));
+}
+
+#[test]
+fn a_deleted_export_is_had_back_under_its_name_or_another() {
+    let world = World::new(25, 0);
+    let first = serving(&world);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().delete("vm")).unwrap();
+    let mut other = Host::new(&world);
+    let listed = world.runtime.block_on(other.router().deleted()).unwrap();
+    assert_eq!(listed.iter().map(|deleted| deleted.name.as_str()).collect::<Vec<_>>(), ["vm"]);
+    create(&world, &other, Source::Deleted { of: name("vm") }).unwrap();
+    assert!(holds(&mut other, 1));
+    let refused = create(&world, &other, Source::Deleted { of: name("vm") });
+    assert!(matches!(refused, Err(RouterError::NameInUse { .. })), "{refused:?}");
+    let refused = create(&world, &first, Source::Deleted { of: name("vm") });
+    assert!(
+        matches!(refused, Err(RouterError::Store { source: VolumeError::NotDeleted { .. }, .. })),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,81 @@
+//! What runs of garbage collection saw: since when nothing has used a pack.
+//!
+//! Owns the objects below `gc/`. Does not own what is in use. Invariant: a pack counts as unused only since a run from which on
+//! every run saw that nothing used it.
+
+use std::collections::HashMap;
+
+use crate::store::client::{Created, Store};
+use crate::store::error::StoreError;
+use crate::store::format::{Candidate, Candidates};
+use crate::store::ids::{PackId, StoreName};
+use crate::store::key::{Folder, Key};
+
+/// How often the observations are read anew because another run removed one of them.
+const ROUNDS_MAX: usize = 16;
+const OBSERVATION: &str = "candidates-";
+
+/// What earlier runs saw.
+#[derive(Debug, Default)]
+pub(super) struct Observations {
+    keys: Vec<Key>,
+    /// When each run was, and what it saw unused since when.
+    runs: Vec<(u64, HashMap<PackId, u64>)>,
+}
+
+impl Observations {
+    pub async fn read(store: &Store) -> Result<Self, StoreError> {
+        let mut round = 0;
+        'anew: loop {
+            round += 1;
+            let mut seen = Self::default();
+            for object in store.list(Folder::Gc, None).await?.objects {
+                if !matches!(&object.key, Key::Gc(name) if name.as_str().starts_with(OBSERVATION)) {
+                    continue;
+                }
+                let created = object.created_unix_millis;
+                match store.candidates(&object.key).await {
+                    Ok(candidates) => seen.runs.push((created, since(&candidates, created))),
+                    // As if everything had been in use then.
+                    Err(StoreError::Damaged { .. }) => seen.runs.push((created, HashMap::new())),
+                    // Another run has read it and says the same by now.
+                    Err(error) if error.is_missing() && round < ROUNDS_MAX => continue 'anew,
+                    Err(error) => return Err(error),
+                }
+                seen.keys.push(object.key);
+            }
+            return Ok(seen);
+        }
+    }
+
+    /// Since when every run has seen that nothing used `pack`; `None`: not until now.
+    pub fn unused_since(&self, pack: PackId) -> Option<u64> {
+        let since = self.runs.iter().filter_map(|(_, unused)| unused.get(&pack).copied()).max()?;
+        let used = |(at, unused): &(u64, HashMap<PackId, u64>)| *at >= since && !unused.contains_key(&pack);
+        (!self.runs.iter().any(used)).then_some(since)
+    }
+
+    /// Puts `candidates` in the place of all that was read. The time by the clock of the store.
+    pub async fn replace(&self, store: &Store, candidates: &Candidates) -> Result<u64, StoreError> {
+        // As random as the identity of a pack.
+        let name = format!("{OBSERVATION}{}", PackId::random(store.entropy()));
+        let Ok(name) = name.parse::<StoreName>() else { unreachable!("letters, digits and a dash") };
+        let key = Key::Gc(name);
+        let _: Created = store.create(&key, &[candidates.encode().into()]).await?;
+        let now_millis = store.head(&key).await?.created_unix_millis;
+        let mut superseded = self.keys.clone();
+        if candidates.0.is_empty() {
+            superseded.push(key);
+        }
+        store.delete(&superseded).await?;
+        Ok(now_millis)
+    }
+}
+
+fn since(candidates: &Candidates, created_millis: u64) -> HashMap<PackId, u64> {
+    let since = |candidate: &Candidate| match candidate.since_unix_millis {
+        0 => created_millis,
+        since => since,
+    };
+    candidates.0.iter().map(|candidate| (candidate.pack, since(candidate))).collect()
+}

@@ -1,0 +1,154 @@
+//! The end of a volume, and the way back.
+//!
+//! Owns deletion, its undoing, and how deleted volumes are found. Does not own when a deletion is for good (`gc`). Invariant: a
+//! deletion is the next manifest of its volume, so of a deletion and an opening at the same time one comes first and the
+//! other one finds it: nobody's data goes because of a deletion that did not know of them.
+//!
+//! A name is free as soon as its volume is deleted. An object below `deleted/` leads from the name to the volume; the newest
+//! manifest of the volume says whether it is deleted.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::host::{Host, ROUNDS_MAX, Volumes};
+use super::land::Uploads;
+use super::{Volume, VolumeError};
+use crate::store::client::Created;
+use crate::store::error::StoreError;
+use crate::store::format::{Deletion, Manifest, NameRecord, Sections};
+use crate::store::ids::{StoreName, VolumeId};
+use crate::store::key::{Folder, Key};
+
+/// Deleted volumes that are looked at at once.
+const AT_ONCE: usize = 16;
+
+/// A volume that was deleted and can be had back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedVolume {
+    /// The name it had.
+    pub name: StoreName,
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Its size, sectors.
+    pub size_sectors: u64,
+    /// When it was deleted, milliseconds since 1970-01-01 UTC.
+    pub deleted_unix_millis: u64,
+}
+
+impl Volumes {
+    /// The volumes that were deleted and can be had back, those of one name if one is given.
+    pub async fn deleted(&self, name: Option<&StoreName>) -> Result<Vec<DeletedVolume>, VolumeError> {
+        let listing = self.0.store.list(Folder::Deleted, None).await?;
+        let of_name = |key: Key| match key {
+            Key::Deleted(found, volume) if name.is_none_or(|name| *name == found) => Some((found, volume)),
+            _ => None,
+        };
+        let found = listing.objects.into_iter().filter_map(|object| of_name(object.key));
+        let look = |(name, volume)| async move {
+            let newest = self.0.store.latest_manifest(volume, None).await?;
+            let newest = newest.filter(|newest| newest.sections.deleted == Some(Deletion::CanBeUndone));
+            Ok::<_, VolumeError>(newest.map(|newest| DeletedVolume {
+                name,
+                volume,
+                size_sectors: newest.size_sectors,
+                deleted_unix_millis: newest.created_unix_millis,
+            }))
+        };
+        let deleted = stream::iter(found.map(look)).buffered(AT_ONCE);
+        deleted.try_filter_map(|deleted| std::future::ready(Ok(deleted))).try_collect().await
+    }
+
+    /// Has the volume back that had `name` and was deleted last, and gives it the name `new`. This host has it then.
+    pub async fn undelete(&self, name: &StoreName, new: &StoreName) -> Result<Volume, VolumeError> {
+        let deleted = self.deleted(Some(name)).await?;
+        let last = deleted.into_iter().max_by_key(|deleted| deleted.deleted_unix_millis);
+        let volume = last.ok_or_else(|| VolumeError::NotDeleted { name: name.clone() })?.volume;
+        let created_unix_millis = self.0.options.clock.unix_millis();
+        let record = NameRecord { volume, created_unix_millis };
+        if self.0.store.create_name(new, &record).await? == Created::Existed
+            && self.find(new).await? != Some(volume)
+        {
+            return Err(VolumeError::NameTaken { name: new.clone() });
+        }
+        for _ in 0..ROUNDS_MAX {
+            let newest = self.0.store.latest_manifest(volume, None).await?;
+            let Some(newest) = newest.filter(|newest| !newest.is_gone()) else {
+                self.0.remove_name(new, volume).await?;
+                return Err(VolumeError::NotDeleted { name: name.clone() });
+            };
+            if newest.sections.deleted.is_none() {
+                return Err(VolumeError::NotDeleted { name: name.clone() });
+            }
+            let begun = self.0.options.clock.since_boot();
+            let next = self.0.next_of(newest);
+            let sections = Sections { deleted: None, ..next.sections };
+            let manifest = Manifest { name: new.clone(), sections, ..next };
+            if self.0.create_manifest(&manifest).await? == Created::Created {
+                self.0.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
+                return Ok(Volume::new(self.0.clone(), Arc::new(manifest), begun));
+            }
+        }
+        Err(VolumeError::Contended { volume })
+    }
+}
+
+impl Volume {
+    /// Deletes the volume: its name is free, and after the grace period garbage collection takes the volume with its snapshots,
+    /// but for what forks use. Can be called again after an error. [`Volumes::undelete`] has it back until then, as it was at the
+    /// last commit.
+    pub async fn delete(&self) -> Result<(), VolumeError> {
+        let _change = self.0.change.lock().await;
+        let host = &self.0.host;
+        // Nobody may be trusted to have told, nor an earlier call that failed to have got anywhere: what another host has taken
+        // over is not this writer's to delete.
+        let checked = match self.writable() {
+            Ok(()) | Err(VolumeError::Deleted { .. }) => self.check_newest().await,
+            lost => lost,
+        };
+        let manifest = match checked {
+            Ok(()) => self.manifest().await?,
+            Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
+            Err(error) => return Err(error),
+        };
+        if manifest.sections.deleted.is_some() {
+            return self.finish_deletion().await;
+        }
+        let name = manifest.name.clone();
+        host.note_deleted(&name, self.id()).await?;
+        let edit = |base: &Manifest| {
+            let sections = Sections { deleted: Some(Deletion::CanBeUndone), ..base.sections.clone() };
+            Some(Manifest { sections, ..base.clone() })
+        };
+        let begun = host.options.clock.since_boot();
+        self.land(&Uploads { begun, packs: Vec::new() }, edit).await?;
+        self.lose_deleted();
+        Ok(host.remove_name(&name, self.id()).await?)
+    }
+
+    /// The rest of a deletion that stopped.
+    async fn finish_deletion(&self) -> Result<(), VolumeError> {
+        let newest = self.0.host.store.latest_manifest(self.id(), None).await?;
+        let Some(newest) = newest.filter(|newest| newest.sections.deleted.is_some()) else { return Ok(()) };
+        Ok(self.0.host.remove_name(&newest.name, self.id()).await?)
+    }
+}
+
+impl Host {
+    /// Leads from the name of a volume that is about to be deleted to the volume.
+    async fn note_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        let record = NameRecord { volume, created_unix_millis: self.options.clock.unix_millis() };
+        let key = Key::Deleted(name.clone(), volume);
+        let _: Created = self.store.create(&key, &[record.encode().into()]).await?;
+        Ok(())
+    }
+
+    /// Takes `name` from `volume`, if it has it. Two that do so at once, and a third that gives the name to another volume
+    /// between the two, could take it from that one.
+    pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        if self.store.name(name).await?.is_some_and(|record| record.volume == volume) {
+            self.store.delete(&[Key::Name(name.clone())]).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Deletion, its undoing, and hosts that open a volume meanwhile.
+
+use super::support::*;
+use crate::store::gc::{self, GcOptions};
+use crate::store::key::Key;
+use crate::store::volume::VolumeError;
+
+const SIZE: u64 = 1 << 16;
+
+async fn collect(world: &World) {
+    gc::collect(world.daemon(9).volumes.store(), &*world.clock, &GcOptions::default()).await.unwrap();
+}
+
+/// Everything that garbage collection would ever do, with the time between.
+async fn collect_for_days(world: &World) {
+    for _ in 0..6 {
+        collect(world).await;
+        world.advance_hours(25);
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_lands_after_another_host_opened_the_volume_takes_nothing_of_that_host() {
+    // The deletion has looked whose the volume is, and stands before each of its creations in turn.
+    for before in ["deleted", "manifests"] {
+        let world = World::new();
+        let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+        first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+        world.objects.pause_before(before);
+        let deletion = {
+            let first = first.clone();
+            tokio::spawn(async move { first.delete().await })
+        };
+        world.objects.paused().await;
+        let second = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+        second.commit(MemoryCut::new(2, &[(8, 8, 2)]), SIZE).await.unwrap();
+        world.objects.resume();
+        let deleted = deletion.await.unwrap();
+        assert!(matches!(deleted, Err(VolumeError::Fenced(_))), "{before}: {deleted:?}");
+        collect_for_days(&world).await;
+        tags(&second, range(0, 16), &[[1; 8], [2; 8]].concat()).await;
+        second.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap();
+        let third = world.daemon(3).volumes.take_over(&name("vm")).await.unwrap();
+        tags(&third, range(0, 8), &[3; 8]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_a_deletion_and_an_opening_at_once_one_finds_the_other() {
+    let (mut deletions, mut openings) = (0, 0);
+    for round in 0..200 {
+        let world = World::seeded(round);
+        let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+        first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+        let lead = round % 10;
+        let deletion = tokio::spawn(async move {
+            for _ in 0..lead {
+                tokio::task::yield_now().await;
+            }
+            first.delete().await
+        });
+        let taker = world.daemon(2).volumes;
+        let opening = {
+            let taker = taker.clone();
+            tokio::spawn(async move {
+                for _ in lead..5 {
+                    tokio::task::yield_now().await;
+                }
+                taker.take_over(&name("vm")).await
+            })
+        };
+        match (deletion.await.unwrap(), opening.await.unwrap()) {
+            (Ok(()), Err(VolumeError::Deleted { .. } | VolumeError::NoSuchName { .. })) => {
+                deletions += 1;
+                collect_for_days(&world).await;
+                assert_eq!(taker.deleted(None).await.unwrap(), []);
+            }
+            (Err(VolumeError::Fenced(_)), Ok(opened)) => {
+                openings += 1;
+                collect_for_days(&world).await;
+                tags(&opened, range(0, 8), &[1; 8]).await;
+                assert_eq!(taker.find(&name("vm")).await.unwrap(), Some(opened.id()));
+            }
+            (deleted, opened) => panic!("round {round}: {deleted:?}, {opened:?}"),
+        }
+    }
+    assert!(deletions > 0 && openings > 0, "{deletions} {openings}");
+}
+
+#[tokio::test]
+async fn the_mark_of_an_earlier_version_is_void_once_another_writer_has_followed() {
+    let world = World::new();
+    let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let second = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    let mark = |writer| crate::store::format::Tombstone {
+        volume: second.id(),
+        deleted_unix_millis: 1,
+        writer: crate::store::WriterId([writer; 16]),
+    };
+    let store = world.daemon(9).volumes.store().clone();
+    let key = Key::Tombstone(second.id());
+    let _: crate::store::Created = store.create(&key, &[mark(1).encode().into()]).await.unwrap();
+    collect_for_days(&world).await;
+    tags(&second, range(0, 8), &[1; 8]).await;
+    let third = world.daemon(3).volumes.take_over(&name("vm")).await.unwrap();
+    store.delete(std::slice::from_ref(&key)).await.unwrap();
+    let _: crate::store::Created = store.create(&key, &[mark(3).encode().into()]).await.unwrap();
+    let refused = world.daemon(2).volumes.take_over(&name("vm")).await;
+    assert!(matches!(refused, Err(VolumeError::Deleted { .. })), "{refused:?}");
+    collect_for_days(&world).await;
+    third.read(range(0, 8)).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_deleted_volume_can_be_had_back_with_its_snapshots_until_the_grace_period_is_over() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), None);
+    for _ in 0..23 {
+        collect(&world).await;
+        world.advance_hours(1);
+    }
+    let other = world.daemon(2);
+    let listed = other.volumes.deleted(None).await.unwrap();
+    assert_eq!((listed.len(), &listed[0].name, listed[0].volume), (1, &name("vm"), volume.id()));
+    let back = other.volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    tags(&back, range(0, 8), &[2; 8]).await;
+    assert_eq!(other.volumes.deleted(None).await.unwrap(), []);
+    collect_for_days(&world).await;
+    back.rollback(&name("s")).await.unwrap();
+    tags(&back, range(0, 8), &[1; 8]).await;
+    let error = volume.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap_err();
+    assert!(error.is_fatal(), "{error}");
+    // And now for good.
+    back.delete().await.unwrap();
+    collect_for_days(&world).await;
+    assert_eq!(other.volumes.deleted(None).await.unwrap(), []);
+    let error = other.volumes.undelete(&name("vm"), &name("vm")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NotDeleted { .. }), "{error}");
+    assert_eq!(other.volumes.store().list(crate::store::Folder::All, None).await.unwrap().objects, []);
+}
+
+#[tokio::test]
+async fn the_name_of_a_deleted_volume_is_free_and_the_volume_comes_back_under_another() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let old = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    old.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    old.delete().await.unwrap();
+    world.advance_hours(1);
+    let new = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    new.commit(MemoryCut::new(1, &[(0, 8, 2)]), SIZE).await.unwrap();
+    let error = daemon.volumes.undelete(&name("vm"), &name("vm")).await.unwrap_err();
+    assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
+    let back = daemon.volumes.undelete(&name("vm"), &name("old")).await.unwrap();
+    tags(&back, range(0, 8), &[1; 8]).await;
+    tags(&new, range(0, 8), &[2; 8]).await;
+    // Two of one name: the one that was deleted last comes first.
+    new.delete().await.unwrap();
+    world.advance_hours(1);
+    let third = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    third.commit(MemoryCut::new(1, &[(0, 8, 3)]), SIZE).await.unwrap();
+    third.delete().await.unwrap();
+    let last = daemon.volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    assert_eq!(last.id(), third.id());
+    back.delete().await.unwrap();
+    let again = world.daemon(2).volumes.undelete(&name("old"), &name("older")).await.unwrap();
+    tags(&again, range(0, 8), &[1; 8]).await;
+}
+
+#[tokio::test]
+async fn garbage_collection_and_a_volume_that_is_had_back_at_once_agree() {
+    let (mut gone, mut back) = (0, 0);
+    for before in ["gc/", "manifests", "names/"] {
+        let world = World::new();
+        let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+        volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+        volume.delete().await.unwrap();
+        collect(&world).await;
+        world.advance_hours(25);
+        // Now the one of the two waits, now the other one.
+        world.objects.pause_before(before);
+        let collecting = async {
+            collect(&world).await;
+        };
+        let volumes = world.daemon(2).volumes;
+        let undeleted = if before == "names/" {
+            let undeleting = tokio::spawn(async move { volumes.undelete(&name("vm"), &name("vm")).await });
+            world.objects.paused().await;
+            collecting.await;
+            world.objects.resume();
+            undeleting.await.unwrap()
+        } else {
+            let other = async {
+                world.objects.paused().await;
+                let undeleted = volumes.undelete(&name("vm"), &name("vm")).await;
+                world.objects.resume();
+                undeleted
+            };
+            tokio::join!(collecting, other).1
+        };
+        collect_for_days(&world).await;
+        match undeleted {
+            Ok(volume) => {
+                back += 1;
+                tags(&volume, range(0, 8), &[1; 8]).await;
+            }
+            Err(VolumeError::NotDeleted { .. }) => {
+                gone += 1;
+                assert_eq!(world.daemon(3).volumes.find(&name("vm")).await.unwrap(), None);
+            }
+            Err(error) => panic!("{before}: {error}"),
+        }
+    }
+    assert!(gone > 0 && back > 0, "{gone} {back}");
+}

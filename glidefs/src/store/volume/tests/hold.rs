@@ -1,0 +1,96 @@
+//! Which host has a volume: refusals, releases, and who takes back.
+
+use super::support::*;
+use crate::store::ids::HostName;
+use crate::store::volume::{Volume, VolumeError};
+
+const SIZE: u64 = 1 << 16;
+
+/// Who has the volume that another host cannot open, and since when that host is silent.
+fn held(opened: Result<Volume, VolumeError>) -> (Option<HostName>, u64) {
+    match opened {
+        Err(VolumeError::Held(held)) => {
+            let text = VolumeError::Held(held.clone()).to_string();
+            assert!(text.contains("--take-over") && text.contains("last heard of at 2026-01-01T"), "{text}");
+            (held.host, held.heard_unix_millis)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_volume_that_was_not_released_is_opened_only_by_taking_it_over() {
+    let world = World::new();
+    let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.advance_hours(3);
+    first.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    let (host, heard) = held(world.daemon(2).volumes.open(&name("vm")).await);
+    assert_eq!((host, heard), (Some(HostName::nearest("host-1")), 1_767_225_600_000 + 3 * 3_600_000));
+    first.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap();
+    let second = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    tags(&second, range(0, 8), &[3; 8]).await;
+    assert_eq!(held(world.daemon(1).volumes.open(&name("vm")).await).0, Some(HostName::nearest("host-2")));
+}
+
+#[tokio::test]
+async fn a_released_volume_is_anybodys_until_somebody_opens_it() {
+    let world = World::new();
+    let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    first.release().await.unwrap();
+    let second = world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+    tags(&second, range(0, 8), &[1; 8]).await;
+    held(world.daemon(3).volumes.open(&name("vm")).await);
+    let taken_back = first.hold().await;
+    assert!(matches!(taken_back, Err(VolumeError::Fenced(_))), "{taken_back:?}");
+}
+
+#[tokio::test]
+async fn the_host_that_released_a_volume_takes_it_back_by_asking_or_by_writing() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.release().await.unwrap();
+    let number = volume.state().number;
+    assert_eq!(volume.release().await.unwrap().number, number, "released twice");
+    volume.hold().await.unwrap();
+    held(world.daemon(2).volumes.open(&name("vm")).await);
+    let number = volume.state().number;
+    assert_eq!(volume.hold().await.unwrap().number, number, "taken back twice");
+    volume.release().await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    held(world.daemon(2).volumes.open(&name("vm")).await);
+    // The next process of the same daemon.
+    world.daemon(1).volumes.open(&name("vm")).await.unwrap();
+}
+
+#[tokio::test]
+async fn compaction_does_not_take_a_released_volume_back() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    volume.release().await.unwrap();
+    volume.compact().await.unwrap().unwrap();
+    let second = world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+    tags(&second, range(0, 8), &[8; 8]).await;
+}
+
+#[tokio::test]
+async fn a_volume_of_a_version_that_named_no_holder_is_taken_over_on_purpose() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let store = world.daemon(9).volumes.store().clone();
+    let newest = store.latest_manifest(volume.id(), None).await.unwrap().unwrap();
+    let plain = crate::store::format::Manifest {
+        number: 2,
+        sections: crate::store::format::Sections::default(),
+        ..newest
+    };
+    let _: crate::store::Created = store.create_manifest(&plain).await.unwrap();
+    assert_eq!(held(world.daemon(2).volumes.open(&name("vm")).await).0, None);
+    world.daemon(1).volumes.open(&name("vm")).await.unwrap();
+    world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+}
