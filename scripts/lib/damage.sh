@@ -50,16 +50,12 @@ damaged_cache() {
 	place=$(grep -abo -m 1 'marked block A' "$WORK"/cache/segments/*.seg | tail -n 1)
 	IFS=: read -r segment data _ <<<"$place"
 
-	superblock_of_version "$meta" 2
-	refuses "a cache of a newer format" 'format 2.*newer' starts_refused
+	superblock_of_version "$meta" 9
+	refuses "a cache of a newer format" 'format 9.*newer' starts_refused
 	superblock_of_version "$meta" 1
 	flip "$meta" 20
 	refuses "a damaged superblock" 'cache.meta is damaged' starts_refused
 	flip "$meta" 20
-	# Entries begin 48 bytes into the record header, which is the frame before its first data.
-	flip "$segment" $((data / 4096 * 4096 - 4096 + 48))
-	refuses "a damaged entry of a stable record" "$(basename "$segment") is damaged at byte" starts_refused
-	flip "$segment" $((data / 4096 * 4096 - 4096 + 48))
 	flip "$segment" 40
 	start_daemon
 	holds "a damaged segment header costs nothing" all_same

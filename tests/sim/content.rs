@@ -41,6 +41,13 @@ pub fn fill(buffer: &mut [u8], content: Content, export: ExportId, first: u64) {
     }
 }
 
+/// Of which export, and which sector, the stamp of `bytes` is, if there is one.
+pub fn stamp_of(bytes: &[u8; SECTOR]) -> Option<(ExportId, u64)> {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let export = u32::try_from(word(16)).ok()?;
+    (word(0) == MAGIC).then_some((ExportId(export), word(24)))
+}
+
 /// What a sector holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {

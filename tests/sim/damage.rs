@@ -1,4 +1,5 @@
-//! Rot: one test for each structure on the disk. What was stable is served, or refused by name; never something else.
+//! Rot, and frames that the disk does not read: one test for each structure on the disk. What was stable is served, or fails;
+//! never something else.
 
 use glidefs::cache::format::{EntryKind, frame_crc};
 use glidefs::cache::{Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options};
@@ -46,11 +47,6 @@ fn open_ends_in(rig: &Rig) -> CacheError {
     error
 }
 
-fn require_damaged(error: &CacheError, slot: u32, at: u64) {
-    let CacheError::Damaged { file, offset_bytes, .. } = error else { panic!("{error:?}") };
-    assert_eq!((file.as_str(), *offset_bytes), (format!("/fake/segments/{slot:08}.seg").as_str(), at));
-}
-
 fn open_has_all(rig: &Rig, all: &[Written]) -> Opened {
     let mut opened = rig.open().unwrap();
     opened.require_all(all);
@@ -95,12 +91,12 @@ fn a_cache_of_a_newer_format_is_refused_and_nothing_is_changed() {
     let generation = machine(&rig.shared).generation();
     let intact = machine(&rig.shared).superblock(generation).unwrap().unwrap();
     let mut bytes = intact.clone();
-    bytes[8] += 1;
+    bytes[8] = 3;
     let crc_at = bytes.len() - 4;
     let crc = frame_crc(&bytes[..crc_at]).to_le_bytes();
     bytes[crc_at..].copy_from_slice(&crc);
     machine(&rig.shared).set_superblock(bytes);
-    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, known: 1, .. }));
+    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 3, known: 2, .. }));
     machine(&rig.shared).set_superblock(intact);
     open_has_all(&rig, &all);
 }
@@ -114,7 +110,7 @@ fn a_segment_of_a_newer_format_is_refused_and_nothing_is_changed() {
         mend_crc(&rig, slot, 0);
     };
     set_version(2);
-    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, known: 1, .. }));
+    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, .. }));
     set_version(1);
     open_has_all(&rig, &all);
 }
@@ -128,7 +124,7 @@ fn a_record_of_a_newer_format_is_refused_and_nothing_is_changed() {
         mend_crc(&rig, found.slot, at);
     };
     set_version(2);
-    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { .. } | CacheError::Damaged { .. }));
+    assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, .. }));
     set_version(1);
     open_has_all(&rig, &all);
 }
@@ -146,13 +142,13 @@ fn damage_to_a_segment_header_loses_nothing() {
 }
 
 #[test]
-fn damage_to_segment_header_and_trailer_is_refused_and_named() {
+fn damage_to_segment_header_and_trailer_loses_nothing() {
     let (rig, all) = stopped();
     let slot = rig.sealed().slot;
     rig.flip(slot, 20);
     rig.flip(slot, SEGMENT - FRAME + 20);
-    require_damaged(&open_ends_in(&rig), slot, 0);
-    rig.flip(slot, 20);
+    let opened = open_has_all(&rig, &all);
+    rig.kill(opened);
     open_has_all(&rig, &all);
 }
 
@@ -166,31 +162,52 @@ fn damage_to_a_record_header_of_a_sealed_segment_loses_nothing() {
     open_has_all(&rig, &all);
 }
 
-#[test]
-fn damage_to_a_stable_record_header_of_an_unsealed_segment_is_refused_and_named() {
-    let (rig, all, found) = killed();
-    for (frame, _) in &found.records[..4] {
-        let at = u64::from(*frame) * FRAME;
-        for byte in [0, 8, 10, 12, 40, 44, 4095] {
-            rig.flip(found.slot, at + byte);
-            require_damaged(&open_ends_in(&rig), found.slot, at);
-            rig.flip(found.slot, at + byte);
-        }
+/// Requires of each of `all` that all of it is there, or none of it can be read; and the same again after a restart. Counts
+/// those that are there.
+fn each_is_there_or_fails(rig: &Rig, all: &[Written]) -> usize {
+    let mut there = Vec::new();
+    for life in 0..2 {
+        let mut opened = rig.open().unwrap_or_else(|error| panic!("life {life}: {error}"));
+        opened.keep();
+        there.push(
+            all.iter()
+                .filter(|written| {
+                    match opened.reads_back(written, written.range.start(), written.range.count()) {
+                        Ok(right) => {
+                            assert!(right, "life {life}: {written:?} reads as something else");
+                            true
+                        }
+                        Err(IoError::Damaged) => false,
+                        Err(error) => panic!("life {life}: {error} at {written:?}"),
+                    }
+                })
+                .count(),
+        );
+        rig.kill(opened);
     }
-    open_has_all(&rig, &all);
+    assert_eq!(there[0], there[1], "a restart changed what is there");
+    there[0]
 }
 
 #[test]
-fn damage_to_an_entry_of_an_unsealed_segment_is_refused_and_named() {
-    const ENTRIES_AT: u64 = 48;
-    let (rig, all, found) = killed();
-    let at = u64::from(found.records[1].0) * FRAME;
-    for byte in ENTRIES_AT..ENTRIES_AT + 28 {
-        rig.flip(found.slot, at + byte);
-        require_damaged(&open_ends_in(&rig), found.slot, at);
-        rig.flip(found.slot, at + byte);
+fn damage_to_a_stable_record_header_of_an_unsealed_segment_fails_what_may_be_older_and_nothing_newer() {
+    for record in 0..4 {
+        for byte in [0, 8, 12, 44, 60, 4095] {
+            let (mut rig, all, found) = killed();
+            rig.flip(found.slot, u64::from(found.records[record].0) * FRAME + byte);
+            assert_eq!(each_is_there_or_fails(&rig, &all), 4 - record, "record {record} byte {byte}");
+            let mut opened = rig.open().unwrap();
+            assert_eq!(opened.cache.stats().corrupt_frames, 0);
+            opened.require_all(&all[record + 1..]);
+            // Writing heals.
+            let again = rig.write(&mut opened, EXPORTS[0], all[0].range.start(), all[0].range.count());
+            opened.flush(EXPORTS[0]);
+            rig.kill(opened);
+            let mut opened = rig.open().unwrap();
+            opened.require_all([&again]);
+            opened.require_all(&all[record + 1..]);
+        }
     }
-    open_has_all(&rig, &all);
 }
 
 #[test]
@@ -223,14 +240,110 @@ fn a_damaged_trailer_is_made_up_for_by_a_scan() {
 }
 
 #[test]
-fn damage_to_a_footer_and_a_record_header_is_refused_and_named() {
+fn damage_to_a_footer_and_a_record_header_fails_what_may_be_older_and_nothing_newer() {
     let (rig, all) = stopped();
     let found = rig.sealed();
-    let record = u64::from(found.records[found.records.len() / 2].0) * FRAME;
+    let (position, record) = &found.records[found.records.len() / 2];
     rig.flip(found.slot, found.trailer.unwrap().footer_offset_bytes() + 50);
-    rig.flip(found.slot, record + 50);
-    require_damaged(&open_ends_in(&rig), found.slot, record);
-    rig.flip(found.slot, record + 50);
+    rig.flip(found.slot, u64::from(*position) * FRAME + 50);
+    let lost = all.iter().position(|written| {
+        record.entries.iter().any(|entry| (entry.export, entry.range) == (written.export, written.range))
+    });
+    let there = each_is_there_or_fails(&rig, &all);
+    assert!(there > 0 && there < all.len(), "{there} of {}", all.len());
+    let mut opened = rig.open().unwrap();
+    opened.require_all(&all[lost.unwrap() + 1..]);
+}
+
+#[test]
+fn a_frame_that_cannot_be_read_costs_what_is_on_it_and_no_other_frame() {
+    let (rig, all) = stopped();
+    let found = rig.sealed();
+    let last = u32::try_from(SEGMENT / FRAME).unwrap() - 1;
+    let data_of = |frame: u32| {
+        found.records.iter().find(|(position, record)| {
+            (position + 1..=position + u32::try_from(record.crcs.len()).unwrap()).contains(&frame)
+        })
+    };
+    for frame in 0..=last {
+        let rig = rig.copy();
+        machine(&rig.shared).lose_frame(found.slot, frame);
+        let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}: {error}"));
+        assert_eq!(opened.recovered.doubted, 0, "frame {frame}");
+        let failing = all
+            .iter()
+            .filter(|written| {
+                match opened.reads_back(written, written.range.start(), written.range.count()) {
+                    Ok(right) => {
+                        assert!(right, "frame {frame}: {written:?}");
+                        false
+                    }
+                    Err(error) => {
+                        assert_eq!(error, IoError::Read, "frame {frame}");
+                        true
+                    }
+                }
+            })
+            .count();
+        assert_eq!(failing, usize::from(data_of(frame).is_some()), "frame {frame}");
+    }
+}
+
+#[test]
+fn a_frame_of_an_unsealed_segment_that_cannot_be_read_never_brings_back_older_data() {
+    let (rig, all, found) = killed();
+    for frame in 0..u32::try_from(SEGMENT / FRAME).unwrap() {
+        let rig = rig.copy();
+        machine(&rig.shared).lose_frame(found.slot, frame);
+        for life in 0..3 {
+            let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}, life {life}: {error}"));
+            opened.keep();
+            for written in &all {
+                match opened.reads_back(written, written.range.start(), written.range.count()) {
+                    Ok(right) => assert!(right, "frame {frame}, life {life}: {written:?}"),
+                    Err(error) => assert!(matches!(error, IoError::Damaged | IoError::Read)),
+                }
+            }
+            rig.kill(opened);
+        }
+    }
+}
+
+#[test]
+fn a_segment_file_that_holds_nothing_and_cannot_be_read_is_not_used() {
+    let rig = Rig::new();
+    let mut opened = rig.open().unwrap();
+    opened.keep();
+    let files = opened.cache.stats();
+    rig.kill(opened);
+    assert_eq!(files.segments_quarantined, 0);
+    // Prepared: its header is there twice.
+    machine(&rig.shared).lose_frame(0, 0);
+    let opened = rig.open().unwrap();
+    assert_eq!(opened.cache.stats().segments_quarantined, 0);
+    rig.kill(opened);
+    // Never used.
+    machine(&rig.shared).rot(0, |bytes| bytes.fill(0));
+    machine(&rig.shared).lose_frame(0, 0);
+    let mut opened = rig.open().unwrap();
+    assert_eq!(opened.cache.stats().segments_quarantined, 1);
+    let mut rig = rig;
+    let all = rig.fill_segments(&mut opened);
+    opened.require_all(&all);
+    assert_eq!(opened.cache.stats().segments_quarantined, 1);
+}
+
+#[test]
+fn a_disk_that_reads_no_segment_at_all_is_refused() {
+    let (rig, all) = stopped();
+    let broken = rig.copy();
+    for slot in 0..16 {
+        if machine(&broken.shared).bytes_of(slot).is_some() {
+            (0..u32::try_from(SEGMENT / FRAME).unwrap())
+                .for_each(|frame| machine(&broken.shared).lose_frame(slot, frame));
+        }
+    }
+    assert!(matches!(open_ends_in(&broken), CacheError::Disk { .. }));
     open_has_all(&rig, &all);
 }
 

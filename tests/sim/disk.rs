@@ -268,7 +268,8 @@ mod tests {
     fn injected_failures_are_counted_and_leave_any_part_of_a_write_behind() {
         let shared = shared(1);
         let file = FakeDisk::new(&shared).open_segment(0, SEGMENT).unwrap();
-        machine(&shared).faults = Faults { write: 1000, sync: 1000, read: 1000, open: 1000, would_block: 0 };
+        machine(&shared).faults =
+            Faults { write: 1000, sync: 1000, gone: 0, read: 1000, open: 1000, would_block: 0 };
         for _ in 0..50 {
             assert!(write(&*file, 1, 8).is_err());
         }

@@ -3,10 +3,11 @@
 //! Owns the volumes and how a life is lived. Does not own what is legal. Invariant: after each crash every sector of every
 //! volume is read and judged before anything else is asked of the cache.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glidefs::cache::{Cache, CacheError, Known, OnFull, Options, Recovered};
+use glidefs::cache::{Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
 use glidefs::units::{ExportId, SectorRange};
 
 use super::content::Content;
@@ -35,6 +36,8 @@ pub struct Episode {
     on_full: OnFull,
     /// The volumes hold more than the cache does.
     too_large: bool,
+    /// The disk loses frames between lives.
+    bad_disk: bool,
     exports: Vec<ExportId>,
     next_export: u32,
     next_content: Content,
@@ -49,7 +52,15 @@ impl Episode {
         let machine = Arc::new(Mutex::new(machine));
         let shards_max = rng.within(1..5);
         let too_large = rng.permille(150);
-        let world = World { machine, oracle: Oracle::default(), rng, tally: Tally::default(), trace };
+        let bad_disk = rng.permille(250);
+        let world = World {
+            machine,
+            oracle: Oracle::default(),
+            rng,
+            tally: Tally::default(),
+            doubted: BTreeSet::new(),
+            trace,
+        };
         let mut episode = Self {
             world,
             clock: Arc::default(),
@@ -58,6 +69,7 @@ impl Episode {
             shards_max,
             on_full: OnFull::Wait,
             too_large,
+            bad_disk,
             exports: Vec::new(),
             next_export: 1,
             next_content: 1,
@@ -122,12 +134,18 @@ impl Episode {
     /// The machine starts again; `before` becomes what the reads after that have to expect.
     fn reboot(&mut self, before: &mut Before) {
         self.world.oracle.crashed();
+        let gone = machine(&self.world.machine).has_gone_pages();
         let crash = machine(&self.world.machine).reboot();
+        if self.bad_disk && self.world.rng.permille(400) {
+            machine(&self.world.machine).lose_some_frame();
+        }
         if self.world.trace {
             eprintln!("== {crash:?}");
         }
         *before = match (crash, *before) {
             (Some(Crash::PowerCut), _) | (_, Before::PowerCut) => Before::PowerCut,
+            // What a failed sync took from readers is lost to the next process as well.
+            _ if gone => Before::PowerCut,
             (Some(Crash::Kill) | None, _) => Before::Kill,
         };
     }
@@ -154,7 +172,8 @@ impl Episode {
                     machine.arm(rng.within(0..if first { 2 } else { 12 }), crash);
                 }
                 if rng.permille(150) {
-                    machine.faults = Faults { write: 30, sync: 30, read: 5, open: 30, would_block: 0 };
+                    machine.faults =
+                        Faults { write: 30, sync: 30, gone: 0, read: 5, open: 30, would_block: 0 };
                 }
             }
             let opened = self.open();
@@ -206,6 +225,12 @@ impl Episode {
 
     fn count(&mut self, found: &Recovered, segments_before: u64) {
         let tally = &mut self.world.tally;
+        tally.add(Event::ExportDoubted, found.doubted);
+        if found.doubted > 0 {
+            assert!(machine(&self.world.machine).has_lost_structure(), "{found:?}, and nothing was lost");
+            self.world.doubted.extend(&self.exports);
+        }
+        let tally = &mut self.world.tally;
         tally.add(Event::TornTail, found.torn_tails);
         tally.add(Event::Footer, found.footers);
         tally.add(Event::Scan, found.scans);
@@ -222,16 +247,26 @@ impl Episode {
             let step = self.world.rng.within(1..257);
             for start in (0..sectors).step_by(usize::try_from(step).unwrap()) {
                 let range = SectorRange::new(start, step.min(sectors - start)).unwrap();
-                let request = Request {
-                    id: self.content(),
-                    volume: Arc::clone(&volume),
-                    kind: Kind::Read,
-                    range,
-                    issued: 0,
-                };
-                let lane = self.world.rng.index(process.lanes());
-                process.observe(&mut self.world, lane, request, before);
+                self.look(process, &volume, range, before);
             }
+        }
+    }
+
+    /// Reads `range`, in ever smaller parts where that fails.
+    fn look(&mut self, process: &mut Process, volume: &Arc<Volume>, range: SectorRange, before: Before) {
+        let request =
+            Request { id: self.content(), volume: Arc::clone(volume), kind: Kind::Read, range, issued: 0 };
+        let lane = self.world.rng.index(process.lanes());
+        if process.observe(&mut self.world, lane, request, before) {
+            return;
+        }
+        let half = range.count() / 2;
+        if half == 0 {
+            self.world.tally.hit(Event::SectorFailed);
+            return;
+        }
+        for (start, count) in [(range.start(), half), (range.start() + half, range.count() - half)] {
+            self.look(process, volume, SectorRange::new(start, count).unwrap(), before);
         }
     }
 
@@ -289,7 +324,8 @@ impl Episode {
             return true;
         }
         let live = self.world.oracle.live_frames();
-        let room = (self.segments - 2 * self.shards_max - 4) * FRAMES_PER_SEGMENT;
+        let quarantined = process.cache.stats().segments_quarantined;
+        let room = (self.segments - 2 * self.shards_max - 4).saturating_sub(quarantined) * FRAMES_PER_SEGMENT;
         assert!(
             self.too_large || live > room / 2,
             "{rest:?}: writes wait for ever although all data takes {live} frames of {room}: {:?}",
@@ -368,10 +404,10 @@ fn faults(rng: &mut Rng) -> Faults {
     let none = Faults { would_block, ..Faults::default() };
     match rng.index(10) {
         0 => Faults { write: rate, ..none },
-        1 => Faults { sync: rate, ..none },
+        1 => Faults { sync: rate, gone: [0, 300][rng.index(2)], ..none },
         2 => Faults { read: rate, ..none },
         3 => Faults { open: rate, ..none },
-        4 => Faults { write: 5, sync: 5, read: 5, open: 20, would_block },
+        4 => Faults { write: 5, sync: 5, gone: 300, read: 5, open: 20, would_block },
         _ => none,
     }
 }

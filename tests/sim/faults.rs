@@ -13,6 +13,8 @@ pub struct Faults {
     pub write: u32,
     /// Syncs that fail.
     pub sync: u32,
+    /// Pages that a failed sync takes from readers as well, of those that it did not write.
+    pub gone: u32,
     /// Reads that fail.
     pub read: u32,
     /// Openings of segment files that fail.

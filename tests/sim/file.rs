@@ -4,7 +4,7 @@
 //! cut leaves if the kernel wrote nothing back by itself; for each frame that was written since it was last made durable,
 //! `dirty` holds every content it had, oldest first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::faults::PowerCut;
 use super::rng::Rng;
@@ -16,7 +16,7 @@ pub const FRAME: usize = 4096;
 pub const SECTOR: usize = 512;
 
 /// One content a frame had.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Version {
     /// When it was written, counted over all files.
     tick: u64,
@@ -24,11 +24,13 @@ struct Version {
 }
 
 /// A file's bytes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct File {
     live: Vec<u8>,
     durable: Vec<u8>,
     dirty: BTreeMap<usize, Vec<Version>>,
+    /// Frames that cannot be read until they are written.
+    lost: BTreeSet<usize>,
 }
 
 impl File {
@@ -62,9 +64,21 @@ impl File {
         }
         self.live[offset..offset + bytes.len()].copy_from_slice(bytes);
         for frame in offset / FRAME..(offset + bytes.len()).div_ceil(FRAME) {
+            // The medium puts another sector in the place of one that is written.
+            self.lost.remove(&frame);
             let bytes = self.live[frame * FRAME..(frame + 1) * FRAME].into();
             self.dirty.entry(frame).or_default().push(Version { tick, bytes });
         }
+    }
+
+    /// Makes a frame unreadable.
+    pub fn lose(&mut self, frame: usize) {
+        self.lost.insert(frame);
+    }
+
+    /// Whether `len` bytes at `offset` can be read.
+    pub fn is_readable(&self, offset: usize, len: usize) -> bool {
+        self.lost.range(offset / FRAME..(offset + len).div_ceil(FRAME)).next().is_none()
     }
 
     /// Makes everything written so far durable.
@@ -77,16 +91,22 @@ impl File {
     }
 
     /// As [`Self::sync`] on a medium that fails: some frames become durable, all others are no longer dirty, so that no
-    /// later sync will write them. Readers still see them.
-    pub fn sync_badly(&mut self, rng: &mut Rng) {
+    /// later sync will write them. Readers still see them, or, of `gone` in 1000, what the medium holds. Returns what readers do
+    /// not see any more.
+    pub fn sync_badly(&mut self, rng: &mut Rng, gone: u32) -> Vec<Box<[u8]>> {
         let lost = rng.within(0..1001);
+        let mut gone_frames = Vec::new();
         for (frame, mut versions) in std::mem::take(&mut self.dirty) {
-            if let Some(last) = versions.pop()
-                && rng.next() % 1000 >= lost
-            {
-                self.durable[frame * FRAME..(frame + 1) * FRAME].copy_from_slice(&last.bytes);
+            let place = frame * FRAME..(frame + 1) * FRAME;
+            let Some(last) = versions.pop() else { continue };
+            if rng.next() % 1000 >= lost {
+                self.durable[place].copy_from_slice(&last.bytes);
+            } else if rng.permille(gone) {
+                self.live[place.clone()].copy_from_slice(&self.durable[place]);
+                gone_frames.push(last.bytes);
             }
         }
+        gone_frames
     }
 
     /// Loses the page cache. Returns ticks of the newest frame kept and the oldest frame lost.
@@ -203,11 +223,39 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_are_gone_after_a_failed_sync_read_as_what_the_medium_holds() {
+        let mut seen = [false; 2];
+        for seed in 0..50 {
+            let mut file = file(8);
+            file.write(0, &[1; 8 * FRAME], 1);
+            let gone = file.sync_badly(&mut Rng::new(seed), 500);
+            let old = file.live().chunks(FRAME).filter(|frame| frame[0] == 0).count();
+            assert_eq!(gone.len(), old);
+            assert!(gone.iter().all(|frame| frame[..] == [1; FRAME]));
+            seen[usize::from(old > 0)] = true;
+        }
+        assert_eq!(seen, [true, true]);
+    }
+
+    #[test]
+    fn a_frame_that_cannot_be_read_can_be_read_once_it_was_written() {
+        let mut file = file(4);
+        file.lose(1);
+        assert!(
+            file.is_readable(0, FRAME)
+                && !file.is_readable(0, 2 * FRAME)
+                && file.is_readable(2 * FRAME, FRAME)
+        );
+        file.write(FRAME, &[1; FRAME], 1);
+        assert!(file.is_readable(0, 4 * FRAME));
+    }
+
+    #[test]
     fn a_sync_that_failed_is_not_made_good_by_the_next_one() {
         let lost = (0..50).any(|seed| {
             let mut file = file(8);
             file.write(0, &[1; 8 * FRAME], 1);
-            file.sync_badly(&mut Rng::new(seed));
+            assert!(file.sync_badly(&mut Rng::new(seed), 0).is_empty());
             assert_eq!(file.live()[..], [1; 8 * FRAME]);
             file.sync();
             cut(&mut file, ALL, seed);

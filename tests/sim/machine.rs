@@ -4,9 +4,12 @@
 //! Invariants: after the crash nothing that the dead process still does has an effect; a file whose creation returned
 //! survives, one whose creation was interrupted may or may not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use glidefs::units::{ExportId, SectorRange};
+
+use super::content::stamp_of;
 use super::faults::{Crash, Faults, PowerCut, eio, enospc};
 use super::file::{FRAME, File, SECTOR};
 use super::rng::Rng;
@@ -16,7 +19,7 @@ use super::tally::{Event, Tally};
 pub type Inode = u64;
 
 /// The computer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     rng: Rng,
     /// What happened.
@@ -44,6 +47,12 @@ pub struct Machine {
     ticks: u64,
     /// Injected failures of this life: writes and openings, syncs, reads.
     injected: [u64; 3],
+    /// Sectors of exports that were on frames which the disk lost: they may fail from then on.
+    lost: BTreeSet<(ExportId, u64)>,
+    /// A frame that describes others was lost.
+    lost_structure: bool,
+    /// Pages are gone in this life.
+    gone: bool,
 }
 
 /// A copy of the cache directory, made while no process used it.
@@ -52,6 +61,15 @@ pub struct Copy {
     superblock: Option<Vec<u8>>,
     files: BTreeMap<u32, Vec<u8>>,
 }
+
+/// What a frame of a segment file is, as its first bytes tell, or its place.
+const STRUCTURES: [(&[u8], Event); 5] = [
+    (b"GLIDESEG", Event::HeaderUnread),
+    (b"GLIDETRL", Event::TrailerUnread),
+    (b"GLIDEFTR", Event::FooterUnread),
+    (b"GLIDEREC", Event::RecordUnread),
+    (b"", Event::DataUnread),
+];
 
 /// What becomes of one change to the disk.
 enum Fate {
@@ -84,6 +102,9 @@ impl Machine {
             next_inode: 0,
             ticks: 0,
             injected: [0; 3],
+            lost: BTreeSet::new(),
+            lost_structure: false,
+            gone: false,
         }
     }
 
@@ -159,7 +180,62 @@ impl Machine {
         self.fuse = None;
         self.locked = false;
         self.injected = [0; 3];
+        self.gone = false;
         crash
+    }
+
+    /// Whether pages are gone since the last reboot: what a kill leaves then may be what a power cut leaves.
+    pub fn has_gone_pages(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether the disk lost what `range` of `export` had.
+    pub fn may_fail(&self, export: ExportId, range: SectorRange) -> bool {
+        self.lost.range((export, range.start())..(export, range.end())).next().is_some()
+    }
+
+    /// Whether the disk lost anything.
+    pub fn has_lost(&self) -> bool {
+        self.lost_structure || !self.lost.is_empty()
+    }
+
+    /// Whether the disk lost what describes other frames.
+    pub fn has_lost_structure(&self) -> bool {
+        self.lost_structure
+    }
+
+    /// Makes a frame of the file of `slot` unreadable until it is written.
+    pub fn lose_frame(&mut self, slot: u32, frame: u32) {
+        let (inode, frame) = (self.names[&slot], usize::try_from(frame).unwrap());
+        let bytes = self.files[&inode].live()[frame * FRAME..(frame + 1) * FRAME].to_vec();
+        self.note_lost(&bytes);
+        self.file(inode).lose(frame);
+    }
+
+    fn note_lost(&mut self, frame: &[u8]) {
+        self.lost_structure |= structure(frame) != Event::DataUnread;
+        self.lost.extend(frame.as_chunks::<SECTOR>().0.iter().filter_map(stamp_of));
+    }
+
+    /// Makes a frame unreadable: of a kind and a file that chance picks.
+    pub fn lose_some_frame(&mut self) {
+        let files: Vec<u32> = self.names.keys().copied().collect();
+        if files.is_empty() {
+            return;
+        }
+        let slot = files[self.rng.index(files.len())];
+        let kind = STRUCTURES[self.rng.index(STRUCTURES.len())].1;
+        let frames = self.files[&self.names[&slot]].live().chunks_exact(FRAME);
+        let frames = (0u32..).zip(frames).filter(|(_, frame)| frame.iter().any(|byte| *byte != 0));
+        let frames: Vec<u32> =
+            frames.filter(|(_, frame)| structure(frame) == kind).map(|(at, _)| at).collect();
+        if !frames.is_empty() {
+            let frame = frames[self.rng.index(frames.len())];
+            if self.trace {
+                eprintln!("    slot {slot} frame {frame} cannot be read any more: {kind:?}");
+            }
+            self.lose_frame(slot, frame);
+        }
     }
 
     fn lose_power(&mut self) {
@@ -220,8 +296,13 @@ impl Machine {
     }
 
     /// The superblock.
-    pub fn superblock(&self, generation: u64) -> io::Result<Option<Vec<u8>>> {
+    pub fn superblock(&mut self, generation: u64) -> io::Result<Option<Vec<u8>>> {
         self.alive(generation)?;
+        if self.rng.permille(10 * self.faults.read) {
+            self.tally.hit(Event::SuperblockUnread);
+            self.injected[2] += 1;
+            return Err(eio());
+        }
         Ok(self.superblock.clone())
     }
 
@@ -369,8 +450,12 @@ impl Machine {
             if self.trace {
                 eprintln!("    file {inode} sync fails");
             }
-            let mut rng = self.rng.fork();
-            self.file(inode).sync_badly(&mut rng);
+            let (mut rng, gone) = (self.rng.fork(), self.faults.gone);
+            for frame in self.file(inode).sync_badly(&mut rng, gone) {
+                self.tally.hit(Event::PageGone);
+                self.gone = true;
+                self.note_lost(&frame);
+            }
             return Err(eio());
         }
         if self.trace {
@@ -388,6 +473,13 @@ impl Machine {
         if self.rng.permille(self.faults.read) {
             self.tally.hit(Event::ReadEio);
             self.injected[2] += 1;
+            // A frame that fails on its own again and again is given up.
+            let at = usize::try_from(offset).unwrap();
+            if buffer.len() == FRAME
+                && let Some(frame) = self.files[&inode].live().get(at..at + FRAME).map(<[u8]>::to_vec)
+            {
+                self.note_lost(&frame);
+            }
             return Err(eio());
         }
         let offset = usize::try_from(offset).unwrap();
@@ -395,6 +487,15 @@ impl Machine {
             offset.is_multiple_of(FRAME) && buffer.len().is_multiple_of(FRAME),
             "a read that is not aligned"
         );
+        let last = (self.files[&inode].len() / FRAME).saturating_sub(1);
+        for frame in offset / FRAME..(offset + buffer.len()) / FRAME {
+            if frame <= last && !self.files[&inode].is_readable(frame * FRAME, FRAME) {
+                let event = structure(&self.files[&inode].live()[frame * FRAME..(frame + 1) * FRAME]);
+                let copy = event == Event::HeaderUnread && frame == last;
+                self.tally.hit(if copy { Event::CopyUnread } else { event });
+                return Err(eio());
+            }
+        }
         let bytes = self.file(inode).live().get(offset..offset + buffer.len());
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -438,4 +539,10 @@ impl Machine {
         assert!(offset + len <= self.file(inode).len(), "a write beyond the end of a segment file");
         offset
     }
+}
+
+/// The event of reading `frame` when the disk does not.
+fn structure(frame: &[u8]) -> Event {
+    let found = STRUCTURES.iter().find(|(magic, _)| frame.starts_with(magic));
+    found.map_or(Event::DataUnread, |(_, event)| *event)
 }

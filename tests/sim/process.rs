@@ -286,8 +286,9 @@ impl Process {
         count
     }
 
-    /// Worker `lane` carries out a READ beside which there is no write, and what it returns is held against the past.
-    pub fn observe(&mut self, world: &mut World, lane: usize, request: Request, before: Before) {
+    /// Worker `lane` carries out a READ beside which there is no write, and what it returns is held against the past. `false`
+    /// when it fails, as it may.
+    pub fn observe(&mut self, world: &mut World, lane: usize, request: Request, before: Before) -> bool {
         let token = request.token();
         let this = &mut self.lanes[lane];
         this.shard.read(&request.volume, request.range, None, token);
@@ -295,12 +296,18 @@ impl Process {
             self.turn(lane);
             while self.advance(world, lane, Rng::index) {}
             if let Some((token, result)) = self.lanes[lane].shard.completed().next() {
-                assert_eq!((token.id, result), (request.id, Ok(())), "{request:?} after {before:?}");
+                assert_eq!(token.id, request.id);
+                if let Err(error) = result {
+                    let lost = matches!(error, IoError::Damaged | IoError::Corrupt | IoError::Read);
+                    let may_fail = world.may_fail(request.export(), request.range);
+                    assert!(lost && may_fail, "{request:?} after {before:?}: {error}");
+                    return false;
+                }
                 let data = token.data(request.range);
                 if let Err(violation) = world.oracle.observe(request.export(), request.range, before, data) {
                     panic!("after {before:?}, READ of {:?}: {violation}", request.range);
                 }
-                return;
+                return true;
             }
         }
         panic!("{request:?} never came back");
@@ -378,14 +385,20 @@ impl Process {
             rest.withdrawn += std::mem::take(&mut lane.queue).len();
             rest.stuck += lane.inside.len();
             // A write that was admitted and then lost its segment to a failure waits for the next one.
-            let full = stats.segments_free <= 2 && machine(&world.machine).injected().iter().sum::<u64>() > 0;
+            let failed = machine(&world.machine).injected().iter().sum::<u64>() > 0
+                || machine(&world.machine).has_lost();
+            let full = stats.segments_free <= 2 && failed;
             let waits = full && lane.inside.values().all(Request::changes);
             assert!(lane.inside.is_empty() || waits, "never came back: {:?}, {stats:?}", lane.inside);
             assert_eq!(lane.shard.idle(), lane.inside.is_empty(), "shard {index}");
         }
-        assert_eq!(stats.corrupt_frames, 0, "a checksum did not match");
+        let lost = machine(&world.machine).has_lost();
+        assert!(lost || stats.corrupt_frames == 0, "a checksum did not match");
+        assert!(lost || stats.lost_frames == 0 || machine(&world.machine).injected()[2] > 0);
         assert!(stats.used_bytes <= stats.limit_bytes, "{stats:?}");
         world.tally.add(Event::Cleaned, stats.segments_cleaned);
+        world.tally.add(Event::FrameGivenUp, stats.lost_frames);
+        world.tally.add(Event::SegmentQuarantined, stats.segments_quarantined);
         rest
     }
 }

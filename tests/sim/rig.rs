@@ -59,6 +59,11 @@ impl Rig {
         Self { shared: Arc::new(Mutex::new(Machine::new(Rng::new(1)))), next: 0 }
     }
 
+    /// The same computer once more.
+    pub fn copy(&self) -> Self {
+        Self { shared: Arc::new(Mutex::new(machine(&self.shared).clone())), next: self.next }
+    }
+
     /// Opens the cache.
     pub fn open(&self) -> Result<Opened, CacheError> {
         let options =

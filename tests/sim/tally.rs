@@ -108,11 +108,35 @@ pub enum Event {
     Request,
     /// Sectors compared.
     SectorChecked,
+    /// The disk did not read the superblock.
+    SuperblockUnread,
+    /// The disk did not read a segment header in front.
+    HeaderUnread,
+    /// The disk did not read the copy of a segment header.
+    CopyUnread,
+    /// The disk did not read a trailer.
+    TrailerUnread,
+    /// The disk did not read a footer.
+    FooterUnread,
+    /// The disk did not read a record header.
+    RecordUnread,
+    /// The disk did not read a frame of data.
+    DataUnread,
+    /// After a failed sync a page read as what the medium holds.
+    PageGone,
+    /// The keeper gave up a frame.
+    FrameGivenUp,
+    /// A segment file was not used any more because the disk does not read all of it.
+    SegmentQuarantined,
+    /// An export may have lost a record.
+    ExportDoubted,
+    /// A sector whose data the disk had lost could not be read.
+    SectorFailed,
 }
 
 impl Event {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 50] = {
+    pub const ALL: [Self; 62] = {
         use Event as E;
         [
             E::Kill,
@@ -165,6 +189,18 @@ impl Event {
             E::Scan,
             E::Request,
             E::SectorChecked,
+            E::SuperblockUnread,
+            E::HeaderUnread,
+            E::CopyUnread,
+            E::TrailerUnread,
+            E::FooterUnread,
+            E::RecordUnread,
+            E::DataUnread,
+            E::PageGone,
+            E::FrameGivenUp,
+            E::SegmentQuarantined,
+            E::ExportDoubted,
+            E::SectorFailed,
         ]
     };
 }

@@ -2,7 +2,10 @@
 //!
 //! Owns the verdict on a request that came back. Invariant: a request fails only for a reason that was injected.
 
+use std::collections::BTreeSet;
+
 use glidefs::cache::IoError;
+use glidefs::units::{ExportId, SectorRange};
 
 use super::disk::{Shared, machine};
 use super::oracle::{Moment, Oracle};
@@ -20,6 +23,8 @@ pub struct World {
     pub rng: Rng,
     /// What happened.
     pub tally: Tally,
+    /// Exports of which any read may fail, because a record of them may be lost.
+    pub doubted: BTreeSet<ExportId>,
     /// Prints every event.
     pub trace: bool,
 }
@@ -28,6 +33,11 @@ impl World {
     /// Whether the process is dead and must not be listened to.
     pub fn dead(&self) -> bool {
         machine(&self.machine).dead()
+    }
+
+    /// Whether reads of `range` may fail because the disk lost what was there.
+    pub fn may_fail(&self, export: ExportId, range: SectorRange) -> bool {
+        self.doubted.contains(&export) || machine(&self.machine).may_fail(export, range)
     }
 
     /// Judges a request that came back. `oldest_read` is when the oldest READ was issued that is still under way.
@@ -45,11 +55,15 @@ impl World {
             let fua = matches!(request.kind, Kind::Write { fua: true } | Kind::Zero { fua: true });
             let explained = match error {
                 IoError::Removed(id) => removed && id == export,
-                IoError::Read => request.kind == Kind::Read && reads > 0,
+                IoError::Read => {
+                    request.kind == Kind::Read && (reads > 0 || self.may_fail(export, request.range))
+                }
+                IoError::Damaged | IoError::Corrupt => {
+                    request.kind == Kind::Read && self.may_fail(export, request.range)
+                }
                 IoError::Write => request.changes() && writes > 0,
                 IoError::Sync => (fua || request.kind == Kind::Flush) && syncs > 0,
-                IoError::Corrupt
-                | IoError::TooLarge
+                IoError::TooLarge
                 | IoError::Remote
                 | IoError::Store
                 | IoError::Unreadable

@@ -4,6 +4,7 @@
 //! its export was not removed, always the same one.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use super::segment::Segment;
 use super::shard::{Shard, Token};
 use super::slots::{Event, Slot, Slots, State};
 use super::stats::{CacheStats, ShardStats};
+use super::superblock::{Superblock, VERSION_DAMAGED};
 use super::volume::Volume;
 use crate::store::WriterId;
 use crate::store::volume::CutSource;
@@ -87,6 +89,12 @@ pub struct Recovered {
     pub torn_tails: u64,
     /// Headers and footers that were damaged and made up for.
     pub bad_footers: u64,
+    /// Frames and files that the disk did not read.
+    pub unreadable: u64,
+    /// Places in segments where records may be lost.
+    pub holes: u64,
+    /// Exports that may have lost a record: what of them is older than it fails.
+    pub doubted: u64,
     /// How long it took, seconds.
     pub seconds: f64,
 }
@@ -113,6 +121,7 @@ pub(super) struct Shared {
     /// What must outlive the cache.
     pub book: Arc<dyn Book>,
     next_segment_id: AtomicU64,
+    superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
     /// Cuts that have reached the store.
     pub flushes: AtomicU64,
@@ -138,6 +147,7 @@ impl std::fmt::Debug for LockGuard {
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub corrupt_frames: AtomicU64,
+    pub lost_frames: AtomicU64,
     pub bad_footers: AtomicU64,
     pub segments_cleaned: AtomicU64,
     pub cleaned_bytes: AtomicU64,
@@ -250,6 +260,7 @@ impl Cache {
         let mut stats = CacheStats {
             segments: u64::from(slots.limit()),
             corrupt_frames: figures.corrupt_frames.load(Ordering::Relaxed),
+            lost_frames: figures.lost_frames.load(Ordering::Relaxed),
             bad_footers: figures.bad_footers.load(Ordering::Relaxed),
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
@@ -258,18 +269,19 @@ impl Cache {
         };
         for (_, slot) in slots.iter() {
             match slot.state() {
+                State::Quarantined => stats.segments_quarantined += 1,
                 _ if slot.is_poisoned() => stats.segments_poisoned += 1,
                 State::Free => stats.segments_free += 1,
                 State::Open => stats.segments_open += 1,
                 State::Closed | State::Sealed => stats.segments_sealed += 1,
             }
         }
-        let volumes: Vec<_> = self.shared.volumes().values().cloned().collect();
-        for volume in volumes {
+        for volume in self.shared.all_volumes() {
             let figures = volume.figures();
             stats.extents += figures.extents;
             stats.dirty_bytes += figures.dirty_bytes;
             stats.clean_bytes += figures.clean_bytes;
+            stats.doubted_exports += u64::from(volume.is_doubted());
         }
         stats.limit_bytes = stats.segments * slots.segment_bytes();
         stats.used_bytes = (stats.segments - stats.segments_free) * slots.segment_bytes();
@@ -280,6 +292,7 @@ impl Cache {
 /// What recovery hands to [`Shared::new`].
 pub(super) struct Parts {
     pub disk: Arc<dyn Disk>,
+    pub superblock: Superblock,
     pub clock: Arc<dyn Clock>,
     pub slots: Slots,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
@@ -291,7 +304,8 @@ pub(super) struct Parts {
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
-        let Parts { disk, clock, slots, volumes, next_segment_id, lock, book, bad_footers } = parts;
+        let Parts { disk, superblock, clock, slots, volumes, next_segment_id, lock, book, bad_footers } =
+            parts;
         // Checked when opening: there are far more slots than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
         Self {
@@ -306,6 +320,7 @@ impl Shared {
             figures: Figures { bad_footers: AtomicU64::new(bad_footers), ..Figures::default() },
             book,
             next_segment_id: AtomicU64::new(next_segment_id),
+            superblock: Mutex::new(superblock),
             flushes: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
@@ -329,6 +344,23 @@ impl Shared {
     /// An id no segment ever had.
     pub fn new_segment_id(&self) -> u64 {
         self.next_segment_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes sure that no glidefs that knows no [`EntryKind::Damaged`](super::format::EntryKind::Damaged) opens the cache. Blocks
+    /// on the disk, the first time.
+    pub fn expect_damage(&self) -> io::Result<()> {
+        let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        if superblock.version < VERSION_DAMAGED {
+            let raised = Superblock { version: VERSION_DAMAGED, ..*superblock };
+            self.disk.replace_superblock(&raised.encode())?;
+            *superblock = raised;
+        }
+        Ok(())
+    }
+
+    /// All volumes.
+    pub fn all_volumes(&self) -> Vec<Arc<Volume>> {
+        self.volumes().values().cloned().collect()
     }
 
     /// Takes a segment that will not be appended to any more, to be sealed off the workers.

@@ -28,13 +28,26 @@ pub enum Backing {
         /// Slot of the segment.
         slot: u32,
     },
+    /// Nothing: the content was lost to the disk, and reads fail. The slot holds the entry that says so.
+    Damaged {
+        /// Slot of the segment.
+        slot: u32,
+    },
+    /// No content: says that nothing of the export that is not newer can be relied on. Never in an [`Index`]. The slot holds
+    /// the entry that says so.
+    Doubt {
+        /// Slot of the segment.
+        slot: u32,
+    },
 }
 
 impl Backing {
     /// The slot that must be kept for this.
     pub fn slot(self) -> u32 {
         match self {
-            Self::Data { slot, .. } | Self::Zero { slot } => slot,
+            Self::Data { slot, .. } | Self::Zero { slot } | Self::Damaged { slot } | Self::Doubt { slot } => {
+                slot
+            }
         }
     }
 
@@ -43,7 +56,7 @@ impl Backing {
         match self {
             // Saturates only for an extent that `Data::sector` does not allow, and then at a place no segment has.
             Self::Data { slot, sector } => Self::Data { slot, sector: sector.saturating_add(sectors) },
-            Self::Zero { slot } => Self::Zero { slot },
+            Self::Zero { .. } | Self::Damaged { .. } | Self::Doubt { .. } => self,
         }
     }
 }

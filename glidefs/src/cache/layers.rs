@@ -9,7 +9,7 @@
 //! store. Invariants: an extent's sequence number decides its layer, whatever comes when; `frozen` stays as the cut left it
 //! until the store has all of it; only `clean` forgets. A volume without a store has everything in `active`.
 
-use super::index::{Backing, Extent, Index, Piece};
+use super::index::{Backing, Extent, Index, Piece, Refs};
 use super::slots::Slots;
 use crate::units::{SectorRange, Seq};
 
@@ -32,6 +32,15 @@ pub(super) struct Layers {
     cut: Seq,
     /// Last sequence number of the last cut that is in the store.
     flushed: Seq,
+    /// What is not newer cannot be relied on, unless it is in the store.
+    doubt: Option<Doubt>,
+}
+
+/// A record of the volume may be lost, of this sequence number or a lower one. The entry in `slot` says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Doubt {
+    seq: Seq,
+    slot: u32,
 }
 
 impl Layers {
@@ -77,6 +86,16 @@ impl Layers {
         dirty
     }
 
+    /// Everything whose place is in `slot`.
+    pub fn extents_in(&self, slot: u32) -> impl Iterator<Item = Extent> {
+        let all = self.active.iter().chain(self.frozen.iter()).chain(self.clean.iter());
+        let doubt = self.doubt.and_then(|doubt| {
+            let backing = Backing::Doubt { slot: doubt.slot };
+            Some(Extent { range: SectorRange::new(0, 1)?, seq: doubt.seq, backing })
+        });
+        all.chain(doubt).filter(move |extent| extent.backing.slot() == slot)
+    }
+
     /// Number of extents.
     pub fn len(&self) -> usize {
         self.active.len() + self.frozen.len() + self.clean.len()
@@ -94,6 +113,13 @@ impl Layers {
 
     /// Makes `extent` the content of its sectors, except where a newer one is.
     pub fn insert(&mut self, slots: &Slots, extent: Extent) {
+        if let Backing::Doubt { slot } = extent.backing {
+            let doubt = Doubt { seq: extent.seq, slot };
+            if extent.seq > self.flushed && self.doubt.is_none_or(|known| known.seq <= extent.seq) {
+                self.set_doubt(slots, Some(doubt));
+            }
+            return;
+        }
         let layer = if extent.seq > self.cut {
             &mut self.active
         } else if extent.seq > self.flushed {
@@ -110,6 +136,13 @@ impl Layers {
 
     /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
     pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        match self.doubt {
+            None => self.look_up(range, visit),
+            Some(doubt) => self.look_up(range, |piece| visit(doubt.judge(piece))),
+        }
+    }
+
+    fn look_up(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
         if self.frozen.is_empty() && self.clean.is_empty() {
             return self.active.lookup(range, visit);
         }
@@ -125,6 +158,9 @@ impl Layers {
     /// Calls `visit` with what of `range` still comes from write `seq` in `slot`, hidden by newer data or not.
     /// Data that is in the store does not count.
     pub fn dirty_parts(&self, range: SectorRange, seq: Seq, slot: u32, mut visit: impl FnMut(SectorRange)) {
+        if self.doubt == Some(Doubt { seq, slot }) {
+            return visit(range);
+        }
         if seq > self.flushed {
             let layer = if seq > self.cut { &self.active } else { &self.frozen };
             parts(layer, range, seq, slot, &mut visit);
@@ -134,6 +170,12 @@ impl Layers {
     /// Makes `copy` the place of what of its sectors still comes from the same write in slot `from`, and of nothing else:
     /// while a cut is taken note of, what is newer may have left the layer for the next one.
     pub fn relocate(&mut self, slots: &Slots, copy: Extent, from: u32) {
+        if let Backing::Doubt { slot } = copy.backing {
+            if self.doubt == Some(Doubt { seq: copy.seq, slot: from }) {
+                self.set_doubt(slots, Some(Doubt { seq: copy.seq, slot }));
+            }
+            return;
+        }
         let mut found = Vec::new();
         if copy.seq > self.flushed {
             let layer = if copy.seq > self.cut { &mut self.active } else { &mut self.frozen };
@@ -185,6 +227,9 @@ impl Layers {
         }
         if self.frozen.is_empty() {
             self.flushed = self.cut;
+            if self.doubt.is_some_and(|doubt| doubt.seq <= self.flushed) {
+                self.set_doubt(slots, None);
+            }
         }
         self.frozen.is_empty()
     }
@@ -199,14 +244,46 @@ impl Layers {
         self.cut = self.flushed;
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self, slots: &Slots) {
-        clear(std::mem::take(&mut self.active), slots);
-        clear(std::mem::take(&mut self.frozen), slots);
+    /// Whether a record may be lost.
+    pub fn is_doubted(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// Forgets what is in the store, all of it.
+    pub fn forget_clean(&mut self, slots: &Slots) {
         std::mem::take(&mut self.clean).clear(&mut |refs| {
             slots.count_clean(refs);
             slots.count_refs(refs);
         });
+    }
+
+    fn set_doubt(&mut self, slots: &Slots, doubt: Option<Doubt>) {
+        let count = |doubt: Doubt, extents| slots.count_refs(Refs { slot: doubt.slot, extents, sectors: 0 });
+        let old = std::mem::replace(&mut self.doubt, doubt);
+        if let Some(new) = doubt {
+            count(new, 1);
+        }
+        if let Some(old) = old {
+            count(old, -1);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self, slots: &Slots) {
+        self.set_doubt(slots, None);
+        clear(std::mem::take(&mut self.active), slots);
+        clear(std::mem::take(&mut self.frozen), slots);
+        self.forget_clean(slots);
+    }
+}
+
+impl Doubt {
+    /// `piece`, as far as it can be relied on.
+    fn judge(self, piece: Piece) -> Piece {
+        if piece.seq > self.seq {
+            return piece;
+        }
+        Piece { backing: Some(Backing::Damaged { slot: self.slot }), ..piece }
     }
 }
 

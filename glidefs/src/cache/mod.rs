@@ -34,6 +34,8 @@ pub mod disk;
 #[cfg(test)]
 pub(crate) mod driver;
 pub mod error;
+#[cfg(test)]
+mod faulty;
 mod flush;
 pub mod format;
 mod handle;
@@ -53,6 +55,7 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod walk;
 
 pub use directory::Directory;
 pub use disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};

@@ -1,6 +1,6 @@
-//! Reading a segment back: its header, its footer, or its records one by one.
+//! Reading a segment back: its header and its footer. A structure that the disk does not read counts as damaged.
 //!
-//! Owns telling a torn tail from damage. Does not change anything. Invariant: what is returned was checked against the
+//! Does not own the walk along its records (`walk`). Invariant: what is returned was checked against the
 //! checksums in it, and belongs to the segment asked for.
 
 use std::io;
@@ -12,7 +12,9 @@ use super::format::{
 };
 use crate::units::FRAME_BYTES;
 
-/// Frames read from the disk at once.
+/// Tries to read a frame, one right after the other.
+const READ_TRIES_MAX: u32 = 5;
+/// Frames written again at once.
 const WINDOW_FRAMES: u32 = 256;
 
 /// Bytes of frame number `frame`.
@@ -22,188 +24,168 @@ pub(super) fn offset(frame: u32) -> u64 {
 
 pub(super) fn read_frame(file: &dyn SegmentFile, frame: u32) -> io::Result<Box<Frame>> {
     let mut bytes = Box::new([0; FRAME_BYTES]);
-    file.read_at(&mut bytes[..], offset(frame))?;
+    read_again(file, &mut bytes[..], offset(frame))?;
     Ok(bytes)
+}
+
+/// Fills `buffer` from `offset`, in several tries: a failure that passes must not count as a loss.
+pub(super) fn read_again(file: &dyn SegmentFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut tries = 1;
+    loop {
+        match file.read_at(buffer, offset) {
+            Err(error) if tries < READ_TRIES_MAX && error.kind() != io::ErrorKind::UnexpectedEof => {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// What the first and the last frame of a slot's file say.
 #[derive(Debug)]
 pub(super) enum Identity {
-    /// Nothing was ever written, or nothing that was finished.
-    Blank,
-    /// A segment with a trailer; all of it is stable. No header when that is damaged.
+    /// Nothing was ever written, or nothing that was finished. `unreadable`: the disk does not read an end of the file.
+    Blank { unreadable: bool },
+    /// A segment with a trailer; all of it is stable. No header when that one is damaged.
     Sealed { trailer: Trailer, header: Option<SegmentHeader> },
-    /// A segment without one.
-    Unsealed { header: SegmentHeader, bad_header: bool },
+    /// A segment without one. `closed`: the last frame is neither a trailer nor the copy of the header that stands there until
+    /// the trailer replaces the copy, so a trailer was there, or was being written.
+    Unsealed { header: SegmentHeader, bad_header: bool, closed: bool },
     /// A newer glidefs wrote it.
     TooNew { version: u16 },
-    /// Bytes that were stable are wrong.
-    Damaged { frame: u32, what: &'static str },
+    /// Neither its header, nor the copy, nor its trailer is whole.
+    Unknown,
 }
 
 /// Reads what a slot holds. A segment has its header twice until its trailer replaces the copy in the last frame: first
-/// there, then in front, each stable before the next step. So one of the two is always whole.
+/// there, then in front, each stable before the next step. So one of the two is always whole, unless the disk lost both.
 pub(super) fn identify(file: &dyn SegmentFile, cache_id: [u8; 16], frames: u32) -> io::Result<Identity> {
     let segment_bytes = offset(frames);
-    let (first, last) = (read_frame(file, 0)?, read_frame(file, frames - 1)?);
-    let ours = |header: Result<SegmentHeader, FormatError>| match header {
-        Ok(header) if header.cache_id != cache_id || header.segment_bytes != segment_bytes => {
-            Err(FormatError::Malformed("the segment belongs to another cache"))
+    let (first, last) = (readable(file, 0)?, readable(file, frames - 1)?);
+    let ours = |frame: &Option<Box<Frame>>| {
+        let header = SegmentHeader::decode(&frame.as_ref().ok_or(FormatError::Checksum)?[..]);
+        match header {
+            Ok(header) if header.cache_id != cache_id || header.segment_bytes != segment_bytes => {
+                Err(FormatError::Malformed("the segment belongs to another cache"))
+            }
+            header => header,
         }
-        header => header,
     };
-    let header = ours(SegmentHeader::decode(&first[..]));
+    let trailer_of = |key: &SegmentKey| {
+        Trailer::decode(&last.as_ref().ok_or(FormatError::Checksum)?[..], key, segment_bytes)
+    };
+    let header = ours(&first);
     if let Err(FormatError::Version { found }) = header {
         return Ok(Identity::TooNew { version: found });
     }
-    let bad_header = header.is_err();
     let key = match &header {
         Ok(header) => Some(header.key()),
         // The trailer knows its own segment.
-        Err(_) => match Trailer::decode(&last[..], &SegmentKey { cache_id, segment_id: 0 }, segment_bytes) {
+        Err(_) => match trailer_of(&SegmentKey { cache_id, segment_id: 0 }) {
             Err(FormatError::OtherSegment { found }) => Some(SegmentKey { cache_id, segment_id: found }),
             _ => None,
         },
     };
     if let Some(key) = key
-        && let Ok(trailer) = Trailer::decode(&last[..], &key, segment_bytes)
+        && let Ok(trailer) = trailer_of(&key)
     {
         return Ok(Identity::Sealed { trailer, header: header.ok() });
     }
-    if let Ok(header) = header.or_else(|_| ours(SegmentHeader::decode(&last[..]))) {
-        return Ok(Identity::Unsealed { header, bad_header });
+    let copy = ours(&last);
+    match (header, copy) {
+        (Ok(header), copy) => {
+            // The trailer of an earlier segment stands there only until the copy replaces it.
+            let earlier = matches!(trailer_of(&header.key()), Err(FormatError::OtherSegment { .. }));
+            let closed = copy.is_err() && !earlier;
+            return Ok(Identity::Unsealed { header, bad_header: false, closed });
+        }
+        (Err(_), Ok(header)) => return Ok(Identity::Unsealed { header, bad_header: true, closed: false }),
+        (Err(_), Err(_)) => {}
     }
-    let second = read_frame(file, 1)?;
-    let probe = decode_record(&second[..], &SegmentKey { cache_id, segment_id: 0 }, 1);
-    let holds_record = !matches!(probe, Err(FormatError::Magic | FormatError::Checksum));
-    if first.iter().all(|byte| *byte == 0) && !holds_record {
-        return Ok(Identity::Blank);
+    let second = readable(file, 1)?;
+    let record_key = SegmentKey { cache_id, segment_id: 0 };
+    let holds_record = second.is_none_or(|second| {
+        !matches!(decode_record(&second[..], &record_key, 1), Err(FormatError::Magic | FormatError::Checksum))
+    });
+    let zero = |frame: &Option<Box<Frame>>| frame.as_ref().is_some_and(|frame| is_zero(&frame[..]));
+    // The copy in the last frame is the first that is ever written into a file.
+    if !holds_record && (zero(&first) || (first.is_none() && zero(&last))) {
+        return Ok(Identity::Blank { unreadable: first.is_none() || last.is_none() });
     }
-    Ok(Identity::Damaged { frame: 0, what: "segment header" })
+    Ok(Identity::Unknown)
 }
 
-/// The records of a sealed segment, from its footer.
-pub(super) fn read_footer(
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Frame `frame`; `None` when the disk does not read it. Fails where the file ends before.
+fn readable(file: &dyn SegmentFile, frame: u32) -> io::Result<Option<Box<Frame>>> {
+    match read_frame(file, frame) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The segment that was the last to be appended to a file, as the records in it tell, and whether all of the file can be read.
+pub(super) fn newest_segment(
     file: &dyn SegmentFile,
-    trailer: &Trailer,
-) -> io::Result<Result<Vec<FooterRecord>, FormatError>> {
-    // The trailer's decoder checked that this lies inside the segment.
-    let mut bytes = vec![0; trailer.footer_bytes as usize];
-    file.read_at(&mut bytes, trailer.footer_offset_bytes())?;
-    Ok(decode_footer(&bytes, trailer).map(|footer| footer.records))
-}
-
-/// What a scan found.
-#[derive(Debug, Default)]
-pub(super) struct Scan {
-    pub records: Vec<FooterRecord>,
-    /// One past the last frame of the last record.
-    pub tail: u32,
-    /// Frames that a record says were stable when it was written.
-    pub stable: u32,
-    /// What follows the tail began as a record.
-    pub torn: bool,
-}
-
-/// Frames of a file in ascending order, read in large pieces.
-struct Window<'a> {
-    file: &'a dyn SegmentFile,
-    end: u32,
-    first: u32,
-    bytes: Vec<u8>,
-}
-
-impl<'a> Window<'a> {
-    fn new(file: &'a dyn SegmentFile, end: u32) -> Self {
-        Self { file, end, first: 0, bytes: Vec::new() }
-    }
-
-    fn frame(&mut self, frame: u32) -> io::Result<&[u8]> {
-        let count = u32::try_from(self.bytes.len() / FRAME_BYTES).unwrap_or(0);
-        if frame < self.first || frame >= self.first + count {
-            let count = WINDOW_FRAMES.min(self.end.saturating_sub(frame)).max(1);
-            self.bytes.resize(count as usize * FRAME_BYTES, 0);
-            self.first = frame;
-            self.file.read_at(&mut self.bytes, offset(frame))?;
-        }
-        let at = (frame - self.first) as usize * FRAME_BYTES;
-        Ok(&self.bytes[at..at + FRAME_BYTES])
-    }
-}
-
-/// Walks the record headers of segment `key` from frame 1 on, as far as they go, at most up to frame `end`.
-pub(super) fn walk(file: &dyn SegmentFile, key: &SegmentKey, end: u32) -> io::Result<Scan> {
-    let mut window = Window::new(file, end);
-    walk_in(&mut window, key)
-}
-
-fn walk_in(window: &mut Window<'_>, key: &SegmentKey) -> io::Result<Scan> {
-    let mut scan = Scan { tail: 1, stable: 1, ..Scan::default() };
-    while scan.tail < window.end {
-        let Ok(record) = decode_record(window.frame(scan.tail)?, key, scan.tail) else { break };
-        let record_end = u64::from(scan.tail) + 1 + record.crcs.len() as u64;
-        let Some(record_end) = u32::try_from(record_end).ok().filter(|record_end| *record_end <= window.end)
-        else {
-            break;
-        };
-        scan.stable = scan.stable.max(record.stable_frames);
-        scan.records.push(FooterRecord {
-            position_frames: scan.tail,
-            entries: record.entries,
-            crcs: record.crcs,
-        });
-        scan.tail = record_end;
-    }
-    Ok(scan)
-}
-
-/// Scans an unsealed segment of `frames` frames: its records up to the first that is not whole. `Err` inside tells the
-/// frame that was stable and is damaged.
-pub(super) fn scan(file: &dyn SegmentFile, key: &SegmentKey, frames: u32) -> io::Result<Result<Scan, u32>> {
-    let end = frames - 1;
-    let mut window = Window::new(file, end);
-    let mut scan = walk_in(&mut window, key)?;
-    // Later records tell what was stable when they were written, and that the tail was not the end.
-    for frame in scan.tail..end {
-        if let Ok(record) = decode_record(window.frame(frame)?, key, frame) {
-            scan.stable = scan.stable.max(record.stable_frames);
-            scan.torn = true;
-        }
-    }
-    if scan.stable > scan.tail {
-        return Ok(Err(scan.tail));
-    }
-    let mut window = Window::new(file, end);
-    for at in 0..scan.records.len() {
-        let record = &scan.records[at];
-        let first = record.position_frames + 1;
-        // Cannot overflow: the walk checked where the record ends.
-        let record_end = first + u32::try_from(record.crcs.len()).unwrap_or(0);
-        if record_end <= scan.stable {
-            continue;
-        }
-        for (frame, crc) in (first..record_end).zip(&record.crcs) {
-            if frame_crc(window.frame(frame)?) != *crc {
-                scan.tail = first - 1;
-                scan.torn = true;
-                scan.records.truncate(at);
-                return Ok(Ok(scan));
+    cache_id: [u8; 16],
+    frames: u32,
+) -> io::Result<(Option<u64>, bool)> {
+    let (mut newest, mut whole) = (None, true);
+    let key = SegmentKey { cache_id, segment_id: 0 };
+    for frame in 1..frames {
+        match readable(file, frame)? {
+            None => whole = false,
+            Some(bytes) => {
+                if let Err(FormatError::OtherSegment { found }) = decode_record(&bytes[..], &key, frame) {
+                    newest = newest.max(Some(found));
+                }
             }
         }
     }
-    Ok(Ok(scan))
+    Ok((newest, whole))
+}
+
+/// Why a structure on the disk is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    /// The disk does not give it back.
+    #[error("it cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// It is not what was written.
+    #[error(transparent)]
+    Damaged(FormatError),
+}
+
+/// The records of a sealed segment, from its footer.
+pub(super) fn read_footer(file: &dyn SegmentFile, trailer: &Trailer) -> Result<Vec<FooterRecord>, Unusable> {
+    // The trailer's decoder checked that this lies inside the segment.
+    let mut bytes = vec![0; trailer.footer_bytes as usize];
+    file.read_at(&mut bytes, trailer.footer_offset_bytes()).map_err(Unusable::Unreadable)?;
+    decode_footer(&bytes, trailer).map(|footer| footer.records).map_err(Unusable::Damaged)
 }
 
 /// Writes the bytes of frames `from..to` once more, so that the next sync covers them even if an earlier write-back of
-/// them failed: the kernel reports that once, and maybe did so to a process that is gone.
+/// them failed: the kernel reports that once, and maybe did so to a process that is gone. Frames that the disk does not read
+/// stay as they are.
 pub(super) fn rewrite(file: &dyn SegmentFile, from: u32, to: u32) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut frame = from;
     while frame < to {
-        let count = WINDOW_FRAMES.min(to - frame);
+        let mut count = WINDOW_FRAMES.min(to - frame);
         bytes.resize(count as usize * FRAME_BYTES, 0);
-        file.read_at(&mut bytes, offset(frame))?;
-        file.write_at(&[io::IoSlice::new(&bytes)], offset(frame))?;
+        let mut read = file.read_at(&mut bytes, offset(frame));
+        if read.is_err() && count > 1 {
+            count = 1;
+            bytes.resize(FRAME_BYTES, 0);
+            read = file.read_at(&mut bytes, offset(frame));
+        }
+        if read.is_ok() {
+            file.write_at(&[io::IoSlice::new(&bytes)], offset(frame))?;
+        }
         frame += count;
     }
     Ok(())

@@ -10,6 +10,7 @@ use super::disk::SegmentFile;
 use super::format::{SegmentHeader, Trailer};
 use super::scan::offset;
 use super::segment::Segment;
+use crate::units::FRAME_BYTES;
 
 /// Writes the header of a segment of `frames` frames over whatever its file held.
 ///
@@ -41,6 +42,16 @@ pub(super) fn write_header(
 /// was stable. Must be synced before the last frame changes.
 pub(super) fn rewrite_front(file: &dyn SegmentFile, header: &SegmentHeader) -> io::Result<()> {
     file.write_at(&[IoSlice::new(&header.encode())], 0)
+}
+
+/// Writes zeroes where a segment of `frames` frames says what it is, so that no recovery looks at the rest, which nobody needs.
+pub(super) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result<()> {
+    let zeroes = [0; FRAME_BYTES];
+    // The trailer goes last, since its footer says what was in between.
+    file.write_at(&[IoSlice::new(&zeroes), IoSlice::new(&zeroes)], 0)?;
+    file.sync()?;
+    file.write_at(&[IoSlice::new(&zeroes)], offset(frames - 1))?;
+    file.sync()
 }
 
 /// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].

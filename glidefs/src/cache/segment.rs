@@ -80,6 +80,13 @@ impl Batch {
         Ok(())
     }
 
+    /// Adds an entry without data.
+    pub fn push_entry(&mut self, entry: Entry) -> Result<(), PushError> {
+        self.builder.push_entry(&entry)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
     pub fn reset(&mut self) {
         self.builder.reset();
         self.entries.clear();
@@ -300,6 +307,8 @@ impl Gather<'_> {
 pub(super) fn extent(entry: &Entry, slot: u32, position: u32) -> Extent {
     let backing = match entry.kind {
         EntryKind::Zero => Backing::Zero { slot },
+        EntryKind::Damaged => Backing::Damaged { slot },
+        EntryKind::Doubt => Backing::Doubt { slot },
         EntryKind::Data { first_frame } => {
             let frame = u64::from(position) + 1 + u64::from(first_frame);
             // A segment has fewer than 2^32 sectors: checked when the cache was opened.

@@ -25,6 +25,8 @@ pub(super) enum State {
     Closed,
     /// Stable, with footer and trailer unless the disk refused them.
     Sealed,
+    /// The disk cannot read all of its file, so nothing is written there any more until the next start.
+    Quarantined,
 }
 
 /// What moves a slot on.
@@ -38,6 +40,8 @@ pub(super) enum Event {
     Seal,
     /// Nobody needs its contents.
     Release,
+    /// Nobody needs its contents, and its file cannot be relied on.
+    Quarantine,
 }
 
 impl State {
@@ -48,6 +52,7 @@ impl State {
             (Self::Open, Event::Close) => Some(Self::Closed),
             (Self::Closed, Event::Seal) => Some(Self::Sealed),
             (Self::Closed | Self::Sealed, Event::Release) => Some(Self::Free),
+            (Self::Free | Self::Closed | Self::Sealed, Event::Quarantine) => Some(Self::Quarantined),
             _ => None,
         }
     }
@@ -57,6 +62,7 @@ impl State {
             1 => Self::Open,
             2 => Self::Closed,
             3 => Self::Sealed,
+            4 => Self::Quarantined,
             _ => Self::Free,
         }
     }
@@ -70,6 +76,8 @@ pub(super) struct Slot {
     /// else is given up.
     poisoned: AtomicBool,
     sync_busy: AtomicBool,
+    /// Some of its file cannot be read.
+    unreadable: AtomicBool,
     /// Writing the header in front failed, so what is there is unknown.
     pub front_unsure: AtomicBool,
     /// Reads under way.
@@ -148,6 +156,15 @@ impl Slot {
 
     pub fn poison(&self) {
         self.poisoned.store(true, Ordering::Release);
+    }
+
+    pub fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Acquire)
+    }
+
+    /// Notes that some of the file cannot be read, so that the slot is not used again once nobody needs its contents.
+    pub fn set_unreadable(&self) {
+        self.unreadable.store(true, Ordering::Release);
     }
 
     /// The file, once it was opened.
@@ -359,18 +376,21 @@ mod tests {
 
     #[test]
     fn a_slot_goes_round_its_life_and_nowhere_else() {
-        use Event::{Close, Prepare, Release, Seal};
-        use State::{Closed, Free, Open, Sealed};
+        use Event::{Close, Prepare, Quarantine, Release, Seal};
+        use State::{Closed, Free, Open, Quarantined, Sealed};
         let allowed = [
             (Free, Prepare, Open),
             (Open, Close, Closed),
             (Closed, Seal, Sealed),
             (Closed, Release, Free),
             (Sealed, Release, Free),
+            (Free, Quarantine, Quarantined),
+            (Closed, Quarantine, Quarantined),
+            (Sealed, Quarantine, Quarantined),
         ];
-        for state in [Free, Open, Closed, Sealed] {
+        for state in [Free, Open, Closed, Sealed, Quarantined] {
             assert_eq!(State::of(state as u8), state);
-            for event in [Prepare, Close, Seal, Release] {
+            for event in [Prepare, Close, Seal, Release, Quarantine] {
                 let next = allowed.iter().find(|case| (case.0, case.1) == (state, event)).map(|case| case.2);
                 assert_eq!(state.on(event), next, "{event:?} in {state:?}");
             }

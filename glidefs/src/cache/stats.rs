@@ -50,6 +50,8 @@ pub struct CacheStats {
     pub segments_sealed: u64,
     /// Segments whose disk failed to make them stable.
     pub segments_poisoned: u64,
+    /// Segments whose files cannot be read and are not used.
+    pub segments_quarantined: u64,
     /// Bytes the configured size allows.
     pub limit_bytes: u64,
     /// Bytes of segments that are not free.
@@ -62,6 +64,10 @@ pub struct CacheStats {
     pub extents: u64,
     /// Frames that did not match their checksum since the cache was opened.
     pub corrupt_frames: u64,
+    /// Frames that were given up since the cache was opened: their sectors fail until they are written again.
+    pub lost_frames: u64,
+    /// Exports that may have lost a record.
+    pub doubted_exports: u64,
     /// Footers that recovery could not use and made up for by a scan.
     pub bad_footers: u64,
     /// Segments cleaned: their live data moved so that their space could be used again.

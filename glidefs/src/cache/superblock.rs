@@ -6,8 +6,12 @@
 use super::error::CacheError;
 use super::format::frame_crc;
 
-/// Version of the whole cache: the highest this program reads, and the one it writes.
-pub(super) const CACHE_VERSION: u16 = 1;
+/// Version of the whole cache: the highest that this program reads.
+pub(super) const CACHE_VERSION: u16 = 2;
+/// Version of a new cache, for as long as nothing in the cache was lost to the disk.
+pub(super) const VERSION_SOUND: u16 = 1;
+/// Version of a cache whose log may have entries that say so. An older glidefs would take them for a torn tail.
+pub(super) const VERSION_DAMAGED: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"GLIDEMTA";
 
@@ -27,6 +31,8 @@ const BYTES: usize = 48;
 /// What `cache.meta` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
+    /// From [`VERSION_SOUND`] to [`CACHE_VERSION`].
+    pub version: u16,
     /// Random identity of the cache directory.
     pub cache_id: [u8; 16],
     /// Length of every segment file.
@@ -39,7 +45,7 @@ impl Superblock {
     pub fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..VERSION_AT].copy_from_slice(&MAGIC);
-        bytes[VERSION_AT..VERSION_AT + 2].copy_from_slice(&CACHE_VERSION.to_le_bytes());
+        bytes[VERSION_AT..VERSION_AT + 2].copy_from_slice(&self.version.to_le_bytes());
         bytes[CACHE_ID_AT..SEGMENT_BYTES_AT].copy_from_slice(&self.cache_id);
         bytes[SEGMENT_BYTES_AT..SEGMENT_BYTES_AT + 8].copy_from_slice(&self.segment_bytes.to_le_bytes());
         bytes[START_AT..CRC_AT].copy_from_slice(&self.start.to_le_bytes());
@@ -73,12 +79,15 @@ impl Superblock {
         let Some(body) = body.filter(|_| intact) else {
             return Err(damaged("superblock: checksum mismatch"));
         };
+        if found < VERSION_SOUND {
+            return Err(damaged("superblock: version"));
+        }
         let (mut cache_id, mut segment_bytes, mut start) = ([0; 16], [0; 8], [0; 4]);
         cache_id.copy_from_slice(&body[CACHE_ID_AT..SEGMENT_BYTES_AT]);
         segment_bytes.copy_from_slice(&body[SEGMENT_BYTES_AT..SEGMENT_BYTES_AT + 8]);
         start.copy_from_slice(&body[START_AT..CRC_AT]);
         let start = u32::from_le_bytes(start);
-        Ok(Self { cache_id, segment_bytes: u64::from_le_bytes(segment_bytes), start })
+        Ok(Self { version: found, cache_id, segment_bytes: u64::from_le_bytes(segment_bytes), start })
     }
 }
 
@@ -86,11 +95,15 @@ impl Superblock {
 mod tests {
     use super::*;
 
-    const SUPERBLOCK: Superblock = Superblock { cache_id: [7; 16], segment_bytes: 64 << 20, start: 9 };
+    const SUPERBLOCK: Superblock =
+        Superblock { version: VERSION_SOUND, cache_id: [7; 16], segment_bytes: 64 << 20, start: 9 };
 
     #[test]
     fn a_superblock_reads_back_as_it_was_written() {
-        assert_eq!(Superblock::decode(&SUPERBLOCK.encode(), "d").unwrap(), SUPERBLOCK);
+        for version in [VERSION_SOUND, VERSION_DAMAGED] {
+            let superblock = Superblock { version, ..SUPERBLOCK };
+            assert_eq!(Superblock::decode(&superblock.encode(), "d").unwrap(), superblock);
+        }
     }
 
     #[test]

@@ -222,6 +222,19 @@ impl Volume {
         true
     }
 
+    /// Takes note that nothing here that is in the store may be served from here; returns up to which sequence number.
+    pub(super) fn forget_clean(&self, slots: &Slots) -> Seq {
+        let mut inner = self.lock();
+        inner.layers.forget_clean(slots);
+        inner.evicted = inner.evicted.max(inner.layers.flushed());
+        inner.evicted
+    }
+
+    /// Whether a record of it may be lost.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.lock().layers.is_doubted()
+    }
+
     /// Where the newest content of `range` is, in order. The slots of pieces with data are pinned: unpin each.
     pub(super) fn plan(&self, slots: &Slots, range: SectorRange, plan: &mut Vec<Piece>) {
         let inner = self.lock();
@@ -271,6 +284,11 @@ impl Volume {
         visit: impl FnMut(SectorRange),
     ) {
         self.lock().layers.dirty_parts(range, seq, slot, visit);
+    }
+
+    /// Everything whose place is in `slot`. Takes time in proportion to the number of extents.
+    pub(super) fn extents_in(&self, slot: u32) -> Vec<Extent> {
+        self.lock().layers.extents_in(slot).collect()
     }
 
     /// Whether what write `seq` wrote is in the store, and may be forgotten.
@@ -444,7 +462,9 @@ fn join(last: &Piece, next: &Piece) -> Option<Piece> {
         (Backing::Data { slot: a, sector }, Backing::Data { slot: b, sector: next_sector }) => {
             a == b && u64::from(sector) + last.range.count() == u64::from(next_sector)
         }
-        (Backing::Zero { .. }, Backing::Zero { .. }) => true,
+        (Backing::Zero { .. }, Backing::Zero { .. }) | (Backing::Damaged { .. }, Backing::Damaged { .. }) => {
+            true
+        }
         _ => false,
     };
     continues.then_some(Piece { range, ..*last })

@@ -165,6 +165,7 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         ("open", stats.segments_open),
         ("sealed", stats.segments_sealed),
         ("poisoned", stats.segments_poisoned),
+        ("quarantined", stats.segments_quarantined),
     ] {
         out.value(Metric::CacheSegments, &[state], segments);
     }
@@ -176,6 +177,8 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheClean, stats.clean_bytes),
         (Metric::CacheExtents, stats.extents),
         (Metric::CacheCorruptFrames, stats.corrupt_frames),
+        (Metric::CacheLostFrames, stats.lost_frames),
+        (Metric::CacheDoubted, stats.doubted_exports),
         (Metric::CacheBadFooters, stats.bad_footers),
         (Metric::CacheCleanedSegments, stats.segments_cleaned),
         (Metric::CacheCleaned, stats.cleaned_bytes),

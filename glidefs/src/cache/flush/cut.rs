@@ -43,9 +43,13 @@ impl Cut {
 
     /// Copies the bytes of `piece` to `out`, which is as long.
     fn copy(&self, piece: &Piece, out: &mut [u8]) -> Result<(), IoError> {
-        let Some(Backing::Data { slot: number, sector }) = piece.backing else {
-            out.fill(0);
-            return Ok(());
+        let (number, sector) = match piece.backing {
+            Some(Backing::Data { slot, sector }) => (slot, sector),
+            Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => return Err(IoError::Damaged),
+            Some(Backing::Zero { .. }) | None => {
+                out.fill(0);
+                return Ok(());
+            }
         };
         let slot = self.shared.slots.get(number);
         let (first, frames) = frames_of(sector, piece.range.count());

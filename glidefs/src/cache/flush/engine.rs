@@ -221,6 +221,10 @@ async fn try_carry(
     // Never closed.
     let permit = permits.acquire().await;
     let cut = blocking(shared, volume, move |shared, volume| Ok(Cut::new(shared, volume, seq))).await?;
+    if volume.is_doubted() {
+        // The store would take what may be old for the newest.
+        return Err(Failure::Source);
+    }
     let compact = !cut.is_empty() && {
         let (committed, compact) = commit(volume, tie, cut).await?;
         drop(permit);

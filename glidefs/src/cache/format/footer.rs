@@ -150,6 +150,11 @@ pub struct Footer {
     pub records: Vec<FooterRecord>,
 }
 
+/// Whether the frame begins as a footer of segment `key` does. Says nothing about the rest.
+pub fn is_footer(frame: &[u8], key: &SegmentKey) -> bool {
+    check_preamble(frame, MAGIC, |_| true).is_ok_and(|(_, found)| found == *key)
+}
+
 /// Reads the footer that `trailer` names.
 pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Footer, FormatError> {
     if bytes.len() != trailer.footer_bytes as usize {

@@ -49,6 +49,7 @@ pub fn check_record(bytes: &[u8]) -> bool {
     for entry in &found.entries {
         let pushed = match entry.kind {
             EntryKind::Zero => builder.push_zero(entry.export, entry.seq, entry.range),
+            EntryKind::Damaged | EntryKind::Doubt => builder.push_entry(entry),
             EntryKind::Data { first_frame } => {
                 assert_eq!(first_frame, builder.data_frames());
                 let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);

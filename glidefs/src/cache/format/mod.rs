@@ -27,10 +27,10 @@ mod record;
 mod segment;
 mod sparse;
 
-pub use footer::{Footer, FooterBuilder, FooterMark, FooterRecord, decode_footer};
+pub use footer::{Footer, FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
 pub use record::{
     Entry, EntryKind, PushError, RECORD_DATA_FRAMES_MAX, RECORD_ENTRIES_MAX, Record, RecordBuilder,
-    decode_record,
+    decode_record, newer_version,
 };
 pub use segment::{SEGMENT_BYTES_MIN, SegmentHeader, Trailer};
 

@@ -8,8 +8,8 @@ use std::fmt;
 
 use super::sparse::crc_around;
 use super::{
-    BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, get, put,
-    put_preamble,
+    BODY_AT, CACHE_ID_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, check_frame,
+    check_key, check_unused, get, put, put_preamble,
 };
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
 
@@ -38,6 +38,8 @@ const ENTRIES_AT: usize = STABLE_AT + 4;
 pub(super) const ENTRY_BYTES: usize = 28;
 const KIND_DATA: u8 = 1;
 const KIND_ZERO: u8 = 2;
+const KIND_DAMAGED: u8 = 3;
+const KIND_DOUBT: u8 = 4;
 
 pub(super) const FRAME_CRC_BYTES: usize = 4;
 
@@ -56,6 +58,11 @@ pub enum EntryKind {
     },
     /// They read as zeroes.
     Zero,
+    /// Their content was lost to the disk: they cannot be read until they are written again.
+    Damaged,
+    /// Says nothing of the range: a record of the export may be lost, so whatever is not newer than this entry cannot be
+    /// relied on.
+    Doubt,
 }
 
 /// One write of one export.
@@ -72,11 +79,11 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Frames of data the entry has in its record: 0 for zeroes.
+    /// Frames of data the entry has in its record: 0 for zeroes and for what was lost.
     pub fn data_frames(&self) -> u64 {
         match self.kind {
             EntryKind::Data { .. } => self.range.count().div_ceil(FRAME_SECTORS),
-            EntryKind::Zero => 0,
+            EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt => 0,
         }
     }
 
@@ -86,6 +93,8 @@ impl Entry {
         let (kind, first_frame) = match self.kind {
             EntryKind::Data { first_frame } => (KIND_DATA, u16::try_from(first_frame).ok()?),
             EntryKind::Zero => (KIND_ZERO, 0),
+            EntryKind::Damaged => (KIND_DAMAGED, 0),
+            EntryKind::Doubt => (KIND_DOUBT, 0),
         };
         if self.seq == Seq::default() {
             return None;
@@ -111,6 +120,8 @@ impl Entry {
         let kind = match (kind, first_frame) {
             (KIND_DATA, first_frame) => EntryKind::Data { first_frame },
             (KIND_ZERO, 0) => EntryKind::Zero,
+            (KIND_DAMAGED, 0) => EntryKind::Damaged,
+            (KIND_DOUBT, 0) => EntryKind::Doubt,
             _ => return Err(FormatError::Malformed("kind of an entry")),
         };
         if reserved != 0 {
@@ -246,6 +257,14 @@ impl RecordBuilder {
         self.push(&Entry { export, seq, range, kind: EntryKind::Zero }, &[])
     }
 
+    /// Adds `entry`, which has no data. The superblock of the cache must say before that there may be entries of damage or doubt.
+    pub fn push_entry(&mut self, entry: &Entry) -> Result<(), PushError> {
+        if entry.data_frames() != 0 {
+            return Err(PushError::Unfit);
+        }
+        self.push(entry, &[])
+    }
+
     /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` says how many frames from
     /// the start of the segment were known to be synced when this was called. [`Self::reset`] begins the next record.
     pub fn finish(&mut self, key: &SegmentKey, position_frames: u32, stable_frames: u32) -> &Frame {
@@ -315,6 +334,17 @@ pub struct Record {
     pub crcs: Vec<u32>,
     /// Frames from the start of the segment that were known to be synced when the record was written.
     pub stable_frames: u32,
+}
+
+/// The version of a record header of segment `key`, if a newer glidefs wrote it. A frame that a client wrote is never one.
+pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
+    let Err(FormatError::Version { found }) = check_frame(frame, MAGIC) else { return None };
+    let frame = frame.first_chunk::<FRAME_BYTES>()?;
+    let owner = SegmentKey {
+        cache_id: get(frame, CACHE_ID_AT),
+        segment_id: u64::from_le_bytes(get(frame, SEGMENT_ID_AT)),
+    };
+    (owner == *key && found > FORMAT_VERSION).then_some(found)
 }
 
 /// Reads a record header found at frame `position_frames` of the segment `key`.

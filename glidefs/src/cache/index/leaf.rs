@@ -61,7 +61,7 @@ impl Item {
     pub(super) fn data_sectors(&self) -> u64 {
         match self.backing {
             Backing::Data { .. } => u64::from(self.count),
-            Backing::Zero { .. } => 0,
+            Backing::Zero { .. } | Backing::Damaged { .. } | Backing::Doubt { .. } => 0,
         }
     }
 }

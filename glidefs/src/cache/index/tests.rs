@@ -62,7 +62,7 @@ impl Pair {
             if sector.is_none_or(|(seq, ..)| seq <= extent.seq.0) {
                 let place = match extent.backing {
                     Backing::Data { sector, .. } => Some(sector + (at - extent.range.start()) as u32),
-                    Backing::Zero { .. } => None,
+                    _ => None,
                 };
                 *sector = Some((extent.seq.0, extent.backing.slot(), place));
             }
@@ -79,7 +79,7 @@ impl Pair {
             found.extend((0..piece.range.count()).map(|skipped| {
                 piece.backing.map(|backing| match backing {
                     Backing::Data { slot, sector } => (piece.seq.0, slot, Some(sector + skipped as u32)),
-                    Backing::Zero { slot } => (piece.seq.0, slot, None),
+                    other => (piece.seq.0, other.slot(), None),
                 })
             }));
         });

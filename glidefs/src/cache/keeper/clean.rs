@@ -1,24 +1,27 @@
 //! Cleaning: forgetting what the store has of a segment and moving what it has not, so that the segment can be freed.
 //!
 //! Also empties segments whose disk failed to make them stable. Invariants: what moves keeps its sequence number, so it
-//! never hides anything newer; frames move only when their checksum is right, and unchanged; a move never needs more
-//! frames than it frees; before anything is forgotten it is written down that nothing as old may be taken from the log
+//! never hides anything newer; frames move only when their checksum is right, and unchanged; in the place of a frame that the
+//! disk does not give back an entry moves that says so, so that nothing older takes the place of that frame's sectors; a move
+//! never needs more frames than it frees; before anything is forgotten it is written down that nothing as old may be taken from the log
 //! any more, because older copies of the same sectors may still be in other segments.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use super::runs::{Run, live_runs, part_of, records};
 use super::{CLEANER, Preparer, report};
 use crate::cache::format::{Entry, EntryKind, FooterBuilder, FooterRecord, frame_crc};
 use crate::cache::handle::Shared;
 use crate::cache::pressure::RESERVE;
-use crate::cache::scan::{self, Identity, offset};
+use crate::cache::scan::{offset, read_again};
 use crate::cache::segment::{Batch, Segment, extent};
 use crate::cache::slots::{Slot, State};
 use crate::cache::volume::Volume;
-use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES};
 
 /// Data moved with one append, bytes; in small segments an eighth of one, or the longest entry.
 const MOVE_BYTES: usize = 1 << 20;
@@ -35,16 +38,10 @@ const GAIN_DIVISOR_STORE: u32 = 2;
 /// Failures of the disk in a row after which cleaning goes on in another segment.
 const FAILURES_MAX: u32 = 8;
 
-/// Part of an entry that is still needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    entry: Entry,
-    /// Frame of the segment with its first byte; no meaning for zeroes.
-    first: u32,
-    /// 0 for zeroes.
-    frames: u32,
-    range: SectorRange,
-}
+/// Looks at a frame that the disk does not read before the frame is given up, and the pause between two of them: a disk may
+/// come back, as one behind a network does.
+const LOOKS_MAX: u32 = 3;
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Segment id, extents, those of them that are not in the store, and sectors of a slot.
 type Counts = (u64, u32, u32, u64);
@@ -58,12 +55,26 @@ pub(super) struct Cleaner {
     failures: u32,
     /// Segments that were not worth it, with the counts they had then.
     passed: HashMap<u32, Counts>,
+    /// Segments with frames that the disk does not read.
+    unread: HashMap<u32, Unread>,
     /// Cuts that had reached the store then. While one is taken note of, what it holds counts as clean and is not yet.
     flushes: u64,
     batch: Batch,
     /// Data of `batch`, and the volumes of its entries.
     data: Vec<u8>,
     volumes: Vec<Arc<Volume>>,
+    /// What to do with a frame that the disk does not read, and how many there were, in the segment that is being cleaned.
+    gives_up: bool,
+    unread_frames: u32,
+}
+
+/// A segment with frames that the disk did not read.
+#[derive(Clone, Copy, Debug)]
+struct Unread {
+    segment_id: u64,
+    looks: u32,
+    /// When to look again.
+    again: Duration,
 }
 
 /// Why a segment was left half-way.
@@ -71,7 +82,7 @@ pub(super) struct Cleaner {
 enum Halt {
     /// There is no segment to move to, or its disk does not take data now.
     NoRoom,
-    /// Reading failed.
+    /// What must outlive the cache could not be written down.
     Disk(io::Error),
 }
 
@@ -103,10 +114,12 @@ impl Cleaner {
         if self.segment.as_ref().is_some_and(|segment| shared.slots.get(segment.slot).is_poisoned()) {
             return false;
         }
-        let poisoned = shared.slots.iter().find(|(number, slot)| {
-            slot.is_poisoned() && slot.extents() > 0 && !self.was_passed(*number, slot)
+        let bad = shared.slots.iter().find(|(number, slot)| {
+            (slot.is_poisoned() || slot.is_unreadable())
+                && slot.extents() > 0
+                && !self.was_passed(shared, *number, slot)
         });
-        if let Some((number, slot)) = poisoned {
+        if let Some((number, slot)) = bad {
             return self.clean(shared, preparer, number, slot, None);
         }
         if free >= shared.marks.clean_below {
@@ -141,7 +154,7 @@ impl Cleaner {
                     && !slot.is_poisoned()
                     && slot.extents() > 0
                     && slot.dirty_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
-                    && !self.was_passed(*number, slot)
+                    && !self.was_passed(shared, *number, slot)
             })
             // An extent takes a frame at least, unless it shares one.
             .map(|(number, slot)| {
@@ -154,7 +167,11 @@ impl Cleaner {
         found.into_iter().map(|(_, _, number)| number).collect()
     }
 
-    fn was_passed(&self, number: u32, slot: &Slot) -> bool {
+    fn was_passed(&self, shared: &Shared, number: u32, slot: &Slot) -> bool {
+        if let Some(unread) = self.unread.get(&number).filter(|unread| unread.segment_id == slot.segment_id())
+        {
+            return shared.clock.now() < unread.again;
+        }
         self.passed.get(&number) == Some(&counts(slot))
     }
 
@@ -167,7 +184,16 @@ impl Cleaner {
         slot: &Slot,
         gain_min: Option<u32>,
     ) -> bool {
+        let segment_id = slot.segment_id();
+        let looks = self.unread.get(&number).filter(|unread| unread.segment_id == segment_id);
+        let looks = looks.map_or(0, |unread| unread.looks) + 1;
+        (self.gives_up, self.unread_frames) = (looks >= LOOKS_MAX, 0);
         let moved = self.try_clean(shared, preparer, number, slot, gain_min);
+        self.unread.remove(&number);
+        if self.unread_frames > 0 && !self.gives_up {
+            let again = shared.clock.now().saturating_add(LOOK_PAUSE);
+            self.unread.insert(number, Unread { segment_id, looks, again });
+        }
         self.batch.reset();
         self.volumes.clear();
         self.data.clear();
@@ -175,7 +201,7 @@ impl Cleaner {
             Ok(cleaned) => cleaned,
             Err(Halt::NoRoom) => return false,
             Err(Halt::Disk(error)) => {
-                report(shared, number, &error, "reading a segment to clean it failed");
+                report(shared, number, &error, "noting what leaves the cache failed");
                 false
             }
         };
@@ -196,7 +222,7 @@ impl Cleaner {
         slot: &Slot,
         gain_min: Option<u32>,
     ) -> Result<bool, Halt> {
-        let records = read_records(shared, number, slot)?;
+        let records = records(shared, number, slot);
         let mut volumes = HashMap::new();
         let mut runs = Vec::new();
         for record in &records {
@@ -222,7 +248,7 @@ impl Cleaner {
         Ok(forgotten || !runs.is_empty())
     }
 
-    /// Puts `run` into the batch, without the frames that are damaged.
+    /// Puts `run` into the batch, and an entry in the place of each frame that is lost.
     fn add(
         &mut self,
         shared: &Shared,
@@ -233,13 +259,7 @@ impl Cleaner {
         volume: &Arc<Volume>,
     ) -> Result<(), Halt> {
         if run.frames == 0 {
-            if !self.batch.fits(1, 0) {
-                self.append(shared, preparer, number)?;
-            }
-            if self.batch.push_zero(run.entry.export, run.entry.seq, run.range).is_ok() {
-                self.volumes.push(Arc::clone(volume));
-            }
-            return Ok(());
+            return self.add_without_data(shared, preparer, number, run, run.entry.kind, volume);
         }
         let Some(file) = slot.file() else { return Ok(()) };
         let bytes = run.frames as usize * FRAME_BYTES;
@@ -248,20 +268,30 @@ impl Cleaner {
         }
         let at = self.data.len();
         self.data.resize(at + bytes, 0);
-        file.read_at(&mut self.data[at..], offset(run.first))?;
+        if let Err(error) = read_again(&**file, &mut self.data[at..], offset(run.first)) {
+            self.data.truncate(at);
+            if run.frames == 1 {
+                return self.unread(shared, preparer, slot, number, run, volume, &error);
+            }
+            // One frame that the disk does not read must not take those beside it.
+            for frame in (0..run.frames).filter_map(|frame| part_of(run, frame, frame + 1)) {
+                self.add(shared, preparer, slot, number, &frame, volume)?;
+            }
+            return Ok(());
+        }
         let crcs: Vec<u32> = self.data[at..].chunks_exact(FRAME_BYTES).map(frame_crc).collect();
         let intact = |frame: &u32| slot.crc(run.first + frame) == crcs.get(*frame as usize).copied();
         if let Some(bad) = (0..run.frames).find(|frame| !intact(frame)) {
             self.data.truncate(at);
             shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(
-                export = run.entry.export.0,
-                file = shared.disk.segment_name(number),
-                offset_bytes = offset(run.first + bad),
-                "cached data does not match its checksum; it stays where it is until it is written again"
-            );
-            for part in [part_of(run, 0, bad), part_of(run, bad + 1, run.frames)].into_iter().flatten() {
-                self.add(shared, preparer, slot, number, &part, volume)?;
+            if let Some(before) = part_of(run, 0, bad) {
+                self.add(shared, preparer, slot, number, &before, volume)?;
+            }
+            if let Some(lost) = part_of(run, bad, bad + 1) {
+                self.lose(shared, preparer, number, &lost, volume, "the data does not match its checksum")?;
+            }
+            if let Some(behind) = part_of(run, bad + 1, run.frames) {
+                self.add(shared, preparer, slot, number, &behind, volume)?;
             }
             return Ok(());
         }
@@ -271,6 +301,75 @@ impl Cleaner {
             self.data.truncate(at);
         }
         Ok(())
+    }
+
+    /// Puts what is known of the sectors of `run` into the batch, which has no data.
+    fn add_without_data(
+        &mut self,
+        shared: &Shared,
+        preparer: &mut Preparer,
+        number: u32,
+        run: &Run,
+        kind: EntryKind,
+        volume: &Arc<Volume>,
+    ) -> Result<(), Halt> {
+        if !self.batch.fits(1, 0) {
+            self.append(shared, preparer, number)?;
+        }
+        if self.batch.push_entry(Entry { range: run.range, kind, ..run.entry }).is_ok() {
+            self.volumes.push(Arc::clone(volume));
+        }
+        Ok(())
+    }
+
+    /// Takes note that the disk did not read the frame of `run`, and gives the frame up when that has happened often enough.
+    #[expect(clippy::too_many_arguments, reason = "a frame, and where it goes")]
+    fn unread(
+        &mut self,
+        shared: &Shared,
+        preparer: &mut Preparer,
+        slot: &Slot,
+        number: u32,
+        run: &Run,
+        volume: &Arc<Volume>,
+        error: &io::Error,
+    ) -> Result<(), Halt> {
+        self.unread_frames += 1;
+        if self.gives_up {
+            slot.set_unreadable();
+            return self.lose(shared, preparer, number, run, volume, "the disk does not read it");
+        }
+        if self.unread_frames == 1 {
+            report(shared, number, error, "reading data that must move failed; it is read again in a second");
+        }
+        Ok(())
+    }
+
+    /// Puts into the batch that the frame of `run` is lost.
+    fn lose(
+        &mut self,
+        shared: &Shared,
+        preparer: &mut Preparer,
+        number: u32,
+        run: &Run,
+        volume: &Arc<Volume>,
+        reason: &'static str,
+    ) -> Result<(), Halt> {
+        if let Err(error) = shared.expect_damage() {
+            report(shared, number, &error, "writing cache.meta failed; damaged data stays where it is");
+            return Err(Halt::NoRoom);
+        }
+        shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            export = run.entry.export.0,
+            first_sector = run.range.start(),
+            sectors = run.range.count(),
+            file = shared.disk.segment_name(number),
+            offset_bytes = offset(run.first),
+            reason,
+            "data in the cache is lost: these sectors fail until they are written again or discarded"
+        );
+        self.add_without_data(shared, preparer, number, run, EntryKind::Damaged, volume)
     }
 
     /// Appends the batch, which comes from slot `from`, and makes the copies the ones to read.
@@ -325,31 +424,6 @@ impl Cleaner {
 /// Tells whether anything changed in a slot since it was passed over.
 fn counts(slot: &Slot) -> Counts {
     (slot.segment_id(), slot.extents(), slot.dirty_extents(), slot.live_sectors())
-}
-
-/// All records of a segment that is not appended to any more, or was not while this looked.
-fn read_records(shared: &Shared, number: u32, slot: &Slot) -> io::Result<Vec<FooterRecord>> {
-    let Some(file) = slot.file() else { return Ok(Vec::new()) };
-    let slots = &shared.slots;
-    if slot.state() == State::Sealed
-        && let Identity::Sealed { trailer, .. } =
-            scan::identify(&**file, slots.cache_id(), slots.segment_frames())?
-        && trailer.key == slots.key(slot.segment_id())
-    {
-        match scan::read_footer(&**file, &trailer)? {
-            Ok(records) => return Ok(records),
-            Err(error) => {
-                let file = shared.disk.segment_name(number);
-                tracing::error!(
-                    file,
-                    error = &error as &dyn std::error::Error,
-                    "a footer is damaged; scanning the segment"
-                );
-                shared.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-    Ok(scan::walk(&**file, &slots.key(slot.segment_id()), slot.appended())?.records)
 }
 
 /// Most data that is moved with one append, bytes.
@@ -414,58 +488,6 @@ fn forget(
     Ok(gone > 0)
 }
 
-/// Adds what is still needed of `entry`, of a record at frame `position` in `slot`, to `runs`.
-fn live_runs(volume: &Volume, entry: &Entry, slot: u32, position: u32, runs: &mut Vec<Run>) {
-    let begin = runs.len();
-    let first_frame = match entry.kind {
-        EntryKind::Data { first_frame } => Some(first_frame),
-        EntryKind::Zero => None,
-    };
-    volume.dirty_parts(entry.range, entry.seq, slot, |part| {
-        let (from, to) = (part.start() - entry.range.start(), part.end() - entry.range.start());
-        let run = match first_frame {
-            None => Some(Run { entry: *entry, first: 0, frames: 0, range: part }),
-            Some(first_frame) => {
-                let whole = Run {
-                    entry: *entry,
-                    first: position + 1 + first_frame,
-                    frames: u32::try_from(entry.data_frames()).unwrap_or(0),
-                    range: entry.range,
-                };
-                let frame = |sectors: u64| u32::try_from(sectors).unwrap_or(u32::MAX);
-                part_of(&whole, frame(from / FRAME_SECTORS), frame(to.div_ceil(FRAME_SECTORS)))
-            }
-        };
-        let Some(run) = run else { return };
-        match runs[begin..].last_mut() {
-            Some(last) => match merge(last, &run) {
-                Some(merged) => *last = merged,
-                None => runs.push(run),
-            },
-            None => runs.push(run),
-        }
-    });
-}
-
-/// Frames `from..to` of `run`; `None` when that is nothing.
-fn part_of(run: &Run, from: u32, to: u32) -> Option<Run> {
-    if from >= to || to > run.frames {
-        return None;
-    }
-    let start = run.range.start() + u64::from(from) * FRAME_SECTORS;
-    let end = (run.range.start() + u64::from(to) * FRAME_SECTORS).min(run.range.end());
-    let range = SectorRange::new(start, end.checked_sub(start)?)?;
-    Some(Run { entry: run.entry, first: run.first + from, frames: to - from, range })
-}
-
-/// One run for both, if they touch or overlap; for zeroes always, because what is between them is newer.
-fn merge(last: &Run, next: &Run) -> Option<Run> {
-    let touches = last.frames == 0 || next.first <= last.first + last.frames;
-    let frames = if last.frames == 0 { 0 } else { next.first + next.frames - last.first };
-    let range = SectorRange::new(last.range.start(), next.range.end().checked_sub(last.range.start())?)?;
-    touches.then_some(Run { frames, range, ..*last })
-}
-
 /// Frames that `runs` take in another segment, at most. What is estimated too low here is moved for ever.
 fn frames_for(shared: &Shared, runs: &[Run]) -> u32 {
     let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -474,46 +496,4 @@ fn frames_for(shared: &Shared, runs: &[Run]) -> u32 {
     // at least a hundred entries of one frame each.
     let moves = data.saturating_mul(2) / frames(move_bytes(shared) / FRAME_BYTES).max(1);
     data.saturating_add(moves).saturating_add(frames(runs.len() / 100)).saturating_add(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cache::index::{Backing, Extent};
-    use crate::cache::slots::Slots;
-    use crate::cache::volume::Place;
-    use crate::units::{ExportId, Seq};
-
-    #[test]
-    fn what_was_overwritten_in_part_moves_in_whole_frames_and_no_frame_twice() {
-        let slots = Slots::new(2, 2, [0; 16], 64);
-        slots.get(0).begin_use(1, 1);
-        slots.get(1).begin_use(2, 1);
-        let volume = Volume::new(ExportId(1));
-        let range = |start, count| SectorRange::new(start, count).unwrap();
-        let entry = Entry {
-            export: ExportId(1),
-            seq: Seq(1),
-            range: range(100, 30),
-            kind: EntryKind::Data { first_frame: 2 },
-        };
-        let place = Place { slot: 0, segment_id: 1, end: 9 };
-        let newer = |start, count| Extent {
-            range: range(start, count),
-            seq: Seq(2),
-            backing: Backing::Zero { slot: 1 },
-        };
-        volume
-            .appended(
-                &slots,
-                Seq(1),
-                [extent(&entry, 0, 10), newer(103, 2), newer(108, 14)].into_iter(),
-                place,
-            )
-            .unwrap();
-        let mut runs = Vec::new();
-        live_runs(&volume, &entry, 0, 10, &mut runs);
-        let run = |first, frames, range| Run { entry, first, frames, range };
-        assert_eq!(runs, [run(13, 1, range(100, 8)), run(15, 2, range(116, 14))]);
-    }
 }

@@ -7,6 +7,9 @@
 
 mod clean;
 #[cfg(test)]
+mod faults;
+mod runs;
+#[cfg(test)]
 mod tests;
 
 use std::io::IoSlice;
@@ -167,7 +170,7 @@ impl Keeper {
         let done = |slot: &Slot| match slot.state() {
             State::Sealed => true,
             State::Closed => slot.is_poisoned(),
-            State::Free | State::Open => false,
+            State::Free | State::Open | State::Quarantined => false,
         };
         // Looked for before the ends of the appends are read: what replaced their last extent is before those ends.
         let unneeded: Vec<u32> = slots
@@ -324,8 +327,17 @@ fn release(shared: &Shared, slot: &Slot) -> bool {
     if slot.extents() != 0 || slot.is_pinned() || !slot.begin_sync() {
         return false;
     }
+    let unreadable = slot.is_unreadable();
+    if let Some(file) = slot.file().filter(|_| unreadable)
+        && let Err(error) = seal::erase(&**file, shared.slots.segment_frames())
+    {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "a segment file that is not used any more cannot be erased"
+        );
+    }
     slot.end_use();
-    slot.on(Event::Release);
+    slot.on(if unreadable { Event::Quarantine } else { Event::Release });
     shared.cancel_sync(slot);
     true
 }

@@ -128,7 +128,7 @@ impl Pair {
                 for extent in seen {
                     let backing = match extent.backing {
                         Backing::Data { sector, .. } => Backing::Data { slot: to, sector },
-                        Backing::Zero { .. } => Backing::Zero { slot: to },
+                        _ => Backing::Zero { slot: to },
                     };
                     self.layers.relocate(&self.slots, Extent { backing, ..extent }, from);
                     self.layers

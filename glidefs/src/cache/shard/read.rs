@@ -108,6 +108,7 @@ pub(super) fn read<T: Token>(
                 without_log(volume, &piece, fill).and_then(|bytes| put(range, &piece, bytes, token.buffer()))
             }
             Some(Backing::Zero { .. }) => put(range, &piece, None, token.buffer()),
+            Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => Err(IoError::Damaged),
             Some(Backing::Data { slot, sector }) => {
                 let source = source_of(&piece, (slot, sector), range, volume.id());
                 serve(shard, &source, token.buffer())

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "not everything that happens there happens here")]
 #![allow(clippy::struct_excessive_bools, reason = "as tests/crash.rs allows")]
 
+#[path = "../../../../tests/sim/content.rs"]
+pub mod content;
 #[path = "../../../../tests/sim/disk.rs"]
 pub mod disk;
 #[path = "../../../../tests/sim/faults.rs"]

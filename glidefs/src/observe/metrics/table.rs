@@ -226,7 +226,7 @@ metrics! {
     CacheSizeSegments: Gauge "glidefs_cache_size_segments" in Number by []
         = "Segments that the configured size of the cache allows.";
     CacheSegments: Gauge "glidefs_cache_segments" in Number by [state]
-        = "Segments by state: free, open for appends, sealed, or poisoned by a disk that failed to sync.";
+        = "Segments by state: free, open for appends, sealed, poisoned by a disk that failed to sync, or quarantined because the disk does not read them.";
     CacheSize: Gauge "glidefs_cache_size_bytes" in Bytes by []
         = "Configured size of the cache.";
     CacheUsed: Gauge "glidefs_cache_used_bytes" in Bytes by []
@@ -239,6 +239,10 @@ metrics! {
         = "Extents in the indexes of all exports.";
     CacheCorruptFrames: Counter "glidefs_cache_corrupt_frames_total" in Number by []
         = "Frames that did not match their checksum.";
+    CacheLostFrames: Counter "glidefs_cache_lost_frames_total" in Number by []
+        = "Frames that were given up because the disk lost them: their sectors fail until they are written again.";
+    CacheDoubted: Gauge "glidefs_cache_doubted_exports" in Number by []
+        = "Exports that may have lost a record: what of them is older, and not in the store, fails until it is written again.";
     CacheBadFooters: Counter "glidefs_cache_bad_footers_total" in Number by []
         = "Segment footers that recovery could not use and replaced by a scan.";
     CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []

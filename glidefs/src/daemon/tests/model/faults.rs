@@ -142,7 +142,7 @@ impl Run {
             0 => Faults { write: 200, ..none },
             1 => Faults { sync: 300, ..none },
             2 => Faults { read: 200, ..none },
-            _ => Faults { write: 50, sync: 50, read: 50, open: 50, would_block: 200 },
+            _ => Faults { write: 50, sync: 50, gone: 0, read: 50, open: 50, would_block: 200 },
         };
         self.failing = Some(host);
         self.hosts[host].machine().faults = faults;

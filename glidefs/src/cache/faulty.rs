@@ -1,0 +1,167 @@
+//! A cache directory whose disk fails as it is told to, for tests.
+//!
+//! Owns the faults only: everything else is a real directory's.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::disk::{Disk, Lock, SegmentFile};
+use super::{Cache, CacheError, Directory, Known, MonotonicClock, OnFull, Options, Recovered};
+use crate::units::FRAME_BYTES;
+
+/// Length of a segment of [`Faulty::open`].
+pub const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// What fails.
+#[derive(Debug, Default)]
+pub struct Faults {
+    pub syncs: AtomicBool,
+    /// Frames that cannot be read until they are written.
+    pub frames: Mutex<BTreeSet<(u32, u64)>>,
+}
+
+/// The directory.
+#[derive(Clone, Debug)]
+pub struct Faulty {
+    inner: Arc<Directory>,
+    pub faults: Arc<Faults>,
+}
+
+#[derive(Debug)]
+struct File {
+    inner: Arc<dyn SegmentFile>,
+    slot: u32,
+    faults: Arc<Faults>,
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+impl Faulty {
+    /// A directory at `path` that does not fail yet.
+    pub fn new(path: &std::path::Path) -> Self {
+        Self { inner: Arc::new(Directory::new(path)), faults: Arc::default() }
+    }
+
+    /// Opens the cache there.
+    pub fn open(&self, known: Known) -> Result<(Cache, Recovered), CacheError> {
+        let options = Options {
+            size_bytes: 16 * SEGMENT_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            shards: 1,
+            on_full: OnFull::Wait,
+        };
+        Cache::open(Arc::new(self.clone()), Arc::new(MonotonicClock::default()), options, known)
+    }
+
+    /// Makes a frame unreadable.
+    pub fn lose(&self, slot: u32, frame: u64) {
+        self.faults.frames.lock().unwrap().insert((slot, frame));
+    }
+
+    /// Slot and number of the first frame that satisfies `is`.
+    pub fn find(&self, mut is: impl FnMut(&[u8]) -> bool) -> Option<(u32, u64)> {
+        for slot in 0..16 {
+            let Ok(bytes) = std::fs::read(self.inner.segment_name(slot)) else { continue };
+            if let Some(frame) = bytes.chunks_exact(FRAME_BYTES).position(&mut is) {
+                return Some((slot, frame as u64));
+            }
+        }
+        None
+    }
+
+    /// Changes a byte of a frame.
+    pub fn rot(&self, (slot, frame): (u32, u64)) {
+        let path = self.inner.segment_name(slot);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[usize::try_from(frame).unwrap() * FRAME_BYTES + 100] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+}
+
+impl File {
+    fn frames(&self, len: usize, offset: u64) -> std::ops::Range<(u32, u64)> {
+        let first = offset / FRAME_BYTES as u64;
+        (self.slot, first)..(self.slot, first + len.div_ceil(FRAME_BYTES) as u64)
+    }
+
+    fn check(&self, len: usize, offset: u64) -> io::Result<()> {
+        match self.faults.frames.lock().unwrap().range(self.frames(len, offset)).next() {
+            Some(_) => Err(eio()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl SegmentFile for File {
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let range = self.frames(len, offset);
+        self.faults.frames.lock().unwrap().retain(|frame| !range.contains(frame));
+        self.inner.write_at(parts, offset)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(buffer.len(), offset)?;
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.check(buffer.len(), offset)?;
+        self.inner.read_now(buffer, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.faults.syncs.load(Ordering::SeqCst) {
+            return Err(eio());
+        }
+        self.inner.sync()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Disk for Faulty {
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
+        self.inner.lock()
+    }
+
+    fn read_superblock(&self) -> io::Result<Option<Vec<u8>>> {
+        self.inner.read_superblock()
+    }
+
+    fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()> {
+        self.inner.replace_superblock(bytes)
+    }
+
+    fn segments(&self) -> io::Result<Vec<u32>> {
+        self.inner.segments()
+    }
+
+    fn segment_name(&self, slot: u32) -> String {
+        self.inner.segment_name(slot)
+    }
+
+    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        let inner = self.inner.open_segment(slot, bytes)?;
+        Ok(Arc::new(File { inner, slot, faults: Arc::clone(&self.faults) }))
+    }
+
+    fn remove_segment(&self, slot: u32) -> io::Result<()> {
+        self.inner.remove_segment(slot)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.inner.free_bytes()
+    }
+}

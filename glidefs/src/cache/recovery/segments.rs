@@ -1,0 +1,424 @@
+//! The segments that recovery finds: which slot holds which, what is in each, and making each stable.
+//!
+//! Does not own what to do about records that cannot be found (`losses`). Invariant: a structure that the disk does not read,
+//! or that is not what was written, costs no more than that structure.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use super::at;
+use crate::cache::disk::{Disk, SegmentFile};
+use crate::cache::error::CacheError;
+use crate::cache::format::{FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
+use crate::cache::handle::Recovered;
+use crate::cache::keeper::CLEANER;
+use crate::cache::scan::{self, Identity, offset};
+use crate::cache::seal;
+use crate::cache::segment::{Segment, extent};
+use crate::cache::slots::{Event, Slot, Slots, State};
+use crate::cache::superblock::CACHE_VERSION;
+use crate::cache::volume::Volume;
+use crate::cache::walk::{self, Span, Walk};
+use crate::units::ExportId;
+
+/// A segment that was found.
+pub(super) struct Found {
+    pub slot: u32,
+    pub key: SegmentKey,
+    file: Arc<dyn SegmentFile>,
+    /// None when it was not sealed.
+    trailer: Option<Trailer>,
+    /// Something is where the trailer should be.
+    closed: bool,
+    /// Cleaning filled it, or nobody knows who did.
+    pub by_cleaner: bool,
+    /// It is not closed on the disk, so that the next recovery finds the same in it.
+    pub held: bool,
+    /// What a walk found in it; `None` when its footer said it, or it holds nothing.
+    pub walk: Option<Walk>,
+}
+
+/// What became of entries: put into an index, left out because of the marks, of no known export.
+#[derive(Default)]
+struct Replayed {
+    entries: u64,
+    evicted: u64,
+    ignored: u64,
+}
+
+pub(super) struct Recovery<'a> {
+    pub disk: &'a dyn Disk,
+    pub slots: &'a Slots,
+    pub volumes: HashMap<ExportId, Arc<Volume>>,
+    pub last_segment_id: u64,
+    /// Headers to write again.
+    pub fronts: Vec<(u32, SegmentHeader)>,
+    pub found: Recovered,
+}
+
+impl Recovery<'_> {
+    /// Finds out which segment `slot` holds, if any.
+    pub fn identify(&mut self, slot: u32) -> Result<Option<Found>, CacheError> {
+        let name = || self.disk.segment_name(slot);
+        let file = at(self.disk.open_segment(slot, 0), "opening", name)?;
+        let identity = match scan::identify(&*file, self.slots.cache_id(), self.slots.segment_frames()) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.check_short(slot, &*file)?;
+                return Ok(None);
+            }
+            identity => at(identity, "reading", name)?,
+        };
+        self.slots.get(slot).set_file(Arc::clone(&file));
+        let mut closed = false;
+        let (header, trailer, bad_header) = match identity {
+            Identity::Blank { unreadable } => {
+                if unreadable {
+                    self.quarantine(slot);
+                }
+                return Ok(None);
+            }
+            Identity::Sealed { trailer, header } => {
+                let rebuilt = header.unwrap_or_else(|| self.rebuilt_header(&trailer.key));
+                (rebuilt, Some(trailer), header.is_none())
+            }
+            Identity::Unsealed { header, bad_header, closed: has_trailer } => {
+                closed = has_trailer;
+                (header, None, bad_header)
+            }
+            Identity::TooNew { version } => {
+                return Err(CacheError::TooNew {
+                    directory: self.disk.location(),
+                    found: version,
+                    known: CACHE_VERSION,
+                });
+            }
+            Identity::Unknown => return self.identify_by_records(slot, file),
+        };
+        if bad_header {
+            self.found.bad_footers += 1;
+            tracing::warn!(
+                file = name(),
+                "a segment header is damaged or half-written; its copy or the trailer serves instead"
+            );
+        }
+        if bad_header || trailer.is_none() {
+            self.fronts.push((slot, header));
+        }
+        // The highest id is in some header even if nothing was appended under it.
+        self.last_segment_id = self.last_segment_id.max(header.segment_id);
+        let by_cleaner = header.shard == CLEANER;
+        Ok(Some(Found {
+            slot,
+            key: header.key(),
+            file,
+            trailer,
+            closed,
+            by_cleaner,
+            held: false,
+            walk: None,
+        }))
+    }
+
+    /// The segment in slot `slot`, whose ends say nothing: that of the newest records in it.
+    fn identify_by_records(
+        &mut self,
+        slot: u32,
+        file: Arc<dyn SegmentFile>,
+    ) -> Result<Option<Found>, CacheError> {
+        let name = || self.disk.segment_name(slot);
+        let (cache_id, frames) = (self.slots.cache_id(), self.slots.segment_frames());
+        let (newest, whole) = at(scan::newest_segment(&*file, cache_id, frames), "reading", name)?;
+        self.found.bad_footers += 1;
+        tracing::error!(file = name(), "neither the header nor the trailer of a segment can be read");
+        if newest.is_none() && whole {
+            // Nothing was ever appended.
+            self.quarantine(slot);
+            return Ok(None);
+        }
+        let key = self.slots.key(newest.unwrap_or(self.last_segment_id + 1));
+        self.last_segment_id = self.last_segment_id.max(key.segment_id);
+        self.fronts.push((slot, self.rebuilt_header(&key)));
+        Ok(Some(Found {
+            slot,
+            key,
+            file,
+            trailer: None,
+            closed: true,
+            by_cleaner: true,
+            held: false,
+            walk: None,
+        }))
+    }
+
+    /// Takes a slot that holds nothing out of use, because the disk does not read its file.
+    fn quarantine(&mut self, slot: u32) {
+        self.found.unreadable += 1;
+        tracing::error!(
+            file = self.disk.segment_name(slot),
+            "the disk does not read a segment file, which holds nothing: it is not used until the next start"
+        );
+        self.slots.get(slot).on(Event::Quarantine);
+    }
+
+    /// Fails when the disk reads nothing at all: then it is not a segment that is damaged.
+    pub fn refuse_a_disk_that_reads_nothing(&self, present: &[u32]) -> Result<(), CacheError> {
+        let is_read =
+            |slot: &Slot| slot.extents() > 0 || !(slot.is_unreadable() || slot.state() == State::Quarantined);
+        match present {
+            [first, _, ..] if !present.iter().any(|number| is_read(self.slots.get(*number))) => {
+                Err(CacheError::Disk {
+                    operation: "reading",
+                    file: self.disk.segment_name(*first),
+                    source: io::Error::other("the disk does not read any of the segment files"),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads what a segment holds into the indexes.
+    pub fn read(&mut self, found: &mut Found) -> Result<(), CacheError> {
+        let slot = found.slot;
+        let (records, tail) = if let Some(read) = self.read_footer(found) {
+            read
+        } else {
+            let mut walk = self.walk(found)?;
+            let records = std::mem::take(&mut walk.records);
+            if records.is_empty() && walk.holes.is_empty() {
+                return Ok(());
+            }
+            let tail = found.trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
+            found.walk = Some(walk);
+            (records, tail)
+        };
+        if records.is_empty() && found.walk.is_none() {
+            return Ok(());
+        }
+        self.found.segments += 1;
+        self.found.records += records.len() as u64;
+        let used = self.slots.get(slot);
+        used.make_crcs(self.slots.segment_frames());
+        used.begin_use(found.key.segment_id, tail);
+        used.on(Event::Prepare);
+        used.on(Event::Close);
+        let replayed = self.replay(slot, &records);
+        self.found.entries += replayed.entries;
+        self.found.evicted_entries += replayed.evicted;
+        self.found.ignored_entries += replayed.ignored;
+        match &mut found.walk {
+            None => used.on(Event::Seal),
+            Some(walk) => {
+                self.found.scans += 1;
+                walk.records = records;
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of a sealed segment and where they end, if its footer says them.
+    fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
+        let trailer = found.trailer.as_ref()?;
+        match scan::read_footer(&*found.file, trailer) {
+            Ok(records) => {
+                self.found.footers += 1;
+                Some((records, trailer.footer_frame))
+            }
+            Err(error) => {
+                self.found.bad_footers += 1;
+                tracing::error!(
+                    file = self.disk.segment_name(found.slot),
+                    error = &error as &dyn std::error::Error,
+                    "a footer is damaged; scanning the segment instead"
+                );
+                None
+            }
+        }
+    }
+
+    fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
+        let name = || self.disk.segment_name(found.slot);
+        // The last frame is the trailer's.
+        let end = self.slots.segment_frames() - 1;
+        let span = match &found.trailer {
+            Some(trailer) => Span::To(trailer.footer_frame),
+            None if found.closed => Span::Closed(end),
+            None => Span::Open(end),
+        };
+        let walk = at(walk::walk(&*found.file, &found.key, span), "scanning", name)?;
+        if let Some(found) = walk.newer {
+            return Err(CacheError::TooNew { directory: self.disk.location(), found, known: CACHE_VERSION });
+        }
+        for hole in &walk.holes {
+            self.found.holes += 1;
+            tracing::error!(
+                file = name(),
+                offset_bytes = offset(hole.from),
+                to_bytes = offset(hole.to),
+                "a record header is damaged and no footer says what it was"
+            );
+        }
+        if walk.unreadable > 0 {
+            self.found.unreadable += u64::from(walk.unreadable);
+            self.slots.get(found.slot).set_unreadable();
+            tracing::error!(
+                file = name(),
+                frames = walk.unreadable,
+                "the disk does not read parts of a segment"
+            );
+        }
+        if walk.torn {
+            self.found.torn_tails += 1;
+            tracing::info!(file = name(), offset_bytes = offset(walk.tail), "dropped an unfinished record");
+        }
+        Ok(walk)
+    }
+
+    /// When no slot is free, gives up what an interrupted cleaning moved last, and goes back to the originals.
+    ///
+    /// Cleaning takes the last free slot only to empty another one into it. Until that one is free again all its data is
+    /// still there, so the copies can be forgotten; otherwise cleaning could never go on.
+    pub fn make_room_to_clean(&mut self, segments: &[Found]) {
+        let Some(last) = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none()) else {
+            return;
+        };
+        let is_needed = |(_, slot): (u32, &Slot)| slot.state() != State::Free && slot.extents() > 0;
+        if !self.slots.iter().all(is_needed) {
+            return;
+        }
+        let counted = self.found;
+        for found in segments.iter().filter(|found| found.slot != last.slot) {
+            match &found.walk {
+                Some(walk) => drop(self.replay(found.slot, &walk.records)),
+                None => {
+                    if let Some((records, _)) = self.read_footer(found) {
+                        self.replay(found.slot, &records);
+                    }
+                }
+            }
+        }
+        self.found = counted;
+    }
+
+    /// A file that is shorter than a segment: one whose making was cut short, or a damaged one.
+    fn check_short(&mut self, slot: u32, file: &dyn SegmentFile) -> Result<(), CacheError> {
+        match scan::read_frame(file, 0) {
+            Ok(frame) if frame.iter().any(|byte| *byte != 0) => Err(CacheError::Damaged {
+                file: self.disk.segment_name(slot),
+                offset_bytes: 0,
+                what: "the file is shorter than a segment".into(),
+            }),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(_) => {
+                self.quarantine(slot);
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts records into the indexes and their checksums into the slot.
+    fn replay(&self, slot: u32, records: &[FooterRecord]) -> Replayed {
+        let mut replayed = Replayed::default();
+        for record in records {
+            self.slots.get(slot).set_crcs(record.position_frames + 1, &record.crcs);
+            for entry in &record.entries {
+                let Some(volume) = self.volumes.get(&entry.export) else {
+                    replayed.ignored += 1;
+                    continue;
+                };
+                if volume.recovered(self.slots, extent(entry, slot, record.position_frames)) {
+                    replayed.entries += 1;
+                } else {
+                    replayed.evicted += 1;
+                }
+            }
+        }
+        replayed
+    }
+
+    /// The header that a sealed segment should have.
+    fn rebuilt_header(&self, key: &SegmentKey) -> SegmentHeader {
+        SegmentHeader {
+            cache_id: key.cache_id,
+            segment_id: key.segment_id,
+            // Who wrote it is not known any more, and nobody needs to.
+            shard: 0,
+            segment_bytes: self.slots.segment_bytes(),
+        }
+    }
+
+    /// Makes the headers stable of segments that did not get far enough to prove that they are.
+    pub fn rewrite_fronts(&self) -> Result<(), CacheError> {
+        for (slot, header) in &self.fronts {
+            let Some(file) = self.slots.get(*slot).file() else { continue };
+            let written = seal::rewrite_front(&**file, header).and_then(|()| file.sync());
+            at(written, "rewriting the header", || self.disk.segment_name(*slot))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a segment that was scanned stable and closes it for ever.
+    pub fn seal(&mut self, found: Found) -> Result<(), CacheError> {
+        let (slot, sealed) = (found.slot, self.try_seal(found));
+        let used = self.slots.get(slot);
+        match sealed {
+            // Its data moves, and then it is not used any more.
+            Err(error) if used.is_unreadable() => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "a segment that is damaged cannot be closed"
+                );
+                used.poison();
+                Ok(())
+            }
+            sealed => sealed,
+        }
+    }
+
+    fn try_seal(&mut self, found: Found) -> Result<(), CacheError> {
+        let Found { slot, key, file, walk: Some(walk), trailer, held, .. } = found else { return Ok(()) };
+        let name = || self.disk.segment_name(slot);
+        at(scan::rewrite(&*file, walk.stable, walk.tail), "rewriting", name)?;
+        if held {
+            at(file.sync(), "syncing", name)?;
+            self.slots.get(slot).on(Event::Seal);
+            return Ok(());
+        }
+        let mut footer = FooterBuilder::new();
+        for record in &walk.records {
+            footer.add_record(record.position_frames, &record.entries, &record.crcs);
+        }
+        // In the place of a footer that was lost there is room for another one.
+        let end = trailer.map_or(walk.tail, |trailer| trailer.footer_frame);
+        let segment = Segment::resume(slot, key, file, end, footer);
+        let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
+        at(segment.file.sync(), "syncing", name)?;
+        at(
+            seal::write_trailer(&segment, &trailer, self.slots.segment_frames()),
+            "writing the trailer",
+            name,
+        )?;
+        self.slots.get(slot).on(Event::Seal);
+        Ok(())
+    }
+
+    /// Removes segment files that the cache's size has no room for, unless they hold data.
+    pub fn drop_slots_beyond(&self, limit: u32, present: &[u32]) -> Result<(), CacheError> {
+        let needed = |number: u32| self.slots.get(number).extents() > 0;
+        let beyond: Vec<u32> = present.iter().copied().filter(|slot| *slot >= limit).collect();
+        let first = beyond.iter().copied().find(|slot| needed(*slot));
+        let last = beyond.iter().copied().rfind(|slot| needed(*slot));
+        if let (Some(first), Some(last)) = (first, last) {
+            return Err(CacheError::CannotShrink {
+                slots: limit,
+                file: self.disk.segment_name(first),
+                size_bytes_min: (u64::from(last) + 1) * self.slots.segment_bytes(),
+            });
+        }
+        for slot in beyond {
+            at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! Walking a segment's records, one header after the other, where no footer says what they are.
+//!
+//! Owns telling a torn tail from damage, and finding the records behind damage. Does not change anything. Invariants: what
+//! is returned was checked against the checksums in it, and belongs to the segment asked for; where a record that was
+//! promised to be stable may have been, and is not found, there is a hole.
+
+use std::io;
+
+use super::disk::SegmentFile;
+use super::format::{FooterRecord, Record, SegmentKey, decode_record, frame_crc, is_footer, newer_version};
+use super::scan::{offset, read_again};
+use crate::units::FRAME_BYTES;
+
+/// Frames read from the disk at once.
+const WINDOW_FRAMES: u32 = 256;
+
+/// Frames in which records may have been that are not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hole {
+    pub from: u32,
+    pub to: u32,
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// In the order of their places.
+    pub records: Vec<FooterRecord>,
+    /// One past the last frame of the last record.
+    pub tail: u32,
+    /// Frames that are known to have been stable.
+    pub stable: u32,
+    /// What follows the tail began as a record.
+    pub torn: bool,
+    pub holes: Vec<Hole>,
+    /// A record that a newer glidefs wrote, and its version.
+    pub newer: Option<u16>,
+    /// Frames that the disk did not read.
+    pub unreadable: u32,
+}
+
+/// What is known of a segment before its records are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Span {
+    /// Sealed: its records end before this frame, and all of them are stable.
+    To(u32),
+    /// Its trailer may have been damaged. If a footer is behind its records, all of them are stable.
+    Closed(u32),
+    /// It was appended to. What was not promised to be stable may be torn; all of it is before this frame.
+    Open(u32),
+}
+
+impl Span {
+    fn end(self) -> u32 {
+        match self {
+            Self::To(end) | Self::Closed(end) | Self::Open(end) => end,
+        }
+    }
+}
+
+/// Walks segment `key`. Fails when the file is too short, and for nothing else.
+pub(super) fn walk(file: &dyn SegmentFile, key: &SegmentKey, span: Span) -> io::Result<Walk> {
+    let mut window = Window::new(file, span.end());
+    let (mut walk, gaps) = find(&mut window, key, span)?;
+    for gap in gaps {
+        // What was neither promised to be stable nor is in the way of the disk was not written to its end.
+        if gap.from >= walk.stable && !gap.unreadable {
+            cut(&mut walk, gap.from);
+            break;
+        }
+        walk.holes.push(Hole { from: gap.from, to: gap.to });
+    }
+    if let Some(torn) = first_torn(&mut window, &walk)? {
+        cut(&mut walk, torn);
+    }
+    walk.unreadable = window.unreadable;
+    Ok(walk)
+}
+
+/// Frames between two records, or behind the last, that are not a record.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    from: u32,
+    to: u32,
+    /// The first of them cannot be read.
+    unreadable: bool,
+}
+
+/// All records of segment `key`, and the gaps between them.
+fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Walk, Vec<Gap>)> {
+    let mut walk = Walk { tail: 1, stable: 1, ..Walk::default() };
+    let (mut gaps, mut frame): (Vec<Gap>, _) = (Vec::new(), 1);
+    let mut gap: Option<Gap> = None;
+    while frame < span.end() {
+        let bytes = window.frame(frame)?;
+        let (readable, footer) = (bytes.is_some(), bytes.is_some_and(|bytes| is_footer(bytes, key)));
+        walk.newer = walk.newer.or(bytes.and_then(|bytes| newer_version(bytes, key)));
+        let record = bytes.and_then(|bytes| decode_record(bytes, key, frame).ok());
+        if let Some((record, end)) = record.and_then(|record| within(record, frame, span.end())) {
+            gaps.extend(gap.take().map(|gap| Gap { to: frame, ..gap }));
+            walk.stable = walk.stable.max(record.stable_frames);
+            let (entries, crcs) = (record.entries, record.crcs);
+            walk.records.push(FooterRecord { position_frames: frame, entries, crcs });
+            (walk.tail, frame) = (end, end);
+            continue;
+        }
+        if gap.is_none() {
+            if footer && matches!(span, Span::Closed(_)) {
+                walk.stable = walk.tail;
+                return Ok((walk, gaps));
+            }
+            gap = Some(Gap { from: frame, to: frame, unreadable: !readable });
+        }
+        frame += 1;
+    }
+    let sealed = matches!(span, Span::To(_));
+    if sealed {
+        walk.stable = span.end();
+    }
+    // Behind the last record: in a sealed segment there must be more, and behind what cannot be read there may be.
+    gaps.extend(gap.filter(|gap| sealed || gap.unreadable).map(|gap| Gap { to: span.end(), ..gap }));
+    Ok((walk, gaps))
+}
+
+/// `record`, which begins at frame `at`, and where it ends, if that is not behind frame `limit`.
+fn within(record: Record, at: u32, limit: u32) -> Option<(Record, u32)> {
+    let end = u32::try_from(record.crcs.len()).ok()?.checked_add(at)?.checked_add(1)?;
+    (end <= limit).then_some((record, end))
+}
+
+/// Where the first record begins that is not known to be stable and has wrong data.
+fn first_torn(window: &mut Window<'_>, walk: &Walk) -> io::Result<Option<u32>> {
+    for record in &walk.records {
+        let first = record.position_frames + 1;
+        let frames = first..first.saturating_add(u32::try_from(record.crcs.len()).unwrap_or(u32::MAX));
+        if frames.end <= walk.stable {
+            continue;
+        }
+        for (frame, crc) in frames.zip(&record.crcs) {
+            // What cannot be read is lost, and not torn: who reads it is told.
+            if window.frame(frame)?.is_some_and(|bytes| frame_crc(bytes) != *crc) {
+                return Ok(Some(record.position_frames));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Takes back everything from frame `from` on.
+fn cut(walk: &mut Walk, from: u32) {
+    walk.torn = walk.records.iter().any(|record| record.position_frames >= from);
+    walk.records.retain(|record| record.position_frames < from);
+    walk.holes.retain(|hole| hole.from < from);
+    let last = walk.records.last();
+    // Checked when it was found.
+    walk.tail = last.map_or(1, |last| {
+        (last.position_frames + 1).saturating_add(u32::try_from(last.crcs.len()).unwrap_or(u32::MAX))
+    });
+}
+
+/// Frames of a file in ascending order, read in large pieces, and one by one where the disk fails.
+struct Window<'a> {
+    file: &'a dyn SegmentFile,
+    end: u32,
+    first: u32,
+    bytes: Vec<u8>,
+    /// Before this frame, frames are read one by one.
+    single_to: u32,
+    unreadable: u32,
+    /// The last frame that could not be read.
+    last_bad: Option<u32>,
+}
+
+impl<'a> Window<'a> {
+    fn new(file: &'a dyn SegmentFile, end: u32) -> Self {
+        Self { file, end, first: 0, bytes: Vec::new(), single_to: 0, unreadable: 0, last_bad: None }
+    }
+
+    /// The bytes of `frame`; `None` when the disk does not read them.
+    fn frame(&mut self, frame: u32) -> io::Result<Option<&[u8]>> {
+        let count = u32::try_from(self.bytes.len() / FRAME_BYTES).unwrap_or(0);
+        if (frame < self.first || frame >= self.first + count) && !self.fill(frame)? {
+            return Ok(None);
+        }
+        let at = (frame - self.first) as usize * FRAME_BYTES;
+        Ok(self.bytes.get(at..at + FRAME_BYTES))
+    }
+
+    /// Reads `frame` and those behind it.
+    fn fill(&mut self, frame: u32) -> io::Result<bool> {
+        if self.last_bad == Some(frame) {
+            return Ok(false);
+        }
+        let whole = WINDOW_FRAMES.min(self.end.saturating_sub(frame)).max(1);
+        let mut count = if frame < self.single_to { 1 } else { whole };
+        loop {
+            self.bytes.resize(count as usize * FRAME_BYTES, 0);
+            self.first = frame;
+            let read = match count {
+                1 => read_again(self.file, &mut self.bytes, offset(frame)),
+                _ => self.file.read_at(&mut self.bytes, offset(frame)),
+            };
+            match read {
+                Ok(()) => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(error),
+                Err(_) if count > 1 => {
+                    self.single_to = frame.saturating_add(count);
+                    count = 1;
+                }
+                Err(_) => {
+                    self.bytes.clear();
+                    self.unreadable = self.unreadable.saturating_add(1);
+                    self.last_bad = Some(frame);
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}
