@@ -17,7 +17,8 @@
 //! | `record`, `catalog`, `notes` | what is remembered on disk |
 //! | `numbers` | which device numbers are spoken for |
 //! | `entry` | one export in memory, and the right to change it |
-//! | `operations` | create, attach, detach, resize, delete |
+//! | `operations` | create, attach, resize |
+//! | `removal` | detach, delete |
 //! | `lost` | the ways out for an export that another host has, or with two histories |
 //! | `recovery` | what happens at start |
 //! | `confirm` | asking the store whose exports are, before and while they are served |
@@ -39,6 +40,7 @@ mod operations;
 mod record;
 mod recovery;
 mod release;
+mod removal;
 mod rollback;
 mod size;
 mod state;

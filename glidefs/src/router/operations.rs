@@ -12,6 +12,7 @@ use super::entry::Held;
 use super::error::RouterError;
 use super::name::ExportName;
 use super::record::{BoundRecord, Desired, DeviceRecord, Record, reads_fail_after_millis};
+use super::removal::Users;
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::volumes::Source;
@@ -91,15 +92,6 @@ pub(super) fn new_record(
         rolls_back_to: None,
         may_be_released: false,
     }
-}
-
-/// What becomes of those who use a device that is to be removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Users {
-    /// The device stays while it is mounted, or held in another way.
-    Spare,
-    /// What they do next fails.
-    Cut,
 }
 
 impl Router {
@@ -421,94 +413,6 @@ impl Router {
         Ok(())
     }
 
-    pub(super) async fn detach_held(&self, held: &Held, users: Users) -> Result<(), RouterError> {
-        if held.record().desired == Desired::Deleted {
-            return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
-        }
-        let state = held.entry().state();
-        if state == State::Detached {
-            return Ok(());
-        }
-        self.spare(held, users, "detach").await?;
-        // An export whose wish cannot be written down stays as it is.
-        held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
-        held.step(Event::BeginDetach)?;
-        match self.detach_steps(held, state == State::Serving).await {
-            Ok(()) => {
-                tracing::info!(export = %held.entry().name(), "export detached");
-                Ok(())
-            }
-            Err(error) => failed(held, error),
-        }
-    }
-
-    pub(super) async fn detach_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
-        held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
-        self.remove_device(held, serving).await?;
-        held.write(&self.catalog, |record| record.device.boot_id = None).await?;
-        held.step(Event::DeviceGone)?;
-        Ok(())
-    }
-
-    async fn delete_held(&self, held: &Held, users: Users) -> Result<(), RouterError> {
-        let serving = held.entry().state() == State::Serving;
-        self.spare(held, users, "delete").await?;
-        held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
-        held.step(Event::BeginDelete)?;
-        match self.delete_steps(held, serving).await {
-            Ok(()) => {
-                tracing::info!(export = %held.entry().name(), "export deleted");
-                Ok(())
-            }
-            Err(error) => failed(held, error),
-        }
-    }
-
-    pub(super) async fn delete_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
-        held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
-        let unfinished = |left, source| RouterError::Undeleted {
-            name: held.entry().name().to_string(),
-            left,
-            source: Box::new(source),
-        };
-        let removed = self.remove_device(held, serving).await;
-        removed.map_err(|error| unfinished("its device, its data and its catalog entry", error))?;
-        // What is here of it is wanted no more, and may be what fills the cache: it does not wait for the store.
-        self.volumes.remove(held.record().export_id());
-        let delete = async {
-            let deleted = self.volumes.delete(Arc::clone(held.entry().export().volume())).await;
-            deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })
-        };
-        let deleted = self.unless_stopping(delete).await;
-        deleted.map_err(|error| unfinished("its volume in the store and its catalog entry", error))?;
-        let forgotten = self.catalog.remove(held.record().export_id()).await;
-        forgotten.map_err(|error| unfinished("its catalog entry", error.into()))?;
-        self.forget(held);
-        Ok(())
-    }
-
-    /// Refuses to `action` an export whose device somebody uses, where users are to be spared.
-    async fn spare(&self, held: &Held, users: Users, action: &'static str) -> Result<(), RouterError> {
-        if users == Users::Cut {
-            return Ok(());
-        }
-        let serves = held.entry().state() == State::Serving;
-        // What cannot be found cannot be removed either, which is told when the wish is written.
-        if !serves && !self.device_exists(held).await.unwrap_or(true) {
-            return Ok(());
-        }
-        let device = held.record().device_id();
-        match self.devices.user(device).await {
-            None => Ok(()),
-            Some(usage) => Err(RouterError::InUse {
-                name: held.entry().name().to_string(),
-                action,
-                device: device.path(),
-                usage,
-            }),
-        }
-    }
-
     async fn resize_held(&self, held: &Held, size: ExportSize) -> Result<(), RouterError> {
         let record = held.record();
         if record.desired == Desired::Deleted {
@@ -537,15 +441,6 @@ impl Router {
             self.tell_size(held).await?;
         }
         tracing::info!(export = %held.entry().name(), size_bytes = size.bytes(), "export resized");
-        Ok(())
-    }
-
-    /// Removes the device, if the export has one. Only a device that is known to be the export's own is touched.
-    async fn remove_device(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
-        if serving || self.device_exists(held).await? {
-            let device = held.record().device_id();
-            self.devices.detach(device).await.map_err(|source| device_error("remove", held, source))?;
-        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! come.
 
 mod ending;
+mod queues;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,9 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use io_uring::squeue;
 use slab::Slab;
-use tokio::sync::oneshot;
 
 use super::QueueGone;
 use super::affinity::{self, Cpu};
@@ -262,50 +261,6 @@ impl Loop {
         }
     }
 
-    fn attach(&mut self, mut driver: Box<dyn QueueDriver + Send>) -> io::Result<QueueGone> {
-        let (device_id, queue_id) = driver.ids();
-        let export = Arc::clone(driver.export());
-        let stats = export.queue_stats(queue_id);
-        let entry = self.queues.vacant_entry();
-        // Behind the last queue's place is the lock of the cache.
-        let free = u32::try_from(entry.key()).ok().filter(|slot| *slot < self.queues_max);
-        let slot = free.ok_or(io::ErrorKind::QuotaExceeded)?;
-        self.ring.register_file(slot, driver.char_device())?;
-        let fetches: Vec<_> =
-            (0..driver.depth()).map(|tag| (driver.fetch(tag, slot), TagId { slot, tag })).collect();
-        let (gone_sender, gone) = oneshot::channel();
-        let depth = driver.depth();
-        entry.insert(HostedQueue { driver, export, stats, tags_gone: 0, gone: Some(gone_sender) });
-        self.stats.queues.add(1);
-        let mut armed = 0;
-        let outcome = fetches.into_iter().try_for_each(|(fetch, tag)| {
-            self.command(fetch, tag)?;
-            armed += 1;
-            Ok(())
-        });
-        if let Err(error) = outcome.and_then(|()| self.ring.submit()) {
-            // The kernel takes the armed tags back when the device is stopped; nothing is left of the others.
-            self.tags_gone(slot, depth - armed)?;
-            return Err(error);
-        }
-        tracing::debug!(device_id, queue_id, "queue attached");
-        Ok(gone)
-    }
-
-    /// Takes note that `count` tags of a queue will not complete again.
-    fn tags_gone(&mut self, slot: u32, count: u16) -> io::Result<()> {
-        let queue = &mut self.queues[slot as usize];
-        queue.tags_gone += count;
-        if queue.tags_gone == queue.driver.depth() { self.let_go(slot) } else { Ok(()) }
-    }
-
-    /// Queues a command that a driver made for one of its tags.
-    fn command(&mut self, command: squeue::Entry, tag: TagId) -> io::Result<()> {
-        // SAFETY: a queue's command points at nothing but the tag's stable buffer, which lives as long as the driver, and the
-        // driver is dropped after every tag's last completion.
-        unsafe { self.ring.command(command, tag.encode()) }
-    }
-
     /// Has the ring read the inbox's eventfd. A failure shows in the completion.
     fn arm_inbox(&mut self, count: Vec<u8>) {
         let inbox = Arc::clone(&self.inbox) as Arc<dyn AsFd>;
@@ -334,21 +289,6 @@ impl Loop {
             }
             TagEvent::Gone => self.tags_gone(slot, 1),
         }
-    }
-
-    /// Removes a queue all of whose tags the kernel has taken back.
-    fn let_go(&mut self, slot: u32) -> io::Result<()> {
-        self.ring.unregister_file(slot)?;
-        let queue = self.queues.remove(slot as usize);
-        let (device_id, queue_id) = queue.driver.ids();
-        self.stats.queues.sub(1);
-        // The device can be deleted only when its descriptors and mappings are gone: drop before telling.
-        drop(queue.driver);
-        if let Some(gone) = queue.gone {
-            let _ = gone.send(());
-        }
-        tracing::debug!(device_id, queue_id, "queue let go");
-        Ok(())
     }
 
     /// Starts a request that has just been fetched.

@@ -1,10 +1,9 @@
 //! READs that need a store that is away, refuses this host, or is damaged.
 
-use object_store::memory::InMemory;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::store::faulty::{Fault, Faults, FaultyStore};
+use crate::store::faulty::{Fault, Faults, FaultyStore, InMemory};
 
 type Answer = oneshot::Receiver<Result<Fill, IoError>>;
 
