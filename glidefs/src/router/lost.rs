@@ -70,18 +70,23 @@ impl Router {
         Ok(held)
     }
 
-    /// A volume in the store, called `name`, with what is here of an export that was lost.
+    /// A volume in the store, called `name`, with what is here of an export that was lost. Nobody can give up what is here of the
+    /// export meanwhile: the export is held until the store has everything. Whoever is to have `name` waits for `of`, and nobody
+    /// who holds an export waits for a name.
     pub(super) async fn begin_from_lost(
         &self,
         name: &ExportName,
         of: &ExportName,
     ) -> Result<Resume, RouterError> {
-        let entry = self.entry(of.as_str()).ok_or_else(|| RouterError::NotFound { name: of.to_string() })?;
-        let volume = Arc::clone(entry.export().volume());
+        let held = self.hold(of.as_str()).await?;
+        if held.record().desired == Desired::Deleted {
+            return Err(RouterError::HalfDeleted { name: of.to_string() });
+        }
+        let volume = Arc::clone(held.entry().export().volume());
         if volume.lost().is_none() {
             return Err(RouterError::NotLost { name: of.to_string() });
         }
-        let size_sectors = entry.export().sectors();
+        let size_sectors = held.entry().export().sectors();
         let begun = self.volumes.rescue(name.clone(), volume, size_sectors).await;
         let begun = begun.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
         begun.ok_or(RouterError::NoStore)

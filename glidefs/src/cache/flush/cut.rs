@@ -1,4 +1,6 @@
 //! A cut as the store reads it: its extents, and their bytes out of the segments, verified.
+//!
+//! Owns the reading. Does not own when a cut is made or ends. Invariant: bytes that are not here any more are an error, never zeroes.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -46,10 +48,13 @@ impl Cut {
         let (number, sector) = match piece.backing {
             Some(Backing::Data { slot, sector }) => (slot, sector),
             Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => return Err(IoError::Damaged),
-            Some(Backing::Zero { .. }) | None => {
+            Some(Backing::Zero { .. }) => {
                 out.fill(0);
                 return Ok(());
             }
+            // An extent of the cut has content for as long as the cut: the volume was removed, or the cut was taken back.
+            None if self.volume.is_removed() => return Err(IoError::Removed(self.volume.id())),
+            None => return Err(IoError::Unreadable),
         };
         let slot = self.shared.slots.get(number);
         let (first, frames) = frames_of(sector, piece.range.count());

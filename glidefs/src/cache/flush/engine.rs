@@ -241,7 +241,11 @@ async fn try_carry(
 async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<(Resume, bool), Failure> {
     let size_sectors = tie.size_sectors();
     let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
-    let committed = committed.map_err(|error| failure(volume, &error))?;
+    let committed = committed.map_err(|error| match error {
+        // What was removed cannot be read, and nobody wants it stored.
+        VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
+        error => failure(volume, &error),
+    })?;
     tie.stored_size(size_sectors);
     tie.crowding().set(committed.crowd);
     if !committed.compaction_due {

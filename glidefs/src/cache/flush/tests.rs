@@ -19,7 +19,7 @@ use super::*;
 mod waiting;
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
 use crate::cache::{Cache, Directory, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
-use crate::store::volume::{Volumes, VolumesOptions};
+use crate::store::volume::{CutSource, Volumes, VolumesOptions};
 use crate::store::{
     Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
 };
@@ -376,6 +376,29 @@ fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
     model.check_all(&mut other);
     model.write(&mut host);
     assert_eq!(host.flush(), Err(IoError::Fenced), "the other host has it");
+}
+
+#[test]
+fn what_was_removed_is_an_error_to_whoever_stores_it_and_not_zeroes() {
+    let mut host = Host::new(memory(), 1, false);
+    let driver = host.driver();
+    let volume = driver.cache.volume(ExportId(100));
+    let range = SectorRange::new(0, 8).unwrap();
+    driver.write(&volume, range, Some(&[7; 4096])).unwrap();
+    volume.cut_now();
+    let shared = Arc::clone(&driver.cache.shared);
+    let cut = Arc::new(Cut::new(shared, Arc::clone(&volume), volume.figures().last_seq));
+    let cuts: [Arc<dyn CutSource>; 2] = [driver.cache.kept(&volume), cut];
+    let mut bytes = vec![0; 4096];
+    for cut in &cuts {
+        cut.read(range, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4096]);
+    }
+    driver.cache.remove(ExportId(100));
+    for cut in &cuts {
+        let read = cut.read(range, &mut bytes).unwrap_err();
+        assert!(read.to_string().contains("was removed"), "{read}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::host::{Host, World};
 use super::sim::faults::Crash;
 use crate::cache::driver::bytes_of;
 use crate::cache::{Durability, IoError};
+use crate::router::tests::fake::Fault;
 use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source, State};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -92,6 +93,46 @@ fn either_side_of_a_lost_export_becomes_an_export_of_its_own() {
         first.restart(&world);
         assert_eq!(held(&mut first, "here"), [1, 3]);
     }
+}
+
+#[test]
+fn what_is_on_its_way_out_of_a_lost_export_is_not_given_up_meanwhile() {
+    for deletes in [false, true] {
+        for point in ["manifests", "packs"] {
+            let world = World::new(17, 0);
+            let (mut first, _other) = lost(&world);
+            world.objects.pause_before(point);
+            let router = first.router();
+            let rescue = world.runtime.spawn(async move {
+                router.create(request("here", Source::Local { of: name("vm") })).await.map(drop)
+            });
+            world.runtime.block_on(world.objects.paused());
+            let router = first.router();
+            let gives_up = world.runtime.spawn(async move {
+                if deletes {
+                    router.delete("vm").await.map(drop)
+                } else {
+                    router.discard_local("vm").await.map(drop)
+                }
+            });
+            // The creation that waits is given up after a moment, and tried again.
+            world.runtime.block_on(rescue).unwrap().unwrap();
+            world.runtime.block_on(gives_up).unwrap().unwrap();
+            assert_eq!(held(&mut first, "here"), [1, 3], "{point} {deletes}");
+            assert_eq!(first.knows("vm"), !deletes);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_rescued_of_a_lost_export_whose_deletion_has_begun() {
+    let world = World::new(18, 0);
+    let (first, _other) = lost(&world);
+    first.kernel().fault("detach", Fault::Fail);
+    world.runtime.block_on(first.router().delete("vm")).unwrap_err();
+    let router = first.router();
+    let rescued = world.runtime.block_on(router.create(request("here", Source::Local { of: name("vm") })));
+    assert!(matches!(rescued, Err(RouterError::HalfDeleted { .. })), "{rescued:?}");
 }
 
 #[test]
