@@ -20,10 +20,13 @@
 mod look;
 mod observations;
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use self::look::{FIRST_MANIFEST, InUse, Listed, Standing};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use self::look::{AT_ONCE, FIRST_MANIFEST, InUse, Listed, Standing};
 use self::observations::Observations;
 use super::client::{Created, Store};
 use super::clock::StoreClock;
@@ -164,12 +167,13 @@ pub async fn collect(
         }
     }
     let packs = keys.len();
+    if !options.dry_run {
+        let endings: Vec<_> = volumes.iter().map(|volume| carry_on(store, volume, deadline)).collect();
+        let names: Vec<_> = stream::iter(endings).buffered(AT_ONCE).try_collect().await?;
+        keys.extend(names.into_iter().flatten());
+    }
     for volume in &volumes {
         superfluous(volume, deadline, &mut keys);
-        if !options.dry_run {
-            keys.extend(name_left_behind(store, volume).await?);
-            end(store, volume, deadline).await?;
-        }
     }
     keys.extend(ways_to_nowhere(store, &volumes, deadline).await?);
     report.objects_removed = (keys.len() - packs) as u64;
@@ -221,6 +225,12 @@ fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
     }
 }
 
+/// Takes the deletion of `volume` further, if there is one. Returns the name that nothing has any more.
+async fn carry_on(store: &Store, volume: &Listed, deadline: Deadline) -> Result<Option<Key>, StoreError> {
+    end(store, volume, deadline).await?;
+    name_left_behind(store, volume).await
+}
+
 /// Makes the deletion of `volume` one for good, if its grace period is over.
 async fn end(store: &Store, volume: &Listed, deadline: Deadline) -> Result<(), StoreError> {
     let Standing::Deleted { number } = volume.standing else { return Ok(()) };
@@ -266,15 +276,14 @@ async fn ways_to_nowhere(
     deadline: Deadline,
 ) -> Result<Vec<Key>, StoreError> {
     let ways = store.list(Folder::Deleted, None).await?.objects;
+    let standings: HashMap<_, _> = volumes.iter().map(|volume| (volume.id, volume.standing)).collect();
     let leads_nowhere = |object: &super::ObjectInfo| match &object.key {
-        // A way is made before the deletion, which may be under way.
-        Key::Deleted(_, volume) => {
-            match volumes.iter().find(|listed| listed.id == *volume).map(|v| v.standing) {
-                Some(Standing::Deleted { .. } | Standing::Damaged) => false,
-                Some(Standing::Live) => deadline.is_over(object.created_unix_millis),
-                Some(Standing::Gone { .. } | Standing::Tombstoned) | None => true,
-            }
-        }
+        Key::Deleted(_, volume) => match standings.get(volume) {
+            Some(Standing::Deleted { .. } | Standing::Damaged) => false,
+            // A way is made before the deletion, which may be under way, and the volume may be younger than the look at what is there.
+            Some(Standing::Live) | None => deadline.is_over(object.created_unix_millis),
+            Some(Standing::Gone { .. } | Standing::Tombstoned) => true,
+        },
         _ => false,
     };
     Ok(ways.into_iter().filter(leads_nowhere).map(|object| object.key).collect())

@@ -14,7 +14,7 @@ use crate::store::ids::{PackId, StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 
 /// Volumes that are looked at, and manifests that are read, at once.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 16;
 /// Number of the manifest that a volume begins with. It stays as long as the volume.
 pub(super) const FIRST_MANIFEST: u64 = 1;
 

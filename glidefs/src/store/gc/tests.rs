@@ -378,3 +378,33 @@ async fn a_writer_of_a_volume_that_was_deleted_and_collected_notices() {
     assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
     assert_eq!(keys(&world).await, []);
 }
+
+/// A run that is between its look at what is there and the listing of the ways to deleted volumes.
+async fn paused_run(world: &World) -> tokio::task::JoinHandle<Result<GcReport, GcError>> {
+    world.objects.pause_before("gc/");
+    let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    run
+}
+
+#[tokio::test]
+async fn a_volume_that_was_made_and_deleted_during_a_run_can_be_had_back() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let run = paused_run(&world).await;
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    world.objects.resume();
+    run.await.unwrap().unwrap();
+    assert_eq!(daemon.volumes.deleted(None).await.unwrap().len(), 1);
+    let back = daemon.volumes.undelete(&name("vm"), &name("back")).await.unwrap();
+    tags(&back, range(0, 8), &[1; 8]).await;
+    back.delete().await.unwrap();
+    for _ in 0..5 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, [], "a way to nowhere goes");
+}
