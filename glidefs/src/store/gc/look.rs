@@ -216,14 +216,11 @@ async fn standing(
 ) -> Result<(ManifestId, Standing, Vec<PackRef>), StoreError> {
     let manifest = match read_newest(&store, newest).await {
         Ok(manifest) => manifest,
-        Err(StoreError::Damaged { .. }) => {
-            let standing = if marked { Standing::Tombstoned } else { Standing::Damaged };
-            return Ok((newest, standing, Vec::new()));
-        }
+        Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new())),
         Err(error) => return Err(error),
     };
     let tombstone = if marked { store.tombstone(newest.0).await? } else { None };
-    // The mark of a writer that another one has followed is void.
+    // The mark of a writer that another one has followed is void, and the newest manifest says who is the last one.
     let is_marked = tombstone.is_some_and(|tombstone| tombstone.writer == manifest.writer);
     let standing = match manifest.sections.deleted {
         _ if is_marked => Standing::Tombstoned,

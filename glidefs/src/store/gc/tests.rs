@@ -408,3 +408,31 @@ async fn a_volume_that_was_made_and_deleted_during_a_run_can_be_had_back() {
     }
     assert_eq!(keys(&world).await, [], "a way to nowhere goes");
 }
+
+#[tokio::test]
+async fn a_damaged_manifest_beside_a_void_mark_of_deletion_keeps_its_volume() {
+    let world = World::new();
+    let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let second = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    let mark = crate::store::format::Tombstone {
+        volume: second.id(),
+        deleted_unix_millis: 1,
+        writer: crate::store::WriterId([1; 16]),
+    };
+    let store = world.daemon(9).volumes.store().clone();
+    let _: Created = store.create(&Key::Tombstone(second.id()), &[mark.encode().into()]).await.unwrap();
+    let newest = Key::Manifest(second.id(), second.state().number);
+    let intact = store.get(&newest, 1 << 20).await.unwrap();
+    damage(&world, &newest).await;
+    let before = keys(&world).await;
+    for _ in 0..4 {
+        let report = gc(&world, false).await;
+        assert_eq!((report.damaged, report.packs_removed), (vec![newest.clone()], 0));
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, before);
+    store.delete(std::slice::from_ref(&newest)).await.unwrap();
+    let _: Created = store.create(&newest, &[intact]).await.unwrap();
+    tags(&world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
+}
