@@ -125,7 +125,7 @@ impl From<RouterError> for ApiError {
             RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
             RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),
-            RouterError::InUse { .. } => (StatusCode::CONFLICT, "in_use"),
+            RouterError::InUse { .. } | RouterError::UserUnknown { .. } => (StatusCode::CONFLICT, "in_use"),
             RouterError::Undeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, "half_deleted"),
             RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
             RouterError::NotFlushed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),

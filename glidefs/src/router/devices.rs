@@ -104,9 +104,12 @@ pub trait Devices: Send + Sync + 'static {
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
     /// Who uses device `id` in a way that its removal would harm: "mounted on /mnt", "used as swap". Programs that merely have it
-    /// open do not count, nor does who cannot be found out in time.
-    fn user(&self, _id: DeviceId) -> BoxFuture<'_, Option<String>> {
-        Box::pin(std::future::ready(None))
+    /// open do not count. The answer may take as long as the kernel takes.
+    ///
+    /// # Errors
+    /// When the kernel does not tell, which does not mean that nobody uses the device.
+    fn user(&self, _id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// Fails the requests that wait, stops serving and removes the device. Succeeds when there is none.

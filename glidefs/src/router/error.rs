@@ -122,6 +122,20 @@ pub enum RouterError {
         /// How it is used.
         usage: String,
     },
+    /// Nobody can tell whether the export's device is mounted, or held in another way.
+    #[error(
+        "export {name} stays, as the kernel does not tell who uses its device: try again, or have what its users do next fail, if \
+         there are any: `glidefs export {action} {name} --force`"
+    )]
+    UserUnknown {
+        /// The export.
+        name: String,
+        /// What was asked for: detach or delete.
+        action: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: DeviceError,
+    },
     /// The export could not be deleted to the end.
     #[error("export {name} is half deleted, and left are {left}: delete it again")]
     Undeleted {

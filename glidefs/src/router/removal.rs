@@ -5,13 +5,18 @@
 //! Invariant: a step that failed can be repeated, and says what is left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Router;
+use super::devices::DeviceError;
 use super::entry::Held;
 use super::error::RouterError;
 use super::operations::{device_error, failed};
 use super::record::Desired;
 use super::state::{Event, State};
+
+/// How long the kernel is given to say who uses a device.
+const USER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What becomes of those who use a device that is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +94,7 @@ impl Router {
         Ok(())
     }
 
-    /// Refuses to `action` an export whose device somebody uses, where users are to be spared.
+    /// Refuses to `action` an export whose device somebody uses or may use, where users are to be spared.
     async fn spare(&self, held: &Held, users: Users, action: &'static str) -> Result<(), RouterError> {
         if users == Users::Cut {
             return Ok(());
@@ -100,14 +105,17 @@ impl Router {
             return Ok(());
         }
         let device = held.record().device_id();
-        match self.devices.user(device).await {
+        let name = || held.entry().name().to_string();
+        let asked = tokio::time::timeout(USER_PATIENCE, self.devices.user(device)).await;
+        let late = |_| DeviceError::TimedOut {
+            command: "looking for its users",
+            path: device.path(),
+            seconds: USER_PATIENCE.as_secs(),
+        };
+        let usage = asked.map_err(late).flatten();
+        match usage.map_err(|source| RouterError::UserUnknown { name: name(), action, source })? {
             None => Ok(()),
-            Some(usage) => Err(RouterError::InUse {
-                name: held.entry().name().to_string(),
-                action,
-                device: device.path(),
-                usage,
-            }),
+            Some(usage) => Err(RouterError::InUse { name: name(), action, device: device.path(), usage }),
         }
     }
 

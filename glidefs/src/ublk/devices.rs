@@ -25,8 +25,6 @@ use crate::worker::{QueueGone, Worker};
 /// How long a device whose server has died may still look served: the kernel lets go of it asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
-/// How long is looked for who uses a device.
-const USER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the programs that have a device open are given to see that it is gone, before its number counts as taken.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -294,11 +292,12 @@ impl Devices for UblkDevices {
         .boxed()
     }
 
-    fn user(&self, id: DeviceId) -> BoxFuture<'_, Option<String>> {
+    fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
         async move {
-            // Opening a device can wait for its requests, and those for anything. Who cannot be asked uses nothing.
-            let asked = tokio::task::spawn_blocking(move || in_use::user_of(id));
-            tokio::time::timeout(USER_PATIENCE, asked).await.ok()?.ok()?
+            let asked = tokio::task::spawn_blocking(move || in_use::user_of(id)).await;
+            asked.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|source| {
+                DeviceError::Kernel { command: "looking for its users", path: id.path(), source }
+            })
         }
         .boxed()
     }

@@ -1,10 +1,12 @@
 //! Who holds a block device for himself: mounts, swap, devices on top of it, and whoever has it open exclusively.
 //!
-//! Owns how the kernel is asked. Does not own what follows from the answer. Blocks; to be run off the workers. An answer that
-//! cannot be had counts as none: a device is not kept from its removal because /proc cannot be read.
+//! Owns how the kernel is asked. Does not own what follows from the answer. Blocks; to be run off the workers. Invariant:
+//! whether there is a user follows from the kernel's answer to an exclusive open alone, and a failed question is an error; /proc
+//! only gives the user a name.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -29,27 +31,31 @@ struct Part {
 
 /// Who uses device `id` in a way that its removal would harm, as a sentence to be read after "the device is"; `None` when
 /// nobody does. Programs that merely have the device open do not count.
-pub fn user_of(id: DeviceId) -> Option<String> {
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn user_of(id: DeviceId) -> io::Result<Option<String>> {
     let places = Places { proc: "/proc".into(), sys_block: "/sys/block".into(), dev: "/dev".into() };
     places.user_of(&format!("ublkb{}", id.0))
 }
 
 impl Places {
-    fn user_of(&self, device: &str) -> Option<String> {
-        let parts = self.parts(device);
-        let mounts = self.mounts(&parts);
-        if !mounts.is_empty() {
-            return Some(format!("mounted on {}", list(mounts)));
-        }
-        if self.is_swap(&parts) {
-            return Some("used as swap".into());
-        }
-        let holders: BTreeSet<_> =
-            parts.iter().flat_map(|part| names_in(&part.folder.join("holders"))).collect();
+    fn user_of(&self, device: &str) -> io::Result<Option<String>> {
+        let holders = holders(&self.parts(device));
         if !holders.is_empty() {
-            return Some(format!("part of {}", list(holders)));
+            return Ok(Some(format!("part of {}", list(holders))));
         }
-        self.is_claimed(device).then(|| "open exclusively".into())
+        Ok(if self.is_claimed(device)? { Some(self.usage(device)) } else { None })
+    }
+
+    /// How `device`, which somebody has open exclusively, is used.
+    fn usage(&self, device: &str) -> String {
+        let parts = self.parts(device);
+        if self.is_swap(&parts) {
+            return "used as swap".into();
+        }
+        let mounts = self.mounts(&parts);
+        if mounts.is_empty() { "open exclusively".into() } else { format!("mounted on {}", list(mounts)) }
     }
 
     fn parts(&self, device: &str) -> Vec<Part> {
@@ -90,13 +96,17 @@ impl Places {
         files.any(|file| parts.iter().any(|part| file.strip_prefix("/dev/") == Some(part.name.as_str())))
     }
 
-    /// Whether somebody has it open exclusively: file systems, swap, device mapper, md and LVM do.
-    fn is_claimed(&self, device: &str) -> bool {
+    /// Whether somebody has `device`, or a partition of it, open exclusively: file systems, swap, device mapper, md and LVM do.
+    fn is_claimed(&self, device: &str) -> io::Result<bool> {
         let open = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_EXCL | libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open(self.dev.join(device));
-        open.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+        match open.as_ref().map_err(io::Error::raw_os_error) {
+            Ok(_) | Err(Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => Ok(false),
+            Err(Some(libc::EBUSY)) => Ok(true),
+            Err(_) => open.map(|_| false),
+        }
     }
 }
 
@@ -110,6 +120,11 @@ fn mounted(line: &str, parts: &[Part], sources: &HashSet<String>) -> Option<Stri
         || source.is_some_and(|source| sources.contains(source));
     // The kernel writes blanks in names as octal numbers.
     is_ours.then(|| point.replace("\\040", " "))
+}
+
+/// Devices on top of one of `parts`.
+fn holders(parts: &[Part]) -> BTreeSet<String> {
+    parts.iter().flat_map(|part| names_in(&part.folder.join("holders"))).collect()
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -151,17 +166,19 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        fn user(&self) -> Option<String> {
-            self.places.user_of("ublkb3")
+        fn usage(&self) -> String {
+            self.places.usage("ublkb3")
         }
     }
 
     #[test]
-    fn a_device_that_nobody_holds_has_no_user_and_one_that_is_swap_has() {
+    fn a_device_that_nobody_holds_has_no_user_and_one_that_cannot_be_asked_is_not_said_to_have_none() {
         let machine = Machine::new();
-        assert_eq!(machine.user(), None);
-        assert_eq!(machine.places.user_of("ublkb33").as_deref(), Some("used as swap"));
-        assert_eq!(machine.places.user_of("ublkb4"), None, "there is no such device");
+        machine.write("dev/ublkb3", "");
+        assert_eq!(machine.places.user_of("ublkb3").unwrap(), None);
+        assert_eq!(machine.places.user_of("ublkb4").unwrap(), None, "there is no such device");
+        std::os::unix::fs::symlink("ublkb5", machine.folder.path().join("dev/ublkb5")).unwrap();
+        assert!(machine.places.user_of("ublkb5").is_err(), "a loop, which cannot be opened");
     }
 
     #[test]
@@ -171,8 +188,9 @@ mod tests {
         machine
             .write("proc/20/mountinfo", "31 22 0:77 / /data rw shared:2 master:1 - btrfs /dev/ublkb3p1 rw\n");
         machine.write("proc/21/mountinfo", "31 22 259:4 / /inner rw - ext4 /dev/x rw\n");
-        assert_eq!(machine.user().as_deref(), Some("mounted on /data and /inner and /mnt/a b"));
-        assert_eq!(machine.places.user_of("ublkb33").as_deref(), Some("used as swap"));
+        assert_eq!(machine.usage(), "mounted on /data and /inner and /mnt/a b");
+        assert_eq!(machine.places.usage("ublkb33"), "used as swap");
+        assert_eq!(machine.places.usage("ublkb34"), "open exclusively");
     }
 
     #[test]
@@ -180,6 +198,6 @@ mod tests {
         let machine = Machine::new();
         machine.write("sys/ublkb3/ublkb3p1/holders/dm-0", "");
         machine.write("sys/ublkb3/holders/md7", "");
-        assert_eq!(machine.user().as_deref(), Some("part of dm-0 and md7"));
+        assert_eq!(machine.places.user_of("ublkb3").unwrap().as_deref(), Some("part of dm-0 and md7"));
     }
 }

@@ -59,6 +59,8 @@ pub struct Kernel {
     pub hangs: tokio::sync::Notify,
     /// How devices are used.
     pub users: Mutex<BTreeMap<u32, &'static str>>,
+    /// Whether nobody ever says how devices are used.
+    pub users_hang: Mutex<bool>,
     /// Devices there may be.
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` tells anything.
@@ -184,9 +186,12 @@ impl Devices for Kernel {
         })
     }
 
-    fn user(&self, id: DeviceId) -> BoxFuture<'_, Option<String>> {
+    fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
+        if *self.users_hang.lock().unwrap() {
+            return Box::pin(std::future::pending());
+        }
         let user = self.users.lock().unwrap().get(&id.0).map(ToString::to_string);
-        Box::pin(std::future::ready(user))
+        Box::pin(std::future::ready(Ok(user)))
     }
 
     fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {

@@ -238,6 +238,34 @@ async fn a_device_in_use_is_removed_by_force_only_and_the_refusal_changes_nothin
 }
 
 #[tokio::test]
+async fn a_device_stays_while_nobody_can_tell_who_uses_it_unless_removed_by_force() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    *host.kernel.users_hang.lock().unwrap() = true;
+    host.kernel.take_log();
+    tokio::time::pause();
+    for (action, detaches) in [("detach", true), ("delete", false)] {
+        let asked = async {
+            if detaches { router.detach("a").await.map(drop) } else { router.delete("a").await.map(drop) }
+        };
+        let answer = tokio::time::timeout(Duration::from_hours(1), asked).await;
+        let error = answer.expect("an answer comes in time").unwrap_err();
+        assert!(matches!(&error, RouterError::UserUnknown { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("glidefs export {action} a --force")), "{error}");
+    }
+    tokio::time::resume();
+    assert_eq!(host.kernel.take_log(), [""; 0]);
+    assert_eq!(router.show("a").unwrap().state, State::Serving);
+    drop_last(router);
+    host.kernel.daemon_died();
+    let router = host.started().await;
+    assert_eq!(router.show("a").unwrap().state, State::Serving, "nor was it written down");
+    assert_eq!(router.force_detach("a").await.unwrap().state, State::Detached);
+    assert!(host.kernel.devices().is_empty());
+}
+
+#[tokio::test]
 async fn a_number_taken_by_somebody_else_is_replaced_by_the_one_the_kernel_gave() {
     let host = Host::new();
     host.kernel.foreign.lock().unwrap().insert(0);
