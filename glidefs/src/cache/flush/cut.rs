@@ -22,6 +22,8 @@ pub(in crate::cache) struct Cut {
     volume: Arc<Volume>,
     seq: Seq,
     extents: Vec<CutExtent>,
+    /// Whether the disk has lost some of the cut.
+    damaged: bool,
     /// Whether all that is not in the store is meant, and not what the volume's cut holds.
     all: bool,
 }
@@ -29,14 +31,24 @@ pub(in crate::cache) struct Cut {
 impl Cut {
     /// The cut at `seq` of `volume`, which is complete and stable.
     pub fn new(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq) -> Self {
-        let extents = volume.cut_extents().iter().map(described).collect();
-        Self { shared, volume, seq, extents, all: false }
+        let extents = volume.cut_extents();
+        Self::of(shared, volume, seq, &extents, false)
     }
 
     /// Everything of `volume` that is not in the store. Nothing may be written to the volume any more.
     pub fn all(shared: Arc<Shared>, volume: Arc<Volume>) -> Self {
         let (seq, dirty) = volume.dirty();
-        Self { shared, volume, seq, extents: dirty.iter().map(described).collect(), all: true }
+        Self::of(shared, volume, seq, &dirty, true)
+    }
+
+    fn of(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, extents: &[Extent], all: bool) -> Self {
+        let damaged = extents.iter().any(|extent| matches!(extent.backing, Backing::Damaged { .. }));
+        Self { shared, volume, seq, extents: extents.iter().map(described).collect(), damaged, all }
+    }
+
+    /// Whether reading some of the cut will fail, because the disk has lost that.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged
     }
 
     pub fn is_empty(&self) -> bool {
