@@ -55,8 +55,11 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let seat = Arc::new(seat);
     let stream = Paced { stream, seat: Arc::clone(&seat), patience: patience.answer, deadline: None };
     let routes = TowerToHyperService::new(routes);
-    let answer = service_fn(|request: Request<Incoming>| {
-        let begun = seat.begin().map(|begun| (begun, routes.call(request.map(Body::new))));
+    let answer = service_fn(|mut request: Request<Incoming>| {
+        let begun = seat.begin().map(|begun| {
+            request.extensions_mut().insert(begun.sender());
+            (begun, routes.call(request.map(Body::new)))
+        });
         async move {
             let Some((_begun, answer)) = begun else { return Ok::<_, Infallible>(leaving()) };
             answer.await

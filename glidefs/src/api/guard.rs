@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
+use super::seats::Sender;
 use super::token::TokenFile;
 
 /// What is served over TCP without the token. `/metrics` names exports, so it stays on this host.
@@ -67,7 +68,11 @@ impl TcpRules {
 pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).cloned();
     // No web page knows the token, so the name that led here does not matter then.
-    if rules.is_authorized(header).await {
+    let is_authorized = rules.is_authorized(header).await;
+    if let Some(sender) = request.extensions().get::<Sender>() {
+        sender.is_stranger(!is_authorized);
+    }
+    if is_authorized {
         return next.run(request).await;
     }
     match rules.check(&request) {

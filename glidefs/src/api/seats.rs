@@ -2,7 +2,8 @@
 //!
 //! Owns the seats of a door (TCP, the socket, strangers at the socket). Does not own connections: a connection holds its seat,
 //! says when a request begins and when its answer has gone out, and leaves when told to. Invariants: there are never more seats
-//! taken than allowed; a connection is told to leave only while it has no request.
+//! taken than allowed; a connection is told to leave only while it has no request; the answer to a request that carried the token
+//! is never cut off for a newer connection.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ pub struct DoorStats {
     pub connections: AtomicU64,
     /// Connections that were closed at once because all others had requests.
     pub refused: AtomicU64,
-    /// Connections without a request that were closed for a newer one.
+    /// Connections without a request, or slow to take an answer for which no token was needed, that were closed for a newer one.
     pub displaced: AtomicU64,
     /// Connections that could not be accepted.
     pub accept_errors: AtomicU64,
@@ -39,16 +40,20 @@ struct Room {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
-    /// The next number of `resting`.
+    /// The next number of `resting` and `reading`.
     next: u64,
     /// Connections without a request, those first that have been so for longest.
     resting: BTreeMap<u64, Arc<Guest>>,
+    /// Connections of strangers to which an answer is on its way, those first whose answer came first.
+    reading: BTreeMap<u64, Arc<Guest>>,
 }
 
 #[derive(Debug)]
 struct Guest {
-    /// Its number in `resting`, as long as it is there.
+    /// Its number in `resting` or `reading`, as long as it is in one of them.
     number: AtomicU64,
+    /// Whether its last request came without the token that opens more.
+    is_stranger: AtomicBool,
     told_to_leave: AtomicBool,
     leave: Notify,
 }
@@ -73,8 +78,8 @@ impl Seats {
         &self.0.stats
     }
 
-    /// A seat; when all are taken, that of the connection that has been without a request for longest. `None` when all have
-    /// requests. Called by one task.
+    /// A seat; when all are taken, that of the connection that has been without a request for longest, or else that of the stranger
+    /// whose answer has been on its way for longest. `None` when there is neither. Called by one task.
     pub async fn take(&self) -> Option<Seat> {
         let room = &self.0;
         loop {
@@ -86,7 +91,8 @@ impl Seats {
                     room.stats.connections.fetch_add(1, Ordering::Relaxed);
                     return Some(room.seat(&mut state));
                 }
-                let Some((_, guest)) = state.resting.pop_first() else {
+                let next = state.resting.pop_first().or_else(|| state.reading.pop_first());
+                let Some((_, guest)) = next else {
                     room.stats.refused.fetch_add(1, Ordering::Relaxed);
                     return None;
                 };
@@ -114,7 +120,8 @@ impl Seats {
 impl Room {
     fn seat(self: &Arc<Self>, state: &mut State) -> Seat {
         let guest = Arc::new(Guest {
-            number: AtomicU64::new(0),
+            number: AtomicU64::new(u64::MAX),
+            is_stranger: AtomicBool::new(false),
             told_to_leave: AtomicBool::new(false),
             leave: Notify::new(),
         });
@@ -135,9 +142,28 @@ impl Room {
 
 impl State {
     fn rest(&mut self, guest: &Arc<Guest>) {
-        guest.number.store(self.next, Ordering::Relaxed);
-        self.resting.insert(self.next, Arc::clone(guest));
+        let number = self.renumber(guest);
+        self.resting.insert(number, Arc::clone(guest));
+    }
+
+    fn read(&mut self, guest: &Arc<Guest>) {
+        let number = self.renumber(guest);
+        self.reading.insert(number, Arc::clone(guest));
+    }
+
+    fn renumber(&mut self, guest: &Guest) -> u64 {
+        self.forget(guest);
+        let number = self.next;
         self.next += 1;
+        guest.number.store(number, Ordering::Relaxed);
+        number
+    }
+
+    /// Takes `guest` out of both lists. Numbers are never given out twice.
+    fn forget(&mut self, guest: &Guest) {
+        let number = guest.number.load(Ordering::Relaxed);
+        self.resting.remove(&number);
+        self.reading.remove(&number);
     }
 }
 
@@ -153,9 +179,7 @@ impl Seat {
         if self.guest.told_to_leave.load(Ordering::Relaxed) {
             return None;
         }
-        if !self.has_request.load(Ordering::Relaxed) {
-            state.resting.remove(&self.guest.number.load(Ordering::Relaxed));
-        }
+        state.forget(&self.guest);
         self.has_request.store(true, Ordering::Relaxed);
         Some(Request(Arc::clone(self)))
     }
@@ -169,10 +193,27 @@ impl Seat {
     }
 }
 
+/// Who sent a request, as the rules of the door find out.
+#[derive(Clone, Debug)]
+pub(super) struct Sender(Arc<Guest>);
+
+impl Sender {
+    /// Notes whether the request came without the token that opens more.
+    pub fn is_stranger(&self, is_stranger: bool) {
+        self.0.is_stranger.store(is_stranger, Ordering::Relaxed);
+    }
+}
+
+impl Request {
+    pub fn sender(&self) -> Sender {
+        Sender(Arc::clone(&self.0.guest))
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.room.lock();
-        state.resting.remove(&self.guest.number.load(Ordering::Relaxed));
+        state.forget(&self.guest);
         state.taken -= 1;
         drop(state);
         self.room.stats.connections.fetch_sub(1, Ordering::Relaxed);
@@ -186,8 +227,12 @@ pub(super) struct Request(Arc<Seat>);
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.0.has_answer.store(true, Ordering::Relaxed);
-        self.0.has_request.store(false, Ordering::Relaxed);
+        let seat = &self.0;
+        seat.has_answer.store(true, Ordering::Relaxed);
+        seat.has_request.store(false, Ordering::Relaxed);
+        if seat.guest.is_stranger.load(Ordering::Relaxed) {
+            seat.room.lock().read(&seat.guest);
+        }
     }
 }
 
@@ -238,6 +283,28 @@ mod tests {
         drop(only);
         assert!(seats.take().await.is_some());
         assert_eq!(seats.stats().refused.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_who_does_not_take_an_answer_leaves_when_nobody_rests_and_others_stay() {
+        let seats = seats(3);
+        let (known, first, second) = (seat(&seats).await, seat(&seats).await, seat(&seats).await);
+        drop(known.begin().unwrap());
+        for stranger in [&first, &second] {
+            let request = stranger.begin().unwrap();
+            request.sender().is_stranger(true);
+        }
+        for (stranger, rest) in [(first, 1), (second, 0)] {
+            let newer = seats.take();
+            tokio::pin!(newer);
+            assert!(newer.as_mut().now_or_never().is_none() && stranger.leaves().now_or_never().is_some());
+            drop(stranger);
+            let newer = Arc::new(newer.await.unwrap());
+            // It stays: its request goes on.
+            std::mem::forget(newer.begin().unwrap());
+            assert_eq!(seats.0.lock().reading.len(), rest);
+        }
+        assert!(seats.take().await.is_none() && known.leaves().now_or_never().is_none());
     }
 
     #[tokio::test]

@@ -66,6 +66,28 @@ async fn of_ten_thousand_connections_a_bounded_number_is_held_and_the_daemon_ans
 }
 
 #[tokio::test]
+async fn strangers_who_do_not_take_their_answers_do_not_keep_the_door_shut() {
+    const HELD_MAX: usize = 8;
+    let access = Access { connections_max: HELD_MAX, ..Access::default() };
+    let hour = Duration::from_hours(1);
+    // More than fits into the buffers of a connection.
+    let served =
+        Served::showing(|| Ok("x".repeat(64 << 20)), access, Patience { header: hour, answer: hour });
+    let served = served.await;
+    let mut stalled = Vec::new();
+    for _ in 0..HELD_MAX {
+        let mut stream = TcpStream::connect(served.tcp).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        stalled.push(stream);
+    }
+    assert_eq!(served.send_tcp("GET", "/healthz", "").await.status, 200);
+    assert_eq!(served.stats.tcp.refused.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
 async fn a_stop_does_not_wait_for_connections_that_ask_for_nothing() {
     let hour = Duration::from_hours(1);
     let served = Served::with(Access::default(), Patience { header: hour, answer: hour }).await;

@@ -289,7 +289,7 @@ metrics! {
     ApiRefused: Counter "glidefs_api_refused_connections_total" in Number by [door]
         = "Connections that were closed at once because all others had requests.";
     ApiDisplaced: Counter "glidefs_api_displaced_connections_total" in Number by [door]
-        = "Connections without a request that were closed for a newer one because there were as many as may be.";
+        = "Connections without a request, or slow to take an answer for which no token was needed, that were closed for a newer one because there were as many as may be.";
     ApiAcceptErrors: Counter "glidefs_api_accept_errors_total" in Number by [door]
         = "Times a connection could not be accepted, most often for lack of descriptors.";
     ApiScrapes: Counter "glidefs_api_scrapes_total" in Number by []
