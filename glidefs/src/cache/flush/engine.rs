@@ -25,6 +25,8 @@ use crate::units::ExportId;
 const TICK: Duration = Duration::from_millis(50);
 /// Cuts on their way to the store at the same time, at most.
 const UPLOADS_MAX: usize = 8;
+/// Cuts whose data is being made stable at the same time, at most: each has a thread of those that may block, which are shared.
+const SYNCS_MAX: usize = 8;
 /// Extents that change layer while a volume's lock is held once.
 const THAW_EXTENTS: usize = 128;
 /// Pauses before a cut that failed is tried again.
@@ -52,6 +54,19 @@ struct Watched {
     busy: bool,
 }
 
+/// How many cuts may be at a step at the same time. Neither semaphore is ever closed.
+#[derive(Debug)]
+struct Permits {
+    syncs: Semaphore,
+    uploads: Semaphore,
+}
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self { syncs: Semaphore::new(SYNCS_MAX), uploads: Semaphore::new(UPLOADS_MAX) }
+    }
+}
+
 /// How carrying a cut ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carried {
@@ -75,7 +90,7 @@ impl Flusher {
         let mut watched: HashMap<ExportId, Watched> = HashMap::new();
         let mut uploads = JoinSet::new();
         let mut merging = Merging::new(Arc::clone(&self.shared));
-        let permits = Arc::new(Semaphore::new(UPLOADS_MAX));
+        let permits = Arc::<Permits>::default();
         loop {
             let idle = watched.values().all(|watched| watched.busy);
             tokio::select! {
@@ -150,7 +165,7 @@ impl Flusher {
 }
 
 /// Carries the cut of `volume` to the store, as often as it takes.
-async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Semaphore) -> Carried {
+async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
     let Some(tie) = volume.tie() else { return Carried::Removed };
     // What was uploaded is used by later tries of this cut, and by no other.
     tie.upload().clear();
@@ -159,7 +174,7 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Semaphore) 
     carried
 }
 
-async fn carry_on(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, permits: &Semaphore) -> Carried {
+async fn carry_on(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, permits: &Permits) -> Carried {
     let mut pause = RETRY_PAUSE_MIN;
     loop {
         match try_carry(shared, volume, tie, permits).await {
@@ -205,13 +220,18 @@ pub(super) enum Failure {
 
 /// Carries the cut of `volume` to the store; returns whether its packs should be made fewer.
 ///
-/// A permit is held for the way to the store only. What comes before and after waits for the disk, for log space or for the
-/// catalog: a cut that waits there may wait for room that only another cut makes.
+/// A permit for uploads is held for the way to the store only. What comes before and after waits for the disk, for log space or
+/// for the catalog: a cut that waits there may wait for room that only another cut makes.
+///
+/// A permit for syncs is held while appended data is made stable, which waits for syncs of segment files and nothing else: those
+/// of this cut, and those that the keeper, a shard or another cut has begun. Whoever has begun a sync of a file holds the file for
+/// that one call to the disk, and waits for no room and no permit meanwhile. So every holder of a permit goes on as soon as the
+/// disk answers, and cuts that wait for a permit wait for no room that they would have to make.
 async fn try_carry(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
     tie: &Tie,
-    permits: &Semaphore,
+    permits: &Permits,
 ) -> Result<bool, Failure> {
     let seq = loop {
         if volume.is_removed() {
@@ -226,9 +246,11 @@ async fn try_carry(
             CutState::Landing => tokio::time::sleep(LANDING_PAUSE).await,
         }
     };
-    blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
-    // Never closed.
-    let permit = permits.acquire().await;
+    {
+        let _permit = permits.syncs.acquire().await;
+        blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
+    }
+    let permit = permits.uploads.acquire().await;
     let cut = blocking(shared, volume, move |shared, volume| Ok(Cut::new(shared, volume, seq))).await?;
     if volume.is_doubted() {
         // The store would take what may be old for the newest.
@@ -330,7 +352,7 @@ async fn resize(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
     tie: &Tie,
-    permits: &Semaphore,
+    permits: &Permits,
 ) -> Result<bool, Failure> {
     if !tie.has_new_size() {
         return Ok(false);
@@ -338,7 +360,7 @@ async fn resize(
     let seq = volume.figures().flushed;
     let cut = Cut::new(Arc::clone(shared), Arc::clone(volume), seq);
     let (committed, compact) = {
-        let _permit = permits.acquire().await;
+        let _permit = permits.uploads.acquire().await;
         commit(volume, tie, cut).await?
     };
     note(shared, volume, committed).await?;

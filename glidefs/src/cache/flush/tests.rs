@@ -318,6 +318,51 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
 }
 
 #[test]
+fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
+    const THREADS: usize = 16;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(THREADS)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (store, stops) = store(&runtime, memory());
+    let volumes = Volumes::new(store, VolumesOptions::new(WriterId([1; 16])));
+    let state = runtime.block_on(volumes.create(&"vm".parse().unwrap(), SECTORS)).unwrap().state();
+    let mut host = Host::with(runtime, volumes, stops, HashMap::from([(EXPORT, (state, Seq(0)))]));
+    let daemon = host.daemon.as_mut().unwrap();
+    let shared = Arc::clone(&daemon.driver.cache.shared);
+    let mut cut = Vec::new();
+    for id in 100..100 + 2 * THREADS as u64 {
+        let volume = daemon.driver.cache.volume(ExportId(u32::try_from(id).unwrap()));
+        let name = format!("vm-{id}").parse().unwrap();
+        let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
+        host.paper.0.lock().unwrap().insert(volume.id(), (remote.state(), Seq(0)));
+        volume.tie_to(remote, Arc::clone(&daemon.link), SECTORS, SECTORS);
+        cut.push(volume);
+    }
+    // Somebody else is at every file, for as long as a disk may take.
+    let busy: Vec<u32> = (0..8).filter(|slot| shared.slots.get(*slot).begin_sync()).collect();
+    for volume in &cut {
+        daemon.driver.write(volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
+        volume.cut_now();
+        volume.ask_flush();
+    }
+    // Time for each of them to be begun; without it this shows less, and passes.
+    std::thread::sleep(Duration::from_millis(300));
+    let other = host.runtime.spawn_blocking(|| 7);
+    let answer = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, other).await });
+    for slot in busy {
+        shared.cancel_sync(shared.slots.get(slot));
+    }
+    assert_eq!(answer.expect("cuts that wait have every thread").unwrap(), 7);
+    for volume in &cut {
+        let flushed = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await });
+        flushed.expect("a cut is not carried").unwrap();
+    }
+}
+
+#[test]
 fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_is() {
     let backend = memory();
     let mut host = Host::new(backend.clone(), 1, false);
