@@ -363,13 +363,14 @@ impl Loop {
             return self.transfer(fetched, errand, Buffer::Slot(slot));
         }
         let acquire = self.pool.acquire(len).map_err(io::Error::other)?;
-        let volume = Arc::clone(self.queues[fetched.slot as usize].export.volume());
+        // Made here, as waits may be ended before the task is polled first.
+        let ended = self.queues[fetched.slot as usize].export.volume().next_end_of_waits();
         let granted = Rc::clone(&self.granted);
         self.executor.spawn(async move {
             let slot = tokio::select! {
                 biased;
                 slot = acquire => Some(slot),
-                () = volume.next_end_of_waits() => None,
+                () = ended => None,
             };
             granted.borrow_mut().push_back((fetched, errand, slot));
         });

@@ -4,6 +4,7 @@
 //! [`Volume::end_waits`] until [`Volume::allow_waits`] no request of the volume begins to wait for log space, for the bound on
 //! what is at risk, or for the store.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
@@ -14,7 +15,7 @@ use super::Volume;
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     ended: AtomicBool,
-    told: Notify,
+    told: Arc<Notify>,
 }
 
 impl Volume {
@@ -48,10 +49,10 @@ impl Volume {
         }
     }
 
-    /// Returns at the next call of [`Self::end_waits`]: for waits that other requests end soon, and that may begin while waits
-    /// are ended.
-    pub fn next_end_of_waits(&self) -> impl Future<Output = ()> + '_ {
-        self.waits.told.notified()
+    /// Returns at the next call of [`Self::end_waits`] after this one, whenever the future is polled first: for waits that other
+    /// requests end soon, and that may begin while waits are ended.
+    pub fn next_end_of_waits(&self) -> impl Future<Output = ()> + use<> {
+        Arc::clone(&self.waits.told).notified_owned()
     }
 }
 
@@ -67,9 +68,11 @@ mod tests {
         let volume = Volume::new(ExportId(1));
         let mut early = Box::pin(volume.waits_ended());
         let mut next = Box::pin(volume.next_end_of_waits());
+        let unpolled = volume.next_end_of_waits();
         assert!((&mut early).now_or_never().is_none() && (&mut next).now_or_never().is_none());
         volume.end_waits();
         assert!(early.now_or_never().is_some() && next.now_or_never().is_some());
+        assert!(unpolled.now_or_never().is_some(), "the end came before the first poll");
         assert!(volume.are_waits_ended() && volume.waits_ended().now_or_never().is_some());
         assert!(volume.next_end_of_waits().now_or_never().is_none(), "the next end has not come");
         volume.allow_waits();
