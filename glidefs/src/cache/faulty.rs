@@ -21,6 +21,10 @@ pub struct Faults {
     pub syncs: AtomicBool,
     /// Frames that cannot be read until they are written.
     pub frames: Mutex<BTreeSet<(u32, u64)>>,
+    /// These frames stay bad: a write of one is taken, and the next sync of the file fails.
+    pub stay: AtomicBool,
+    /// Files whose next sync fails.
+    failing: Mutex<BTreeSet<u32>>,
 }
 
 /// The directory.
@@ -74,6 +78,12 @@ impl Faulty {
         None
     }
 
+    /// The frames of the file of `slot`.
+    pub fn frames(&self, slot: u32) -> std::vec::IntoIter<Vec<u8>> {
+        let bytes = std::fs::read(self.inner.segment_name(slot)).unwrap_or_default();
+        bytes.chunks_exact(FRAME_BYTES).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
+    }
+
     /// Changes a byte of a frame.
     pub fn rot(&self, (slot, frame): (u32, u64)) {
         let path = self.inner.segment_name(slot);
@@ -101,7 +111,13 @@ impl SegmentFile for File {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
         let range = self.frames(len, offset);
-        self.faults.frames.lock().unwrap().retain(|frame| !range.contains(frame));
+        let mut frames = self.faults.frames.lock().unwrap();
+        if !self.faults.stay.load(Ordering::SeqCst) {
+            frames.retain(|frame| !range.contains(frame));
+        } else if frames.range(range).next().is_some() {
+            self.faults.failing.lock().unwrap().insert(self.slot);
+        }
+        drop(frames);
         self.inner.write_at(parts, offset)
     }
 
@@ -116,7 +132,8 @@ impl SegmentFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        if self.faults.syncs.load(Ordering::SeqCst) {
+        if self.faults.failing.lock().unwrap().remove(&self.slot) || self.faults.syncs.load(Ordering::SeqCst)
+        {
             return Err(eio());
         }
         self.inner.sync()

@@ -6,6 +6,8 @@
 
 mod losses;
 mod segments;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::Arc;
@@ -64,11 +66,11 @@ pub(super) fn open(
         recovery.read(found)?;
     }
     recovery.refuse_a_disk_that_reads_nothing(&present)?;
-    recovery.make_room_to_clean(&segments);
-    recovery.rewrite_fronts()?;
+    recovery.make_room_to_clean(&mut segments);
+    recovery.rewrite_fronts(&segments);
     let doubts = recovery.doubts(&segments);
     recovery.write_down(&doubts, &mut segments, &mut superblock, &*known.book)?;
-    for found in segments {
+    for found in &segments {
         recovery.seal(found)?;
     }
     recovery.drop_slots_beyond(limit, &present)?;

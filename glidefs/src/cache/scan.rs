@@ -104,13 +104,14 @@ pub(super) fn identify(file: &dyn SegmentFile, cache_id: [u8; 16], frames: u32) 
     }
     let second = readable(file, 1)?;
     let record_key = SegmentKey { cache_id, segment_id: 0 };
-    let holds_record = second.is_none_or(|second| {
+    let holds_record = second.as_ref().is_none_or(|second| {
         !matches!(decode_record(&second[..], &record_key, 1), Err(FormatError::Magic | FormatError::Checksum))
     });
     let zero = |frame: &Option<Box<Frame>>| frame.as_ref().is_some_and(|frame| is_zero(&frame[..]));
-    // The copy in the last frame is the first that is ever written into a file.
-    if !holds_record && (zero(&first) || (first.is_none() && zero(&last))) {
-        return Ok(Identity::Blank { unreadable: first.is_none() || last.is_none() });
+    // The copy in the last frame is the first that is ever written into a file, and the last that is erased.
+    let erased = second.is_none() && zero(&first) && zero(&last);
+    if erased || !holds_record && (zero(&first) || (first.is_none() && zero(&last))) {
+        return Ok(Identity::Blank { unreadable: first.is_none() || second.is_none() || last.is_none() });
     }
     Ok(Identity::Unknown)
 }

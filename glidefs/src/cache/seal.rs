@@ -47,11 +47,12 @@ pub(super) fn rewrite_front(file: &dyn SegmentFile, header: &SegmentHeader) -> i
 /// Writes zeroes where a segment of `frames` frames says what it is, so that no recovery looks at the rest, which nobody needs.
 pub(super) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result<()> {
     let zeroes = [0; FRAME_BYTES];
-    // The trailer goes last, since its footer says what was in between.
-    file.write_at(&[IoSlice::new(&zeroes), IoSlice::new(&zeroes)], 0)?;
-    file.sync()?;
+    // The trailer goes last, since its footer says what was in between; and it goes although the disk does not take the rest,
+    // since it would bring the segment back at every start.
+    let front = file.write_at(&[IoSlice::new(&zeroes), IoSlice::new(&zeroes)], 0).and_then(|()| file.sync());
     file.write_at(&[IoSlice::new(&zeroes)], offset(frames - 1))?;
-    file.sync()
+    file.sync()?;
+    front
 }
 
 /// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].

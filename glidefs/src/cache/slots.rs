@@ -158,6 +158,12 @@ impl Slot {
         self.poisoned.store(true, Ordering::Release);
     }
 
+    /// As [`Self::poison`], where recovery knows that only the frames before `stable` are stable.
+    pub fn poison_from(&self, stable: u32) {
+        self.synced.store(stable, Ordering::SeqCst);
+        self.poison();
+    }
+
     pub fn is_unreadable(&self) -> bool {
         self.unreadable.load(Ordering::Acquire)
     }

@@ -222,6 +222,11 @@ impl Volume {
         true
     }
 
+    /// Takes note that data of it ends at `place`, which is not stable.
+    pub(super) fn must_sync(&self, slots: &Slots, place: Place) {
+        self.lock().remember(slots, place);
+    }
+
     /// Takes note that nothing here that is in the store may be served from here; returns up to which sequence number.
     pub(super) fn forget_clean(&self, slots: &Slots) -> Seq {
         let mut inner = self.lock();

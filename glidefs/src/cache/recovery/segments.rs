@@ -13,12 +13,12 @@ use crate::cache::error::CacheError;
 use crate::cache::format::{FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::handle::Recovered;
 use crate::cache::keeper::CLEANER;
-use crate::cache::scan::{self, Identity, offset};
+use crate::cache::scan::{self, Identity, Unusable, offset};
 use crate::cache::seal;
 use crate::cache::segment::{Segment, extent};
 use crate::cache::slots::{Event, Slot, Slots, State};
 use crate::cache::superblock::CACHE_VERSION;
-use crate::cache::volume::Volume;
+use crate::cache::volume::{Place, Volume};
 use crate::cache::walk::{self, Span, Walk};
 use crate::units::ExportId;
 
@@ -35,6 +35,8 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// It is not closed on the disk, so that the next recovery finds the same in it.
     pub held: bool,
+    /// The footer or the last frame is damaged, or not read.
+    unread: bool,
     /// What a walk found in it; `None` when its footer said it, or it holds nothing.
     pub walk: Option<Walk>,
 }
@@ -116,6 +118,7 @@ impl Recovery<'_> {
             closed,
             by_cleaner,
             held: false,
+            unread: closed,
             walk: None,
         }))
     }
@@ -147,6 +150,7 @@ impl Recovery<'_> {
             closed: true,
             by_cleaner: true,
             held: false,
+            unread: true,
             walk: None,
         }))
     }
@@ -217,7 +221,7 @@ impl Recovery<'_> {
     }
 
     /// The records of a sealed segment and where they end, if its footer says them.
-    fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
+    fn read_footer(&mut self, found: &mut Found) -> Option<(Vec<FooterRecord>, u32)> {
         let trailer = found.trailer.as_ref()?;
         match scan::read_footer(&*found.file, trailer) {
             Ok(records) => {
@@ -226,6 +230,7 @@ impl Recovery<'_> {
             }
             Err(error) => {
                 self.found.bad_footers += 1;
+                found.unread |= matches!(error, Unusable::Unreadable(_));
                 tracing::error!(
                     file = self.disk.segment_name(found.slot),
                     error = &error as &dyn std::error::Error,
@@ -278,16 +283,15 @@ impl Recovery<'_> {
     ///
     /// Cleaning takes the last free slot only to empty another one into it. Until that one is free again all its data is
     /// still there, so the copies can be forgotten; otherwise cleaning could never go on.
-    pub fn make_room_to_clean(&mut self, segments: &[Found]) {
-        let Some(last) = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none()) else {
-            return;
-        };
+    pub fn make_room_to_clean(&mut self, segments: &mut [Found]) {
+        let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
+        let Some(last) = last.map(|found| found.slot) else { return };
         let is_needed = |(_, slot): (u32, &Slot)| slot.state() != State::Free && slot.extents() > 0;
         if !self.slots.iter().all(is_needed) {
             return;
         }
         let counted = self.found;
-        for found in segments.iter().filter(|found| found.slot != last.slot) {
+        for found in segments.iter_mut().filter(|found| found.slot != last) {
             match &found.walk {
                 Some(walk) => drop(self.replay(found.slot, &walk.records)),
                 None => {
@@ -348,39 +352,72 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes the headers stable of segments that did not get far enough to prove that they are.
-    pub fn rewrite_fronts(&self) -> Result<(), CacheError> {
-        for (slot, header) in &self.fronts {
-            let Some(file) = self.slots.get(*slot).file() else { continue };
-            let written = seal::rewrite_front(&**file, header).and_then(|()| file.sync());
-            at(written, "rewriting the header", || self.disk.segment_name(*slot))?;
+    /// Makes the headers stable of segments that did not get far enough to prove that they are. A segment whose front the disk
+    /// does not take is moved, and then not used any more; until then its last frame, which may be all that says which segment
+    /// this is, stays as it is.
+    pub fn rewrite_fronts(&mut self, segments: &[Found]) {
+        for (slot, header) in std::mem::take(&mut self.fronts) {
+            let used = self.slots.get(slot);
+            let Some(file) = used.file() else { continue };
+            let Err(error) = seal::rewrite_front(&**file, &header).and_then(|()| file.sync()) else {
+                continue;
+            };
+            tracing::error!(
+                file = self.disk.segment_name(slot),
+                error = &error as &dyn std::error::Error,
+                "the disk does not take a segment header: what the segment holds moves, and its file is not used any more"
+            );
+            match used.state() {
+                State::Free => self.quarantine(slot),
+                State::Closed => {
+                    if let Some(found) = segments.iter().find(|found| found.slot == slot) {
+                        self.give_up(found);
+                    }
+                }
+                State::Open | State::Sealed | State::Quarantined => used.set_unreadable(),
+            }
         }
-        Ok(())
+    }
+
+    /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
+    fn give_up(&self, found: &Found) {
+        let used = self.slots.get(found.slot);
+        used.set_unreadable();
+        let Some(walk) = &found.walk else { return used.poison() };
+        used.poison_from(walk.stable);
+        let place = Place { slot: found.slot, segment_id: found.key.segment_id, end: used.appended() };
+        for entry in walk.records.iter().flat_map(|record| &record.entries) {
+            if let Some(volume) = self.volumes.get(&entry.export) {
+                volume.must_sync(self.slots, place);
+            }
+        }
     }
 
     /// Makes a segment that was scanned stable and closes it for ever.
-    pub fn seal(&mut self, found: Found) -> Result<(), CacheError> {
-        let (slot, sealed) = (found.slot, self.try_seal(found));
-        let used = self.slots.get(slot);
-        match sealed {
-            // Its data moves, and then it is not used any more.
-            Err(error) if used.is_unreadable() => {
+    pub fn seal(&mut self, found: &Found) -> Result<(), CacheError> {
+        let used = self.slots.get(found.slot);
+        if used.is_poisoned() {
+            return Ok(());
+        }
+        match self.try_seal(found) {
+            Err(error) if used.is_unreadable() || found.unread => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "a segment that is damaged cannot be closed"
+                    "a segment that is damaged cannot be closed: what it holds moves, and its file is not used any more"
                 );
-                used.poison();
+                self.give_up(found);
                 Ok(())
             }
             sealed => sealed,
         }
     }
 
-    fn try_seal(&mut self, found: Found) -> Result<(), CacheError> {
+    fn try_seal(&self, found: &Found) -> Result<(), CacheError> {
         let Found { slot, key, file, walk: Some(walk), trailer, held, .. } = found else { return Ok(()) };
+        let (slot, file) = (*slot, Arc::clone(file));
         let name = || self.disk.segment_name(slot);
         at(scan::rewrite(&*file, walk.stable, walk.tail), "rewriting", name)?;
-        if held {
+        if *held {
             at(file.sync(), "syncing", name)?;
             self.slots.get(slot).on(Event::Seal);
             return Ok(());
@@ -390,8 +427,8 @@ impl Recovery<'_> {
             footer.add_record(record.position_frames, &record.entries, &record.crcs);
         }
         // In the place of a footer that was lost there is room for another one.
-        let end = trailer.map_or(walk.tail, |trailer| trailer.footer_frame);
-        let segment = Segment::resume(slot, key, file, end, footer);
+        let end = trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
+        let segment = Segment::resume(slot, *key, file, end, footer);
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
         at(

@@ -1,0 +1,110 @@
+//! A start, and another one, after the disk lost what the log is read by.
+
+use std::sync::atomic::Ordering;
+
+use crate::cache::driver::Driver;
+use crate::cache::faulty::{Faulty, SEGMENT_BYTES};
+use crate::cache::{IoError, Known};
+use crate::units::{ExportId, FRAME_BYTES, SectorRange};
+
+const A: ExportId = ExportId(1);
+const B: ExportId = ExportId(2);
+const LAST: u64 = SEGMENT_BYTES / FRAME_BYTES as u64 - 1;
+
+fn range(start: u64, count: u64) -> SectorRange {
+    SectorRange::new(start, count).unwrap()
+}
+
+fn open(disk: &Faulty) -> Driver {
+    Driver::new(disk.open(Known::local(&[A, B])).unwrap().0)
+}
+
+fn is_magic(frame: &[u8], magic: &[u8]) -> bool {
+    frame.starts_with(magic)
+}
+
+/// Writes number `number` to export A; no two numbers share sectors.
+fn write(driver: &mut Driver, number: u8) {
+    let volume = driver.cache.volume(A);
+    driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
+    driver.flush(&volume).unwrap();
+}
+
+/// What a read of number `number` says: `true` where the data is there.
+fn is_there(driver: &mut Driver, number: u8) -> bool {
+    let volume = driver.cache.volume(A);
+    match driver.read(&volume, range(u64::from(number) * 64, 64)) {
+        Ok(data) => {
+            assert_eq!(data, [number; 32 << 10], "{number} reads as something else");
+            true
+        }
+        Err(IoError::Damaged | IoError::Read) => false,
+        Err(error) => panic!("{number}: {error}"),
+    }
+}
+
+/// A cache of two sealed segments and one that was being filled, all of it flushed.
+fn killed(path: &std::path::Path) -> Faulty {
+    let disk = Faulty::new(path);
+    let mut driver = open(&disk);
+    (1..=80).for_each(|number| write(&mut driver, number));
+    driver.keep();
+    driver.kill();
+    disk
+}
+
+/// Slot and number of the first frame with `magic` whose segment is sealed, or is not.
+fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
+    let slots: Vec<u32> = (0..16)
+        .filter(|slot| {
+            let mut frames = disk.frames(*slot);
+            let trailer = frames.next_back().is_some_and(|frame| is_magic(&frame, b"GLIDETRL"));
+            let holds = frames.any(|frame| is_magic(&frame, b"GLIDEREC"));
+            holds && trailer == sealed
+        })
+        .collect();
+    slots
+        .into_iter()
+        .find_map(|slot| {
+            let frame = disk.frames(slot).position(|frame| is_magic(&frame, magic))?;
+            Some((slot, frame as u64))
+        })
+        .unwrap()
+}
+
+#[test]
+fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
+    let cases: [(&str, bool, &[u8], Option<u64>, usize); 9] = [
+        ("front of a sealed segment", true, b"GLIDESEG", None, 0),
+        ("record of a sealed segment", true, b"GLIDEREC", None, 0),
+        ("footer", true, b"GLIDEFTR", None, 0),
+        ("trailer", true, b"GLIDEREC", Some(LAST), 0),
+        ("front of an open segment", false, b"GLIDESEG", None, 0),
+        ("record of an open segment", false, b"GLIDEREC", None, 80),
+        ("data of an open segment", false, b"GLIDEREC", Some(5), 1),
+        ("copy of a header", false, b"GLIDEREC", Some(LAST), 0),
+        ("end of an open segment", false, b"GLIDEREC", Some(LAST - 1), 0),
+    ];
+    for (name, sealed, magic, frame, lost_max) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = killed(directory.path());
+        let (slot, found) = structure(&disk, magic, sealed);
+        disk.faults.stay.store(true, Ordering::SeqCst);
+        disk.lose(slot, frame.unwrap_or(found));
+        for life in 0..4_u8 {
+            let opened = disk.open(Known::local(&[A, B]));
+            let mut driver =
+                Driver::new(opened.unwrap_or_else(|error| panic!("{name}, life {life}: {error}")).0);
+            let lost = (1..=80).filter(|number| !is_there(&mut driver, *number)).count();
+            assert!(lost <= lost_max, "{name}, life {life}: {lost} lost");
+            (0..=life).for_each(|number| {
+                if number < life {
+                    assert!(is_there(&mut driver, 100 + number), "{name}, life {life}: {number}");
+                }
+            });
+            driver.keep();
+            write(&mut driver, 100 + life);
+            driver.kill();
+        }
+    }
+}
