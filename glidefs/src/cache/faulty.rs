@@ -53,8 +53,13 @@ impl Faulty {
 
     /// Opens the cache there.
     pub fn open(&self, known: Known) -> Result<(Cache, Recovered), CacheError> {
+        self.open_with(16, known)
+    }
+
+    /// Opens the cache there, of `segments` segments.
+    pub fn open_with(&self, segments: u64, known: Known) -> Result<(Cache, Recovered), CacheError> {
         let options = Options {
-            size_bytes: 16 * SEGMENT_BYTES,
+            size_bytes: segments * SEGMENT_BYTES,
             segment_bytes: SEGMENT_BYTES,
             shards: 1,
             on_full: OnFull::Wait,
@@ -82,6 +87,11 @@ impl Faulty {
     pub fn frames(&self, slot: u32) -> std::vec::IntoIter<Vec<u8>> {
         let bytes = std::fs::read(self.inner.segment_name(slot)).unwrap_or_default();
         bytes.chunks_exact(FRAME_BYTES).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Writes the file of `slot`, past the faults.
+    pub fn restore(&self, slot: u32, frames: &[Vec<u8>]) {
+        std::fs::write(self.inner.segment_name(slot), frames.concat()).unwrap();
     }
 
     /// Changes a byte of a frame.

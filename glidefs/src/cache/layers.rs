@@ -41,6 +41,8 @@ pub(super) struct Layers {
 struct Doubt {
     seq: Seq,
     slot: u32,
+    /// The last segment of which the doubt speaks.
+    through: u64,
 }
 
 impl Layers {
@@ -91,7 +93,7 @@ impl Layers {
         let all = self.active.iter().chain(self.frozen.iter()).chain(self.clean.iter());
         let doubt = self.doubt.and_then(|doubt| {
             let backing = Backing::Doubt { slot: doubt.slot };
-            Some(Extent { range: SectorRange::new(0, 1)?, seq: doubt.seq, backing })
+            Some(Extent { range: SectorRange::new(doubt.through, 1)?, seq: doubt.seq, backing })
         });
         all.chain(doubt).filter(move |extent| extent.backing.slot() == slot)
     }
@@ -114,7 +116,7 @@ impl Layers {
     /// Makes `extent` the content of its sectors, except where a newer one is.
     pub fn insert(&mut self, slots: &Slots, extent: Extent) {
         if let Backing::Doubt { slot } = extent.backing {
-            let doubt = Doubt { seq: extent.seq, slot };
+            let doubt = Doubt { seq: extent.seq, slot, through: extent.range.start() };
             if extent.seq > self.flushed && self.doubt.is_none_or(|known| known.seq <= extent.seq) {
                 self.set_doubt(slots, Some(doubt));
             }
@@ -158,7 +160,7 @@ impl Layers {
     /// Calls `visit` with what of `range` still comes from write `seq` in `slot`, hidden by newer data or not.
     /// Data that is in the store does not count.
     pub fn dirty_parts(&self, range: SectorRange, seq: Seq, slot: u32, mut visit: impl FnMut(SectorRange)) {
-        if self.doubt == Some(Doubt { seq, slot }) {
+        if self.doubt_in(slot).is_some_and(|doubt| doubt.seq == seq) {
             return visit(range);
         }
         if seq > self.flushed {
@@ -171,8 +173,8 @@ impl Layers {
     /// while a cut is taken note of, what is newer may have left the layer for the next one.
     pub fn relocate(&mut self, slots: &Slots, copy: Extent, from: u32) {
         if let Backing::Doubt { slot } = copy.backing {
-            if self.doubt == Some(Doubt { seq: copy.seq, slot: from }) {
-                self.set_doubt(slots, Some(Doubt { seq: copy.seq, slot }));
+            if let Some(doubt) = self.doubt_in(from).filter(|doubt| doubt.seq == copy.seq) {
+                self.set_doubt(slots, Some(Doubt { slot, ..doubt }));
             }
             return;
         }
@@ -247,6 +249,15 @@ impl Layers {
     /// Whether a record may be lost.
     pub fn is_doubted(&self) -> bool {
         self.doubt.is_some()
+    }
+
+    fn doubt_in(&self, slot: u32) -> Option<Doubt> {
+        self.doubt.filter(|doubt| doubt.slot == slot)
+    }
+
+    /// Whether the entry in `slot` says that a record may be lost.
+    pub fn is_doubted_in(&self, slot: u32) -> bool {
+        self.doubt_in(slot).is_some()
     }
 
     /// Forgets what is in the store, all of it.

@@ -9,6 +9,7 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -51,6 +52,7 @@ pub(super) fn open(
         slots: &slots,
         volumes: known.exports.iter().map(|(id, marks)| (*id, Arc::new(Volume::at(*id, *marks)))).collect(),
         last_segment_id: 0,
+        spoken_for: HashMap::new(),
         fronts: Vec::new(),
         found: Recovered::default(),
     };

@@ -306,6 +306,11 @@ impl Volume {
         self.lock().layers.evict(slots, range, seq, slot);
     }
 
+    /// Whether the entry in `slot` says that a record of it may be lost.
+    pub(super) fn is_doubted_in(&self, slot: u32) -> bool {
+        self.lock().layers.is_doubted_in(slot)
+    }
+
     /// Adds to `needs` every place that must become stable for a FLUSH; fails when one of them never will.
     /// Returns what the FLUSH covers.
     pub(super) fn flush(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<Seq, IoError> {

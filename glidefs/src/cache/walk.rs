@@ -104,11 +104,13 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             (walk.tail, frame) = (end, end);
             continue;
         }
+        if footer && matches!(span, Span::Closed(_)) {
+            // All that is before a footer was stable, found or not.
+            walk.stable = frame;
+            gaps.extend(gap.map(|gap| Gap { to: frame, ..gap }));
+            return Ok((walk, gaps));
+        }
         if gap.is_none() {
-            if footer && matches!(span, Span::Closed(_)) {
-                walk.stable = walk.tail;
-                return Ok((walk, gaps));
-            }
             gap = Some(Gap { from: frame, to: frame, unreadable: !readable });
         }
         frame += 1;

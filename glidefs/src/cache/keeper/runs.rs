@@ -29,12 +29,15 @@ pub(super) struct Run {
 /// What is in slot `number`, which is not appended to any more, or was not while this looked: as the disk says, or, where the
 /// disk does not say all of it, as the indexes do.
 pub(super) fn records(shared: &Shared, number: u32, slot: &Slot) -> Vec<FooterRecord> {
-    match read_records(shared, number, slot) {
-        Ok(Some(records)) => return records,
-        Ok(None) => {}
-        Err(error) => super::report(shared, number, &error, "reading a segment to clean it failed"),
-    }
     let volumes = shared.all_volumes();
+    // What recovery has a damaged segment stand for is in no record of that segment.
+    if !volumes.iter().any(|volume| volume.is_doubted_in(number)) {
+        match read_records(shared, number, slot) {
+            Ok(Some(records)) => return records,
+            Ok(None) => {}
+            Err(error) => super::report(shared, number, &error, "reading a segment to clean it failed"),
+        }
+    }
     let extents = volumes.iter().flat_map(|volume| {
         volume.extents_in(number).into_iter().filter_map(|extent| described(volume.id(), &extent))
     });

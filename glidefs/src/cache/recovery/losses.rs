@@ -42,6 +42,10 @@ impl Recovery<'_> {
             for hole in &walk.holes {
                 let beside = beside(&walk.records, *hole);
                 for (export, volume) in &self.volumes {
+                    // An earlier start found the hole: what was written since is newer than any record that was there.
+                    if self.spoken_for.get(export).is_some_and(|through| found.key.segment_id <= *through) {
+                        continue;
+                    }
                     // Numbers ascend in a segment, unless it has copies.
                     let beside = if found.by_cleaner { None } else { beside.get(export).copied() };
                     let highest = match beside.unwrap_or_default() {
@@ -85,7 +89,8 @@ impl Recovery<'_> {
                 "records of this export may be lost: all of it that was not written since, or is not in the store, fails \
                  until it is written again. Go back to a snapshot, or restore a copy"
             );
-            if let Some(range) = SectorRange::new(0, 1) {
+            // Every hole that was found is in a segment up to this one.
+            if let Some(range) = SectorRange::new(self.last_segment_id, 1) {
                 entries.push(Entry { export: *export, seq: *seq, range, kind: EntryKind::Doubt });
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::at;
 use crate::cache::disk::{Disk, SegmentFile};
 use crate::cache::error::CacheError;
-use crate::cache::format::{FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
+use crate::cache::format::{EntryKind, FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::handle::Recovered;
 use crate::cache::keeper::CLEANER;
 use crate::cache::scan::{self, Identity, Unusable, offset};
@@ -54,6 +54,8 @@ pub(super) struct Recovery<'a> {
     pub slots: &'a Slots,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
+    /// For each export that the log has an entry of doubt for, the last segment of which such an entry speaks.
+    pub spoken_for: HashMap<ExportId, u64>,
     /// Headers to write again.
     pub fronts: Vec<(u32, SegmentHeader)>,
     pub found: Recovered,
@@ -206,6 +208,12 @@ impl Recovery<'_> {
         used.begin_use(found.key.segment_id, tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
+        for entry in records.iter().flat_map(|record| &record.entries) {
+            if entry.kind == EntryKind::Doubt {
+                let through = self.spoken_for.entry(entry.export).or_default();
+                *through = entry.range.start().max(*through);
+            }
+        }
         let replayed = self.replay(slot, &records);
         self.found.entries += replayed.entries;
         self.found.evicted_entries += replayed.evicted;

@@ -108,3 +108,79 @@ fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
         }
     }
 }
+
+/// The last record of a segment that is sealed, or is not: slot and frame.
+fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
+    let (slot, _) = structure(disk, b"GLIDEREC", sealed);
+    let frames: Vec<_> = disk.frames(slot).collect();
+    let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
+    (slot, last as u64)
+}
+
+/// Frames of a record that [`write`] makes.
+const RECORD_FRAMES: u64 = 9;
+
+#[test]
+fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, false);
+    disk.faults.stay.store(true, Ordering::SeqCst);
+    disk.lose(slot, last + RECORD_FRAMES);
+    let damaged: Vec<_> = disk.frames(slot).collect();
+    for life in 0..4 {
+        let mut driver = open(&disk);
+        for number in 0..life {
+            assert!(is_there(&mut driver, 100 + number), "life {life}: {number}");
+        }
+        write(&mut driver, 100 + life);
+        driver.kill();
+        // As if the end had come before the segment was erased.
+        disk.restore(slot, &damaged);
+    }
+}
+
+#[test]
+fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    // Four segments with little in each that is not overwritten.
+    for number in 0..100 {
+        write(&mut driver, if number % 28 < 3 { number } else { 200 });
+    }
+    driver.kill();
+    let (slot, last) = last_record(&disk, false);
+    disk.lose(slot, last + RECORD_FRAMES);
+    for life in 0..3 {
+        let opened = disk.open_with(5, Known::local(&[A, B])).unwrap();
+        assert!(life > 0 || opened.1.doubted > 0, "{:?}", opened.1);
+        let mut driver = Driver::new(opened.0);
+        for number in 0..life {
+            assert!(is_there(&mut driver, 100 + number), "life {life}: {number}");
+        }
+        write(&mut driver, 100 + life);
+        driver.keep();
+        driver.kill();
+    }
+}
+
+#[test]
+fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, true);
+    disk.rot((slot, LAST));
+    disk.rot((slot, last));
+    for life in 0..2 {
+        let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!(found.holes, u64::from(life == 0), "{found:?}");
+        let mut driver = Driver::new(cache);
+        let lost: Vec<u8> = (1..=80).filter(|number| !is_there(&mut driver, *number)).collect();
+        assert!(
+            !lost.is_empty(),
+            "a record that was flushed is gone, and its sectors read as something older"
+        );
+        driver.kill();
+    }
+}
