@@ -433,7 +433,7 @@ fn what_was_removed_is_an_error_to_whoever_stores_it_and_not_zeroes() {
     volume.cut_now();
     let shared = Arc::clone(&driver.cache.shared);
     let cut = Arc::new(Cut::new(shared, Arc::clone(&volume), volume.figures().last_seq));
-    let cuts: [Arc<dyn CutSource>; 2] = [driver.cache.kept(&volume), cut];
+    let cuts: [Arc<dyn CutSource>; 2] = [driver.cache.kept(&volume).unwrap(), cut];
     let mut bytes = vec![0; 4096];
     for cut in &cuts {
         cut.read(range, &mut bytes).unwrap();

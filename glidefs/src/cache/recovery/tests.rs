@@ -184,3 +184,18 @@ fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
         driver.kill();
     }
 }
+
+#[test]
+fn what_is_in_doubt_is_not_rescued_into_another_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let driver = open(&disk);
+    assert!(driver.cache.kept(&driver.cache.volume(A)).is_ok());
+    driver.kill();
+    let (slot, last) = last_record(&disk, true);
+    disk.rot((slot, LAST));
+    disk.rot((slot, last));
+    let driver = open(&disk);
+    assert_eq!(driver.cache.kept(&driver.cache.volume(A)).err(), Some(IoError::Damaged));
+    driver.kill();
+}
