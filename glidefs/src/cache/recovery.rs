@@ -68,7 +68,7 @@ pub(super) fn open(
         recovery.read(found)?;
     }
     recovery.refuse_a_disk_that_reads_nothing(&present)?;
-    recovery.make_room_to_clean(&mut segments);
+    recovery.make_room_to_clean(&segments);
     recovery.rewrite_fronts(&segments);
     let doubts = recovery.doubts(&segments);
     recovery.write_down(&doubts, &mut segments, &mut superblock, &*known.book)?;

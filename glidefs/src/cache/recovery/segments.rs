@@ -13,7 +13,7 @@ use crate::cache::error::CacheError;
 use crate::cache::format::{EntryKind, FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::handle::Recovered;
 use crate::cache::keeper::CLEANER;
-use crate::cache::scan::{self, Identity, Unusable, offset};
+use crate::cache::scan::{self, Identity, offset};
 use crate::cache::seal;
 use crate::cache::segment::{Segment, extent};
 use crate::cache::slots::{Event, Slot, Slots, State};
@@ -35,8 +35,6 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// It is not closed on the disk, so that the next recovery finds the same in it.
     pub held: bool,
-    /// The footer or the last frame is damaged, or not read.
-    unread: bool,
     /// What a walk found in it; `None` when its footer said it, or it holds nothing.
     pub walk: Option<Walk>,
 }
@@ -120,7 +118,6 @@ impl Recovery<'_> {
             closed,
             by_cleaner,
             held: false,
-            unread: closed,
             walk: None,
         }))
     }
@@ -152,7 +149,6 @@ impl Recovery<'_> {
             closed: true,
             by_cleaner: true,
             held: false,
-            unread: true,
             walk: None,
         }))
     }
@@ -229,7 +225,7 @@ impl Recovery<'_> {
     }
 
     /// The records of a sealed segment and where they end, if its footer says them.
-    fn read_footer(&mut self, found: &mut Found) -> Option<(Vec<FooterRecord>, u32)> {
+    fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
         let trailer = found.trailer.as_ref()?;
         match scan::read_footer(&*found.file, trailer) {
             Ok(records) => {
@@ -238,7 +234,6 @@ impl Recovery<'_> {
             }
             Err(error) => {
                 self.found.bad_footers += 1;
-                found.unread |= matches!(error, Unusable::Unreadable(_));
                 tracing::error!(
                     file = self.disk.segment_name(found.slot),
                     error = &error as &dyn std::error::Error,
@@ -291,7 +286,7 @@ impl Recovery<'_> {
     ///
     /// Cleaning takes the last free slot only to empty another one into it. Until that one is free again all its data is
     /// still there, so the copies can be forgotten; otherwise cleaning could never go on.
-    pub fn make_room_to_clean(&mut self, segments: &mut [Found]) {
+    pub fn make_room_to_clean(&mut self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.slot) else { return };
         let is_needed = |(_, slot): (u32, &Slot)| slot.state() != State::Free && slot.extents() > 0;
@@ -299,7 +294,7 @@ impl Recovery<'_> {
             return;
         }
         let counted = self.found;
-        for found in segments.iter_mut().filter(|found| found.slot != last) {
+        for found in segments.iter().filter(|found| found.slot != last) {
             match &found.walk {
                 Some(walk) => drop(self.replay(found.slot, &walk.records)),
                 None => {
@@ -408,7 +403,8 @@ impl Recovery<'_> {
             return Ok(());
         }
         match self.try_seal(found) {
-            Err(error) if used.is_unreadable() || found.unread => {
+            // One with a trailer was walked because of its footer.
+            Err(error) if used.is_unreadable() || found.closed || found.trailer.is_some() => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "a segment that is damaged cannot be closed: what it holds moves, and its file is not used any more"

@@ -72,9 +72,13 @@ fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
         .unwrap()
 }
 
+/// Name; whether the segment is sealed; what to look for in it; the frame, if not that of what was found; how many numbers
+/// may be lost.
+type Case = (&'static str, bool, &'static [u8], Option<u64>, usize);
+
 #[test]
 fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
-    let cases: [(&str, bool, &[u8], Option<u64>, usize); 9] = [
+    let cases: [Case; 9] = [
         ("front of a sealed segment", true, b"GLIDESEG", None, 0),
         ("record of a sealed segment", true, b"GLIDEREC", None, 0),
         ("footer", true, b"GLIDEFTR", None, 0),
