@@ -19,7 +19,7 @@ use uuid::Uuid;
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commit, initialise, read};
 use super::book::Book;
 use super::name::ExportName;
-use super::notes::{CatalogNotes, Memory, decode_loss};
+use super::notes::{self, CatalogNotes, Memory, decode_loss};
 use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
 use super::stored::Stored;
@@ -143,6 +143,12 @@ pub(super) enum Change {
     Evicted(Vec<(ExportId, Seq)>),
     /// The store is about to be asked to create this manifest.
     Intend(VolumeId, u64, ManifestHash),
+    /// The store can never get this manifest.
+    Withdraw(VolumeId, u64, ManifestHash),
+    /// No version that took no notes has left manifests of a volume that the catalog does not know.
+    EndAllowance(VolumeId),
+    /// A volume was deleted.
+    Forget(VolumeId),
     /// This host has lost that epoch of a volume.
     Lost(VolumeId, u64, Loss),
     Remove(ExportId),
@@ -192,11 +198,11 @@ impl Catalog {
                 other => open_error(other.into()),
             },
         )?;
-        let (version, takes_notes) = initialise(&database).map_err(open_error)?;
+        let version = initialise(&database).map_err(open_error)?;
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
         }
-        let Contents { entries, next, start, store_id, intents, losses } = read(&database)
+        let Contents { entries, next, start, store_id, intents, allowed, losses } = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
         let damaged = |id, source: DecodeError| {
             let (path, is_newer, source) = (path.into(), source.is_newer(), Arc::new(source));
@@ -220,9 +226,8 @@ impl Catalog {
         for (volume, number, hash) in intents {
             memory.intents.add(volume, number, hash);
         }
-        if !takes_notes {
-            let resumes = stored.values().filter_map(|stored| stored.resume().ok());
-            resumes.for_each(|resume| memory.intents.add_any(resume.volume, resume.number.saturating_add(1)));
+        for (volume, number) in allowed {
+            memory.intents.allow_above(volume, number);
         }
         for (volume, epoch, bytes) in losses {
             let loss = decode_loss(&bytes).map_err(|error| CatalogError::Inconsistent {
@@ -237,9 +242,11 @@ impl Catalog {
 
         let (changes, queue) = mpsc::channel();
         let writer_path = path.to_path_buf();
+        let memory = Arc::new(Mutex::new(memory));
+        let known = Arc::clone(&memory);
         let writer = std::thread::Builder::new()
             .name("catalog".into())
-            .spawn(move || write_until_closed(&database, &writer_path, &queue))
+            .spawn(move || write_until_closed(&database, &writer_path, &queue, &known))
             .map_err(|error| open_error(redb::Error::Io(error)))?;
         Ok(Self {
             path: path.into(),
@@ -373,8 +380,13 @@ fn check(entries: Vec<(u32, Record)>, next: u64) -> Result<Vec<(ExportName, Reco
     Ok(checked)
 }
 
-/// The writer thread: one transaction for all changes that wait, then their answers.
-fn write_until_closed(database: &Database, path: &Path, queue: &mpsc::Receiver<Message>) {
+/// The writer thread: one transaction for all changes that wait, then the notes in `memory`, then the answers.
+fn write_until_closed(
+    database: &Database,
+    path: &Path,
+    queue: &mpsc::Receiver<Message>,
+    memory: &Mutex<Memory>,
+) {
     let mut closed = false;
     while !closed && let Ok(Message::Change(first)) = queue.recv() {
         let mut batch = vec![first];
@@ -390,6 +402,12 @@ fn write_until_closed(database: &Database, path: &Path, queue: &mpsc::Receiver<M
             }
         }
         let result = commit(database, &batch)
+            .map(|forgotten| {
+                let mut memory = notes::lock(memory);
+                for (waiting, forgotten) in batch.iter().zip(forgotten) {
+                    memory.follow(&waiting.change, forgotten);
+                }
+            })
             .map_err(|source| CatalogError::Write { path: path.into(), source: Arc::new(source) });
         for waiting in batch {
             // A caller that has gone away does not need the answer.

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::catalog::{Change, Message, Waiting};
 use super::record::{DecodeError, decode_json, encode_json};
 use crate::store::VolumeId;
-use crate::store::volume::{Divergence, Fence, Intents, Loss, ManifestHash, Notes};
+use crate::store::volume::{Divergence, Fence, Intents, Loss, ManifestHash, Notes, Resume};
 use crate::units::Seq;
 
 /// Notes in the catalog.
@@ -33,32 +33,68 @@ pub(super) struct Memory {
     pub losses: HashMap<(VolumeId, u64), Loss>,
 }
 
+impl Memory {
+    /// Takes over what `change` has written; `forgotten` is the volume whose notes went with an entry.
+    pub fn follow(&mut self, change: &Change, forgotten: Option<VolumeId>) {
+        match change {
+            Change::Intend(volume, number, hash) => self.intents.add(*volume, *number, *hash),
+            Change::Withdraw(volume, number, hash) => self.intents.withdraw(*volume, *number, hash),
+            Change::Lost(volume, epoch, loss) => drop(self.losses.insert((*volume, *epoch), loss.clone())),
+            Change::Flushed(_, Resume { volume, .. }) | Change::EndAllowance(volume) => {
+                self.intents.end_allowance(*volume);
+            }
+            Change::Forget(volume) => self.forget(*volume),
+            _ => {}
+        }
+        if let Some(volume) = forgotten {
+            self.forget(volume);
+        }
+    }
+
+    fn forget(&mut self, volume: VolumeId) {
+        self.intents.remove(volume);
+        self.losses.retain(|(other, _), _| *other != volume);
+    }
+}
+
+/// Locks `memory`, of which the maps are whole between their own calls.
+pub(super) fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl CatalogNotes {
-    pub fn new(changes: mpsc::Sender<Message>, memory: Memory) -> Self {
-        Self { changes, memory: Arc::new(Mutex::new(memory)) }
+    pub fn new(changes: mpsc::Sender<Message>, memory: Arc<Mutex<Memory>>) -> Self {
+        Self { changes, memory }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
-        // Maps are whole between their own calls.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 
-    /// Has `change` written, and then `known` to memory.
-    fn write(
-        &self,
-        change: Change,
-        known: impl FnOnce(&mut Memory) + Send + 'static,
-    ) -> BoxFuture<'static, io::Result<()>> {
-        let notes = self.clone();
+    /// Whether there is no note at all.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        let memory = self.lock();
+        memory.intents.is_empty() && memory.losses.is_empty()
+    }
+
+    /// Has `change` written, and waits for that. The writer of the catalog tells memory.
+    fn write(&self, change: Change) -> BoxFuture<'static, io::Result<()>> {
+        let changes = self.changes.clone();
         async move {
             let closed = || io::Error::other("the catalog is closed: the daemon is stopping");
             let (done, answer) = oneshot::channel();
-            notes.changes.send(Message::Change(Box::new(Waiting { change, done }))).map_err(|_| closed())?;
-            answer.await.map_err(|_| closed())?.map_err(io::Error::other)?;
-            known(&mut notes.lock());
-            Ok(())
+            changes.send(Message::Change(Box::new(Waiting { change, done }))).map_err(|_| closed())?;
+            answer.await.map_err(|_| closed())?.map_err(io::Error::other)
         }
         .boxed()
+    }
+
+    /// Has `change` written, which nothing depends on.
+    fn write_later(&self, change: Change) {
+        let (done, _) = oneshot::channel();
+        // A catalog that is closed takes nothing more.
+        let _ = self.changes.send(Message::Change(Box::new(Waiting { change, done })));
     }
 }
 
@@ -69,9 +105,7 @@ impl Notes for CatalogNotes {
         number: u64,
         hash: ManifestHash,
     ) -> BoxFuture<'static, io::Result<()>> {
-        self.write(Change::Intend(volume, number, hash), move |memory| {
-            memory.intents.add(volume, number, hash);
-        })
+        self.write(Change::Intend(volume, number, hash))
     }
 
     fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
@@ -79,14 +113,21 @@ impl Notes for CatalogNotes {
     }
 
     fn is_current(&self, volume: VolumeId) {
-        self.lock().intents.remove_any(volume);
+        if self.lock().intents.end_allowance(volume) {
+            self.write_later(Change::EndAllowance(volume));
+        }
+    }
+
+    fn withdraw(&self, volume: VolumeId, number: u64, hash: ManifestHash) {
+        self.write_later(Change::Withdraw(volume, number, hash));
+    }
+
+    fn forget(&self, volume: VolumeId) {
+        self.write_later(Change::Forget(volume));
     }
 
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
-        let loss = loss.clone();
-        self.write(Change::Lost(volume, epoch, loss.clone()), move |memory| {
-            memory.losses.insert((volume, epoch), loss);
-        })
+        self.write(Change::Lost(volume, epoch, loss.clone()))
     }
 
     fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {

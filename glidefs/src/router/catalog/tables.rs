@@ -3,9 +3,9 @@
 //! Owns what is in `catalog.redb`. Does not own what a value means, nor who changes it when.
 //!
 //! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `store` maps `id`
-//! to the store's identity, `meta` maps `schema_version`, `next_export_id`, `start` and
-//! `start_begun` to a number. `intents` has the volume, number and
-//! hash of manifests that the store was asked to create, `lost` maps a volume and an epoch to why this host lost that.
+//! to the store's identity, `meta` maps `schema_version`, `next_export_id`, `start` and `start_begun` to a number. `intents` has
+//! the volume, number and hash of manifests that the store was asked to create, `allowed` maps a volume to the number above which
+//! all manifests count as noted, `lost` maps a volume and an epoch to why this host lost that.
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{Change, Waiting};
 use crate::cache::Start;
 use crate::router::notes::encode_loss;
-use crate::router::record::Record;
+use crate::router::record::{DecodeError, Record};
 use crate::router::stored::Stored;
 use crate::store::VolumeId;
 use crate::store::volume::ManifestHash;
@@ -24,6 +24,8 @@ const STORED: TableDefinition<u32, &[u8]> = TableDefinition::new("stored");
 const STORE: TableDefinition<&str, u128> = TableDefinition::new("store");
 const STORE_ID_KEY: &str = "id";
 pub(super) const INTENTS: TableDefinition<(u128, u64, &[u8; 32]), ()> = TableDefinition::new("intents");
+/// Volumes of a catalog that a version wrote that took no notes, and the number of the newest manifest that it knew.
+pub(super) const ALLOWED: TableDefinition<u128, u64> = TableDefinition::new("allowed");
 const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
@@ -33,9 +35,8 @@ const START_BEGUN_KEY: &str = "start_begun";
 /// Layout of the tables that this code reads and writes.
 pub(super) const SCHEMA_VERSION: u64 = 1;
 
-/// Makes the tables of a new catalog, and those that an older one does not have. Gives the schema version, and whether notes of
-/// manifests were taken from the beginning or the last opening on.
-pub(super) fn initialise(database: &Database) -> Result<(u64, bool), redb::Error> {
+/// Makes the tables of a new catalog, and those that an older one does not have. Gives the schema version.
+pub(super) fn initialise(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
     let takes_notes = transaction.list_tables()?.any(|table| table.name() == INTENTS.name());
     let version = {
@@ -54,11 +55,30 @@ pub(super) fn initialise(database: &Database) -> Result<(u64, bool), redb::Error
     if version == SCHEMA_VERSION {
         transaction.open_table(INTENTS)?;
         transaction.open_table(LOST)?;
+        if takes_notes {
+            transaction.open_table(ALLOWED)?;
+        } else {
+            allow_unknown(&transaction)?;
+        }
         transaction.commit()?;
     } else {
         transaction.abort()?;
     }
-    Ok((version, takes_notes))
+    Ok(version)
+}
+
+/// Counts the manifests behind those that the catalog knows as noted: the version that wrote the catalog took no notes, and may
+/// have created some that the catalog was not told of.
+fn allow_unknown(transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
+    let mut allowed = transaction.open_table(ALLOWED)?;
+    for item in transaction.open_table(STORED)?.iter()? {
+        let (_, bytes) = item?;
+        // What cannot be decoded is told when the entries are read.
+        if let Some(resume) = Stored::decode(bytes.value()).ok().and_then(|stored| stored.resume().ok()) {
+            allowed.insert(key_of(resume.volume), resume.number)?;
+        }
+    }
+    Ok(())
 }
 
 /// An entry as it is on disk.
@@ -78,6 +98,8 @@ pub(super) struct Contents {
     pub store_id: Option<Uuid>,
     /// Volume, number and hash of manifests, ascending.
     pub intents: Vec<(VolumeId, u64, ManifestHash)>,
+    /// Volumes of which all manifests above a number count as noted.
+    pub allowed: Vec<(VolumeId, u64)>,
     /// Volume and epoch, and why that was lost.
     pub losses: Vec<(VolumeId, u64, Vec<u8>)>,
 }
@@ -115,24 +137,34 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         let (volume, number, hash) = key.value();
         intents.push((volume_id(volume), number, *hash));
     }
+    let mut allowed = Vec::new();
+    for item in transaction.open_table(ALLOWED)?.iter()? {
+        let (volume, number) = item?;
+        allowed.push((volume_id(volume.value()), number.value()));
+    }
     let mut losses = Vec::new();
     for item in transaction.open_table(LOST)?.iter()? {
         let (key, bytes) = item?;
         let (volume, epoch) = key.value();
         losses.push((volume_id(volume), epoch, bytes.value().to_vec()));
     }
-    Ok(Contents { entries, next, start, store_id, intents, losses })
+    Ok(Contents { entries, next, start, store_id, intents, allowed, losses })
 }
 
-/// Makes all changes, or none.
-pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), redb::Error> {
+/// Makes all changes, or none. Gives for each change the volume whose notes were removed with an entry, if so.
+pub(super) fn commit(
+    database: &Database,
+    batch: &[Box<Waiting>],
+) -> Result<Vec<Option<VolumeId>>, redb::Error> {
     let transaction = database.begin_write()?;
+    let mut forgotten = Vec::with_capacity(batch.len());
     {
         let mut exports = transaction.open_table(EXPORTS)?;
         let mut stored = transaction.open_table(STORED)?;
         let mut meta = transaction.open_table(META)?;
         let mut next = meta.get(NEXT_EXPORT_ID_KEY)?.map_or(1, |value| value.value());
         for waiting in batch {
+            let mut removed = None;
             match &waiting.change {
                 Change::Put(record) => put_record(&mut exports, &mut next, record)?,
                 Change::Create(record, counterpart) => {
@@ -143,14 +175,20 @@ pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), 
                 }
                 Change::Replace(old, record, resume) => {
                     exports.remove(old.0)?;
-                    stored.remove(old.0)?;
+                    let volume = volume_of(stored.remove(old.0)?.map(|bytes| Stored::decode(bytes.value())));
+                    removed = volume.filter(|volume| *volume != resume.volume);
                     put_record(&mut exports, &mut next, record)?;
                     put_stored(&mut stored, record.export_id(), |_| Some(Stored::of(resume)))?;
                 }
                 Change::Tie(id, resume) => put_stored(&mut stored, *id, |_| Some(Stored::of(resume)))?,
                 Change::Flushed(id, resume) => {
                     put_stored(&mut stored, *id, |known| Some(known?.advanced(resume)))?;
+                    transaction.open_table(ALLOWED)?.remove(key_of(resume.volume))?;
                 }
+                Change::EndAllowance(volume) => {
+                    transaction.open_table(ALLOWED)?.remove(key_of(*volume))?;
+                }
+                Change::Forget(volume) => forget_notes(&transaction, *volume)?,
                 Change::Evicted(marks) => {
                     for (id, seq) in marks {
                         put_stored(&mut stored, *id, |known| Some(known?.evicted(*seq)))?;
@@ -158,22 +196,23 @@ pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), 
                 }
                 Change::Intend(volume, number, hash) => {
                     let mut intents = transaction.open_table(INTENTS)?;
-                    let volume = u128::from_be_bytes(volume.0);
+                    let volume = key_of(*volume);
+                    transaction.open_table(ALLOWED)?.remove(volume)?;
                     let old = (volume, 0, &[0; 32])..(volume, number.saturating_sub(1), &[0; 32]);
                     intents.retain_in(old, |_, ()| false)?;
                     intents.insert((volume, *number, hash), ())?;
                 }
+                Change::Withdraw(volume, number, hash) => {
+                    transaction.open_table(INTENTS)?.remove((key_of(*volume), *number, hash))?;
+                }
                 Change::Lost(volume, epoch, loss) => {
                     let bytes = encode_loss(loss).map_err(|error| other(error.to_string()))?;
-                    let key = (u128::from_be_bytes(volume.0), *epoch);
+                    let key = (key_of(*volume), *epoch);
                     transaction.open_table(LOST)?.insert(key, bytes.as_slice())?;
                 }
                 Change::Remove(id) => {
                     exports.remove(id.0)?;
-                    let removed = stored.remove(id.0)?.map(|bytes| Stored::decode(bytes.value()));
-                    if let Some(resume) = removed.and_then(|stored| stored.ok()?.resume().ok()) {
-                        forget_notes(&transaction, resume.volume)?;
-                    }
+                    removed = volume_of(stored.remove(id.0)?.map(|bytes| Stored::decode(bytes.value())));
                 }
                 Change::Start(Start { last, begun }) => {
                     meta.insert(START_KEY, u64::from(*last))?;
@@ -186,20 +225,34 @@ pub(super) fn commit(database: &Database, batch: &[Box<Waiting>]) -> Result<(), 
                     transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
                 }
             }
+            if let Some(volume) = removed {
+                forget_notes(&transaction, volume)?;
+            }
+            forgotten.push(removed);
         }
         meta.insert(NEXT_EXPORT_ID_KEY, next)?;
     }
     transaction.commit()?;
-    Ok(())
+    Ok(forgotten)
 }
 
 /// Removes all notes on a volume.
 fn forget_notes(transaction: &redb::WriteTransaction, volume: VolumeId) -> Result<(), redb::Error> {
-    let volume = u128::from_be_bytes(volume.0);
+    let volume = key_of(volume);
+    transaction.open_table(ALLOWED)?.remove(volume)?;
     let all = (volume, 0, &[0; 32])..=(volume, u64::MAX, &[u8::MAX; 32]);
     transaction.open_table(INTENTS)?.retain_in(all, |_, ()| false)?;
     transaction.open_table(LOST)?.retain_in((volume, 0)..=(volume, u64::MAX), |_, _| false)?;
     Ok(())
+}
+
+/// The volume of an entry that was removed. None of one that is damaged.
+fn volume_of(counterpart: Option<Result<Stored, DecodeError>>) -> Option<VolumeId> {
+    Some(counterpart?.ok()?.resume().ok()?.volume)
+}
+
+fn key_of(volume: VolumeId) -> u128 {
+    u128::from_be_bytes(volume.0)
 }
 
 fn volume_id(value: u128) -> VolumeId {

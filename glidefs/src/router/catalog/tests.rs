@@ -2,8 +2,10 @@
 
 use super::super::record::tests::record;
 use super::super::stored::tests::resume;
-use super::tables::{EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
+use super::tables::{ALLOWED, EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
 use super::*;
+use crate::store::volume::{NotesInMemory, VolumeError, Volumes, VolumesOptions};
+use crate::store::{Backend, Store, StoreOptions, WriterId};
 
 #[tokio::test]
 async fn what_was_put_is_read_after_a_restart_and_what_was_removed_is_not() {
@@ -162,28 +164,154 @@ async fn notes_of_manifests_and_losses_are_read_after_a_restart() {
     );
 }
 
+/// Makes the catalog what a version leaves that takes no notes.
+fn take_notes_away(path: &Path) {
+    tamper(path, |transaction| {
+        transaction.delete_table(INTENTS).unwrap();
+        transaction.delete_table(ALLOWED).unwrap();
+    });
+}
+
 #[tokio::test]
-async fn a_catalog_without_notes_allows_for_one_manifest_of_the_version_before() {
+async fn a_catalog_without_notes_allows_for_manifests_of_the_version_before_until_the_store_has_none() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
     let volume = resume(7, 0).volume;
     catalog.create(record(1, "a"), Some(resume(7, 0))).await.unwrap();
     drop(catalog);
-    let database = Database::open(&path).unwrap();
-    let transaction = database.begin_write().unwrap();
-    transaction.delete_table(INTENTS).unwrap();
-    transaction.commit().unwrap();
-    drop(database);
+    take_notes_away(&path);
 
+    for _ in 0..3 {
+        let notes = Catalog::open(&path).unwrap().notes();
+        let found = |number| notes.intended(volume, number, &[1; 32]);
+        assert_eq!([found(7), found(8), found(9)], [None, Some(true), Some(true)]);
+    }
+    let copies = ["noted", "flushed", "newest"].map(|name| dir.path().join(name));
+    for copy in &copies {
+        std::fs::copy(&path, copy).unwrap();
+    }
+    for (step, copy) in copies.iter().enumerate() {
+        let catalog = Catalog::open(copy).unwrap();
+        let notes = catalog.notes();
+        match step {
+            0 => notes.intend(volume, 8, [2; 32]).await.unwrap(),
+            1 => catalog.flushed(ExportId(1), resume(8, 1)).await.unwrap(),
+            _ => notes.is_current(volume),
+        }
+        let of_8 = (step == 0).then_some(false);
+        assert_eq!(notes.intended(volume, 8, &[1; 32]), of_8, "{step}");
+        assert_eq!(notes.intended(volume, 9, &[1; 32]), None, "{step}");
+        drop((catalog, notes));
+        let notes = Catalog::open(copy).unwrap().notes();
+        assert_eq!(notes.intended(volume, 8, &[1; 32]), of_8, "{step}");
+        assert_eq!(notes.intended(volume, 9, &[1; 32]), None, "{step}");
+    }
+}
+
+/// A store in memory, and its volumes as writer 1 uses them with `notes`.
+fn volumes(objects: &Arc<object_store::memory::InMemory>, notes: Arc<dyn Notes>) -> Volumes {
+    let store = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
+    Volumes::new(store, VolumesOptions { notes, ..VolumesOptions::new(WriterId([1; 16])) })
+}
+
+#[tokio::test]
+async fn manifests_that_a_version_without_notes_left_are_adopted_however_often_the_daemon_is_restarted() {
+    for ahead in [1, 2] {
+        let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
+        let path = dir.path().join("catalog.redb");
+        let old = volumes(&objects, Arc::<NotesInMemory>::default());
+        let volume = old.create(&"vm".parse().unwrap(), 2048).await.unwrap();
+        let known = Resume { manifest: None, ..volume.state() };
+        // A manifest each.
+        volume.release().await.unwrap();
+        if ahead == 2 {
+            volume.hold().await.unwrap();
+        }
+        let newest = volume.state().number;
+        assert_eq!(newest, known.number + ahead);
+        let catalog = Catalog::open(&path).unwrap();
+        catalog.create(record(1, "vm"), Some(known.clone())).await.unwrap();
+        drop(catalog);
+        take_notes_away(&path);
+
+        // Two starts that end before they ask the store; then each asks, and writes nothing to the volume.
+        for asks in [false, false, true, true, true] {
+            let catalog = Catalog::open(&path).unwrap();
+            let resume = catalog.resumes()[&ExportId(1)].clone();
+            assert_eq!(resume, known);
+            let volume = volumes(&objects, catalog.notes()).resume(&resume);
+            if asks {
+                volume.confirm().await.unwrap();
+                assert_eq!(volume.state().number, newest);
+            }
+        }
+        // A copy of the host goes on: that is a second history.
+        let copy = volumes(&objects, Arc::<NotesInMemory>::default());
+        let copy = copy.resume(&Resume { number: newest, ..known.clone() });
+        let gone_on = if ahead == 1 { copy.hold().await } else { copy.release().await };
+        assert_eq!(gone_on.unwrap().number, newest + 1);
+        let catalog = Catalog::open(&path).unwrap();
+        let error = volumes(&objects, catalog.notes()).resume(&known).confirm().await.unwrap_err();
+        assert!(matches!(error, VolumeError::Diverged { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_whose_answer_was_lost_is_adopted_at_every_start_though_nothing_is_written() {
+    let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
+    let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
-    let notes = catalog.notes();
-    let found = |number| notes.intended(volume, number, &[1; 32]);
-    assert_eq!([found(7), found(8), found(9)], [None, Some(true), None]);
-    notes.is_current(volume);
-    assert_eq!(found(8), None, "the store had nothing newer");
-    drop((catalog, notes));
-    assert_eq!(Catalog::open(&path).unwrap().notes().intended(volume, 8, &[1; 32]), None);
+    let volume = volumes(&objects, catalog.notes()).create(&"vm".parse().unwrap(), 2048).await.unwrap();
+    let known = Resume { manifest: None, ..volume.state() };
+    catalog.create(record(1, "vm"), Some(known)).await.unwrap();
+    // The catalog is not told of this one.
+    volume.release().await.unwrap();
+    drop((catalog, volume));
+    for _ in 0..3 {
+        let catalog = Catalog::open(&path).unwrap();
+        let resume = catalog.resumes()[&ExportId(1)].clone();
+        let volume = volumes(&objects, catalog.notes()).resume(&resume);
+        volume.confirm().await.unwrap();
+        assert_eq!(volume.state().number, resume.number + 1);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_the_notes_on_exports_that_were_deleted_or_never_came_into_being() {
+    let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
+    let path = dir.path().join("catalog.redb");
+    let catalog = Catalog::open(&path).unwrap();
+    let here = volumes(&objects, catalog.notes());
+    let other = volumes(&objects, Arc::<NotesInMemory>::default());
+    other.create(&"taken".parse().unwrap(), 2048).await.unwrap();
+    let round = |id: u32| {
+        let (catalog, here) = (&catalog, &here);
+        async move {
+            let name = format!("e{id}");
+            let volume = here.create(&name.parse().unwrap(), 2048).await.unwrap();
+            catalog.create(record(id, &name), Some(volume.state())).await.unwrap();
+            let taken = here.create(&"taken".parse().unwrap(), 2048).await.unwrap_err();
+            assert!(matches!(taken, VolumeError::NameTaken { .. }), "{taken}");
+            if id.is_multiple_of(2) {
+                // The export came to nothing, and its volume is deleted after its entry.
+                catalog.remove(ExportId(id)).await.unwrap();
+                volume.delete().await.unwrap();
+            } else {
+                catalog.notes().lose(volume.id(), 1, &Loss::Deleted).await.unwrap();
+                volume.delete().await.unwrap();
+                catalog.remove(ExportId(id)).await.unwrap();
+            }
+        }
+    };
+    futures_util::future::join_all((1..=1000).map(round)).await;
+    // Its answer comes after all that was asked for before.
+    catalog.put(record(2000, "last")).await.unwrap();
+    assert!(catalog.notes.is_empty());
+    drop((here, catalog));
+    let database = Database::open(&path).unwrap();
+    let contents = read(&database).unwrap();
+    assert_eq!((contents.intents, contents.allowed, contents.losses), (vec![], vec![], vec![]));
 }
 
 #[tokio::test]

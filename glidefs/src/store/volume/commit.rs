@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::{StreamExt, stream};
 
 use super::crowd::{Rows, check_room};
+use super::host::next;
 use super::land::{Landed, Uploads};
 use super::packing::{Packed, Packing, Source};
 use super::upload::{Span, Upload};
@@ -65,6 +66,7 @@ impl Volume {
             }
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
+            self.0.host.check_notes(self.id(), next(base.number)).await?;
             let uploads = self.upload(source, upload).await?;
             let edit = |base: &Manifest| {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {

@@ -5,6 +5,7 @@
 //! a step are neighbours in age, and their successors take their place.
 
 use super::choose::{Limits, choose, everything, is_hollow, oldest};
+use super::host::next;
 use super::merge::Merge;
 use super::view::overlaps;
 use super::{Compacted, Volume, VolumeError};
@@ -25,6 +26,7 @@ impl Volume {
         let hollow = is_hollow(&manifest.packs, *discarded_bytes, limits);
         let step = choose(&manifest.packs, limits).or_else(|| hollow.then(|| everything(&manifest.packs)));
         let Some(step) = step else { return Ok(None) };
+        self.0.host.check_notes(self.id(), next(manifest.number)).await?;
         let mut merge = Merge::new(self.clone(), &manifest, &step, limits);
         merge.run().await?;
         let Merge { inputs, outputs, uploads, last, at, ended_early, zeroes, .. } = merge;

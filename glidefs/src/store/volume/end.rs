@@ -123,7 +123,10 @@ impl Volume {
         let begun = host.options.clock.since_boot();
         self.land(&Uploads { begun, packs: Vec::new() }, edit).await?;
         self.lose_deleted();
-        Ok(host.remove_name(&name, self.id()).await?)
+        host.remove_name(&name, self.id()).await?;
+        // The manifest says itself that the volume is deleted.
+        host.options.notes.forget(self.id());
+        Ok(())
     }
 
     /// The rest of a deletion that stopped.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::ahead::Budget;
 use super::fetch::Fetcher;
 use super::metadata::{Listing, Metadata};
-use super::notes::{Notes, NotesInMemory};
+use super::notes::{ManifestHash, Notes, NotesInMemory};
 use super::recent::Recent;
 use super::view::View;
 use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
@@ -35,6 +36,8 @@ const PACK_PERMITS: u32 = 40;
 const MERGE_PERMITS: u32 = 32;
 /// Memory of a merge into packs of the usual length, MiB.
 const UPLOAD_PERMITS_MIN: usize = 64;
+/// The hash of no manifest.
+const HASH_OF_NONE: ManifestHash = [0; 32];
 /// More than a machine has.
 const UPLOAD_PERMITS_MAX: usize = 1 << 28;
 
@@ -94,6 +97,8 @@ pub(super) struct Host {
     pub uploads: Arc<Semaphore>,
     /// How many permits there are.
     upload_permits: u32,
+    /// The last note could not be taken.
+    notes_fail: AtomicBool,
     /// `None`: nothing is read ahead.
     pub ahead: Option<Budget>,
     /// `None`: packs are not kept when they are uploaded.
@@ -126,7 +131,10 @@ impl Volumes {
         let upload_permits = u32::try_from(permits).unwrap_or(u32::MAX);
         let fetcher = Fetcher::default();
         let recent = options.recent_bytes_max.map(Recent::new);
-        Self(Arc::new(Host { store, options, metadata, fetcher, uploads, upload_permits, ahead, recent }))
+        let notes_fail = AtomicBool::new(false);
+        let host =
+            Host { store, options, metadata, fetcher, uploads, upload_permits, notes_fail, ahead, recent };
+        Self(Arc::new(host))
     }
 
     /// The store they are in.
@@ -238,33 +246,49 @@ impl Host {
             packs: beginning.packs,
             sections: self.holding(&Sections { damaged: beginning.damaged, ..Sections::default() }),
         };
-        match self.create_manifest(&manifest).await? {
+        let encoded = encode(&manifest)?;
+        match self.create_noted(&manifest, &encoded).await? {
             Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
             Created::Existed => match self.still(&manifest).await? {
                 Some(same) => Ok(Volume::new(self.clone(), Arc::new(same), begun)),
-                None => Err(VolumeError::NameTaken { name: name.clone() }),
+                None => {
+                    self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
+                    Err(VolumeError::NameTaken { name: name.clone() })
+                }
             },
         }
     }
 
     /// Creates a manifest, with a note before.
     pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
-        let key = Key::Manifest(manifest.volume, manifest.number);
-        let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
-        self.create_noted(manifest, &encoded.into()).await
+        self.create_noted(manifest, &encode(manifest)?).await
     }
 
     /// As [`Self::create_manifest`], of a manifest that is encoded.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
-        let hash = *blake3::hash(encoded).as_bytes();
-        let noted = self.options.notes.intend(manifest.volume, manifest.number, hash).await;
-        noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))?;
+        self.note(manifest.volume, manifest.number, hash_of(encoded)).await?;
         let key = Key::Manifest(manifest.volume, manifest.number);
         Ok(self.store.create(&key, std::slice::from_ref(encoded)).await?)
     }
 
+    async fn note(&self, volume: VolumeId, number: u64, hash: ManifestHash) -> Result<(), VolumeError> {
+        let noted = self.options.notes.intend(volume, number, hash).await;
+        self.notes_fail.store(noted.is_err(), Ordering::Release);
+        noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))
+    }
+
+    /// An error when no note on manifest `number` can be taken, so that nothing is uploaded for a manifest that cannot be created.
+    /// Tries only after a note that failed.
+    pub async fn check_notes(&self, volume: VolumeId, number: u64) -> Result<(), VolumeError> {
+        if self.notes_fail.load(Ordering::Acquire) {
+            self.note(volume, number, HASH_OF_NONE).await?;
+        }
+        Ok(())
+    }
+
     /// The first manifest of a volume, if this host meant to create it, it is as `first` says and nothing came after it. When it
-    /// was created, and with which size, makes no difference: nobody has written to it.
+    /// was created, and with which size, makes no difference: nobody has written to it. Versions that took no notes named no
+    /// holder either: of their manifests the writer decides.
     async fn still(&self, first: &Manifest) -> Result<Option<Manifest>, StoreError> {
         let (found, hash) = match self.store.manifest_hashed(first.volume, first.number).await {
             Err(error) if error.is_missing() => return Ok(None),
@@ -275,7 +299,7 @@ impl Host {
         let same = Manifest { size_sectors, created_unix_millis, sections, ..first.clone() } == found;
         let noted = self.options.notes.intended(found.volume, found.number, &hash) == Some(true);
         let untouched = same
-            && noted
+            && (noted || found.sections.holder.is_none())
             && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none()
             && self.store.tombstone(first.volume).await?.is_none();
         Ok(untouched.then_some(found))
@@ -320,6 +344,15 @@ impl Host {
         let newest = newest.ok_or(VolumeError::NoSuchVolume { volume })?;
         self.check_not_deleted(&newest).await.map(|()| newest)
     }
+}
+
+fn encode(manifest: &Manifest) -> Result<Bytes, VolumeError> {
+    let key = Key::Manifest(manifest.volume, manifest.number);
+    Ok(manifest.encode().map_err(|source| unfit(&key, source))?.into())
+}
+
+fn hash_of(encoded: &Bytes) -> ManifestHash {
+    *blake3::hash(encoded).as_bytes()
 }
 
 /// The number behind `number`. There are more than a volume can use up.

@@ -65,6 +65,14 @@ impl Volume {
         self.lost(loss)
     }
 
+    /// Gives the volume up in this process only: the store is behind what this host knows, or has nothing of the volume, so this may
+    /// be another store or an older copy of the store. The next process asks again.
+    fn stop_until_restart(&self, loss: Loss) -> VolumeError {
+        tracing::warn!(volume = %self.0.id, loss = ?loss, "the store is behind what this host knows of a volume");
+        self.head().lost = Some(loss.clone());
+        self.lost(loss)
+    }
+
     fn now(&self) -> Duration {
         self.0.host.options.clock.since_boot()
     }
@@ -143,13 +151,11 @@ impl Volume {
             return Err(self.lose(Loss::Deleted).await);
         }
         match store.latest_manifest_hashed(id, None).await? {
-            Some((manifest, _)) if manifest.number < number => Err(self.lose(self.foreign(&manifest)).await),
-            Some((manifest, _)) => self.adopt_or_yield(manifest.number, begun).await.map(drop),
-            // This may be another store than the one with the volume, so nothing is noted: the next process asks again.
-            None => {
-                self.lose_deleted();
-                Err(self.lost(Loss::Deleted))
+            Some((manifest, _)) if manifest.number < number => {
+                Err(self.stop_until_restart(self.foreign(&manifest)))
             }
+            Some((manifest, _)) => self.adopt_or_yield(manifest.number, begun).await.map(drop),
+            None => Err(self.stop_until_restart(Loss::Deleted)),
         }
     }
 
@@ -170,12 +176,25 @@ impl Volume {
             return Err(self.lose(self.foreign(&manifest)).await);
         }
         let manifest = Arc::new(manifest);
+        if manifest.number > self.head().number {
+            self.note_adopted(&manifest, hash).await;
+        }
         let mut head = self.head();
         if manifest.number > head.number {
             head.follow(&manifest, Some(begun));
             self.0.host.metadata.put_manifest(&manifest);
         }
         Ok(manifest)
+    }
+
+    /// Notes `manifest`, which may have counted as noted without a note of its own: that ends with the next note.
+    async fn note_adopted(&self, manifest: &Manifest, hash: ManifestHash) {
+        let noted = self.0.host.options.notes.intend(manifest.volume, manifest.number, hash).await;
+        if let Err(error) = noted {
+            // What made the manifest count as noted stays as well.
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(volume = %manifest.volume, error, "a manifest that was found could not be noted");
+        }
     }
 
     /// The newest manifest of a volume whose manifest `number` was removed.

@@ -71,8 +71,15 @@ pub trait Notes: Send + Sync + fmt::Debug {
     /// Whether manifest `number` with that hash was noted; `None` when no manifest of that number was.
     fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool>;
 
-    /// Takes note that the newest manifest of the volume is the one that this writer knows.
+    /// Takes note that the newest manifest of the volume is the one that this writer knows: no version of this program that took
+    /// no notes has left a newer one. Returns before that is on disk.
     fn is_current(&self, _volume: VolumeId) {}
+
+    /// Takes back the note on a manifest that the store does not have and can never get. Returns before that is on disk.
+    fn withdraw(&self, _volume: VolumeId, _number: u64, _hash: ManifestHash) {}
+
+    /// Drops all notes on a volume that was deleted. Returns before that is on disk.
+    fn forget(&self, _volume: VolumeId) {}
 
     /// Notes why this writer lost a volume of which it had `epoch`.
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>>;
@@ -83,25 +90,51 @@ pub trait Notes: Send + Sync + fmt::Debug {
 
 /// The manifests that were noted, in memory.
 #[derive(Debug, Default)]
-pub struct Intents(HashMap<VolumeId, Vec<(u64, Option<ManifestHash>)>>);
+pub struct Intents(HashMap<VolumeId, Noted>);
+
+/// What was noted of one volume.
+#[derive(Debug, Default)]
+struct Noted {
+    manifests: Vec<(u64, ManifestHash)>,
+    /// All manifests above this number count as noted.
+    all_above: Option<u64>,
+}
 
 impl Intents {
     /// Adds a note, and drops those that no restart can need.
     pub fn add(&mut self, volume: VolumeId, number: u64, hash: ManifestHash) {
         let noted = self.0.entry(volume).or_default();
-        noted.retain(|(other, _)| other.saturating_add(1) >= number);
-        noted.push((number, Some(hash)));
+        noted.all_above = None;
+        noted
+            .manifests
+            .retain(|(other, known)| other.saturating_add(1) >= number && (*other, *known) != (number, hash));
+        noted.manifests.push((number, hash));
     }
 
-    /// Counts any manifest `number` as noted: a version of this program that took no notes may have created one.
-    pub fn add_any(&mut self, volume: VolumeId, number: u64) {
-        self.0.entry(volume).or_default().push((number, None));
+    /// Counts all manifests above `number` as noted, until one is: a version of this program that took no notes may have created
+    /// some.
+    pub fn allow_above(&mut self, volume: VolumeId, number: u64) {
+        self.0.entry(volume).or_default().all_above = Some(number);
     }
 
-    /// Takes back what [`Self::add_any`] said.
-    pub fn remove_any(&mut self, volume: VolumeId) {
+    /// Takes back what [`Self::allow_above`] said; `false` when nothing was said.
+    pub fn end_allowance(&mut self, volume: VolumeId) -> bool {
+        let ended = self.0.get_mut(&volume).is_some_and(|noted| noted.all_above.take().is_some());
+        self.drop_if_empty(volume);
+        ended
+    }
+
+    /// Takes one note back.
+    pub fn withdraw(&mut self, volume: VolumeId, number: u64, hash: &ManifestHash) {
         if let Some(noted) = self.0.get_mut(&volume) {
-            noted.retain(|(_, hash)| hash.is_some());
+            noted.manifests.retain(|(other, known)| (*other, known) != (number, hash));
+        }
+        self.drop_if_empty(volume);
+    }
+
+    fn drop_if_empty(&mut self, volume: VolumeId) {
+        if self.0.get(&volume).is_some_and(|noted| noted.manifests.is_empty() && noted.all_above.is_none()) {
+            self.0.remove(&volume);
         }
     }
 
@@ -110,16 +143,20 @@ impl Intents {
         self.0.remove(&volume);
     }
 
+    /// Whether there is no note on any volume.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// See [`Notes::intended`].
     pub fn find(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
-        let mut found = None;
-        for (_, noted) in self.0.get(&volume)?.iter().filter(|(other, _)| *other == number) {
-            if noted.as_ref().is_none_or(|noted| noted == hash) {
-                return Some(true);
-            }
-            found = Some(false);
+        let noted = self.0.get(&volume)?;
+        if noted.all_above.is_some_and(|above| number > above) {
+            return Some(true);
         }
-        found
+        let mut of_number = noted.manifests.iter().filter(|(other, _)| *other == number).peekable();
+        of_number.peek()?;
+        Some(of_number.any(|(_, known)| known == hash))
     }
 }
 
@@ -159,5 +196,15 @@ impl Notes for NotesInMemory {
 
     fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
         self.lock().1.get(&(volume, epoch)).cloned()
+    }
+
+    fn withdraw(&self, volume: VolumeId, number: u64, hash: ManifestHash) {
+        self.lock().0.withdraw(volume, number, &hash);
+    }
+
+    fn forget(&self, volume: VolumeId) {
+        let mut known = self.lock();
+        known.0.remove(volume);
+        known.1.retain(|(other, _), _| *other != volume);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::support::*;
-use crate::store::ids::WriterId;
+use crate::store::ids::{VolumeId, WriterId};
 use crate::store::key::Key;
 use crate::store::volume::{Fence, Loss, Notes, NotesInMemory, Resume, StatePoint, Volume, VolumeError};
 use crate::units::Seq;
@@ -144,7 +144,7 @@ async fn a_lost_answer_is_adopted_however_often_the_writer_was_restarted_and_tri
 #[tokio::test]
 async fn a_manifest_that_arrives_late_is_adopted_although_another_was_tried_meanwhile() {
     let notes = NotesInMemory::default();
-    let id = crate::store::ids::VolumeId([1; 16]);
+    let id = VolumeId([1; 16]);
     for (number, hash) in [(7, 1), (8, 2), (8, 3)] {
         notes.intend(id, number, [hash; 32]).await.unwrap();
     }
@@ -155,7 +155,7 @@ async fn a_manifest_that_arrives_late_is_adopted_although_another_was_tried_mean
     );
     notes.intend(id, 9, [4; 32]).await.unwrap();
     assert_eq!((found(7, 1), found(8, 2), found(9, 4)), (None, Some(true), Some(true)));
-    assert_eq!(notes.intended(crate::store::ids::VolumeId([2; 16]), 8, &[2; 32]), None);
+    assert_eq!(notes.intended(VolumeId([2; 16]), 8, &[2; 32]), None);
 }
 
 #[tokio::test]
@@ -165,27 +165,27 @@ async fn a_note_that_cannot_be_taken_keeps_the_manifest_from_the_store() {
     impl Notes for Full {
         fn intend(
             &self,
-            _: crate::store::ids::VolumeId,
+            _: VolumeId,
             _: u64,
             _: [u8; 32],
         ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
             Box::pin(async { Err(std::io::ErrorKind::StorageFull.into()) })
         }
 
-        fn intended(&self, _: crate::store::ids::VolumeId, _: u64, _: &[u8; 32]) -> Option<bool> {
+        fn intended(&self, _: VolumeId, _: u64, _: &[u8; 32]) -> Option<bool> {
             None
         }
 
         fn lose(
             &self,
-            _: crate::store::ids::VolumeId,
+            _: VolumeId,
             _: u64,
             _: &Loss,
         ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
             Box::pin(async { Err(std::io::ErrorKind::StorageFull.into()) })
         }
 
-        fn loss(&self, _: crate::store::ids::VolumeId, _: u64) -> Option<Loss> {
+        fn loss(&self, _: VolumeId, _: u64) -> Option<Loss> {
             None
         }
     }
@@ -200,4 +200,129 @@ async fn a_note_that_cannot_be_taken_keeps_the_manifest_from_the_store() {
     assert_eq!(taker.writer(), Fence { epoch: 2, writer: WriterId([2; 16]) });
     assert!(matches!(full.confirm().await, Err(VolumeError::Fenced(_))));
     assert!(matches!(full.loss(), Some(Loss::Fenced(_))));
+}
+
+/// Notes that cannot be taken so many times.
+#[derive(Debug, Default)]
+struct Failing {
+    notes: NotesInMemory,
+    left: std::sync::atomic::AtomicU32,
+}
+
+impl Notes for Failing {
+    fn intend(
+        &self,
+        volume: VolumeId,
+        number: u64,
+        hash: [u8; 32],
+    ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
+        use std::sync::atomic::Ordering::SeqCst;
+        if self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Box::pin(async { Err(std::io::ErrorKind::StorageFull.into()) });
+        }
+        self.notes.intend(volume, number, hash)
+    }
+
+    fn intended(&self, volume: VolumeId, number: u64, hash: &[u8; 32]) -> Option<bool> {
+        self.notes.intended(volume, number, hash)
+    }
+
+    fn lose(
+        &self,
+        volume: VolumeId,
+        epoch: u64,
+        loss: &Loss,
+    ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
+        self.notes.lose(volume, epoch, loss)
+    }
+
+    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
+        self.notes.loss(volume, epoch)
+    }
+}
+
+#[tokio::test]
+async fn while_nothing_can_be_noted_nothing_is_uploaded_again_and_again() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let (world, notes) = (World::new(), Arc::new(Failing::default()));
+    let daemon = world.copy(1, notes.clone());
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        commit(&volume, seq, seq).await.unwrap();
+    }
+    // A cut: what was uploaded before the first note failed, and what is uploaded when notes can be taken again.
+    let before = daemon.requests();
+    notes.left.store(20, SeqCst);
+    let mut failures = 0;
+    while commit(&volume, 9, 9).await.is_err() {
+        failures += 1;
+    }
+    let [_, puts, ..] = daemon.since(before);
+    assert_eq!((failures, puts), (20, 2 + 1), "packs, and the manifest");
+    // A merge.
+    let before = daemon.requests();
+    notes.left.store(20, SeqCst);
+    let mut failures = 0;
+    while volume.compact().await.is_err() {
+        failures += 1;
+    }
+    let [_, puts, ..] = daemon.since(before);
+    assert_eq!((failures, puts), (20, 2 + 1), "packs, and the manifest");
+    tags(&volume, range(0, 8), &[9; 8]).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_behind_for_one_start_does_not_end_a_volume() {
+    use object_store::ObjectStoreExt as _;
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    commit(&volume, 1, 1).await.unwrap();
+    let state = commit(&volume, 2, 2).await.unwrap();
+    // A replica that lags has manifest 2 only.
+    let newest = object_store::path::Path::from(Key::Manifest(volume.id(), 3).to_string());
+    let bytes = world.objects.get(&newest).await.unwrap().bytes().await.unwrap();
+    daemon.volumes.store().delete(&[Key::Manifest(volume.id(), 3)]).await.unwrap();
+    let behind = world.daemon(1).volumes.resume(&state);
+    assert_eq!(diverged(&behind.confirm().await.unwrap_err()), (3, 2));
+    diverged(&commit(&behind, 3, 3).await.unwrap_err());
+    // Every start finds that again, until the store is the right one.
+    diverged(&world.daemon(1).volumes.resume(&state).confirm().await.unwrap_err());
+    world.objects.put(&newest, bytes.into()).await.unwrap();
+    let again = world.daemon(1).volumes.resume(&state);
+    again.confirm().await.unwrap();
+    assert_eq!(commit(&again, 3, 3).await.unwrap().number, 4);
+}
+
+#[tokio::test]
+async fn a_creation_that_a_version_without_notes_did_not_finish_can_be_repeated() {
+    for (writer, is_old, goes_on) in [(1, true, true), (1, false, false), (2, true, false)] {
+        let world = World::new();
+        let daemon = world.daemon(writer);
+        let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        let store = daemon.volumes.store();
+        if is_old {
+            // Such a version named no holder.
+            let mut first = store.manifest(volume.id(), 1).await.unwrap();
+            first.sections.holder = None;
+            let key = Key::Manifest(volume.id(), 1);
+            store.delete(std::slice::from_ref(&key)).await.unwrap();
+            let _: crate::store::Created =
+                store.create(&key, &[first.encode().unwrap().into()]).await.unwrap();
+        }
+        world.clock.advance(std::time::Duration::from_millis(1));
+        // A process that noted nothing.
+        let again = world.copy(1, Arc::<NotesInMemory>::default());
+        for _ in 0..2 {
+            match again.volumes.create(&name("vm"), SIZE).await {
+                Ok(again) => assert_eq!((again.id(), goes_on), (volume.id(), true)),
+                Err(error) => assert!(matches!(error, VolumeError::NameTaken { .. }) && !goes_on, "{error}"),
+            }
+        }
+        if goes_on {
+            commit(&volume, 1, 1).await.unwrap();
+            let error = again.volumes.create(&name("vm"), SIZE).await.unwrap_err();
+            assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
+        }
+    }
 }
