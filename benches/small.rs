@@ -116,6 +116,10 @@ impl Volumes for Data {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }

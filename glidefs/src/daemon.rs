@@ -436,17 +436,21 @@ fn access(config: &Config) -> Result<Access, DaemonError> {
 }
 
 /// Has everything brought to the store, as far as there is time: the host may be given up.
-async fn drain(router: &Router, patience: Duration) {
+async fn drain(router: &Arc<Router>, patience: Duration) {
     match tokio::time::timeout(patience, router.drain()).await {
-        Ok((0, failed)) if failed.is_empty() => {}
-        Ok((exports, failed)) => {
-            for error in &failed {
+        Ok(drain) if drain.flushed == 0 && drain.failed.is_empty() => {}
+        Ok(drain) => {
+            for error in &drain.failed {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
                     "an export is not in the store as a whole"
                 );
             }
-            tracing::info!(exports, "everything of these exports is in the store");
+            tracing::info!(
+                exports = drain.flushed,
+                kept = drain.kept,
+                "everything of these exports is in the store, and other hosts may open those that are not kept"
+            );
         }
         Err(_) => tracing::warn!(
             seconds = patience.as_secs(),
@@ -455,15 +459,21 @@ async fn drain(router: &Router, patience: Duration) {
     }
 }
 
-/// Makes sure that exports are still this host's, and brings those to the store that were made before there was one. The store
-/// may be away, so it is tried until it is done.
+/// Makes sure that exports are still this host's, as long as the daemon runs, and brings those to the store that were made before
+/// there was one. The store may be away, so all of it is tried again.
 async fn reconcile_with_store(router: Arc<Router>) {
     let bring = async {
         while router.bring_to_store().await > 0 {
             tokio::time::sleep(BRING_PAUSE).await;
         }
     };
-    tokio::join!(router.confirm(), bring);
+    let confirm = async {
+        loop {
+            router.confirm().await;
+            router.has_to_confirm().await;
+        }
+    };
+    let ((), ()) = tokio::join!(confirm, bring);
 }
 
 /// Tells systemd that the daemon lives, as long as every worker's loop turns.

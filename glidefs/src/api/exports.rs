@@ -276,14 +276,18 @@ pub(super) async fn flush(
     Ok((status, Json(Flushed { name: name.0.to_string(), sequence_number: flushed.0 })))
 }
 
-/// Bring everything that any export has acknowledged to the store, before the host is given up. Answers when it is there.
+/// Bring everything that any export has acknowledged to the store, and release what has no device. Answers when it is there.
 #[utoipa::path(
     post, path = "/v1/drain", tag = "exports",
     responses((status = 200, description = "What became of it.", body = Drained))
 )]
 pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
-    let (flushed, failed) = state.router.drain().await;
-    Json(Drained { flushed, failed: failed.iter().map(|error| chain(error)).collect() })
+    let drain = state.router.drain().await;
+    Json(Drained {
+        flushed: drain.flushed,
+        kept: drain.kept,
+        failed: drain.failed.iter().map(|error| chain(error)).collect(),
+    })
 }
 
 /// Give a detached export the content and size that a snapshot kept. What was written since is given up.

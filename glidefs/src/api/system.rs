@@ -48,7 +48,7 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether recovery is done, and no export waits for the store to confirm that this host still has it.
+/// Whether recovery is done, and no export waits because the store is away that has to confirm that this host still has it.
 #[utoipa::path(
     get, path = "/readyz", tag = "daemon",
     responses(

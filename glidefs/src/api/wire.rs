@@ -221,6 +221,9 @@ impl Default for FlushQuery {
 pub struct Drained {
     /// Exports all of which is in the store.
     pub flushed: usize,
+    /// Those of them that have a device, and so stay this host's.
+    #[serde(default)]
+    pub kept: usize,
     /// Why others are not.
     pub failed: Vec<String>,
 }

@@ -29,6 +29,8 @@ pub struct Volume {
     /// What lets one of many log lines pass about data that cannot be read here, and about flushes that fail.
     bad_reads: Repeat,
     bad_flushes: Repeat,
+    /// The same about a store that cannot be asked whose the export is.
+    silence: Repeat,
     /// Held for one index operation at a time.
     inner: Mutex<Inner>,
 }
@@ -121,6 +123,7 @@ impl Volume {
             waits: waits::Waits::default(),
             bad_reads: Repeat::default(),
             bad_flushes: Repeat::default(),
+            silence: Repeat::default(),
             inner: Mutex::new(inner),
         }
     }

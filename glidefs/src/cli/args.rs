@@ -93,7 +93,7 @@ pub(super) enum Command {
         written. An import that was cut off is finished by the same command with --resume; run again, it changes nothing. \
         Other formats are made raw with `qemu-img convert -O raw`.")]
     Import(Box<ImportArgs>),
-    /// Bring everything that any export has acknowledged to the store, and let other hosts open it
+    /// Bring everything that any export has acknowledged to the store, and let other hosts open what has no device
     #[command(after_help = "Example:\n  glidefs drain && poweroff      before a host is given up")]
     Drain {
         #[command(flatten)]
@@ -165,7 +165,7 @@ pub(super) enum ExportCommand {
         glidefs export open vm-1\n  \
         glidefs export open vm-1 --take-over     from a host that is lost\n  \
         glidefs export list --store              what there is to open\n\n\
-        A host releases an export when it detaches it, or is drained. One that was not released is opened with --take-over only: \
+        A host releases an export when it detaches it, or when its daemon stops and removes its devices. One that was not released is opened with --take-over only: \
         the export stops on the host that had it, and what that host had not flushed stays in its cache. Opening what is open \
         here is no error.\n\n\
         An export that stopped because another host has it, or because the store has another history, goes on with what the \

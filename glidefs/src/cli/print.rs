@@ -100,10 +100,17 @@ pub(super) fn flushed(flushed: &Flushed) -> String {
 
 /// What became of flushing everything.
 pub(super) fn drained(drained: &Drained) -> String {
+    let released = drained.flushed.saturating_sub(drained.kept);
     let mut lines = vec![format!(
-        "everything of {} exports is in the store, and other hosts may open them",
+        "everything of {} exports is in the store, and other hosts may open {released} of them",
         drained.flushed
     )];
+    if drained.kept > 0 {
+        lines.push(format!(
+            "{} exports have a device and stay this host's until they are detached, or the daemon stops and removes its devices",
+            drained.kept
+        ));
+    }
     lines.extend(drained.failed.iter().cloned());
     lines.join("\n")
 }

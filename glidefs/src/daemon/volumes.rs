@@ -34,8 +34,8 @@ pub struct StoreSide {
     /// Which store it has to be: the one with the exports of the catalog.
     known: Option<Uuid>,
     book: Book,
-    /// Whether it is known to be a store, and that one.
-    checked: OnceCell<()>,
+    /// Which store it is, when that was asked.
+    checked: OnceCell<Uuid>,
 }
 
 impl StoreSide {
@@ -62,9 +62,20 @@ impl StoreSide {
                     tracing::warn!(error, "which store this is could not be written down");
                 }
             }
-            Ok(())
+            Ok(marker.store_id)
         };
         self.checked.get_or_try_init(check).await.map(drop)
+    }
+
+    /// Makes sure that the store is there now, and the same as when it was checked.
+    async fn reach(&self) -> Result<(), StoreError> {
+        let Some(&known) = self.checked.get() else { return self.check().await };
+        let store = self.volumes.store();
+        let found = store.check(Access::ReadOnly).await?.store_id;
+        if found == known {
+            return Ok(());
+        }
+        Err(StoreError::Another { location: store.location().to_owned(), found: Some(found), known })
     }
 
     /// Whether `error` of [`Self::check`] says that nothing may be served with this store. What is known to be one may refuse
@@ -183,6 +194,16 @@ impl Volumes for DaemonVolumes {
                 // Somebody else has the volume or another history of it, or it is gone already.
                 Err(lost) if lost.is_fatal() => Ok(()),
                 deleted => deleted,
+            }
+        }
+        .boxed()
+    }
+
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
+        async move {
+            match &self.store {
+                Some(side) => Ok(side.reach().await?),
+                None => Ok(()),
             }
         }
         .boxed()

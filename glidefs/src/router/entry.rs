@@ -31,6 +31,8 @@ struct Status {
     record: Record,
     /// Why the store could not be told that this host gives the export up.
     unreleased: Option<String>,
+    /// Whether the store, though it is there, does not say whose the export is.
+    silent: bool,
     /// Whether the export has left the router; who waited for it looks its name up again.
     gone: bool,
 }
@@ -52,7 +54,7 @@ impl Entry {
             name,
             export: Arc::new(export),
             operation: Arc::default(),
-            status: Mutex::new(Status { state, record, unreleased: None, gone: false }),
+            status: Mutex::new(Status { state, record, unreleased: None, silent: false, gone: false }),
         })
     }
 
@@ -69,6 +71,22 @@ impl Entry {
     /// The snapshot that it is on its way back to.
     pub fn rolls_back_to(&self) -> Option<String> {
         self.status().record.rolls_back_to.clone()
+    }
+
+    /// Whether the export may be released in the store.
+    pub fn may_be_released(&self) -> bool {
+        self.status().record.may_be_released
+    }
+
+    /// Notes that the store, though it is there, does not say whose the export is.
+    pub fn set_silent(&self) {
+        self.status().silent = true;
+    }
+
+    /// Whether the export waits for the store, and not only for what the store has of this one export.
+    pub fn waits_for_store(&self) -> bool {
+        let status = self.status();
+        status.state == State::Waiting && !status.silent
     }
 
     /// What it is doing.

@@ -196,9 +196,9 @@ pub enum RouterError {
     NotReleased {
         /// The export.
         name: String,
-        /// What went wrong.
+        /// What the store said, if it answered.
         #[source]
-        source: VolumeError,
+        source: Option<VolumeError>,
     },
     /// A volume cannot come back under the name of an export.
     #[error("there is an export {name}: have the volume back under another name (--as NEW)")]

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
 
 use super::Router;
@@ -15,15 +14,13 @@ use super::name::ExportName;
 use super::record::Desired;
 use super::size::ExportSize;
 use super::volumes::Source;
-use crate::cache::{IoError, Volume};
+use crate::cache::Volume;
 use crate::observe::chain;
 use crate::store::StoreName;
 use crate::store::gc::{GcOptions, GcReport};
 use crate::store::volume::{self, SnapshotInfo, VolumeError};
 use crate::units::Seq;
 
-/// Exports that are flushed at the same time when all are.
-const FLUSHES_MAX: usize = 64;
 /// How long one export that is brought to the store keeps the next one waiting.
 const BRING_PATIENCE: Duration = Duration::from_mins(5);
 
@@ -86,29 +83,6 @@ impl Router {
     pub async fn collect(&self, options: GcOptions) -> Result<GcReport, RouterError> {
         let report = self.volumes.collect(options).await.map_err(RouterError::Collect)?;
         report.ok_or(RouterError::NoStore)
-    }
-
-    /// Has everything flushed that was acknowledged before, and gives it up in the store: how many exports, and those of which
-    /// that could not be done.
-    pub async fn drain(&self) -> (usize, Vec<RouterError>) {
-        let flushes = self.entries().into_iter().map(|entry| async move {
-            let name = entry.name().as_str();
-            match self.flush(name).await {
-                // It was deleted meanwhile.
-                Err(
-                    RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
-                ) => None,
-                Ok(_) => Some(self.release_drained(&entry).await),
-                Err(error) => Some(Err(error)),
-            }
-        });
-        let ended: Vec<_> = stream::iter(flushes)
-            .buffer_unordered(FLUSHES_MAX)
-            .filter_map(std::future::ready)
-            .collect()
-            .await;
-        let flushed = ended.iter().filter(|ended| ended.is_ok()).count();
-        (flushed, ended.into_iter().filter_map(Result::err).collect())
     }
 
     /// Brings exports to the store that were made before there was one: how many are left that could not be brought.

@@ -53,7 +53,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tokio::sync::{OwnedRwLockReadGuard, watch};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 
 pub use self::book::Book;
 pub use self::catalog::{Catalog, CatalogError};
@@ -66,11 +66,13 @@ use self::operations::{Beginning, new_record};
 pub use self::operations::{CreateExport, Created, Deleted};
 use self::record::Record;
 pub use self::recovery::Recovery;
+pub use self::release::Drain;
 pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
 pub use self::state::{Event, ForbiddenTransition, State};
 pub use self::volumes::{Source, Volumes};
 use crate::cache::{Durability, OnUnreachable};
 use crate::export::Export;
+use crate::observe::repeat::Repeat;
 use crate::store::volume::Resume;
 use crate::units::ExportId;
 
@@ -145,8 +147,12 @@ pub struct Router {
     turns: Turns,
     /// Whether [`Router::stop`] was called; ends waits for the store.
     stops: watch::Sender<bool>,
-    /// Exports that wait for the store to confirm whose they are, those with waiting requests first.
-    waiting: Mutex<Vec<Arc<Entry>>>,
+    /// Exports of which the store has not said whose they are, those with waiting requests first.
+    unasked: Mutex<Vec<Arc<Entry>>>,
+    /// Told when there is one more of them.
+    to_ask: Notify,
+    /// What lets one of many log lines pass about a store that cannot be asked.
+    away: Repeat,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
     loaded: Mutex<Vec<Held>>,
 }
@@ -221,7 +227,9 @@ impl Router {
             stopping,
             turns: Turns::default(),
             stops: watch::Sender::new(false),
-            waiting: Mutex::default(),
+            unasked: Mutex::default(),
+            to_ask: Notify::new(),
+            away: Repeat::default(),
             loaded: Mutex::new(loaded),
         })
     }

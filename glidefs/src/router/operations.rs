@@ -130,14 +130,7 @@ impl Router {
         self.on_held(name, move |router, held| async move {
             router.finish_rollback(&held).await?;
             if held.entry().state() != State::Serving {
-                let patience = router.options.confirm_patience;
-                let said = router.unless_stopping(confirm(&held, patience)).await?;
-                if !said && needs_answer && !router.options.serve_unconfirmed {
-                    return Err(RouterError::Unconfirmed { name: held.entry().name().to_string() });
-                }
-                if said {
-                    router.take_back(&held).await?;
-                }
+                router.may_serve(&held, needs_answer).await?;
             }
             router.attach_held(&held).await?;
             Ok(held.entry().info())
@@ -252,6 +245,9 @@ impl Router {
             }
             let failed = matches!(held.entry().state(), State::Failed { .. });
             if failed && record.desired != Desired::Detached {
+                if record.desired == Desired::Attached {
+                    self.may_serve(&held, true).await?;
+                }
                 self.attach_held(&held).await?;
             }
             return Ok(Created { info: held.entry().info(), existed: true });

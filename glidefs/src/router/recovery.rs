@@ -4,7 +4,7 @@
 //! removed because something else failed; devices whose requests already wait are served first.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use futures_util::stream;
 use super::Router;
 use super::confirm::{CONFIRMATIONS_MAX, Said};
 use super::devices::DeviceId;
-use super::entry::Held;
+use super::entry::{Entry, Held};
 use super::error::RouterError;
 use super::operations::{device_error, failed, finish};
 use super::record::Desired;
@@ -90,8 +90,10 @@ impl Router {
     /// Removes every device, for a host that is to run without the daemon. The exports are attached again at the next start.
     /// Call after [`Router::stop`]. Gives the number of devices that could not be removed.
     pub async fn remove_devices(&self) -> usize {
-        let serving = self.entries().into_iter().filter(|entry| entry.state() == State::Serving);
-        let removals = serving.map(|entry| async move {
+        let may_have_one = |entry: &Arc<Entry>| {
+            matches!(entry.state(), State::Serving | State::Waiting | State::Failed { .. })
+        };
+        let removals = self.entries().into_iter().filter(may_have_one).map(|entry| async move {
             let held = Held::wait(entry, Arc::clone(&self.stopping).read_owned().await).await;
             match self.remove_for_now(&held).await {
                 Ok(()) => 0,
@@ -108,6 +110,9 @@ impl Router {
     }
 
     async fn remove_for_now(&self, held: &Held) -> Result<(), RouterError> {
+        if held.entry().state() != State::Serving && !self.device_exists(held).await? {
+            return Ok(());
+        }
         held.step(Event::BeginDetach)?;
         let removed = self.devices.detach(held.record().device_id()).await;
         if let Err(source) = removed {
@@ -134,21 +139,17 @@ impl Router {
         let plans: Vec<_> = plans.buffer_unordered(self.parallel()).collect().await;
         let (first, rest): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::RecoverWaiting)));
-        // The first export that the store says nothing of ends the asking: the daemon has to be ready some time.
-        let answers = AtomicBool::new(first.iter().chain(&rest).any(needs_answer) && self.can_ask().await);
+        let has_to_ask = first.iter().chain(&rest).any(needs_answer);
+        let patience =
+            AtomicUsize::new(if has_to_ask && self.can_ask().await { CONFIRMATIONS_MAX } else { 0 });
         for wave in [first, rest] {
-            let asked = stream::iter(wave).map(|(held, plan)| {
-                let (answers, export) = (&answers, (held, plan));
+            let asked = stream::iter(wave).map(|export| {
+                let patience = &patience;
                 async move {
-                    let said = if !needs_answer(&export) {
-                        Said::Ours
-                    } else if answers.load(Ordering::Acquire) {
-                        self.ask(export.0.entry()).await
-                    } else {
-                        Said::Nothing
-                    };
+                    let needs_answer = needs_answer(&export);
                     let (held, plan) = export;
-                    answers.fetch_and(!matches!(said, Said::Nothing), Ordering::AcqRel);
+                    let said =
+                        if needs_answer { Some(self.claim_patiently(&held, patience).await) } else { None };
                     (held, plan, said)
                 }
             });
@@ -169,6 +170,26 @@ impl Router {
         }
         report.elapsed = begun.elapsed();
         report
+    }
+
+    /// Claims an export, unless the asking has ended: the daemon has to be ready some time. `patience` is how many exports more
+    /// the store may say nothing of; none when the store as a whole is away.
+    async fn claim_patiently(&self, held: &Held, patience: &AtomicUsize) -> Said {
+        if patience.load(Ordering::Acquire) == 0 {
+            return Said::Nothing;
+        }
+        let said = self.claim(held).await;
+        if matches!(said, Said::Nothing) {
+            if self.can_ask().await {
+                held.entry().set_silent();
+                let fewer = |left: usize| left.checked_sub(1);
+                let _: Result<usize, usize> =
+                    patience.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
+            } else {
+                patience.store(0, Ordering::Release);
+            }
+        }
+        said
     }
 
     /// Compares the kernel's devices with the catalog: numbers that a crash kept out of it are adopted, devices that no
@@ -256,13 +277,22 @@ impl Router {
         })
     }
 
-    async fn carry_out(&self, held: Held, plan: Result<Plan, RouterError>, said: Said) -> Outcome {
+    /// Gives an export what it should have, as far as the store allows that; what the store was not asked, or has not answered,
+    /// is asked later.
+    async fn carry_out(&self, held: Held, plan: Result<Plan, RouterError>, said: Option<Said>) -> Outcome {
+        let is_stored = held.entry().export().volume().remote().is_some();
+        if is_stored
+            && !matches!((&plan, &said), (Ok(Plan::Delete { .. }), _) | (_, Some(Said::Ours | Said::Lost(_))))
+        {
+            self.ask_later(held.entry());
+        }
         let done = match (plan, said) {
-            (Ok(plan), Said::Nothing) if plan.serves() && !self.options.serve_unconfirmed => {
-                self.let_wait(&held).map(|()| Outcome::Waiting)
+            (Ok(_), Some(Said::Nothing)) if !self.options.serve_unconfirmed => {
+                // The export's device is left alone until the store has confirmed the export.
+                held.step(Event::Wait).map(|()| Outcome::Waiting).map_err(RouterError::from)
             }
             // A device that is there answers what waits with errors; none is made.
-            (Ok(Plan::Attach), Said::Lost(error)) => Err(error),
+            (Ok(Plan::Attach), Some(Said::Lost(error))) => Err(error),
             (plan, _) => self.give(&held, plan).await,
         };
         match done {

@@ -3,18 +3,46 @@
 //! Owns when the store is told. Does not own what other hosts make of it. Invariant: an export that may be released gets no
 //! device before the store has said that this host has it again, unless the user wants that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
 
-use super::entry::Held;
+use super::Router;
+use super::entry::{Entry, Held};
 use super::error::RouterError;
-use super::{Entry, Router};
+use super::operations::finish;
+use super::record::Desired;
+use super::state::State;
+use crate::cache::IoError;
 use crate::observe::chain;
-use crate::store::volume::DeletedVolume;
+use crate::store::volume::{DeletedVolume, VolumeError};
 
 /// How long the store is waited for to take what it does not have of an export that is given up.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Exports that are flushed at the same time when all are.
+const FLUSHES_MAX: usize = 64;
+
+/// What [`Router::drain`] did.
+#[derive(Debug, Default)]
+pub struct Drain {
+    /// Exports all of which is in the store.
+    pub flushed: usize,
+    /// Those of them that stay this host's, because they have a device.
+    pub kept: usize,
+    /// Why others are not in the store, or could not be given up.
+    pub failed: Vec<RouterError>,
+}
+
+/// What a drain did with one export.
+enum Drained {
+    Released,
+    Kept,
+    /// It was deleted meanwhile.
+    Gone,
+}
 
 impl Router {
     /// Gives a detached export up in the store. What keeps the store from being told is noted with the export, and is no
@@ -61,7 +89,12 @@ impl Router {
         let hold = async {
             match timeout(self.options.confirm_patience, remote.hold()).await {
                 Ok(Ok(taken)) => Ok(taken),
-                Ok(Err(source)) if source.is_fatal() => Err(RouterError::Lost { name: name(), source }),
+                Ok(Err(source)) if source.is_fatal() => {
+                    // The writer knows, and the cache learns from the writer, without a request.
+                    let volume = held.entry().export().volume();
+                    let _: Result<bool, VolumeError> = volume.confirm(self.options.confirm_patience).await;
+                    Err(RouterError::Lost { name: name(), source })
+                }
                 Ok(Err(source)) => Err(RouterError::Released { name: name(), source: Some(source) }),
                 Err(_) => Err(RouterError::Released { name: name(), source: None }),
             }
@@ -73,14 +106,64 @@ impl Router {
         Ok(())
     }
 
-    /// Gives a flushed export up in the store while it may still be served, because the host is given up. The next flush takes it
-    /// back, unless another host has opened it.
-    pub(super) async fn release_drained(&self, entry: &Entry) -> Result<(), RouterError> {
-        let Some(remote) = entry.export().volume().remote() else { return Ok(()) };
-        let released = remote.release().await;
-        let released =
-            released.map_err(|source| RouterError::NotReleased { name: entry.name().to_string(), source })?;
-        Ok(self.catalog.flushed(entry.export().id(), released).await?)
+    /// Has everything flushed that was acknowledged before, and gives up in the store what has no device.
+    pub async fn drain(self: &Arc<Self>) -> Drain {
+        let drained = self.entries().into_iter().map(|entry| async move {
+            match self.flush(entry.name().as_str()).await {
+                // It was deleted meanwhile.
+                Err(
+                    RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
+                ) => Ok(Drained::Gone),
+                Ok(_) => self.release_drained(entry).await,
+                Err(error) => Err(error),
+            }
+        });
+        let mut drained = stream::iter(drained).buffer_unordered(FLUSHES_MAX);
+        let mut drain = Drain::default();
+        while let Some(drained) = drained.next().await {
+            match drained {
+                Ok(Drained::Released) => drain.flushed += 1,
+                Ok(Drained::Kept) => {
+                    drain.flushed += 1;
+                    drain.kept += 1;
+                }
+                Ok(Drained::Gone) => {}
+                Err(error) => drain.failed.push(error),
+            }
+        }
+        drain
+    }
+
+    /// Gives a flushed export up in the store, to the end whatever becomes of the caller, also while the daemon stops.
+    async fn release_drained(self: &Arc<Self>, entry: Arc<Entry>) -> Result<Drained, RouterError> {
+        let router = Arc::clone(self);
+        finish(entry.name().to_string(), async move {
+            let held = Held::wait(entry, Arc::clone(&router.stopping).read_owned().await).await;
+            router.release_held(&held).await
+        })
+        .await
+    }
+
+    /// An export with a device stays this host's: a write between the flush and the release would be in no store, and another
+    /// host would go on without that write.
+    async fn release_held(&self, held: &Held) -> Result<Drained, RouterError> {
+        if held.is_gone() {
+            return Ok(Drained::Gone);
+        }
+        let record = held.record();
+        let has_device = held.entry().state() == State::Serving || self.device_exists(held).await?;
+        if has_device || record.desired == Desired::Deleted || record.rolls_back_to.is_some() {
+            return Ok(Drained::Kept);
+        }
+        let not_released = |source| RouterError::NotReleased { name: record.name.clone(), source };
+        let released = match timeout(RELEASE_PATIENCE, self.give_up(held)).await {
+            Ok(Ok(())) => Ok(Drained::Released),
+            Ok(Err(RouterError::Store { source, .. })) => Err(not_released(Some(source))),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(not_released(None)),
+        };
+        held.set_unreleased(released.as_ref().err().map(|error| chain(error)));
+        released
     }
 
     /// The volumes that were deleted from the store and can be had back.

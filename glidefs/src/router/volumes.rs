@@ -70,6 +70,9 @@ pub trait Volumes: Send + Sync + 'static {
     /// Ties the data of an export that had no counterpart to the one it has now.
     fn tie(&self, volume: &Volume, size_bytes: u64, counterpart: &Resume);
 
+    /// Asks the store whether it is there, and the one with the volumes of these exports: nothing about any volume.
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>>;
+
     /// Names of all volumes in the store; `None` where there is no store.
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
 

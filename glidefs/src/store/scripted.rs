@@ -77,6 +77,12 @@ pub struct ScriptedStore {
     replaces: AtomicBool,
     /// Listings do not show objects with this in their key.
     hidden: Mutex<Option<&'static str>>,
+    /// Listings of what has this in its key are never answered.
+    stuck: Mutex<Option<String>>,
+    /// Listings of what has this in its key are refused.
+    refused: Mutex<Option<String>>,
+    /// How many requests were made.
+    requests: AtomicU64,
     next_read_millis: Mutex<VecDeque<u64>>,
     /// The next creation of an object with this in its key waits.
     pause: Mutex<Option<&'static str>>,
@@ -137,6 +143,9 @@ impl ScriptedStore {
             read_millis: AtomicU64::new(0),
             replaces: AtomicBool::new(false),
             hidden: Mutex::default(),
+            stuck: Mutex::default(),
+            refused: Mutex::default(),
+            requests: AtomicU64::new(0),
             next_read_millis: Mutex::default(),
             pause: Mutex::default(),
             paused: Notify::new(),
@@ -157,6 +166,21 @@ impl ScriptedStore {
     /// Lets listings leave out objects whose key contains `text`, as one from before their creation does.
     pub fn list_without(&self, text: Option<&'static str>) {
         *lock(&self.hidden) = text;
+    }
+
+    /// Lets listings of folders whose key contains `text` go without an answer.
+    pub fn never_list(&self, text: Option<&str>) {
+        *lock(&self.stuck) = text.map(Into::into);
+    }
+
+    /// Refuses listings of folders whose key contains `text`.
+    pub fn refuse_to_list(&self, text: Option<&str>) {
+        *lock(&self.refused) = text.map(Into::into);
+    }
+
+    /// How many requests were made so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(SeqCst)
     }
 
     /// Lets the next reads take their time, one after the other.
@@ -227,6 +251,7 @@ impl ScriptedStore {
     }
 
     fn fate(&self) -> Fate {
+        self.requests.fetch_add(1, SeqCst);
         let spend = |left: u64| if left == FOREVER { Some(left) } else { left.checked_sub(1) };
         if self.left.fetch_update(SeqCst, SeqCst, spend).is_ok() {
             return Fate::Answered;
@@ -241,9 +266,19 @@ impl ScriptedStore {
 
     fn listed(
         &self,
+        prefix: Option<&Path>,
         listing: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let concerns = |text: &Mutex<Option<String>>| {
+            let (prefix, text) = (prefix.map(AsRef::as_ref).unwrap_or_default(), lock(text));
+            text.as_ref().is_some_and(|text| str::contains(prefix, text.as_str()))
+        };
         match self.fate() {
+            Fate::Answered if concerns(&self.stuck) => stream::pending().boxed(),
+            Fate::Answered if concerns(&self.refused) => {
+                let refused = Error::PermissionDenied { path: String::new(), source: "403".into() };
+                stream::iter([Err(refused)]).boxed()
+            }
             Fate::Answered => {
                 let (created, hidden) = (self.created_millis.clone(), *lock(&self.hidden));
                 let shown = move |meta: &Result<ObjectMeta>| match (meta, hidden) {
@@ -338,7 +373,7 @@ impl ObjectStore for ScriptedStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.listed(self.inner.list(prefix))
+        self.listed(prefix, self.inner.list(prefix))
     }
 
     fn list_with_offset(
@@ -346,7 +381,7 @@ impl ObjectStore for ScriptedStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.listed(self.inner.list_with_offset(prefix, offset))
+        self.listed(prefix, self.inner.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

@@ -120,8 +120,15 @@ impl Volume {
                 Err(error)
             }
             Ok(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(export = self.id.0, error, "the store cannot be asked whose the export is");
+                if let Some(suppressed) = self.silence.pass() {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        export = self.id.0,
+                        error,
+                        suppressed,
+                        "the store cannot be asked whose the export is"
+                    );
+                }
                 Ok(false)
             }
             Err(_) => Ok(false),

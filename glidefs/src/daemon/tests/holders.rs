@@ -3,7 +3,8 @@
 use super::host::{Host, World};
 use crate::cache::Durability;
 use crate::cache::driver::bytes_of;
-use crate::router::{CreateExport, ExportInfo, ExportName, ExportSize, RouterError, Source};
+use crate::router::tests::fake::Fault;
+use crate::router::{CreateExport, ExportInfo, ExportName, ExportSize, RouterError, Source, State};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -118,15 +119,125 @@ fn a_released_export_gets_no_device_while_the_store_cannot_say_whose_it_is() {
     assert!(holds(&mut first, 1));
 }
 
+/// Ends a daemon as one does that is to leave its host: no device is left, and what it had is released.
+fn leave(world: &World, host: &Host) {
+    let router = host.router();
+    world.runtime.block_on(async {
+        router.stop().await;
+        assert_eq!(router.remove_devices().await, 0);
+        let drain = router.drain().await;
+        assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 0, 0));
+    });
+}
+
+/// Whether another host is refused what `host` serves.
+fn is_held_for(world: &World, host: &Host) {
+    assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
+    let opened = create(world, &Host::new(world), Source::Store);
+    assert!(is_held(&opened), "{opened:?}");
+}
+
 #[test]
-fn a_drained_host_has_released_everything() {
+fn a_host_that_was_left_has_released_everything() {
     let world = World::new(24, 0);
     let first = serving(&world);
-    let (flushed, failed) = world.runtime.block_on(first.router().drain());
-    assert_eq!((flushed, failed.len()), (1, 0));
+    leave(&world, &first);
     let mut other = Host::new(&world);
     create(&world, &other, Source::Store).unwrap();
     assert!(holds(&mut other, 1));
+}
+
+#[test]
+fn a_host_that_comes_back_takes_back_what_it_serves_again() {
+    let world = World::new(26, 0);
+    let mut first = serving(&world);
+    leave(&world, &first);
+    first.restart(&world);
+    is_held_for(&world, &first);
+    // The same where the store is away when the daemon starts.
+    leave(&world, &first);
+    world.store_goes_away();
+    first.restart(&world);
+    assert_eq!(first.router().show("vm").unwrap().state, State::Waiting);
+    world.store_comes_back();
+    world.runtime.block_on(first.router().confirm());
+    is_held_for(&world, &first);
+    assert!(holds(&mut first, 1));
+}
+
+#[test]
+fn a_host_that_comes_back_loses_what_another_one_opened_meanwhile() {
+    let world = World::new(27, 0);
+    let mut first = serving(&world);
+    leave(&world, &first);
+    let mut other = Host::new(&world);
+    create(&world, &other, Source::Store).unwrap();
+    first.restart(&world);
+    assert!(matches!(first.router().show("vm").unwrap().state, State::Failed { .. }));
+    assert!(first.kernel().devices().is_empty());
+    write(&mut other, 2);
+    world.runtime.block_on(other.router().flush("vm")).unwrap();
+}
+
+#[test]
+fn an_export_that_is_served_stays_this_hosts_when_everything_is_drained() {
+    let world = World::new(28, 0);
+    let mut first = serving(&world);
+    let drain = world.runtime.block_on(first.router().drain());
+    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 1, 0));
+    assert_eq!(first.volume("vm").figures().dirty_bytes, 0);
+    is_held_for(&world, &first);
+    write(&mut first, 2);
+    first.restart(&world);
+    is_held_for(&world, &first);
+}
+
+#[test]
+fn an_export_that_a_drain_released_is_taken_back_by_attaching_it() {
+    let world = World::new(29, 0);
+    let first = serving(&world);
+    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.objects.end_after(0, false);
+    let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
+    assert!(info.unreleased.is_some());
+    world.objects.go_on();
+    let drain = world.runtime.block_on(first.router().drain());
+    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 0, 0));
+    assert_eq!(first.router().show("vm").unwrap().unreleased, None);
+    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    is_held_for(&world, &first);
+}
+
+#[test]
+fn what_is_served_unconfirmed_is_taken_back_when_the_store_answers() {
+    for restarted in [false, true] {
+        let world = World::new(30, 0);
+        let mut first = serving(&world);
+        world.runtime.block_on(first.router().detach("vm")).unwrap();
+        world.objects.end_after(0, false);
+        world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap();
+        if restarted {
+            first.restart(&world);
+        }
+        world.objects.go_on();
+        world.runtime.block_on(first.router().confirm());
+        is_held_for(&world, &first);
+        assert!(holds(&mut first, 1));
+    }
+}
+
+#[test]
+fn an_export_whose_device_failed_is_taken_back_when_it_is_created_again() {
+    let world = World::new(31, 0);
+    let first = serving(&world);
+    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    world.objects.end_after(0, false);
+    first.kernel().fault("attach", Fault::Fail);
+    world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap_err();
+    first.kernel().fault("attach", Fault::None);
+    world.objects.go_on();
+    create(&world, &first, Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
+    is_held_for(&world, &first);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn a_lost_export_goes_on_with_what_the_store_has_when_it_is_told_to() {
     first.restart(&world);
     assert_eq!(held(&mut first, "vm"), [1, 2, 4]);
     // The other host has lost it in its turn.
-    world.runtime.block_on(other.router().confirm());
+    other.restart(&world);
     let volume = other.volume("vm");
     assert_eq!(other.driver().read(&volume, written(1).0), Err(IoError::Fenced));
 }

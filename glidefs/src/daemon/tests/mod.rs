@@ -8,4 +8,5 @@ mod model;
 mod operations;
 mod prefixes;
 mod sim;
+mod starts;
 mod twin;

@@ -176,16 +176,16 @@ fn an_export_from_before_there_was_a_store_is_brought_to_it_and_until_then_no_dr
     let mut host = Host::without_store(&world);
     world.runtime.block_on(host.router().create(blank())).unwrap();
     write(&mut host, 1);
-    let (_, failed) = world.runtime.block_on(host.router().drain());
+    let failed = world.runtime.block_on(host.router().drain()).failed;
     assert!(matches!(failed[..], [RouterError::NotInStore { .. }]), "{failed:?}");
 
     host.restart(&world);
-    let (_, failed) = world.runtime.block_on(host.router().drain());
+    let failed = world.runtime.block_on(host.router().drain()).failed;
     assert_eq!(failed.len(), 1, "it is not brought yet");
     assert_eq!(world.runtime.block_on(host.router().bring_to_store()), 0);
     write(&mut host, 2);
-    let (flushed, failed) = world.runtime.block_on(host.router().drain());
-    assert_eq!((flushed, failed.len()), (1, 0));
+    let drain = world.runtime.block_on(host.router().drain());
+    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 1, 0));
     host.restart(&world);
     assert!(holds(&mut host, 1) && holds(&mut host, 2));
 

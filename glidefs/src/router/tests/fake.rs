@@ -273,6 +273,10 @@ impl Volumes for FakeVolumes {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
