@@ -71,7 +71,6 @@ impl Parts {
                     dirty_bytes: Some(volume.dirty_bytes),
                     at_risk_nanos: export.volume().remote().map(|_| at_risk_nanos),
                     packs: export.volume().packs(),
-                    cut: export.volume().upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
                     queues: export.all_stats(),
                 }
             };

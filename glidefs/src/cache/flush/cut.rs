@@ -22,8 +22,6 @@ pub(in crate::cache) struct Cut {
     volume: Arc<Volume>,
     seq: Seq,
     extents: Vec<CutExtent>,
-    /// Whether the disk has lost some of the cut.
-    damaged: bool,
     /// Whether all that is not in the store is meant, and not what the volume's cut holds.
     all: bool,
 }
@@ -31,24 +29,14 @@ pub(in crate::cache) struct Cut {
 impl Cut {
     /// The cut at `seq` of `volume`, which is complete and stable.
     pub fn new(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq) -> Self {
-        let extents = volume.cut_extents();
-        Self::of(shared, volume, seq, &extents, false)
+        let extents = volume.cut_extents().iter().map(described).collect();
+        Self { shared, volume, seq, extents, all: false }
     }
 
     /// Everything of `volume` that is not in the store. Nothing may be written to the volume any more.
     pub fn all(shared: Arc<Shared>, volume: Arc<Volume>) -> Self {
         let (seq, dirty) = volume.dirty();
-        Self::of(shared, volume, seq, &dirty, true)
-    }
-
-    fn of(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, extents: &[Extent], all: bool) -> Self {
-        let damaged = extents.iter().any(|extent| matches!(extent.backing, Backing::Damaged { .. }));
-        Self { shared, volume, seq, extents: extents.iter().map(described).collect(), damaged, all }
-    }
-
-    /// Whether reading some of the cut will fail, because the disk has lost that.
-    pub fn is_damaged(&self) -> bool {
-        self.damaged
+        Self { shared, volume, seq, extents: dirty.iter().map(described).collect(), all: true }
     }
 
     pub fn is_empty(&self) -> bool {

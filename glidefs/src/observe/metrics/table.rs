@@ -126,10 +126,6 @@ metrics! {
         = "Bytes of the export's newest data that only the local cache holds.";
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
-    ExportCut: Gauge "glidefs_export_cut_bytes" in Bytes by [export]
-        = "Data in the export's cut that is on its way to the store; without a sample when none is.";
-    ExportCutUploaded: Gauge "glidefs_export_cut_uploaded_bytes" in Bytes by [export]
-        = "How much of the export's cut that is on its way is in the store, kept over tries.";
     ExportFanOut: Gauge "glidefs_export_fan_out_packs" in Number by [export]
         = "Packs of the store that a read of one sector of the export may have to ask, at most; writes are slowed above 64, and stopped before 128, until packs were merged.";
     ExportPacks: Gauge "glidefs_export_packs" in Number by [export]

@@ -45,7 +45,6 @@ fn figures(name: &str, queues: usize) -> ExportFigures {
         dirty_bytes: Some(4096),
         at_risk_nanos: Some(1_500_000_000),
         packs: Some((3, 40)),
-        cut: Some((8192, 4096)),
         queues: (0..queues).map(|_| used_queue()).collect(),
     }
 }

@@ -21,8 +21,6 @@ pub struct ExportFigures {
     pub at_risk_nanos: Option<u64>,
     /// Packs that a read of one sector may have to ask, and packs in all; `None` where there is no store.
     pub packs: Option<(u64, u64)>,
-    /// Data in the cut on its way to the store, and how much of that is there, bytes; `None` where there is none.
-    pub cut: Option<(u64, u64)>,
     /// Counters of every queue it has had since the daemon started.
     pub queues: Vec<Arc<QueueStats>>,
 }
@@ -51,7 +49,7 @@ pub fn states(
 }
 
 fn collect(figures: &ExportFigures, out: &mut Samples) {
-    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, packs, cut, queues } = figures;
+    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, packs, queues } = figures;
     let export = name.as_str();
     let total = |cell: fn(&QueueStats) -> &Counter| -> u64 {
         queues.iter().fold(0, |sum, queue| sum.wrapping_add(cell(queue).get()))
@@ -96,10 +94,6 @@ fn collect(figures: &ExportFigures, out: &mut Samples) {
     }
     if let Some(at_risk_nanos) = at_risk_nanos {
         out.value(Metric::ExportAtRisk, &[export], *at_risk_nanos);
-    }
-    if let Some((total_bytes, uploaded_bytes)) = cut {
-        out.value(Metric::ExportCut, &[export], *total_bytes);
-        out.value(Metric::ExportCutUploaded, &[export], *uploaded_bytes);
     }
     if let Some((fan_out, packs)) = packs {
         out.value(Metric::ExportFanOut, &[export], *fan_out);

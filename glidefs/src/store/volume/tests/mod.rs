@@ -15,4 +15,3 @@ mod race;
 mod simulated;
 mod stops;
 pub(in crate::store) mod support;
-mod uploads;
