@@ -210,7 +210,7 @@ async fn a_catalog_without_notes_allows_for_manifests_of_the_version_before_unti
 }
 
 /// A store in memory, and its volumes as writer 1 uses them with `notes`.
-fn volumes(objects: &Arc<object_store::memory::InMemory>, notes: Arc<dyn Notes>) -> Volumes {
+fn volumes(objects: &Arc<crate::store::faulty::InMemory>, notes: Arc<dyn Notes>) -> Volumes {
     let store = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
     Volumes::new(store, VolumesOptions { notes, ..VolumesOptions::new(WriterId([1; 16])) })
 }
