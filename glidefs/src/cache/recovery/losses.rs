@@ -87,7 +87,7 @@ impl Recovery<'_> {
             tracing::error!(
                 export = export.0,
                 "records of this export may be lost: all of it that was not written since, or is not in the store, fails \
-                 until it is written again. Go back to a snapshot, or restore a copy"
+                 until it is written again. Fork a snapshot of it, or restore a copy"
             );
             // Every hole that was found is in a segment up to this one.
             if let Some(range) = SectorRange::new(self.last_segment_id, 1) {
