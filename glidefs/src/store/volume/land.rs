@@ -111,7 +111,7 @@ impl Volume {
                 Ok(())
             }
             Some(Key::Manifest(_, newest)) if *newest > number => {
-                Box::pin(self.adopt_or_yield(*newest, begun)).await.map(drop)
+                Box::pin(self.adopt_or_yield(*newest, number, begun)).await.map(drop)
             }
             // Rare, and large: boxed, so that what waits for a writer stays small.
             _ => Box::pin(self.look_past_listing(number, begun)).await,
@@ -134,7 +134,7 @@ impl Volume {
         }
         // Older manifests are removed before newer ones, so there is no gap behind one that is there.
         match store.head(&Key::Manifest(self.0.id, next(number))).await {
-            Ok(_) => self.adopt_or_yield(next(number), begun).await.map(drop),
+            Ok(_) => self.adopt_or_yield(next(number), number, begun).await.map(drop),
             Err(error) if error.is_missing() => {
                 self.head().known = Some(begun);
                 Ok(())
@@ -154,14 +154,23 @@ impl Volume {
             Some((manifest, _)) if manifest.number < number => {
                 Err(self.stop_until_restart(self.foreign(&manifest)))
             }
-            Some((manifest, _)) => self.adopt_or_yield(manifest.number, begun).await.map(drop),
+            Some((manifest, _)) => self.adopt_or_yield(manifest.number, number, begun).await.map(drop),
             None => Err(self.stop_until_restart(Loss::Deleted)),
         }
     }
 
-    /// Goes on from manifest `number`, which is there though this writer did not know: if this host noted that manifest, so
-    /// that only the answer was lost. Otherwise the volume is another writer's, or has two histories.
-    async fn adopt_or_yield(&self, number: u64, begun: Duration) -> Result<Arc<Manifest>, VolumeError> {
+    /// Goes on from manifest `number`, which is there though this writer, when the question began, was at manifest `before`: if
+    /// this host noted that manifest, so that only the answer was lost. Otherwise the volume is another writer's, or has two
+    /// histories.
+    ///
+    /// Commits may overtake the question, and drop the note. A number is given once: a writer that passed `number` since
+    /// `before` created that manifest, or adopted that manifest with its note.
+    async fn adopt_or_yield(
+        &self,
+        number: u64,
+        before: u64,
+        begun: Duration,
+    ) -> Result<Arc<Manifest>, VolumeError> {
         let (manifest, hash) = match self.0.host.store.manifest_hashed(self.0.id, number).await {
             Ok(found) => found,
             Err(error) if error.is_missing() => self.followed(number).await?,
@@ -171,8 +180,10 @@ impl Volume {
             return Err(self.lose(Loss::Deleted).await);
         }
         let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
-        let noted = self.0.host.options.notes.intended(self.0.id, manifest.number, &hash);
-        if found != self.head().own || noted != Some(true) {
+        let noted = self.0.host.options.notes.intended(self.0.id, manifest.number, &hash) == Some(true);
+        let head = self.head().number;
+        let is_passed = manifest.number > before && manifest.number <= head;
+        if found != self.head().own || !(noted || is_passed) {
             return Err(self.lose(self.foreign(&manifest)).await);
         }
         let manifest = Arc::new(manifest);
@@ -266,7 +277,7 @@ impl Volume {
                 self.landed(&manifest, &base, uploads, begun).await?;
                 return Ok(Some(Landed { manifest, encoded }));
             }
-            let found = Box::pin(self.adopt_or_yield(manifest.number, begun)).await?;
+            let found = Box::pin(self.adopt_or_yield(manifest.number, base.number, begun)).await?;
             if *found == manifest {
                 return Ok(Some(Landed { manifest: found, encoded }));
             }

@@ -141,6 +141,30 @@ async fn a_lost_answer_is_adopted_however_often_the_writer_was_restarted_and_tri
     assert_eq!(commit(&again, 3, 8).await.unwrap().number, 4);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_slow_question_about_a_lost_answer_is_not_taken_for_a_divergence_when_commits_overtake_the_question()
+ {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let state = commit(&volume, 1, 1).await.unwrap();
+    commit(&volume, 2, 2).await.unwrap();
+    // The host was lost before it heard of manifest 3, which it noted.
+    let again = world.daemon(1).volumes.resume(&state);
+    world.objects.next_reads_for(&[500]);
+    let asked = tokio::spawn({
+        let again = again.clone();
+        async move { again.confirm().await }
+    });
+    // The question has the number of manifest 3, and waits for the manifest.
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    for seq in 3..6 {
+        commit(&again, seq, seq).await.unwrap();
+    }
+    asked.await.unwrap().unwrap();
+    assert_eq!((again.loss(), again.state().number), (None, 6));
+    tags(&again, range(0, 8), &[5; 8]).await;
+}
+
 #[tokio::test]
 async fn a_manifest_that_arrives_late_is_adopted_although_another_was_tried_meanwhile() {
     let notes = NotesInMemory::default();
