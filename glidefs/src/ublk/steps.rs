@@ -138,14 +138,30 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
     }
 
-    /// A step that ends when told, and the way to tell.
-    fn stuck() -> (impl FnOnce() -> Result<(), DeviceError> + Send + 'static, mpsc::Sender<()>) {
-        let (tell, told) = mpsc::channel();
+    /// A step that ends when told, the way to tell, and what is heard when the step has begun.
+    fn stuck() -> (
+        impl FnOnce() -> Result<(), DeviceError> + Send + 'static,
+        mpsc::Sender<()>,
+        tokio::sync::oneshot::Receiver<()>,
+    ) {
+        let ((tell, told), (begin, begun)) = (mpsc::channel(), tokio::sync::oneshot::channel());
         let step = move || {
+            let _ = begin.send(());
             let _ = told.recv();
             Ok(())
         };
-        (step, tell)
+        (step, tell, begun)
+    }
+
+    /// Waits for `step` until it has begun, and no longer.
+    async fn give_up_when<T>(
+        begun: tokio::sync::oneshot::Receiver<()>,
+        step: impl Future<Output = Result<T, DeviceError>>,
+    ) {
+        tokio::select! {
+            _ = step => panic!("the step ended by itself"),
+            begun = begun => begun.unwrap(),
+        }
     }
 
     fn say(sender: &mpsc::Sender<&'static str>, word: &'static str) -> Result<(), DeviceError> {
@@ -155,17 +171,14 @@ mod tests {
     #[test]
     fn a_step_that_timed_out_before_it_began_is_never_begun() {
         one_thread().block_on(async {
-            let steps = Steps::new(Duration::from_millis(20));
-            let (first, tell) = stuck();
-            assert!(matches!(
-                steps.anywhere("ADD_DEV", first, drop).await,
-                Err(DeviceError::TimedOut { .. })
-            ));
+            let (steps, patient) =
+                (Steps::new(Duration::from_millis(20)), Steps::new(Duration::from_mins(1)));
+            let (first, tell, begun) = stuck();
+            give_up_when(begun, patient.anywhere("ADD_DEV", first, drop)).await;
             let (ran, is_run) = mpsc::channel();
             let second = move || say(&ran, "ran");
             assert!(matches!(steps.on("DEL_DEV", DEVICE, second).await, Err(DeviceError::TimedOut { .. })));
             tell.send(()).unwrap();
-            let patient = Steps::new(Duration::from_mins(1));
             patient.anywhere("listing", || Ok(()), drop).await.unwrap();
             assert!(is_run.recv().is_err(), "the thread came to it, and let it be");
         });
@@ -173,36 +186,30 @@ mod tests {
 
     #[tokio::test]
     async fn no_step_begins_on_a_device_on_which_one_that_timed_out_still_runs() {
-        let steps = Steps::new(Duration::from_millis(20));
-        let (first, tell) = stuck();
-        assert!(steps.on("STOP_DEV", DEVICE, first).await.is_err());
+        let steps = Steps::new(Duration::from_mins(1));
+        let (first, tell, begun) = stuck();
+        give_up_when(begun, steps.on("STOP_DEV", DEVICE, first)).await;
         let (ran, is_run) = mpsc::channel();
         let again = ran.clone();
-        assert!(steps.on("DEL_DEV", DEVICE, move || say(&again, "early")).await.is_err());
-        while steps.on("GET_DEV_INFO", DeviceId(8), || Ok(())).await.is_err() {}
+        let early = steps.on("DEL_DEV", DEVICE, move || say(&again, "early"));
+        assert!(tokio::time::timeout(Duration::from_millis(20), early).await.is_err());
+        steps.on("GET_DEV_INFO", DeviceId(8), || Ok(())).await.unwrap();
         tell.send(()).unwrap();
-        while steps
-            .on("DEL_DEV", DEVICE, {
-                let ran = ran.clone();
-                move || say(&ran, "late")
-            })
-            .await
-            .is_err()
-        {}
+        steps.on("DEL_DEV", DEVICE, move || say(&ran, "late")).await.unwrap();
         assert_eq!(is_run.try_recv(), Ok("late"));
     }
 
     #[tokio::test]
     async fn what_a_step_made_for_nobody_is_taken_back() {
-        let steps = Steps::new(Duration::from_millis(20));
-        let (first, tell) = stuck();
+        let steps = Steps::new(Duration::from_mins(1));
+        let (first, tell, begun) = stuck();
         let (undone, is_undone) = mpsc::channel();
         let made = steps.anywhere(
             "ADD_DEV",
             move || first().map(|()| 9),
             move |device: u32| undone.send(device).unwrap(),
         );
-        assert!(made.await.is_err());
+        give_up_when(begun, made).await;
         tell.send(()).unwrap();
         let device = tokio::task::spawn_blocking(move || is_undone.recv()).await.unwrap();
         assert_eq!(device, Ok(9));

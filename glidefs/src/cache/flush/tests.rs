@@ -305,8 +305,11 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
         volume.cut_now();
         volume.ask_flush();
     }
-    // Time for each of them to be begun; without it this shows less, and passes.
-    std::thread::sleep(Duration::from_millis(300));
+    // Time for each of them to be begun.
+    let landing = crate::cache::volume::CutState::Landing;
+    while volumes.iter().any(|volume| volume.cut_state() != landing) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let driver = &mut host.daemon.as_mut().unwrap().driver;
     let volume = driver.cache.volume(EXPORT);
     driver.write(&volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();

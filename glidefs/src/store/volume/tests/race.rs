@@ -15,20 +15,33 @@ async fn of_two_writers_one_wins_each_number_and_nothing_is_mixed() {
     let mut content = [0, 0];
     for round in 1..=ROUNDS {
         let taker = daemons[round as usize % 2].volumes.clone();
-        let commit = {
+        // In some rounds the order is fixed; in the others now this one, now that one is ahead.
+        let lead = round % 5;
+        let committing = {
             let holder = holder.clone();
-            // Now this one, now that one is ahead.
-            let lead = round % 5;
-            tokio::spawn(async move {
+            async move {
                 for _ in 0..lead {
                     tokio::task::yield_now().await;
                 }
                 let cut = MemoryCut::new(round, &[(0, 1, round), (2000, 1, round)]);
                 holder.commit(cut, SIZE).await
-            })
+            }
         };
-        let open = tokio::spawn(async move { taker.take_over(&name("vm")).await });
-        let (commit, open) = (commit.await.unwrap(), open.await.unwrap().unwrap());
+        let opening = async move { taker.take_over(&name("vm")).await };
+        let (commit, open) = match round % 10 {
+            0 => {
+                let commit = committing.await;
+                (commit, opening.await.unwrap())
+            }
+            9 => {
+                let open = opening.await.unwrap();
+                (committing.await, open)
+            }
+            _ => {
+                let (commit, open) = (tokio::spawn(committing), tokio::spawn(opening));
+                (commit.await.unwrap(), open.await.unwrap().unwrap())
+            }
+        };
         match commit {
             Ok(_) => {
                 before += 1;
