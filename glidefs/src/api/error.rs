@@ -87,6 +87,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unconfirmed", message)
     }
 
+    /// The catalog cannot be written.
+    pub fn catalog_fails(reason: &str) -> Self {
+        let message = format!("the catalog cannot be written ({reason}): make room on the disk of cache.dir");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "catalog_fails", message)
+    }
+
     /// The daemon failed to answer.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)

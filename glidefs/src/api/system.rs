@@ -48,7 +48,8 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether recovery is done, and no export waits because the store is away that has to confirm that this host still has it.
+/// Whether recovery is done, no export waits because the store is away that has to confirm that this host still has it, and the catalog can
+/// be written.
 #[utoipa::path(
     get, path = "/readyz", tag = "daemon",
     responses(
@@ -57,6 +58,9 @@ pub(super) async fn healthz() -> &'static str {
     )
 )]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
+    if let Some(reason) = state.router.catalog_health().failing() {
+        return Err(ApiError::catalog_fails(&reason));
+    }
     match state.router.unconfirmed() {
         _ if !state.ready.get() => Err(ApiError::not_ready()),
         0 => Ok("ready\n"),

@@ -80,6 +80,12 @@ impl Parts {
         registry.register(metrics::states(&State::NAMES, move || {
             router.list().iter().map(|info| info.state.name()).collect()
         }));
+        let router = Arc::clone(&self.router);
+        registry.register(Arc::new(move |out: &mut Samples| {
+            let health = router.catalog_health();
+            out.value(Metric::CatalogFailing, &[], u64::from(health.failing().is_some()));
+            out.value(Metric::CatalogErrors, &[], health.errors());
+        }));
         registry.register(metrics::workers(
             self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
         ));

@@ -1,25 +1,29 @@
 //! The catalog: which exports exist, on disk, in transactions.
 //!
-//! Owns `catalog.redb` and the thread that writes it. Changes that wait at the same moment share one transaction, so that
-//! many operations in parallel cost few syncs. Does not own what a record means (`record`) nor the exports in memory
+//! Owns `catalog.redb`. Changes that wait at the same moment share one transaction (`writer`), so that many operations in parallel
+//! cost few syncs. Does not own what a record means (`record`) nor the exports in memory
 //! (`Router`) nor the tables (`tables`). Invariants: a change that was answered is on disk; an export id that was ever
 //! committed is never given again.
 
 mod tables;
+mod writer;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use redb::Database;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commit, initialise, read};
+use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
+pub use self::writer::CatalogHealth;
+use self::writer::{Opener, TRY_AGAIN, Writer};
 use super::book::Book;
 use super::name::ExportName;
-use super::notes::{self, CatalogNotes, Memory, decode_loss};
+use super::notes::{CatalogNotes, Memory, decode_loss};
 use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
 use super::stored::Stored;
@@ -30,8 +34,6 @@ use crate::units::{ExportId, Seq};
 
 /// Memory that redb may use to cache pages, bytes. All records are in memory as well, so little is read.
 const PAGE_CACHE_BYTES: usize = 4 << 20;
-/// Changes that one transaction takes, at most.
-const CHANGES_PER_COMMIT_MAX: usize = 1024;
 
 /// Why the catalog could not be opened, read or written.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -111,7 +113,7 @@ pub enum CatalogError {
         what: String,
     },
     /// A change could not be made.
-    #[error("cannot write the catalog {path}: nothing was changed")]
+    #[error("cannot write the catalog {path}: nothing was changed; make room on its disk, and try again")]
     Write {
         /// The file.
         path: PathBuf,
@@ -183,6 +185,7 @@ pub struct Catalog {
     next_export_id: u32,
     start: Arc<Mutex<Start>>,
     notes: CatalogNotes,
+    health: Arc<CatalogHealth>,
     changes: mpsc::Sender<Message>,
     writer: Option<JoinHandle<()>>,
 }
@@ -190,14 +193,24 @@ pub struct Catalog {
 impl Catalog {
     /// Opens the catalog at `path`, making an empty one where there is none, and reads every entry. Blocks.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
-        let open_error =
-            |source: redb::Error| CatalogError::Open { path: path.into(), source: Arc::new(source) };
         let database = Database::builder().set_cache_size(PAGE_CACHE_BYTES).create(path).map_err(
             |error| match error {
                 redb::DatabaseError::DatabaseAlreadyOpen => CatalogError::InUse { path: path.into() },
-                other => open_error(other.into()),
+                other => CatalogError::Open { path: path.into(), source: Arc::new(other.into()) },
             },
         )?;
+        let file = path.to_path_buf();
+        // A file that is gone is not made anew.
+        let open = move || -> Result<_, redb::Error> {
+            Ok(Database::builder().set_cache_size(PAGE_CACHE_BYTES).open(&file)?)
+        };
+        Self::of(path, database, Box::new(open), TRY_AGAIN)
+    }
+
+    /// The catalog in `database`, which `open` opens again after an error, at once and after each `pause`.
+    fn of(path: &Path, database: Database, open: Opener, pause: Duration) -> Result<Self, CatalogError> {
+        let open_error =
+            |source: redb::Error| CatalogError::Open { path: path.into(), source: Arc::new(source) };
         let version = initialise(&database).map_err(open_error)?;
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
@@ -241,12 +254,21 @@ impl Catalog {
         let next_export_id = u32::try_from(next).unwrap_or(u32::MAX);
 
         let (changes, queue) = mpsc::channel();
-        let writer_path = path.to_path_buf();
+        let health = Arc::<CatalogHealth>::default();
         let memory = Arc::new(Mutex::new(memory));
-        let known = Arc::clone(&memory);
+        let writer = Writer {
+            path: path.to_path_buf(),
+            open,
+            acknowledged: commits(&database).map_err(open_error)?,
+            database: Some(database),
+            pause,
+            memory: Arc::clone(&memory),
+            health: Arc::clone(&health),
+            queue,
+        };
         let writer = std::thread::Builder::new()
             .name("catalog".into())
-            .spawn(move || write_until_closed(&database, &writer_path, &queue, &known))
+            .spawn(move || writer.run())
             .map_err(|error| open_error(redb::Error::Io(error)))?;
         Ok(Self {
             path: path.into(),
@@ -256,6 +278,7 @@ impl Catalog {
             next_export_id,
             start: Arc::new(Mutex::new(start)),
             notes: CatalogNotes::new(changes.clone(), memory),
+            health,
             changes,
             writer: Some(writer),
         })
@@ -280,6 +303,11 @@ impl Catalog {
     /// Which store the counterparts are in, if there are any and it was noted.
     pub fn store_id(&self) -> Option<Uuid> {
         self.store_id.filter(|_| !self.stored.is_empty())
+    }
+
+    /// Whether it can be written.
+    pub(super) fn health(&self) -> &Arc<CatalogHealth> {
+        &self.health
     }
 
     /// Where the cache writes down how far exports are in the store.
@@ -378,42 +406,6 @@ fn check(entries: Vec<(u32, Record)>, next: u64) -> Result<Vec<(ExportName, Reco
         checked.push((name, record));
     }
     Ok(checked)
-}
-
-/// The writer thread: one transaction for all changes that wait, then the notes in `memory`, then the answers.
-fn write_until_closed(
-    database: &Database,
-    path: &Path,
-    queue: &mpsc::Receiver<Message>,
-    memory: &Mutex<Memory>,
-) {
-    let mut closed = false;
-    while !closed && let Ok(Message::Change(first)) = queue.recv() {
-        let mut batch = vec![first];
-        while batch.len() < CHANGES_PER_COMMIT_MAX
-            && let Ok(message) = queue.try_recv()
-        {
-            match message {
-                Message::Change(next) => batch.push(next),
-                Message::Close => {
-                    closed = true;
-                    break;
-                }
-            }
-        }
-        let result = commit(database, &batch)
-            .map(|forgotten| {
-                let mut memory = notes::lock(memory);
-                for (waiting, forgotten) in batch.iter().zip(forgotten) {
-                    memory.follow(&waiting.change, forgotten);
-                }
-            })
-            .map_err(|source| CatalogError::Write { path: path.into(), source: Arc::new(source) });
-        for waiting in batch {
-            // A caller that has gone away does not need the answer.
-            let _ = waiting.done.send(result.clone());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 
 pub use self::book::Book;
-pub use self::catalog::{Catalog, CatalogError};
+pub use self::catalog::{Catalog, CatalogError, CatalogHealth};
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{Entry, Held};
 pub use self::error::RouterError;
@@ -247,6 +247,11 @@ impl Router {
     /// The exports themselves, by name, for their counters.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.entries().iter().map(|entry| Arc::clone(entry.export())).collect()
+    }
+
+    /// Whether the catalog can be written.
+    pub fn catalog_health(&self) -> &CatalogHealth {
+        self.catalog.health()
     }
 
     /// Limits and defaults in force.

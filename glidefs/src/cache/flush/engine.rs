@@ -303,8 +303,7 @@ pub(super) async fn write_down(
                     export = volume.id().0,
                     error,
                     suppressed,
-                    "what was flushed could not be written down; trying again: make room on the disk of cache.dir, and restart \
-                     the daemon if that does not help"
+                    "what was flushed could not be written down; trying again: make room on the disk of cache.dir"
                 );
             }
             Failure::Later

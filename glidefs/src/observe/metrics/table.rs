@@ -134,6 +134,10 @@ metrics! {
         = "Exports by the state they are in.";
     RouterLost: Gauge "glidefs_router_lost_exports" in Number by [reason]
         = "Exports that fail all requests because another host has their volume: fenced, or the store has another history: diverged, or not the volume: deleted.";
+    CatalogFailing: Gauge "glidefs_router_catalog_failing" in Number by []
+        = "1 while the catalog cannot be written, 0 otherwise.";
+    CatalogErrors: Counter "glidefs_router_catalog_errors_total" in Number by []
+        = "Attempts to write the catalog, or to open it again after that, that failed.";
 
     PoolAcquires: Counter "glidefs_ublk_buffer_pool_acquires_total" in Number by [worker]
         = "Slots handed out by the worker's buffer pool.";

@@ -3,9 +3,10 @@
 //! Owns what is in `catalog.redb`. Does not own what a value means, nor who changes it when.
 //!
 //! Tables: `exports` maps an export id to a record, `stored` to what is known of its counterpart in the store, `store` maps `id`
-//! to the store's identity, `meta` maps `schema_version`, `next_export_id`, `start` and `start_begun` to a number. `intents` has
-//! the volume, number and hash of manifests that the store was asked to create, `allowed` maps a volume to the number above which
-//! all manifests count as noted, `lost` maps a volume and an epoch to why this host lost that.
+//! to the store's identity, `meta` maps `schema_version`, `next_export_id`, `start`, `start_begun` and `commits`, the number of the
+//! last transaction, to a number. `intents` has the volume, number and hash of manifests that the store was asked to create,
+//! `allowed` maps a volume to the number above which all manifests count as noted, `lost` maps a volume and an epoch to why this
+//! host lost that.
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use uuid::Uuid;
@@ -30,6 +31,7 @@ const LOST: TableDefinition<(u128, u64), &[u8]> = TableDefinition::new("lost");
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 pub(super) const SCHEMA_VERSION_KEY: &str = "schema_version";
 const NEXT_EXPORT_ID_KEY: &str = "next_export_id";
+const COMMITS_KEY: &str = "commits";
 const START_KEY: &str = "start";
 const START_BEGUN_KEY: &str = "start_begun";
 /// Layout of the tables that this code reads and writes.
@@ -82,6 +84,7 @@ fn allow_unknown(transaction: &redb::WriteTransaction) -> Result<(), redb::Error
 }
 
 /// An entry as it is on disk.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct RawEntry {
     pub id: u32,
     pub record: Vec<u8>,
@@ -89,6 +92,7 @@ pub(super) struct RawEntry {
 }
 
 /// What a catalog holds.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub entries: Vec<RawEntry>,
     /// The next export id.
@@ -151,19 +155,28 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
     Ok(Contents { entries, next, start, store_id, intents, allowed, losses })
 }
 
-/// Makes all changes, or none. Gives for each change the volume whose notes were removed with an entry, if so.
+/// Number of the last transaction; 0 where none left one.
+pub(super) fn commits(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_read()?;
+    Ok(transaction.open_table(META)?.get(COMMITS_KEY)?.map_or(0, |value| value.value()))
+}
+
+/// Makes all changes, or none, in transaction `number`. `forgotten` has for each change the volume whose notes are removed with an
+/// entry, if so. A batch that is in the file already may be made again with the `forgotten` of the first time: the file is the same
+/// after both.
 pub(super) fn commit(
     database: &Database,
     batch: &[Box<Waiting>],
-) -> Result<Vec<Option<VolumeId>>, redb::Error> {
+    number: u64,
+    forgotten: &mut [Option<VolumeId>],
+) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
-    let mut forgotten = Vec::with_capacity(batch.len());
     {
         let mut exports = transaction.open_table(EXPORTS)?;
         let mut stored = transaction.open_table(STORED)?;
         let mut meta = transaction.open_table(META)?;
         let mut next = meta.get(NEXT_EXPORT_ID_KEY)?.map_or(1, |value| value.value());
-        for waiting in batch {
+        for (waiting, forgotten) in batch.iter().zip(forgotten) {
             let mut removed = None;
             match &waiting.change {
                 Change::Put(record) => put_record(&mut exports, &mut next, record)?,
@@ -225,15 +238,17 @@ pub(super) fn commit(
                     transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
                 }
             }
-            if let Some(volume) = removed {
+            // The entry is gone when the batch is made again, and a note that the batch takes before that is back.
+            *forgotten = removed.or(*forgotten);
+            if let Some(volume) = *forgotten {
                 forget_notes(&transaction, volume)?;
             }
-            forgotten.push(removed);
         }
         meta.insert(NEXT_EXPORT_ID_KEY, next)?;
+        meta.insert(COMMITS_KEY, number)?;
     }
     transaction.commit()?;
-    Ok(forgotten)
+    Ok(())
 }
 
 /// Removes all notes on a volume.

@@ -1,5 +1,7 @@
 //! The catalog across restarts, and catalogs that are not whole.
 
+mod failing;
+
 use super::super::record::tests::record;
 use super::super::stored::tests::resume;
 use super::tables::{ALLOWED, EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
