@@ -19,12 +19,14 @@ use crate::router::tests::fake::{Kernel, drop_last};
 use crate::router::{Catalog, Devices, Router, RouterOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
-use crate::store::volume::{StatePoint, View, Volumes, VolumesOptions};
+use crate::store::volume::{StatePoint, View, VolumeError, Volumes, VolumesOptions};
 use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions, WriterId};
 use crate::units::SectorRange;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
+/// How long a daemon needs at most to take a manifest back.
+const TAKEN_BACK_IN: Duration = Duration::from_secs(2);
 
 /// What hosts share: the store, and its clock.
 pub struct World {
@@ -111,22 +113,24 @@ impl World {
 
     /// The number of the newest manifest of an export in the store.
     pub fn manifest_number(&self, name: &str) -> Option<u64> {
-        self.look(name, None, |view| async move { view.manifest().number })
+        self.look(name, None, |view| async move { Ok(view.manifest().number) })
     }
 
     /// What the store holds of an export, or of a snapshot, as bytes. Nobody is taken anything away. `None`: nothing.
     pub fn image(&self, name: &str, snapshot: Option<&str>) -> Option<Bytes> {
         self.look(name, snapshot, |view| async move {
             let whole = SectorRange::new(0, view.manifest().size_sectors).unwrap();
-            view.read(whole).await.unwrap()
+            view.read(whole).await
         })
     }
 
-    fn look<T, F: Future<Output = T>>(
+    /// What `look` finds. When the clock jumps while a daemon stands between its last look at the clock and the creation of a
+    /// manifest, that manifest may list a pack that garbage collection has taken, until the daemon takes the manifest back.
+    fn look<T, F: Future<Output = Result<T, VolumeError>>>(
         &self,
         name: &str,
         snapshot: Option<&str>,
-        look: impl FnOnce(View) -> F,
+        look: impl Fn(View) -> F,
     ) -> Option<T> {
         let objects = self.objects.another_way(0);
         let volumes = Volumes::new(
@@ -135,8 +139,17 @@ impl World {
         );
         self.runtime.block_on(async {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
-            let snapshot = snapshot.map(|name| name.parse().unwrap());
-            Some(look(volumes.view(&StatePoint { volume, snapshot }).await.unwrap()).await)
+            let point = StatePoint { volume, snapshot: snapshot.map(|name| name.parse().unwrap()) };
+            let mut gone = None;
+            loop {
+                let view = volumes.view(&point).await.unwrap();
+                let number = view.manifest().number;
+                match look(view).await {
+                    Err(error) if error.is_missing() && gone != Some(number) => gone = Some(number),
+                    found => return Some(found.unwrap()),
+                }
+                tokio::time::sleep(TAKEN_BACK_IN).await;
+            }
         })
     }
 

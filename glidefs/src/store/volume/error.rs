@@ -218,7 +218,7 @@ impl VolumeError {
         }
     }
 
-    pub(super) fn is_missing(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_missing())
     }
 
