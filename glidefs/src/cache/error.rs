@@ -13,8 +13,8 @@ pub enum IoError {
     /// Bytes on the cache disk do not match the checksum made when they were acknowledged.
     #[error("cached data does not match its checksum; the log names the segment file and the offset")]
     Corrupt,
-    /// The cache disk lost the data for good.
-    #[error("the cache disk lost this data; these sectors fail until they are written again or discarded")]
+    /// A cache disk, of this host or of an earlier one, lost the data for good.
+    #[error("a cache disk lost this data; these sectors fail until they are written again or discarded")]
     Damaged,
     /// The cache disk failed to read.
     #[error("reading from the cache disk failed; the log names the segment file and the offset")]

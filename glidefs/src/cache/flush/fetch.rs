@@ -92,10 +92,14 @@ impl Fetch {
                 self.log("reading from the store took longer than the export allows", None);
                 Err(IoError::Store)
             }
-            read = self.remote.read_waiting(self.range) => match read {
+            read = self.remote.read_waiting(self.range, &self.missing) => match read {
                 Ok(bytes) => Fill::new(self.range, bytes, std::mem::take(&mut self.missing)).ok_or(IoError::Store),
                 // Nobody is told: the kernel asks the next daemon again.
                 Err(error) if error.is_stopping() => return,
+                Err(error @ VolumeError::Damaged { .. }) => {
+                    self.log("data was lost before the store had it", Some(&error));
+                    Err(IoError::Damaged)
+                }
                 Err(error) => {
                     self.log("reading from the store failed", Some(&error));
                     if error.is_fatal() {

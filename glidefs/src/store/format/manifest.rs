@@ -178,7 +178,7 @@ impl Manifest {
             return Err(FormatError::Malformed("number of packs or of the manifest"));
         }
         self.packs.iter().try_for_each(PackRef::check)?;
-        self.sections.check()?;
+        self.sections.check(self.size_sectors)?;
         Ok(seal_body(self.version(), &self.body()))
     }
 
@@ -252,7 +252,7 @@ impl Manifest {
             return Err(FormatError::Malformed("number of packs or of the manifest"));
         }
         let packs = (0..count).map(|_| PackRef::decode(&mut cursor)).collect::<Result<_, _>>()?;
-        let sections = Sections::decode(&mut cursor)?;
+        let sections = Sections::decode(&mut cursor, size_sectors)?;
         let manifest = Self {
             volume,
             number,
@@ -273,7 +273,7 @@ impl Manifest {
 
 pub(super) fn seal_body(version: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = begin_version(MAGIC, version);
-    // PACKS_MAX and SECTIONS_BYTES_MAX bound it to 29 MB.
+    // PACKS_MAX and SECTIONS_BYTES_MAX bound it to 33 MB.
     bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&zstd::compress(body));
     seal(&mut bytes);

@@ -7,9 +7,11 @@
 //! ```text
 //! section:  tag u16 │ length u32 │ bytes            tags ascend, each at most once
 //! holder:   released u8 (0 or 1) │ length u8 │ host name
-//! damaged:  count × (first sector u64, sectors u64)   ascending, with a gap between two
 //! deleted:  u8 (0 = can be undone, 1 = for good)
+//! damaged:  count × (first sector u64, sectors u64)   ascending, with a gap between two
 //! ```
+//!
+//! Tag 2 is not used: a glidefs that took damaged sectors under that tag served them as if they were whole.
 
 use super::FormatError;
 use super::cursor::Cursor;
@@ -17,13 +19,13 @@ use crate::store::ids::HostName;
 use crate::units::SectorRange;
 
 /// Most ranges of damaged sectors that a manifest lists.
-pub const DAMAGED_RANGES_MAX: usize = 1 << 16;
+pub const DAMAGED_RANGES_MAX: usize = 1 << 18;
 /// Most bytes that the sections of a manifest take.
-pub(super) const SECTIONS_BYTES_MAX: usize = 2 << 20;
+pub(super) const SECTIONS_BYTES_MAX: usize = 5 << 20;
 
 const HOLDER_TAG: u16 = 1;
-const DAMAGED_TAG: u16 = 2;
 const DELETED_TAG: u16 = 3;
+const DAMAGED_TAG: u16 = 4;
 const RANGE_BYTES: usize = 16;
 
 /// The host that writes a volume, or wrote it last.
@@ -50,7 +52,8 @@ pub enum Deletion {
 pub struct Sections {
     /// Who writes the volume. `None`: the manifest was written by a glidefs that did not say.
     pub holder: Option<Holder>,
-    /// Sectors whose content was lost: ascending, not empty, with a gap between two. At most [`DAMAGED_RANGES_MAX`].
+    /// Sectors whose content was lost: ascending, not empty, with a gap between two, and inside the volume. At most
+    /// [`DAMAGED_RANGES_MAX`]. Whatever packs have of these sectors, a read of one is an error.
     pub damaged: Vec<SectorRange>,
     /// Whether the volume is deleted.
     pub deleted: Option<Deletion>,
@@ -62,14 +65,15 @@ impl Sections {
         self.holder.is_none() && self.damaged.is_empty() && self.deleted.is_none()
     }
 
-    /// Whether [`Self::decode`] takes what [`Self::encode`] makes.
-    pub(super) fn check(&self) -> Result<(), FormatError> {
+    /// Whether [`Self::decode`] takes what [`Self::encode`] makes, for a volume of `size_sectors`.
+    pub(super) fn check(&self, size_sectors: u64) -> Result<(), FormatError> {
         const WRONG: FormatError = FormatError::Malformed("damaged sectors of a manifest");
         if self.damaged.len() > DAMAGED_RANGES_MAX || self.damaged.iter().any(|range| range.is_empty()) {
             return Err(WRONG);
         }
         let apart = self.damaged.windows(2).all(|pair| pair[0].end() < pair[1].start());
-        if apart { Ok(()) } else { Err(WRONG) }
+        let inside = self.damaged.last().is_none_or(|last| last.end() <= size_sectors);
+        if apart && inside { Ok(()) } else { Err(WRONG) }
     }
 
     pub(super) fn encode(&self, body: &mut Vec<u8>) {
@@ -79,17 +83,17 @@ impl Sections {
             let head = [u8::from(holder.released), name.len() as u8];
             put(body, HOLDER_TAG, &[&head[..], name].concat());
         }
+        if let Some(deleted) = self.deleted {
+            put(body, DELETED_TAG, &[u8::from(deleted == Deletion::ForGood)]);
+        }
         if !self.damaged.is_empty() {
             let numbers = self.damaged.iter().flat_map(|range| [range.start(), range.count()]);
             put(body, DAMAGED_TAG, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
         }
-        if let Some(deleted) = self.deleted {
-            put(body, DELETED_TAG, &[u8::from(deleted == Deletion::ForGood)]);
-        }
     }
 
-    /// Reads all that is left.
-    pub(super) fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+    /// Reads all that is left, of a volume of `size_sectors`.
+    pub(super) fn decode(cursor: &mut Cursor<'_>, size_sectors: u64) -> Result<Self, FormatError> {
         let mut sections = Self::default();
         let mut before = 0;
         while cursor.left() > 0 {
@@ -102,13 +106,13 @@ impl Sections {
             before = tag;
             match tag {
                 HOLDER_TAG => sections.holder = Some(holder(&mut section)?),
-                DAMAGED_TAG => sections.damaged = damaged(&mut section)?,
                 DELETED_TAG => sections.deleted = Some(deletion(&mut section)?),
+                DAMAGED_TAG => sections.damaged = damaged(&mut section)?,
                 _ => return Err(FormatError::Section { tag }),
             }
             section.end()?;
         }
-        sections.check().map(|()| sections)
+        sections.check(size_sectors).map(|()| sections)
     }
 }
 

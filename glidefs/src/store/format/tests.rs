@@ -171,7 +171,7 @@ proptest! {
             number,
             epoch: numbers[0],
             writer: WriterId(ids[1]),
-            size_sectors: numbers[1],
+            size_sectors: numbers[1].max(end),
             cut: Seq(numbers[2]),
             created_unix_millis: numbers[3],
             generation,
@@ -317,6 +317,12 @@ fn a_section_of_an_unknown_kind_is_that_of_a_newer_glidefs_and_no_damage() {
     let error = Manifest::decode(&manifest::seal_body(2, &body)).unwrap_err();
     assert_eq!(error, FormatError::Section { tag: 9 });
     assert!(error.is_newer() && error.is_other_version(), "{error}");
+    // Whoever knows damaged sectors by this tag does not heed them.
+    let mut body = Manifest { sections: Sections::default(), ..sample_manifest() }.body();
+    body.extend_from_slice(&[2, 0, 16, 0, 0, 0]);
+    body.extend_from_slice(&[8_u64.to_le_bytes(), 1_u64.to_le_bytes()].concat());
+    let error = Manifest::decode(&manifest::seal_body(2, &body)).unwrap_err();
+    assert_eq!(error, FormatError::Section { tag: 2 });
 }
 
 #[test]
@@ -325,7 +331,7 @@ fn sections_that_contradict_themselves_are_refused() {
     let with = |sections: &[u8]| [&plain.body(), sections].concat();
     let holder = [1, 0, 3, 0, 0, 0, 1, 1, b'h'];
     let range = |start: u64, count: u64| [start.to_le_bytes(), count.to_le_bytes()].concat();
-    let damaged = |ranges: &[u8]| [&[2, 0, ranges.len() as u8, 0, 0, 0], ranges].concat();
+    let damaged = |ranges: &[u8]| [&[4, 0, ranges.len() as u8, 0, 0, 0], ranges].concat();
     let decodes = |version, sections: &[u8]| Manifest::decode(&manifest::seal_body(version, &with(sections)));
     assert!(decodes(2, &holder).is_ok() && decodes(2, &damaged(&range(8, 1))).is_ok());
     assert!(decodes(1, &holder).is_err() && decodes(2, &[]).is_err());
@@ -341,9 +347,11 @@ fn sections_that_contradict_themselves_are_refused() {
         damaged(&[]),
         damaged(&range(8, 0)),
         damaged(&range(8, u64::MAX)),
+        damaged(&range(plain.size_sectors - 1, 2)),
         damaged(&range(8, 1)[..15]),
         damaged(&[range(8, 1), range(9, 1)].concat()),
         damaged(&[range(8, 1), range(4, 1)].concat()),
+        [damaged(&range(8, 1)), vec![3, 0, 1, 0, 0, 0, 1]].concat(),
         vec![3, 0, 1, 0, 0, 0, 2],
         vec![3, 0, 0, 0, 0, 0],
     ] {

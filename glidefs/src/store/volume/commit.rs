@@ -12,9 +12,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::crowd::{Rows, check_room};
 use super::host::next;
 use super::land::{Landed, Uploads};
-use super::{Committed, CutSource, Volume, VolumeError};
+use super::{Committed, CutSource, Volume, VolumeError, damage};
 use crate::store::client::Created;
-use crate::store::format::{EncodedPack, Manifest, PackBuilder, PackOptions, PackRef, PushError};
+use crate::store::format::{
+    DAMAGED_RANGES_MAX, EncodedPack, Manifest, PackBuilder, PackOptions, PackRef, PushError, Sections,
+};
 use crate::store::ids::{PackId, VolumeId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -51,15 +53,21 @@ impl Volume {
                 });
             }
             check_room(base.packs.len(), data_bytes(&*cut), cut.extents().len())?;
+            // What is known before anything is uploaded for nothing.
+            check_damage(&damaged_after(&base, &*cut, size_sectors))?;
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             self.0.host.check_notes(self.id(), next(base.number)).await?;
             let uploads = self.upload(source).await?;
+            check_damage(&damaged_after(&base, &*cut, size_sectors))?;
             let edit = |base: &Manifest| {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
                     size_sectors,
                     cut: cut.seq(),
                     packs: [&uploads.packs[..], &base.packs].concat(),
-                    sections: self.0.host.holding(&base.sections),
+                    sections: self.0.host.holding(&Sections {
+                        damaged: damaged_after(base, &*cut, size_sectors),
+                        ..base.sections.clone()
+                    }),
                     ..base.clone()
                 })
             };
@@ -149,6 +157,18 @@ fn check(cut: &dyn CutSource, size_sectors: u64) -> Result<(), VolumeError> {
         return Err(VolumeError::BadCut("it goes beyond the end of the volume"));
     }
     Ok(())
+}
+
+/// The damaged sectors of the state that `cut` makes of `base`.
+fn damaged_after(base: &Manifest, cut: &dyn CutSource, size_sectors: u64) -> Vec<SectorRange> {
+    let written = cut.extents().iter().map(|extent| extent.range);
+    damage::after(&base.sections.damaged, written, &cut.damaged(), size_sectors)
+}
+
+/// Whether a manifest can list `damaged`. Ranges are never joined over what is whole: that would lose it.
+fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
+    let runs = damaged.len();
+    if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
 }
 
 /// Data in a cut, bytes.

@@ -29,6 +29,13 @@ pub trait CutSource: Send + Sync {
     fn extents(&self) -> &[CutExtent];
 
     /// Fills `buffer` with `range`, which lies inside one extent that is data, from memory or disk. The source has verified the
-    /// bytes. Called on threads that may block, again if a commit has to begin anew.
+    /// bytes, but for those of sectors that [`Self::damaged`] lists from then on. Called on threads that may block, again if a
+    /// commit has to begin anew.
     fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source>;
+
+    /// Sectors whose content was lost where the sectors were written, ascending: in an extent or not, a read of one fails until a
+    /// later cut has the sector. Complete when every extent was read.
+    fn damaged(&self) -> Vec<SectorRange> {
+        Vec::new()
+    }
 }

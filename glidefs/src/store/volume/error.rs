@@ -12,6 +12,7 @@ use chrono::{DateTime, SecondsFormat};
 use super::{Divergence, Fence, VOLUME_BYTES_MAX};
 use crate::store::error::{Source, StoreError};
 use crate::store::ids::{HostName, StoreName, VolumeId};
+use crate::units::SectorRange;
 
 /// Who has a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +126,25 @@ pub enum VolumeError {
     NoSuchSnapshot {
         /// The name.
         name: StoreName,
+    },
+    /// The content of sectors was lost before the store had it.
+    #[error(
+        "sectors {} to {} are damaged: a host lost their content before the store had it. They can be read once they were written \
+         again or discarded, or from a snapshot made before",
+        range.start(), range.end().saturating_sub(1)
+    )]
+    Damaged {
+        /// The first run of them in what was asked for. Not empty.
+        range: SectorRange,
+    },
+    /// There is more damage than a manifest can list. Nothing was stored.
+    #[error(
+        "sectors are damaged in {runs} places, and the store can note {}: write the damaged sectors again, or discard them; the          export is not flushed before that",
+        crate::store::format::DAMAGED_RANGES_MAX
+    )]
+    TooDamaged {
+        /// Runs of damaged sectors.
+        runs: usize,
     },
     /// A cut could not be read where it came from. Nothing was stored.
     #[error("the data to be stored cannot be read")]

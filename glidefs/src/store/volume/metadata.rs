@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
 use super::crowd::Rows;
+use super::{VolumeError, damage};
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
 use crate::store::ids::{PackId, VolumeId};
@@ -38,6 +39,17 @@ pub(super) struct Listing {
 impl Listing {
     pub fn of(manifest: Arc<Manifest>) -> Self {
         Self { rows: Rows::of(&manifest.packs), manifest }
+    }
+
+    /// Whether a read of `range` may find something other than zeroes.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.reaching(range).next().is_some() || self.check(range).is_err()
+    }
+
+    /// An error when a sector of `range` is damaged.
+    pub fn check(&self, range: SectorRange) -> Result<(), VolumeError> {
+        let found = damage::first_in(&self.manifest.sections.damaged, range);
+        found.map_or(Ok(()), |range| Err(VolumeError::Damaged { range }))
     }
 
     /// The packs that may have something of `range`, newest first.

@@ -34,6 +34,7 @@ mod commit;
 mod compact;
 mod crowd;
 mod cut;
+mod damage;
 mod end;
 mod error;
 mod fetch;

@@ -2,7 +2,7 @@
 //!
 //! Owns which pack counts for a sector, and which blocks are fetched. Does not own the manifest's being the newest.
 //! Invariant: every byte was checked against the index it was found by, and that against the manifest; sectors that no pack
-//! has are zero.
+//! has are zero; a sector that the manifest lists as damaged is an error, whatever packs have of it.
 
 use std::sync::Arc;
 
@@ -74,9 +74,9 @@ impl View {
         &self.listing.manifest
     }
 
-    /// Whether any pack may have something of `range`. If not, it is zero. Asks nobody.
+    /// Whether any pack may have something of `range`, or some of it is damaged. If not, it is zero. Asks nobody.
     pub fn covers(&self, range: SectorRange) -> bool {
-        self.listing.reaching(range).next().is_some()
+        self.listing.covers(range)
     }
 
     /// The bytes of `range`, for which there must be memory.
@@ -84,11 +84,27 @@ impl View {
         Ok(join(range, &self.read_extents(range).await?))
     }
 
+    /// As [`Self::read`], for one who needs `parts` of `range` only: damage elsewhere is no error, and the bytes there mean
+    /// nothing.
+    pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
+        parts.iter().try_for_each(|part| self.listing.check(*part))?;
+        Ok(join(range, &self.stored(range).await?))
+    }
+
     /// What `range` holds: extents that ascend, without gaps, and cover it.
     ///
     /// What the clean cache does not have costs one request for each run of blocks that lie near each other in a pack, and one for
     /// each index that is not in memory.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] when some of it is damaged.
     pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
+        self.listing.check(range)?;
+        self.stored(range).await
+    }
+
+    /// What packs have of `range`.
+    async fn stored(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         let packs = self.open_packs(range).await?;
         let parts = resolve(&packs, range);
         self.host.fetch(&self.store, &packs, &parts, Keeping::Clean).await
@@ -101,7 +117,11 @@ impl View {
     }
 
     /// Where `range` may hold something other than zeroes: ascending, without overlaps or neighbours. Reads indexes only.
+    ///
+    /// # Errors
+    /// [`VolumeError::Damaged`] when some of it is damaged.
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
+        self.listing.check(range)?;
         let packs = self.open_packs(range).await?;
         let mut mapped: Vec<SectorRange> = Vec::new();
         for part in resolve(&packs, range).into_iter().filter(|part| part.block().is_some()) {

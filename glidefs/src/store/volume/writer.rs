@@ -14,7 +14,7 @@ use super::land::Landed;
 use super::metadata::Listing;
 use super::notes::Loss;
 use super::view::View;
-use super::{Crowd, Fence, ReadExtent, Resume, VolumeError};
+use super::{Crowd, Fence, ReadExtent, Resume, VolumeError, damage};
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::Manifest;
@@ -54,6 +54,8 @@ pub(super) struct Head {
     pub known: Option<Duration>,
     /// Why the volume cannot be written any more.
     pub lost: Option<Loss>,
+    /// How many sectors of the volume are damaged. `None`: the manifest has not been read yet.
+    pub damaged_sectors: Option<u64>,
 }
 
 impl Head {
@@ -63,6 +65,7 @@ impl Head {
         self.size_sectors = manifest.size_sectors;
         self.cut = manifest.cut;
         self.known = known;
+        self.damaged_sectors = Some(damage::sectors(&manifest.sections.damaged));
     }
 }
 
@@ -77,6 +80,7 @@ impl Volume {
             cut: manifest.cut,
             known: Some(begun),
             lost: None,
+            damaged_sectors: Some(damage::sectors(&manifest.sections.damaged)),
         };
         Self::with(host, manifest.volume, head)
     }
@@ -95,6 +99,7 @@ impl Volume {
             cut: resume.cut,
             known: None,
             lost: host.options.notes.loss(resume.volume, resume.epoch),
+            damaged_sectors: None,
         };
         Self::with(host, resume.volume, head)
     }
@@ -174,15 +179,20 @@ impl Volume {
         self.resume_from(&self.head().clone(), Some(landed.encoded.clone()))
     }
 
-    /// Whether any pack may have something of `range`; if not, it is zero. Asks nobody: with a manifest that is not in memory
+    /// Whether any pack may have something of `range`, or some of it is damaged; if not, it is zero. Asks nobody: with a manifest that is not in memory
     /// the answer is yes.
     pub fn covers(&self, range: SectorRange) -> bool {
-        self.listing_here().is_none_or(|listing| listing.reaching(range).next().is_some())
+        self.listing_here().is_none_or(|listing| listing.covers(range))
     }
 
     /// As [`View::crowd`]; `None` when the manifest is not in memory.
     pub fn crowd(&self) -> Option<Crowd> {
         self.listing_here().map(|listing| listing.rows.crowd())
+    }
+
+    /// How many sectors are damaged, as of the newest manifest. `None` when that has not been read since this process began.
+    pub fn damaged_sectors(&self) -> Option<u64> {
+        self.head().damaged_sectors
     }
 
     /// The state it has now. Fetches the manifest if it is not in memory.
@@ -196,11 +206,16 @@ impl Volume {
         self.looking(|view: View| async move { view.read(range).await }).await
     }
 
-    /// As [`Self::read`]. While the store cannot be reached, or refuses this host, it waits, for as long as it takes.
-    pub async fn read_waiting(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
+    /// As [`View::read_parts`]. While the store cannot be reached, or refuses this host, the call waits, for as long as it takes.
+    pub async fn read_waiting(
+        &self,
+        range: SectorRange,
+        parts: &[SectorRange],
+    ) -> Result<Bytes, VolumeError> {
         let mut waiting = self.0.host.store.outage().begin();
         loop {
-            match self.read(range).await {
+            self.follow_reader(range).await;
+            match self.looking(|view: View| async move { view.read_parts(range, parts).await }).await {
                 Err(error) if error.is_unreachable() => waiting.failed(&error).await,
                 answer => return answer,
             }
@@ -278,7 +293,13 @@ impl Volume {
             Err(error) if matches!(*error, StoreError::NotNoted { .. }) => {
                 Err(Box::pin(self.lose_to(number)).await)
             }
-            manifest => Ok(manifest?),
+            listing => {
+                let (listing, mut head) = (listing?, self.head());
+                if head.number == number && head.damaged_sectors.is_none() {
+                    head.damaged_sectors = Some(damage::sectors(&listing.manifest.sections.damaged));
+                }
+                Ok(listing)
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod clean;
 mod compaction;
+mod damage;
 mod divergence;
 mod end;
 mod history;

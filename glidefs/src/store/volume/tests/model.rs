@@ -17,6 +17,7 @@ use crate::store::gc::{GcError, GcOptions, collect};
 use crate::store::ids::{Entropy, StoreName, VolumeId};
 use crate::store::key::Folder;
 use crate::store::volume::{Resume, StatePoint, Volume, VolumeError};
+use crate::units::SectorRange;
 
 const SECTORS_MAX: u64 = 700;
 const VOLUMES_MAX: usize = 4;
@@ -175,7 +176,8 @@ impl Run {
     fn write(&mut self, at: usize) {
         let size = self.volumes[at].size;
         let (start, count) = (self.below(size), self.below(150) + 1);
-        let tag = self.below(4) * (2 * self.below(1000) + 1);
+        let lost = self.below(8) == 0;
+        let tag = if lost { LOST } else { self.below(4) * (2 * self.below(1000) + 1) };
         let model = &mut self.volumes[at];
         model.seq += 1;
         model.dirty.extend((start..(start + count).min(size)).map(|at| (at, tag)));
@@ -198,11 +200,15 @@ impl Run {
         let stopped = self.world.objects.go_on();
         match result {
             Ok(committed) => {
+                let damages = model.dirty.values().any(|tag| *tag == LOST);
                 next.dedup();
                 model.states = next;
                 model.resume = committed.resume;
                 model.dirty.clear();
                 self.count("commit");
+                if damages {
+                    self.count("commit of damage");
+                }
             }
             Err(error) => {
                 assert!(stops && stopped, "{error}");
@@ -234,7 +240,8 @@ impl Run {
         model.volume.snapshot(&snapshot).await.unwrap();
         let point = StatePoint { volume: model.volume.id(), snapshot: Some(snapshot.clone()) };
         let fork = model.daemon.volumes.view(&point).await.unwrap();
-        let state = content_of(&fork.read(range(0, SECTORS_MAX)).await.unwrap(), &model.states);
+        let found = patched(range(0, SECTORS_MAX), |at| fork.read(at)).await;
+        let state = content_of(&found, &model.states);
         model.snapshots.insert(snapshot, state);
         self.count("snapshot");
     }
@@ -355,7 +362,8 @@ impl Run {
         let model = &self.volumes[at];
         let point = StatePoint { volume: model.volume.id(), snapshot: None };
         let view = daemon.volumes.view(&point).await.unwrap();
-        content_of(&view.read(range(0, SECTORS_MAX)).await.unwrap(), &model.states);
+        let found = patched(range(0, SECTORS_MAX), |at| view.read(at)).await;
+        content_of(&found, &model.states);
     }
 
     async fn check(&self, at: usize, start: u64, count: u64) {
@@ -368,7 +376,7 @@ impl Run {
                 (start..start + count).map(|at| state.get(at as usize).copied().unwrap_or(0)).collect()
             })
             .collect();
-        let found = model.volume.read_waiting(at).await.unwrap();
+        let found = read(&model.volume, at).await;
         content_of(&found, &expected);
         if !model.volume.covers(at) {
             assert!(found.iter().all(|byte| *byte == 0));
@@ -383,7 +391,7 @@ impl Run {
                 let point =
                     StatePoint { volume: self.volumes[at].volume.id(), snapshot: Some(snapshot.clone()) };
                 let view = self.volumes[at].daemon.volumes.view(&point).await.unwrap();
-                let found = view.read(range(0, SECTORS_MAX)).await.unwrap();
+                let found = patched(range(0, SECTORS_MAX), |at| view.read(at)).await;
                 content_of(&found, std::slice::from_ref(kept));
             }
         }
@@ -399,15 +407,22 @@ impl Run {
         let left = daemon.volumes.store().list(Folder::All, None).await.unwrap().objects;
         assert!(left.is_empty(), "{left:?}");
         for (_, volume) in self.fenced.drain(..) {
-            let error = volume.read_waiting(range(0, 1)).await;
-            assert!(error.is_ok() || matches!(error, Err(VolumeError::Deleted { .. })), "{error:?}");
+            let error = volume.read_waiting(range(0, 1), &[range(0, 1)]).await;
+            let legal =
+                matches!(error, Ok(_) | Err(VolumeError::Deleted { .. } | VolumeError::Damaged { .. }));
+            assert!(legal, "{error:?}");
         }
     }
 }
 
+/// What a volume has of `at`, once the store can be reached.
+async fn read(volume: &Volume, at: SectorRange) -> Vec<u8> {
+    patched(at, |at| async move { volume.read_waiting(at, &[at]).await }).await
+}
+
 /// Which of `states` a volume has.
 async fn content(volume: &Volume, states: &[Content]) -> Content {
-    let found = volume.read_waiting(range(0, SECTORS_MAX)).await.unwrap();
+    let found = read(volume, range(0, SECTORS_MAX)).await;
     let state = content_of(&found, states);
     assert!(volume.size_sectors() <= SECTORS_MAX);
     let mut state = state;
@@ -454,6 +469,7 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
         for what in [
             "commit",
             "commit that stopped",
+            "commit of damage",
             "snapshot",
             "delete a snapshot",
             "rollback",

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::store::backend::Backend;
 use crate::store::clean::CleanCache;
 use crate::store::client::{Store, StoreOptions};
@@ -15,12 +17,14 @@ use crate::store::faulty::Seeded;
 use crate::store::ids::{HostName, StoreName, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
-use crate::store::volume::{CutExtent, CutSource, Volume, Volumes, VolumesOptions};
+use crate::store::volume::{CutExtent, CutSource, Volume, VolumeError, Volumes, VolumesOptions};
 use crate::store::volume::{Notes, NotesInMemory};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 /// What a sector holds; 0 is zeroes.
 pub type Tag = u64;
+/// What a damaged sector holds.
+pub const LOST: Tag = Tag::MAX;
 
 /// The bytes of a sector. Every other tag compresses.
 pub fn sector(tag: Tag) -> [u8; SECTOR_BYTES as usize] {
@@ -41,6 +45,33 @@ pub fn name(text: &str) -> StoreName {
     text.parse().unwrap()
 }
 
+/// The bytes of `at`, as `read` has them, with [`LOST`] in the place of sectors that are damaged.
+pub async fn patched<F>(at: SectorRange, read: impl Fn(SectorRange) -> F) -> Vec<u8>
+where
+    F: Future<Output = Result<Bytes, VolumeError>>,
+{
+    let (mut bytes, mut start) = (Vec::new(), at.start());
+    while start < at.end() {
+        let rest = range(start, at.end() - start);
+        match read(rest).await {
+            Ok(found) => {
+                bytes.extend_from_slice(&found);
+                break;
+            }
+            Err(VolumeError::Damaged { range: lost }) => {
+                assert!(!lost.is_empty() && lost.start() >= start && lost.end() <= at.end());
+                if lost.start() > start {
+                    bytes.extend_from_slice(&read(range(start, lost.start() - start)).await.unwrap());
+                }
+                (0..lost.count()).for_each(|_| bytes.extend_from_slice(&sector(LOST)));
+                start = lost.end();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    bytes
+}
+
 /// A cut of sectors in memory.
 #[derive(Debug, Default)]
 pub struct MemoryCut {
@@ -52,7 +83,8 @@ pub struct MemoryCut {
 }
 
 impl MemoryCut {
-    /// Runs of sectors with a tag; tag 0 is zeroes by command.
+    /// Runs of sectors with a tag; tag 0 is zeroes by command, and [`LOST`] is damage: some of it known before the sectors are read,
+    /// so that no extent has them, and some found out by reading.
     pub fn new(seq: u64, runs: &[(u64, u64, Tag)]) -> Arc<Self> {
         let mut tags = BTreeMap::new();
         for &(start, count, tag) in runs {
@@ -64,7 +96,7 @@ impl MemoryCut {
     /// Single sectors, joined where they are neighbours.
     pub fn of(seq: u64, tags: &BTreeMap<u64, Tag>) -> Arc<Self> {
         let mut extents: Vec<CutExtent> = Vec::new();
-        for (&at, &tag) in tags {
+        for (&at, &tag) in tags.iter().filter(|(at, tag)| **tag != LOST || **at % 48 < 24) {
             let zero = tag == 0;
             match extents.last_mut() {
                 // Not all neighbours: the store has to join the others.
@@ -96,6 +128,10 @@ impl CutSource for MemoryCut {
             bytes.copy_from_slice(&sector(self.tags[&at]));
         }
         Ok(())
+    }
+
+    fn damaged(&self) -> Vec<SectorRange> {
+        self.tags.iter().filter(|(_, tag)| **tag == LOST).map(|(at, _)| range(*at, 1)).collect()
     }
 }
 
@@ -254,7 +290,7 @@ impl Daemon {
 
 /// The tags of `range` as the volume has them in the store; panics over bytes that are no sector of the test's.
 pub async fn tags(volume: &Volume, at: SectorRange, expected: &[Tag]) {
-    let bytes = volume.read(at).await.unwrap();
+    let bytes = patched(at, |at| volume.read(at)).await;
     compare(at, &bytes, expected);
 }
 
