@@ -174,6 +174,7 @@ fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
         VolumeError::Held(_) => (StatusCode::CONFLICT, "held"),
         VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
         VolumeError::Diverged { .. } => (StatusCode::CONFLICT, "diverged"),
+        VolumeError::Damaged { .. } | VolumeError::TooDamaged { .. } => (StatusCode::CONFLICT, "damaged"),
         VolumeError::Fenced(_) | VolumeError::Contended { .. } => (StatusCode::CONFLICT, "fenced"),
         VolumeError::NoSuchName { .. }
         | VolumeError::NoSuchVolume { .. }

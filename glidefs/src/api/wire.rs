@@ -358,6 +358,10 @@ pub struct Export {
     /// Why the store could not be told, when the export was detached, that another host may open it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<String>,
+    /// Bytes whose content was lost before the store had it, as of the last flush: they fail until they are written again or
+    /// discarded. Left out where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged_bytes: Option<u64>,
 }
 
 impl From<ExportInfo> for Export {
@@ -375,6 +379,7 @@ impl From<ExportInfo> for Export {
             durability: info.durability.into(),
             on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
             unreleased: info.unreleased,
+            damaged_bytes: info.damaged_bytes,
         }
     }
 }

@@ -34,10 +34,10 @@ pub enum IoError {
     /// The store could not be read, or there is none.
     #[error("reading from the store failed; the log says why")]
     Store,
-    /// Data that is not in the store cannot be read here, so it cannot get there.
+    /// Data that is not in the store was lost here, or cannot be read now, so the store does not get it.
     #[error(
-        "data that has to be flushed cannot be read here; the log names the segment file and the offset. It can be flushed \
-         once it was written again"
+        "data that has to be flushed was lost here, or cannot be read; the log names the segment file and the offset. What was \
+         lost fails until it is written again or discarded; everything else is flushed"
     )]
     Unreadable,
     /// Another writer has the volume now.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Clock, Disk, Lock};
-use super::error::{CacheError, IoError};
+use super::error::CacheError;
 use super::flush::{Book, Cut, Flusher, Link, NoBook, Triggers};
 use super::format::frame_crc;
 use super::handoff::{Hook, OWNED_MAX, Port, Signal};
@@ -186,15 +186,10 @@ impl Cache {
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
     }
 
-    /// What of `volume`, which was lost to another writer, is not in the store, as a cut for another volume of the store.
-    ///
-    /// # Errors
-    /// `Damaged` when a record of it may be lost: the store would take what may be old for the newest.
-    pub fn kept(&self, volume: &Arc<Volume>) -> Result<Arc<dyn CutSource>, IoError> {
-        if volume.is_doubted() {
-            return Err(IoError::Damaged);
-        }
-        Ok(Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume))))
+    /// What of `volume`, which was lost to another writer, is not in the store, as a cut for another volume of the store. What
+    /// cannot be read of it, or relied on, is damaged there.
+    pub fn kept(&self, volume: &Arc<Volume>) -> Arc<dyn CutSource> {
+        Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume)))
     }
 
     /// The data of a new export `id`, whose history in the store goes up to `flushed`: nothing of it is here, and its sequence

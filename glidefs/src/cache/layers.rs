@@ -7,7 +7,8 @@
 //!
 //! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
 //! store. Invariants: an extent's sequence number decides its layer, whatever comes when; `frozen` stays as the cut left it
-//! until the store has all of it; only `clean` forgets. A volume without a store has everything in `active`.
+//! until the store has all of it; only `clean` forgets. A volume without a store has everything in `active`. Once the store knows
+//! what is lost, a doubt ends, and nothing that was in doubt is read from here.
 
 use super::index::{Backing, Extent, Index, Piece, Refs};
 use super::slots::Slots;
@@ -32,7 +33,8 @@ pub(super) struct Layers {
     cut: Seq,
     /// Last sequence number of the last cut that is in the store.
     flushed: Seq,
-    /// What is not newer cannot be relied on, unless it is in the store.
+    /// What is not newer cannot be relied on, until the store has a cut that is: the cut says what is lost. Kept afterwards, so
+    /// that the log goes on saying which segments were spoken of.
     doubt: Option<Doubt>,
 }
 
@@ -117,7 +119,7 @@ impl Layers {
     pub fn insert(&mut self, slots: &Slots, extent: Extent) {
         if let Backing::Doubt { slot } = extent.backing {
             let doubt = Doubt { seq: extent.seq, slot, through: extent.range.start() };
-            if extent.seq > self.flushed && self.doubt.is_none_or(|known| known.seq <= extent.seq) {
+            if self.doubt.is_none_or(|known| known.seq <= extent.seq) {
                 self.set_doubt(slots, Some(doubt));
             }
             return;
@@ -138,7 +140,7 @@ impl Layers {
 
     /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
     pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
-        match self.doubt {
+        match self.doubt_in_force() {
             None => self.look_up(range, visit),
             Some(doubt) => self.look_up(range, |piece| visit(doubt.judge(piece))),
         }
@@ -217,7 +219,8 @@ impl Layers {
     }
 
     /// Moves up to `count` extents of the cut, which is in the store, to those that may be forgotten. `true` when it was
-    /// the last of them.
+    /// the last of them. A cut that ends a doubt is forgotten with all that is clean: write down before that nothing up to the
+    /// cut may be taken from the log any more.
     pub fn thaw_some(&mut self, slots: &Slots, count: usize) -> bool {
         let some: Vec<Extent> = self.frozen.iter().take(count).collect();
         for extent in &some {
@@ -228,9 +231,10 @@ impl Layers {
             self.frozen.remove(extent.range, &mut |refs| slots.count_refs(refs));
         }
         if self.frozen.is_empty() {
+            let doubted = self.is_doubted();
             self.flushed = self.cut;
-            if self.doubt.is_some_and(|doubt| doubt.seq <= self.flushed) {
-                self.set_doubt(slots, None);
+            if doubted && !self.is_doubted() {
+                self.forget_clean(slots);
             }
         }
         self.frozen.is_empty()
@@ -246,9 +250,23 @@ impl Layers {
         self.cut = self.flushed;
     }
 
-    /// Whether a record may be lost.
+    /// Whether a record may be lost that the store does not know of.
     pub fn is_doubted(&self) -> bool {
-        self.doubt.is_some()
+        self.doubt_in_force().is_some()
+    }
+
+    /// Up to which sequence number nothing can be relied on, if so.
+    pub fn doubt(&self) -> Option<Seq> {
+        self.doubt_in_force().map(|doubt| doubt.seq)
+    }
+
+    /// Whether a doubt has ended of which the log may still have something newer than `evicted`.
+    pub fn has_ended_doubt(&self, evicted: Seq) -> bool {
+        self.doubt.is_some_and(|doubt| doubt.seq <= self.flushed && doubt.seq > evicted)
+    }
+
+    fn doubt_in_force(&self) -> Option<Doubt> {
+        self.doubt.filter(|doubt| doubt.seq > self.flushed)
     }
 
     fn doubt_in(&self, slot: u32) -> Option<Doubt> {

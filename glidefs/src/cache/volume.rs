@@ -218,7 +218,8 @@ impl Volume {
     pub(super) fn recovered(&self, slots: &Slots, extent: Extent) -> bool {
         let mut inner = self.lock();
         inner.last_seq = inner.last_seq.max(extent.seq.0);
-        if extent.seq <= inner.evicted {
+        // A doubt stays known after its end.
+        if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
             return false;
         }
         inner.layers.insert(slots, extent);
@@ -238,7 +239,18 @@ impl Volume {
         inner.evicted
     }
 
-    /// Whether a record of it may be lost.
+    /// Whether the store has a cut that ended a doubt, and it was not written down that what was in doubt is out of use.
+    pub(super) fn has_ended_doubt(&self) -> bool {
+        let inner = self.lock();
+        inner.layers.has_ended_doubt(inner.evicted)
+    }
+
+    /// Up to which sequence number nothing of it can be relied on, if so.
+    pub(super) fn doubt(&self) -> Option<Seq> {
+        self.lock().layers.doubt()
+    }
+
+    /// Whether a record of it may be lost that the store does not know of.
     pub(super) fn is_doubted(&self) -> bool {
         self.lock().layers.is_doubted()
     }

@@ -68,6 +68,13 @@ pub(super) fn export(export: &Export) -> String {
     if let Some(unreleased) = &export.unreleased {
         table.add_row(["not released", &format!("{unreleased}; another host needs --take-over to open it")]);
     }
+    if let Some(damaged_bytes) = export.damaged_bytes.filter(|bytes| *bytes > 0) {
+        let damaged = bytes(damaged_bytes);
+        table.add_row([
+            "damaged",
+            &format!("{damaged}, which fail until they are written again or discarded"),
+        ]);
+    }
     table.add_row(["queues", &format!("{} of depth {}", export.queues, export.queue_depth)]);
     table.add_row(["id", &export.id.to_string()]);
     table.add_row(["created", &export.created]);

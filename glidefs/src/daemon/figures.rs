@@ -70,6 +70,7 @@ impl Parts {
                     size_bytes: export.size_bytes(),
                     dirty_bytes: Some(volume.dirty_bytes),
                     at_risk_nanos: export.volume().remote().map(|_| at_risk_nanos),
+                    damaged_bytes: export.volume().damaged_bytes(),
                     packs: export.volume().packs(),
                     queues: export.all_stats(),
                 }

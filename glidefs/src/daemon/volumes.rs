@@ -172,7 +172,7 @@ impl Volumes for DaemonVolumes {
     ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
         async move {
             let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
-            let kept = self.cache.kept(&volume).map_err(|error| VolumeError::Cut(Arc::new(error)))?;
+            let kept = self.cache.kept(&volume);
             side.check().await?;
             let fork = remote.fork_known(&store_name(&name)?).await?;
             match fork.commit(kept, size_sectors).await {

@@ -111,6 +111,7 @@ impl Entry {
             durability: record.durability(),
             on_unreachable: record.on_unreachable(),
             unreleased: status.unreleased.clone(),
+            damaged_bytes: self.export.volume().damaged_bytes(),
         }
     }
 

@@ -1,17 +1,19 @@
 //! The engine that carries cuts to the store.
 //!
 //! Owns when each volume's next cut is made and the steps of a cut under way. Invariants: one cut a volume at a time; a cut
-//! that could not be carried is tried again, the same cut, until the store has it; nothing here runs on a worker. A host
-//! whose volumes have nothing to flush does nothing at all.
+//! that could not be carried is tried again, the same cut, until the store has it; content that was lost here keeps nothing
+//! else from the store; nothing here runs on a worker. A host whose volumes have nothing to flush does nothing at all.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::cut::Cut;
+use super::cut::{Cut, OnUnread};
+use super::doubts;
 use super::due::{Due, Triggers, Watch};
 use super::merging::{self, Merging};
 use super::tie::{Link, Tie};
@@ -32,6 +34,8 @@ const THAW_EXTENTS: usize = 128;
 /// Pauses before a cut that failed is tried again.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Cuts in a row that could not be read, a pause apart, after which what the disk does not read is lost: a disk may come back.
+const UNREADABLE_CUTS_MAX: u64 = 2;
 /// Pause of a look at writes that are being appended.
 const LANDING_PAUSE: Duration = Duration::from_millis(1);
 
@@ -203,7 +207,7 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) ->
 pub(super) enum Failure {
     /// Try the same cut again.
     Later,
-    /// Data in it cannot be read.
+    /// Data in it cannot be read, or too much is lost: try a newer cut later.
     Source,
     Fenced,
     Removed,
@@ -242,15 +246,23 @@ async fn try_carry(
         blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
     }
     let permit = permits.uploads.acquire().await;
-    let cut = blocking(shared, volume, move |shared, volume| Ok(Cut::new(shared, volume, seq))).await?;
-    if volume.is_doubted() {
-        // The store would take what may be old for the newest.
-        return Err(Failure::Source);
-    }
+    let gives_up = tie.unreadable_in_a_row() >= UNREADABLE_CUTS_MAX;
+    let on_unread = if gives_up { OnUnread::GiveUp } else { OnUnread::Fail };
+    let cut = move |shared, volume| Ok(Arc::new(Cut::new(shared, volume, seq, on_unread)));
+    let cut = blocking(shared, volume, cut).await?;
     let compact = !cut.is_empty() && {
-        let (committed, compact) = commit(volume, tie, cut).await?;
+        if let Some(doubt) = volume.doubt() {
+            doubts::keep_state(volume, tie, doubt).await?;
+        }
+        let (committed, compact) = commit(volume, tie, Arc::clone(&cut)).await?;
         drop(permit);
         note(shared, volume, committed).await?;
+        if volume.is_doubted() {
+            doubts::give_up_local(shared, volume, seq).await?;
+        }
+        if cut.has_losses() {
+            tie.lose_content();
+        }
         compact
     };
     while !volume.thaw_some(&shared.slots, THAW_EXTENTS) {
@@ -260,9 +272,9 @@ async fn try_carry(
 }
 
 /// Has the store take `cut`; returns what is to be written down, and whether the packs should be made fewer.
-async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<(Resume, bool), Failure> {
+async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Arc<Cut>) -> Result<(Resume, bool), Failure> {
     let size_sectors = tie.size_sectors();
-    let committed = tie.remote.commit(Arc::new(cut), size_sectors).await;
+    let committed = tie.remote.commit(cut, size_sectors).await;
     let committed = committed.map_err(|error| match error {
         // What was removed cannot be read, and nobody wants it stored.
         VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
@@ -276,10 +288,13 @@ async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Cut) -> Result<(Resume, bo
     Ok((committed.resume, committed.compaction_due))
 }
 
-/// Has the book say that the store has a cut. The store has it: what is tried again is only to say so.
-async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
+/// Calls `write` until the book has it. The store has a cut: what is tried again is only to say so.
+pub(super) async fn persist<F>(volume: &Volume, write: impl Fn() -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
     let mut pause = RETRY_PAUSE_MIN;
-    while write_down(shared, volume, resume.clone()).await.is_err() {
+    while write().await.is_err() {
         if volume.is_removed() {
             return Err(Failure::Removed);
         }
@@ -289,6 +304,11 @@ async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Res
     Ok(())
 }
 
+/// Has the book say that the store has a cut.
+async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
+    persist(volume, || write_down(shared, volume, resume.clone())).await
+}
+
 /// Has the book say how far the store is.
 pub(super) async fn write_down(
     shared: &Arc<Shared>,
@@ -296,29 +316,33 @@ pub(super) async fn write_down(
     resume: Resume,
 ) -> Result<(), Failure> {
     blocking(shared, volume, move |shared, volume| {
-        shared.book.flushed(volume.id(), &resume).map_err(|error| {
-            if let Some(suppressed) = volume.bad_flushes().pass() {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(
-                    export = volume.id().0,
-                    error,
-                    suppressed,
-                    "what was flushed could not be written down; trying again: make room on the disk of cache.dir"
-                );
-            }
-            Failure::Later
-        })
+        shared.book.flushed(volume.id(), &resume).map_err(|error| not_written(&volume, &error))
     })
     .await
 }
 
+/// Logs that the book could not be written.
+pub(super) fn not_written(volume: &Volume, error: &io::Error) -> Failure {
+    if let Some(suppressed) = volume.bad_flushes().pass() {
+        tracing::error!(
+            export = volume.id().0,
+            error = error as &dyn std::error::Error,
+            suppressed,
+            "what was flushed could not be written down; trying again: make room on the disk of cache.dir"
+        );
+    }
+    Failure::Later
+}
+
 /// Logs why a commit failed, and decides what follows. A commit that may succeed later is tried again and again.
-fn failure(volume: &Volume, error: &VolumeError) -> Failure {
+pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
     let (failure, message) = match error {
         lost if lost.is_fatal() => {
             (Failure::Fenced, "the export stops here; what it had not flushed stays in the cache")
         }
-        VolumeError::Cut(_) => (Failure::Source, "data cannot be flushed; trying again later"),
+        VolumeError::Cut(_) | VolumeError::TooDamaged { .. } => {
+            (Failure::Source, "data cannot be flushed; trying again later")
+        }
         _ => (Failure::Later, "flushing to the store failed; trying again"),
     };
     let suppressed = match failure {
@@ -344,7 +368,7 @@ async fn resize(
         return Ok(false);
     }
     let seq = volume.figures().flushed;
-    let cut = Cut::new(Arc::clone(shared), Arc::clone(volume), seq);
+    let cut = Arc::new(Cut::new(Arc::clone(shared), Arc::clone(volume), seq, OnUnread::Fail));
     let (committed, compact) = {
         let _permit = permits.uploads.acquire().await;
         commit(volume, tie, cut).await?
@@ -354,7 +378,7 @@ async fn resize(
 }
 
 /// Runs `work`, which blocks, off the control threads.
-async fn blocking<R: Send + 'static>(
+pub(super) async fn blocking<R: Send + 'static>(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
     work: impl FnOnce(Arc<Shared>, Arc<Volume>) -> Result<R, Failure> + Send + 'static,

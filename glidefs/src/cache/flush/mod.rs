@@ -12,6 +12,7 @@
 
 mod crowding;
 mod cut;
+mod doubts;
 mod due;
 mod engine;
 mod fetch;

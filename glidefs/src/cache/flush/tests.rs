@@ -2,6 +2,7 @@
 //! whatever was flushed, forgotten, fetched back, restarted or opened elsewhere.
 
 mod crowded;
+mod damaged;
 
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
@@ -14,11 +15,13 @@ use rand::{RngExt, SeedableRng};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use super::cut::OnUnread;
 use super::*;
 
 mod waiting;
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
-use crate::cache::{Cache, Directory, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
+use crate::cache::faulty::{Faults, Faulty};
+use crate::cache::{Cache, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
 use crate::store::volume::{CutSource, Volumes, VolumesOptions};
 use crate::store::{
     Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
@@ -87,6 +90,7 @@ impl Book for Paper {
 /// One host: a cache directory, its book, and a daemon that comes and goes.
 struct Host {
     directory: tempfile::TempDir,
+    faults: Arc<Faults>,
     paper: Arc<Paper>,
     volumes: Volumes,
     /// Ends the requests to the store.
@@ -161,9 +165,25 @@ impl Host {
             age: Duration::from_millis(300),
             quiet: Duration::from_millis(100),
         };
-        let mut host = Self { directory, paper, volumes, stops, size_sectors, triggers, runtime, daemon };
+        let faults = Arc::default();
+        let mut host =
+            Self { directory, faults, paper, volumes, stops, size_sectors, triggers, runtime, daemon };
         host.start();
         host
+    }
+
+    /// The cache directory, whose disk fails as it is told to.
+    fn disk(&self) -> Faulty {
+        let mut disk = Faulty::new(self.directory.path());
+        disk.faults = Arc::clone(&self.faults);
+        disk
+    }
+
+    /// Has nothing flushed that nobody asks for.
+    fn flush_when_asked(&mut self) {
+        let never = Duration::from_hours(1);
+        self.triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
+        self.restart();
     }
 
     /// Opens the cache as the book says.
@@ -177,8 +197,7 @@ impl Host {
         };
         let exports = vec![(EXPORT, Marks { flushed: resume.cut, evicted })];
         let known = Known { exports, book: Arc::clone(&self.paper) as Arc<dyn Book> };
-        let disk = Arc::new(Directory::new(self.directory.path()));
-        Cache::open(disk, Arc::new(MonotonicClock::default()), options, known)
+        Cache::open(Arc::new(self.disk()), Arc::new(MonotonicClock::default()), options, known)
             .map(|(cache, _)| (cache, resume))
     }
 
@@ -437,8 +456,8 @@ fn what_was_removed_is_an_error_to_whoever_stores_it_and_not_zeroes() {
     driver.write(&volume, range, Some(&[7; 4096])).unwrap();
     volume.cut_now();
     let shared = Arc::clone(&driver.cache.shared);
-    let cut = Arc::new(Cut::new(shared, Arc::clone(&volume), volume.figures().last_seq));
-    let cuts: [Arc<dyn CutSource>; 2] = [driver.cache.kept(&volume).unwrap(), cut];
+    let cut = Arc::new(Cut::new(shared, Arc::clone(&volume), volume.figures().last_seq, OnUnread::Fail));
+    let cuts: [Arc<dyn CutSource>; 2] = [driver.cache.kept(&volume), cut];
     let mut bytes = vec![0; 4096];
     for cut in &cuts {
         cut.read(range, &mut bytes).unwrap();
@@ -517,9 +536,7 @@ fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one
 #[test]
 fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {
     let mut host = Host::new(memory(), 1, false);
-    let never = Duration::from_hours(1);
-    host.triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
-    host.restart();
+    host.flush_when_asked();
     host.volume().set_durability(Durability::Store);
     let (range, data) = (SectorRange::new(0, 8).unwrap(), [7; 4096]);
     host.write(range, Some(&data)).unwrap();
@@ -533,4 +550,7 @@ fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {
     });
     assert!(damaged);
     assert_eq!(host.flush(), Err(IoError::Unreadable));
+    // The loss was told, and is in the store.
+    host.flush().unwrap();
+    assert_eq!(host.volume().damaged_bytes(), Some(4096));
 }

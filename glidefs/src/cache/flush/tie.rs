@@ -96,6 +96,11 @@ pub(in crate::cache) struct Tie {
     /// The last cut could not be read, and how many could not.
     unreadable: AtomicBool,
     unreadable_cuts: AtomicU64,
+    unreadable_in_a_row: AtomicU64,
+    /// Cuts that reached the store without some of their content, which was lost.
+    lossy_cuts: AtomicU64,
+    /// Those of them that a FLUSH was told of.
+    told_losses: AtomicU64,
     crowding: Crowding,
 }
 
@@ -129,6 +134,9 @@ impl Tie {
             fenced: Arc::default(),
             unreadable: AtomicBool::new(false),
             unreadable_cuts: AtomicU64::new(0),
+            unreadable_in_a_row: AtomicU64::new(0),
+            lossy_cuts: AtomicU64::new(0),
+            told_losses: AtomicU64::new(0),
         }
     }
 
@@ -224,6 +232,32 @@ impl Tie {
     pub(super) fn set_unreadable(&self, unreadable: bool) {
         self.unreadable.store(unreadable, Ordering::Release);
         self.unreadable_cuts.fetch_add(u64::from(unreadable), Ordering::AcqRel);
+        // One task at a time carries cuts of a volume.
+        let before = self.unreadable_in_a_row.load(Ordering::Acquire);
+        let in_a_row = if unreadable { before.saturating_add(1) } else { 0 };
+        self.unreadable_in_a_row.store(in_a_row, Ordering::Release);
+    }
+
+    /// How many of the last cuts could not be read, one after the other.
+    pub(super) fn unreadable_in_a_row(&self) -> u64 {
+        self.unreadable_in_a_row.load(Ordering::Acquire)
+    }
+
+    /// Notes that the store has a cut without some of its content. Called before the cut counts as flushed.
+    pub(super) fn lose_content(&self) {
+        self.lossy_cuts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many cuts could not be read, or went to the store without some of their content and a FLUSH was told so.
+    pub fn failed_cuts(&self) -> u64 {
+        self.unreadable_cuts().saturating_add(self.told_losses.load(Ordering::Acquire))
+    }
+
+    /// Whether a FLUSH that began at `failed` such cuts is to be told that content was lost.
+    pub fn reports_loss(&self, failed: u64) -> bool {
+        let lossy = self.lossy_cuts.load(Ordering::Acquire);
+        let untold = lossy > self.told_losses.swap(lossy, Ordering::AcqRel);
+        untold || (lossy > 0 && self.failed_cuts() > failed)
     }
 
     /// How many cuts could not be read: who waits gives up when it grows.

@@ -75,6 +75,9 @@ impl Recovery<'_> {
         book: &dyn Book,
     ) -> Result<(), CacheError> {
         let (mut marks, mut entries) = (Vec::new(), Vec::new());
+        for (export, volume) in self.volumes.iter().filter(|(_, volume)| volume.has_ended_doubt()) {
+            marks.push((*export, volume.forget_clean(self.slots)));
+        }
         for (export, seq) in doubts {
             let Some(volume) = self.volumes.get(export) else { continue };
             // What of it is in the store is right there; copies of it here may be older.
@@ -86,8 +89,8 @@ impl Recovery<'_> {
             self.found.doubted += 1;
             tracing::error!(
                 export = export.0,
-                "records of this export may be lost: all of it that was not written since, or is not in the store, fails \
-                 until it is written again. Fork a snapshot of it, or restore a copy"
+                "records of this export may be lost: all of it that was not written since fails until it is written again. Go \
+                 back to a snapshot, or restore a copy: what the store has now is kept as one"
             );
             // Every hole that was found is in a segment up to this one.
             if let Some(range) = SectorRange::new(self.last_segment_id, 1) {

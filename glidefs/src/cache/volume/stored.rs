@@ -10,7 +10,7 @@ use crate::cache::error::IoError;
 use crate::cache::flush::{Durability, Link, OnUnreachable, Pace, Tie, Triggers};
 use crate::cache::index::Extent;
 use crate::store::volume::VolumeError;
-use crate::units::Seq;
+use crate::units::{SECTOR_BYTES, Seq};
 
 impl Volume {
     /// The store's side, where there is a store.
@@ -73,7 +73,8 @@ impl Volume {
         }
     }
 
-    /// Returns when everything that was acknowledged before is in the store: up to which sequence number.
+    /// Returns when everything that was acknowledged before is in the store: up to which sequence number. Of what was lost here the
+    /// store has that it is damaged.
     ///
     /// # Errors
     /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Diverged`], [`IoError::Removed`], [`IoError::Unreadable`] when a try since the
@@ -191,19 +192,20 @@ impl Volume {
         bound.map_or(*triggers, |bound| bound.sooner(triggers))
     }
 
-    /// How many cuts could not be read so far.
+    /// How many cuts could not be read so far. Those without some of their content count when a FLUSH was told of them.
     pub(in crate::cache) fn unreadable_cuts(&self) -> u64 {
-        self.tie.get().map_or(0, Tie::unreadable_cuts)
+        self.tie.get().map_or(0, Tie::failed_cuts)
     }
 
     /// Whether the store has everything up to `seq`; an error when it never will, when more than `unreadable` cuts could not be
-    /// read, or when nobody may wait for it. Otherwise it is asked to be flushed.
+    /// read, or not all of what they hold, or when nobody may wait for it. Otherwise the volume is asked to be flushed.
     pub(in crate::cache) fn is_in_store(&self, seq: Seq, unreadable: u64) -> Result<bool, IoError> {
         let inner = self.lock();
         let (flushed, removed) = (inner.layers.flushed(), inner.removed);
         drop(inner);
         if flushed >= seq {
-            return Ok(true);
+            let lossy = self.tie.get().is_some_and(|tie| tie.reports_loss(unreadable));
+            return if lossy { Err(IoError::Unreadable) } else { Ok(true) };
         }
         if removed {
             return Err(IoError::Removed(self.id));
@@ -212,7 +214,7 @@ impl Volume {
         if let Some(lost) = tie.lost() {
             return Err(lost);
         }
-        if tie.unreadable_cuts() > unreadable {
+        if tie.failed_cuts() > unreadable {
             return Err(IoError::Unreadable);
         }
         if self.are_waits_ended() {
@@ -220,6 +222,12 @@ impl Volume {
         }
         tie.ask(self.id);
         Ok(false)
+    }
+
+    /// Bytes whose content was lost before the store had it, as of the last flush. `None` where there is no store, and before the
+    /// volume's manifest was read.
+    pub fn damaged_bytes(&self) -> Option<u64> {
+        Some(self.tie.get()?.remote().damaged_sectors()?.saturating_mul(SECTOR_BYTES))
     }
 
     /// Packs of the store that a read of one sector may have to ask, and packs in all. `None` where there is no store.

@@ -126,6 +126,8 @@ metrics! {
         = "Bytes of the export's newest data that only the local cache holds.";
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
+    ExportDamaged: Gauge "glidefs_export_damaged_bytes" in Bytes by [export]
+        = "Bytes whose content was lost before the store had it, as of the last flush: they fail on every host until they are written again or discarded.";
     ExportFanOut: Gauge "glidefs_export_fan_out_packs" in Number by [export]
         = "Packs of the store that a read of one sector of the export may have to ask, at most; writes are slowed above 64, and stopped before 128, until packs were merged.";
     ExportPacks: Gauge "glidefs_export_packs" in Number by [export]

@@ -44,6 +44,7 @@ fn figures(name: &str, queues: usize) -> ExportFigures {
         size_bytes: 10 << 30,
         dirty_bytes: Some(4096),
         at_risk_nanos: Some(1_500_000_000),
+        damaged_bytes: Some(512),
         packs: Some((3, 40)),
         queues: (0..queues).map(|_| used_queue()).collect(),
     }
@@ -140,6 +141,7 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_size_bytes{export=\"e\"} 10737418240",
         "glidefs_export_dirty_bytes{export=\"e\"} 4096",
         "glidefs_export_at_risk_seconds{export=\"e\"} 1.5",
+        "glidefs_export_damaged_bytes{export=\"e\"} 512",
         "glidefs_export_fan_out_packs{export=\"e\"} 3",
         "glidefs_export_packs{export=\"e\"} 40",
     ] {

@@ -19,6 +19,8 @@ pub struct ExportFigures {
     pub dirty_bytes: Option<u64>,
     /// How long the oldest of it has been so, nanoseconds; `None` where there is no store.
     pub at_risk_nanos: Option<u64>,
+    /// Bytes that are damaged; `None` where there is no store, or that is not known yet.
+    pub damaged_bytes: Option<u64>,
     /// Packs that a read of one sector may have to ask, and packs in all; `None` where there is no store.
     pub packs: Option<(u64, u64)>,
     /// Counters of every queue it has had since the daemon started.
@@ -49,7 +51,8 @@ pub fn states(
 }
 
 fn collect(figures: &ExportFigures, out: &mut Samples) {
-    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, packs, queues } = figures;
+    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, damaged_bytes, packs, queues } =
+        figures;
     let export = name.as_str();
     let total = |cell: fn(&QueueStats) -> &Counter| -> u64 {
         queues.iter().fold(0, |sum, queue| sum.wrapping_add(cell(queue).get()))
@@ -94,6 +97,9 @@ fn collect(figures: &ExportFigures, out: &mut Samples) {
     }
     if let Some(at_risk_nanos) = at_risk_nanos {
         out.value(Metric::ExportAtRisk, &[export], *at_risk_nanos);
+    }
+    if let Some(damaged_bytes) = damaged_bytes {
+        out.value(Metric::ExportDamaged, &[export], *damaged_bytes);
     }
     if let Some((fan_out, packs)) = packs {
         out.value(Metric::ExportFanOut, &[export], *fan_out);
