@@ -359,7 +359,7 @@ pub struct Export {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<String>,
     /// Bytes whose content was lost before the store had it, as of the last flush: they fail until they are written again or
-    /// discarded. Left out where that is not known.
+    /// discarded. Left out where there is no store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged_bytes: Option<u64>,
 }

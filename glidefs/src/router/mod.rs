@@ -132,7 +132,7 @@ pub struct ExportInfo {
     pub on_unreachable: OnUnreachable,
     /// Why the store could not be told that this host gives the export up, after it was detached.
     pub unreleased: Option<String>,
-    /// Bytes whose content was lost before the store had it, as of the last flush; `None` where that is not known.
+    /// Bytes whose content was lost before the store had it, as of the last flush; `None` where there is no store.
     pub damaged_bytes: Option<u64>,
 }
 

@@ -28,6 +28,15 @@ pub(super) struct Stored {
     flushed: u64,
     /// Last sequence number that may not be read from the log.
     evicted: u64,
+    /// Sectors that manifest lists as damaged. Left out when there are none: a glidefs that does not know of damage refuses the
+    /// others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    damaged_sectors: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Stored {
@@ -41,6 +50,7 @@ impl Stored {
             size_sectors: resume.size_sectors,
             flushed: resume.cut.0,
             evicted: 0,
+            damaged_sectors: resume.damaged_sectors,
         }
     }
 
@@ -71,6 +81,7 @@ impl Stored {
             number: self.manifest,
             size_sectors: self.size_sectors,
             cut: Seq(self.flushed),
+            damaged_sectors: self.damaged_sectors,
             manifest: None,
         })
     }
@@ -98,6 +109,7 @@ pub(super) mod tests {
             number,
             size_sectors: 2048,
             cut: Seq(cut),
+            damaged_sectors: 0,
             manifest: None,
         }
     }
@@ -108,6 +120,11 @@ pub(super) mod tests {
         let decoded = Stored::decode(&stored.encode().unwrap()).unwrap();
         assert_eq!(decoded, stored);
         assert_eq!(decoded.resume().unwrap(), resume(12, 99));
+        let whole = stored.encode().unwrap();
+        assert!(!String::from_utf8_lossy(&whole).contains("damaged"), "older versions read it");
+        let damaged = Resume { damaged_sectors: 8, ..resume(13, 100) };
+        let decoded = Stored::decode(&stored.advanced(&damaged).encode().unwrap()).unwrap();
+        assert_eq!(decoded.resume().unwrap(), damaged);
         let wrong = Stored { volume: "no".into(), ..stored };
         assert!(matches!(Stored::decode(&wrong.encode().unwrap()), Err(DecodeError::Id(_))));
     }

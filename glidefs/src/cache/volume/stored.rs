@@ -224,10 +224,9 @@ impl Volume {
         Ok(false)
     }
 
-    /// Bytes whose content was lost before the store had it, as of the last flush. `None` where there is no store, and before the
-    /// volume's manifest was read.
+    /// Bytes whose content was lost before the store had it, as of the last flush. `None` where there is no store.
     pub fn damaged_bytes(&self) -> Option<u64> {
-        Some(self.tie.get()?.remote().damaged_sectors()?.saturating_mul(SECTOR_BYTES))
+        Some(self.tie.get()?.remote().damaged_sectors().saturating_mul(SECTOR_BYTES))
     }
 
     /// Packs of the store that a read of one sector may have to ask, and packs in all. `None` where there is no store.

@@ -1,6 +1,7 @@
 //! The daemon without devices and sockets: router, cache and store as they are put together, on a kernel that is not there
 //! and a store that fails.
 
+mod damaged;
 mod holders;
 mod host;
 mod lost;

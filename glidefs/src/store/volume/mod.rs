@@ -104,6 +104,8 @@ pub struct Resume {
     pub size_sectors: u64,
     /// Everything up to here is in the store.
     pub cut: Seq,
+    /// How many sectors that manifest lists as damaged.
+    pub damaged_sectors: u64,
     /// That manifest as bytes. `None`: it is fetched when it is needed.
     pub manifest: Option<Bytes>,
 }

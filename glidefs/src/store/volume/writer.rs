@@ -54,8 +54,8 @@ pub(super) struct Head {
     pub known: Option<Duration>,
     /// Why the volume cannot be written any more.
     pub lost: Option<Loss>,
-    /// How many sectors of the volume are damaged. `None`: the manifest has not been read yet.
-    pub damaged_sectors: Option<u64>,
+    /// How many sectors of the volume are damaged.
+    pub damaged_sectors: u64,
 }
 
 impl Head {
@@ -65,7 +65,7 @@ impl Head {
         self.size_sectors = manifest.size_sectors;
         self.cut = manifest.cut;
         self.known = known;
-        self.damaged_sectors = Some(damage::sectors(&manifest.sections.damaged));
+        self.damaged_sectors = damage::sectors(&manifest.sections.damaged);
     }
 }
 
@@ -80,7 +80,7 @@ impl Volume {
             cut: manifest.cut,
             known: Some(begun),
             lost: None,
-            damaged_sectors: Some(damage::sectors(&manifest.sections.damaged)),
+            damaged_sectors: damage::sectors(&manifest.sections.damaged),
         };
         Self::with(host, manifest.volume, head)
     }
@@ -99,7 +99,7 @@ impl Volume {
             cut: resume.cut,
             known: None,
             lost: host.options.notes.loss(resume.volume, resume.epoch),
-            damaged_sectors: None,
+            damaged_sectors: resume.damaged_sectors,
         };
         Self::with(host, resume.volume, head)
     }
@@ -171,6 +171,7 @@ impl Volume {
             number: head.number,
             size_sectors: head.size_sectors,
             cut: head.cut,
+            damaged_sectors: head.damaged_sectors,
             manifest,
         }
     }
@@ -190,8 +191,8 @@ impl Volume {
         self.listing_here().map(|listing| listing.rows.crowd())
     }
 
-    /// How many sectors are damaged, as of the newest manifest. `None` when that has not been read since this process began.
-    pub fn damaged_sectors(&self) -> Option<u64> {
+    /// How many sectors are damaged, as of the newest manifest.
+    pub fn damaged_sectors(&self) -> u64 {
         self.head().damaged_sectors
     }
 
@@ -293,13 +294,7 @@ impl Volume {
             Err(error) if matches!(*error, StoreError::NotNoted { .. }) => {
                 Err(Box::pin(self.lose_to(number)).await)
             }
-            listing => {
-                let (listing, mut head) = (listing?, self.head());
-                if head.number == number && head.damaged_sectors.is_none() {
-                    head.damaged_sectors = Some(damage::sectors(&listing.manifest.sections.damaged));
-                }
-                Ok(listing)
-            }
+            manifest => Ok(manifest?),
         }
     }
 

@@ -19,7 +19,7 @@ pub struct ExportFigures {
     pub dirty_bytes: Option<u64>,
     /// How long the oldest of it has been so, nanoseconds; `None` where there is no store.
     pub at_risk_nanos: Option<u64>,
-    /// Bytes that are damaged; `None` where there is no store, or that is not known yet.
+    /// Bytes that are damaged; `None` where there is no store.
     pub damaged_bytes: Option<u64>,
     /// Packs that a read of one sector may have to ask, and packs in all; `None` where there is no store.
     pub packs: Option<(u64, u64)>,

@@ -31,7 +31,7 @@ async fn damaged(daemon: &Daemon) -> Volume {
 
 async fn is_as_expected(volume: &Volume) {
     tags(volume, range(0, 64), &EXPECTED).await;
-    assert_eq!(volume.damaged_sectors(), Some(3));
+    assert_eq!(volume.damaged_sectors(), 3);
 }
 
 #[tokio::test]
@@ -52,12 +52,12 @@ async fn damaged_sectors_fail_and_nothing_else_does_until_they_are_written() {
     volume.commit(MemoryCut::new(4, &[(0, 9, 7), (30, 1, 0)]), SIZE).await.unwrap();
     tags(&volume, range(7, 4), &[7, 7, LOST, 1]).await;
     tags(&volume, range(30, 1), &[0]).await;
-    assert_eq!(volume.damaged_sectors(), Some(2));
+    assert_eq!(volume.damaged_sectors(), 2);
     // What is behind the end of a volume that becomes smaller is zero when it grows again.
     volume.commit(MemoryCut::new(5, &[]), 4000).await.unwrap();
     volume.commit(MemoryCut::new(6, &[(9, 1, 8)]), SIZE).await.unwrap();
     tags(&volume, range(4000, 1), &[0]).await;
-    assert_eq!(volume.damaged_sectors(), Some(0));
+    assert_eq!(volume.damaged_sectors(), 0);
 }
 
 #[tokio::test]
@@ -76,12 +76,12 @@ async fn another_host_finds_the_same_damage_and_mends_it_by_writing() {
 }
 
 #[tokio::test]
-async fn a_restart_knows_of_damage_once_it_has_read_the_manifest() {
+async fn a_restart_knows_how_much_is_damaged_without_a_request() {
     let world = World::new();
-    let resume = damaged(&world.daemon(1)).await.state();
-    let resume = crate::store::volume::Resume { manifest: None, ..resume };
-    let volume = world.daemon(1).volumes.resume(&resume);
-    assert_eq!(volume.damaged_sectors(), None);
+    let state = damaged(&world.daemon(1)).await.state();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.resume(&crate::store::volume::Resume { manifest: None, ..state });
+    assert_eq!((volume.damaged_sectors(), daemon.requests()), (3, [0; 5]));
     is_as_expected(&volume).await;
 }
 
@@ -108,7 +108,7 @@ async fn snapshots_forks_and_what_goes_back_to_them_have_the_damage_of_their_sta
     is_as_expected(&volume).await;
     volume.rollback(&name("good")).await.unwrap();
     tags(&volume, range(7, 4), &[1, 5, 5, 1]).await;
-    assert_eq!(volume.damaged_sectors(), Some(0));
+    assert_eq!(volume.damaged_sectors(), 0);
     fork.delete().await.unwrap();
     is_as_expected(&daemon.volumes.undelete(&name("fork"), &name("back")).await.unwrap()).await;
 }
@@ -175,7 +175,7 @@ async fn damage_in_more_places_than_a_manifest_lists_is_refused_and_nothing_whol
     assert_eq!(daemon.since(before), [0; 5]);
     tags(&volume, range(0, 9), &[1, 1, 1, 1, 1, 1, 1, 1, 0]).await;
     volume.commit(std::sync::Arc::new(Sieve(most)), size).await.unwrap();
-    assert_eq!(volume.damaged_sectors(), Some(most));
+    assert_eq!(volume.damaged_sectors(), most);
     let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
     tags(&other, range(0, 4), &[LOST, 1, LOST, 1]).await;
 }
