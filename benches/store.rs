@@ -38,7 +38,7 @@ impl Book for Nothing {
         Ok(())
     }
 
-    fn flushed(&self, _: ExportId, _: &Resume) -> std::io::Result<()> {
+    fn flushed(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
         Ok(())
     }
 }

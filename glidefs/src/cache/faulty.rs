@@ -25,6 +25,17 @@ pub struct Faults {
     pub stay: AtomicBool,
     /// Files whose next sync fails.
     failing: Mutex<BTreeSet<u32>>,
+    /// The next record gets to the disk, and its write fails; no later write of that file does anything.
+    pub breaks: AtomicBool,
+    broken: Mutex<BTreeSet<u32>>,
+}
+
+impl Faults {
+    /// Lets files that were broken be written again.
+    pub fn mend(&self) {
+        self.breaks.store(false, Ordering::SeqCst);
+        self.broken.lock().unwrap().clear();
+    }
 }
 
 /// The directory.
@@ -128,6 +139,17 @@ impl SegmentFile for File {
             self.faults.failing.lock().unwrap().insert(self.slot);
         }
         drop(frames);
+        let mut broken = self.faults.broken.lock().unwrap();
+        if broken.contains(&self.slot) {
+            return Err(eio());
+        }
+        // Only records have a header and data.
+        if parts.len() > 1 && self.faults.breaks.swap(false, Ordering::SeqCst) {
+            broken.insert(self.slot);
+            self.inner.write_at(parts, offset)?;
+            return Err(eio());
+        }
+        drop(broken);
         self.inner.write_at(parts, offset)
     }
 

@@ -45,6 +45,10 @@ struct Inner {
     /// Sequence numbers given out that have neither been appended nor failed, and those of them that the cut covers.
     under_way: u64,
     under_way_in_cut: u64,
+    /// Highest of the numbers whose record could not be written, of those that are in no cut, and of those in any cut. Such a record
+    /// may be on disk all the same, and be found by recovery.
+    failed: Seq,
+    failed_in_cuts: Seq,
     /// The next FLUSH makes a cut.
     cut_at_flush: bool,
     /// When the oldest of what is not in a cut was appended, and of what is in the cut. None without a store.
@@ -201,9 +205,24 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives back `count` sequence numbers from `first` on that were not appended.
-    pub(super) fn failed(&self, first: Seq, count: u64) {
+    /// Gives back `count` sequence numbers from `first` on, of which nothing was written.
+    pub(super) fn gave_back(&self, first: Seq, count: u64) {
         self.lock().landed(first, count);
+    }
+
+    /// Gives back `count` sequence numbers from `first` on, of a record that may be on disk or not.
+    pub(super) fn failed(&self, first: Seq, count: u64) {
+        let mut inner = self.lock();
+        let last = Seq(first.0.saturating_add(count.saturating_sub(1)));
+        let in_cut = first <= inner.layers.cut();
+        let failed = if in_cut { &mut inner.failed_in_cuts } else { &mut inner.failed };
+        *failed = last.max(*failed);
+        inner.landed(first, count);
+    }
+
+    /// The highest number in any cut so far of which the store has nothing, though recovery may find the record.
+    pub(super) fn failed_in_cuts(&self) -> Seq {
+        self.lock().failed_in_cuts
     }
 
     /// Makes the copy of an extent the one to read, where the one in slot `from` was.
@@ -428,6 +447,7 @@ impl Inner {
             return;
         }
         self.cut_since = self.active_since.take();
+        self.failed_in_cuts = self.failed_in_cuts.max(std::mem::take(&mut self.failed));
         self.under_way_in_cut = self.under_way;
         self.layers.freeze(Seq(self.last_seq));
     }

@@ -55,7 +55,7 @@ impl cache::Book for Book {
         self.write(Change::Evicted(marks.to_vec()))
     }
 
-    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()> {
-        self.write(Change::Flushed(export, resume.clone()))
+    fn flushed(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
+        self.write(Change::Flushed(export, resume.clone(), evicted))
     }
 }

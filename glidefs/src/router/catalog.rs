@@ -140,7 +140,7 @@ pub(super) enum Change {
     /// An export that had no counterpart has one now.
     Tie(ExportId, Resume),
     /// The counterpart goes on from another state.
-    Flushed(ExportId, Resume),
+    Flushed(ExportId, Resume, Seq),
     /// Nothing up to there may be taken from the log. Exports without a counterpart are passed over.
     Evicted(Vec<(ExportId, Seq)>),
     /// The store is about to be asked to create this manifest.
@@ -361,7 +361,7 @@ impl Catalog {
 
     /// Notes that the counterpart of an export goes on from another state.
     pub(super) async fn flushed(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
-        self.change(Change::Flushed(id, resume)).await
+        self.change(Change::Flushed(id, resume, Seq(0))).await
     }
 
     /// Removes the entry of `id`; returns when that is on disk.

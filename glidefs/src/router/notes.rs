@@ -40,7 +40,7 @@ impl Memory {
             Change::Intend(volume, number, hash) => self.intents.add(*volume, *number, *hash),
             Change::Withdraw(volume, number, hash) => self.intents.withdraw(*volume, *number, hash),
             Change::Lost(volume, epoch, loss) => drop(self.losses.insert((*volume, *epoch), loss.clone())),
-            Change::Flushed(_, Resume { volume, .. }) | Change::EndAllowance(volume) => {
+            Change::Flushed(_, Resume { volume, .. }, _) | Change::EndAllowance(volume) => {
                 self.intents.end_allowance(*volume);
             }
             Change::Forget(volume) => self.forget(*volume),

@@ -54,12 +54,14 @@ impl Stored {
         }
     }
 
-    /// The same after what `resume` says, unless it is older: a flush and a compaction may tell of theirs in any order.
+    /// The same after what `resume` says, as far as that is newer: a flush and a compaction may tell of theirs in any order. What
+    /// is in the store stays there as long as the export has the same epoch.
     pub fn advanced(&self, resume: &Resume) -> Self {
-        if (resume.epoch, resume.number) < (self.epoch, self.manifest) {
-            return self.clone();
-        }
-        Self { evicted: self.evicted, ..Self::of(resume) }
+        let new = Self::of(resume);
+        let newer = if (new.epoch, new.manifest) < (self.epoch, self.manifest) { self } else { &new };
+        let is_same = (&new.volume, new.epoch) == (&self.volume, self.epoch);
+        let flushed = if is_same { self.flushed.max(new.flushed) } else { newer.flushed };
+        Self { evicted: self.evicted, flushed, ..newer.clone() }
     }
 
     /// The same with everything up to `seq` evicted.
@@ -134,5 +136,13 @@ pub(super) mod tests {
         let stored = Stored::of(&resume(1, 50)).evicted(Seq(40)).evicted(Seq(30)).advanced(&resume(2, 60));
         assert_eq!(stored.marks(), Marks { flushed: Seq(60), evicted: Seq(40) });
         assert_eq!(stored.advanced(&resume(1, 50)), stored, "what is older comes too late");
+    }
+
+    #[test]
+    fn a_cut_that_is_told_of_after_the_compaction_behind_it_counts_as_flushed() {
+        let stored = Stored::of(&resume(1, 50)).advanced(&resume(3, 50)).advanced(&resume(2, 60));
+        assert_eq!((stored.manifest, stored.flushed), (3, 60));
+        let elsewhere = Resume { epoch: 4, ..resume(4, 10) };
+        assert_eq!(stored.advanced(&elsewhere).flushed, 10, "an epoch has its own numbers");
     }
 }

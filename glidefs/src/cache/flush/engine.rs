@@ -21,7 +21,7 @@ use crate::cache::handle::Shared;
 use crate::cache::keeper;
 use crate::cache::volume::{CutState, Volume};
 use crate::store::volume::{Resume, VolumeError};
-use crate::units::ExportId;
+use crate::units::{ExportId, Seq};
 
 /// How often volumes that have something to flush are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -306,17 +306,20 @@ where
 
 /// Has the book say that the store has a cut.
 async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
-    persist(volume, || write_down(shared, volume, resume.clone())).await
+    // A write that failed is not in the cut, and must not be taken for a part of it if recovery finds it.
+    let failed = volume.failed_in_cuts().min(resume.cut);
+    persist(volume, || write_down(shared, volume, resume.clone(), failed)).await
 }
 
-/// Has the book say how far the store is.
+/// Has the book say how far the store is, and up to where nothing may be taken from the log any more.
 pub(super) async fn write_down(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
     resume: Resume,
+    evicted: Seq,
 ) -> Result<(), Failure> {
     blocking(shared, volume, move |shared, volume| {
-        shared.book.flushed(volume.id(), &resume).map_err(|error| not_written(&volume, &error))
+        shared.book.flushed(volume.id(), &resume, evicted).map_err(|error| not_written(&volume, &error))
     })
     .await
 }

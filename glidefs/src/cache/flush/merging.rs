@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use super::engine::write_down;
 use crate::cache::handle::Shared;
 use crate::cache::volume::Volume;
-use crate::store::volume::{Crowd, VolumeError};
-use crate::units::ExportId;
+use crate::store::volume::{Crowd, Resume, VolumeError};
+use crate::units::{ExportId, Seq};
 
 /// Steps at the same time, at most.
 const STEPS_MAX: usize = 2;
@@ -131,7 +131,10 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
     match compacted {
         Ok(Some(compacted)) => {
             tie.crowding().set(compacted.crowd);
-            let written = write_down(shared, volume, compacted.resume).await;
+            // The store may have a cut that is still to be noted here, with all that must be noted of it.
+            let resume =
+                Resume { cut: compacted.resume.cut.min(volume.figures().flushed), ..compacted.resume };
+            let written = write_down(shared, volume, resume, Seq(0)).await;
             match (written.is_err(), compacted.compaction_due) {
                 (true, _) => Stepped::Failed,
                 (false, true) => Stepped::More,

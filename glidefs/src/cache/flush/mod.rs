@@ -78,11 +78,12 @@ pub trait Book: Send + Sync + fmt::Debug {
     /// What the disk said; then nothing was written down.
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()>;
 
-    /// Everything up to `resume.cut` is in the store, whose side goes on from `resume`.
+    /// Everything up to `resume.cut` is in the store, whose side goes on from `resume`; and, as [`Self::evicted`] says, nothing up to
+    /// `evicted` may be taken from the log any more. Both or none of it is written down.
     ///
     /// # Errors
     /// What the disk said; then nothing was written down.
-    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()>;
+    fn flushed(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()>;
 }
 
 /// The book of a cache without a store, to which nothing is ever written.
@@ -94,7 +95,7 @@ impl Book for NoBook {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn flushed(&self, _export: ExportId, _resume: &Resume) -> io::Result<()> {
+    fn flushed(&self, _export: ExportId, _resume: &Resume, _evicted: Seq) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -77,12 +77,14 @@ impl Book for Paper {
         Ok(())
     }
 
-    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()> {
+    fn flushed(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
         if self.1.now.load(Ordering::Acquire) {
             self.1.tries.fetch_add(1, Ordering::AcqRel);
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.0.lock().unwrap().get_mut(&export).unwrap().0 = Resume { manifest: None, ..resume.clone() };
+        let mut entries = self.0.lock().unwrap();
+        let entry = entries.get_mut(&export).unwrap();
+        *entry = (Resume { manifest: None, ..resume.clone() }, entry.1.max(evicted));
         Ok(())
     }
 }
@@ -216,10 +218,14 @@ impl Host {
     }
 
     /// Ends the daemon as kill -9 does: what it was doing is not finished.
-    fn restart(&mut self) {
+    fn stop(&mut self) {
         let daemon = self.daemon.take().unwrap();
         daemon.stop.send(true).unwrap();
         daemon.driver.kill();
+    }
+
+    fn restart(&mut self) {
+        self.stop();
         self.start();
     }
 
@@ -427,6 +433,28 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
     assert_eq!(host.write(range, Some(&[8; 4096])), Err(IoError::Fenced));
     assert_eq!(host.flush(), Err(IoError::Fenced));
     assert_eq!(host.driver().cache.stats().dirty_bytes, if written.is_ok() { 4096 } else { 0 });
+}
+
+#[test]
+fn a_write_that_failed_is_the_same_on_host_and_store_after_a_crash() {
+    let backend = memory();
+    let mut host = Host::new(backend.clone(), 1, false);
+    let range = |start| SectorRange::new(start, 8).unwrap();
+    host.write(range(0), Some(&[1; 4096])).unwrap();
+    // The record is on the disk, and nothing that could end the segment before the record gets there.
+    host.faults.breaks.store(true, Ordering::SeqCst);
+    assert_eq!(host.write(range(8), Some(&[2; 4096])), Err(IoError::Write));
+    host.write(range(16), Some(&[3; 4096])).unwrap();
+    host.flush_to_store().unwrap();
+    host.stop();
+    host.faults.mend();
+    host.start();
+    let here = [0, 8, 16].map(|start| host.read(range(start)).unwrap());
+    assert_eq!((here[0][0], here[2][0]), (1, 3));
+    host.flush_to_store().unwrap();
+    let mut other = Host::new(backend, 2, true);
+    let there = [0, 8, 16].map(|start| other.read(range(start)).unwrap());
+    assert!(there == here, "a sector of {}, and of {}", here[1][0], there[1][0]);
 }
 
 #[test]

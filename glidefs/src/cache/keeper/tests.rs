@@ -19,7 +19,7 @@ impl Book for Paper {
         Ok(())
     }
 
-    fn flushed(&self, _: ExportId, _: &Resume) -> std::io::Result<()> {
+    fn flushed(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
         Ok(())
     }
 }

@@ -324,7 +324,7 @@ fn take_apart<T: Token>(shard: &mut Shard<T>) {
     while let Some(pending) = joined.pop() {
         let first = end.saturating_sub(pending.entries);
         if let Some(entry) = batch.entries().get(first) {
-            pending.volume.failed(entry.seq, pending.entries as u64);
+            pending.volume.gave_back(entry.seq, pending.entries as u64);
         }
         end = first;
         shard.log.backlog.push_front(pending);

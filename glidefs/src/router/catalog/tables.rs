@@ -194,8 +194,8 @@ pub(super) fn commit(
                     put_stored(&mut stored, record.export_id(), |_| Some(Stored::of(resume)))?;
                 }
                 Change::Tie(id, resume) => put_stored(&mut stored, *id, |_| Some(Stored::of(resume)))?,
-                Change::Flushed(id, resume) => {
-                    put_stored(&mut stored, *id, |known| Some(known?.advanced(resume)))?;
+                Change::Flushed(id, resume, evicted) => {
+                    put_stored(&mut stored, *id, |known| Some(known?.advanced(resume).evicted(*evicted)))?;
                     transaction.open_table(ALLOWED)?.remove(key_of(resume.volume))?;
                 }
                 Change::EndAllowance(volume) => {

@@ -47,9 +47,9 @@ async fn what_the_cache_writes_down_is_read_after_a_restart() {
     catalog.create(record(2, "b"), None).await.unwrap();
     let book = catalog.book();
     let written = tokio::task::spawn_blocking(move || {
-        book.flushed(ExportId(1), &resume(2, 70))?;
+        book.flushed(ExportId(1), &resume(2, 70), Seq(0))?;
         book.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
-        book.flushed(ExportId(1), &resume(3, 80)).map(|()| book)
+        book.flushed(ExportId(1), &resume(3, 80), Seq(0)).map(|()| book)
     });
     let book = written.await.unwrap().unwrap();
     drop(catalog);

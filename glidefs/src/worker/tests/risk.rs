@@ -23,7 +23,7 @@ impl Book for Paper {
         Ok(())
     }
 
-    fn flushed(&self, export: ExportId, resume: &Resume) -> io::Result<()> {
+    fn flushed(&self, export: ExportId, resume: &Resume, _evicted: Seq) -> io::Result<()> {
         self.0.lock().unwrap().insert(export, resume.clone());
         Ok(())
     }

@@ -49,12 +49,6 @@ fn copy(from: &Path, to: &Path) {
 }
 
 impl Host {
-    fn stop(&mut self) {
-        let daemon = self.daemon.take().unwrap();
-        daemon.stop.send(true).unwrap();
-        daemon.driver.kill();
-    }
-
     fn writer(&self) -> WriterId {
         self.paper.0.lock().unwrap()[&EXPORT].0.writer
     }

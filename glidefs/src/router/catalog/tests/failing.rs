@@ -174,7 +174,7 @@ fn changes() -> Vec<Change> {
             Change::Create(record(id.0, "created"), Some(resume.clone())),
             Change::Replace(id, record(3, "replaced"), new.clone()),
             Change::Tie(id, resume.clone()),
-            Change::Flushed(id, Resume { number: 9, ..resume.clone() }),
+            Change::Flushed(id, Resume { number: 9, ..resume.clone() }, Seq(0)),
             Change::Evicted(vec![(id, Seq(7))]),
             Change::Intend(resume.volume, 9, [1; 32]),
             Change::Intend(resume.volume, 7, [2; 32]),
