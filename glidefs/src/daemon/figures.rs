@@ -72,6 +72,7 @@ impl Parts {
                     at_risk_nanos: export.volume().remote().map(|_| at_risk_nanos),
                     damaged_bytes: export.volume().damaged_bytes(),
                     packs: export.volume().packs(),
+                    cut: export.volume().upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
                     queues: export.all_stats(),
                 }
             };

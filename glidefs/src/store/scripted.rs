@@ -94,6 +94,8 @@ pub struct ScriptedStore {
     late_per_mille: AtomicU64,
     /// All creations of objects with this in their key are late.
     late_key: Mutex<Option<&'static str>>,
+    /// So many creations of objects with this in their key get an error that asking again does not mend; whether they arrive.
+    failing: Mutex<(&'static str, u32, bool)>,
     chance: Seeded,
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
 }
@@ -135,6 +137,7 @@ impl ScriptedStore {
             created_millis,
             late_per_mille: AtomicU64::new(0),
             late_key: Mutex::default(),
+            failing: Mutex::default(),
             chance: Seeded::new(seed),
             late: Mutex::default(),
             left: AtomicU64::new(FOREVER),
@@ -211,6 +214,20 @@ impl ScriptedStore {
     /// As [`Self::delay_some`], every creation of an object whose key contains `text`; `None`: no more.
     pub fn delay_every(&self, text: Option<&'static str>) {
         *lock(&self.late_key) = text;
+    }
+
+    /// Lets the next creations of objects whose key contains `text`, so many, get an error, whether or not they arrive.
+    pub fn fail_creations(&self, text: &'static str, times: u32, arrive: bool) {
+        *lock(&self.failing) = (text, times, arrive);
+    }
+
+    /// Whether the creation of `location` gets an error, and if so whether it arrives.
+    fn failure(&self, location: &Path) -> Option<bool> {
+        let mut failing = lock(&self.failing);
+        let (text, times, arrives) = *failing;
+        let left = times.checked_sub(1).filter(|_| location.as_ref().contains(text))?;
+        failing.1 = left;
+        Some(arrives)
     }
 
     fn is_late(&self, location: &Path) -> bool {
@@ -320,10 +337,11 @@ impl ObjectStore for ScriptedStore {
             opts.mode = PutMode::Overwrite;
         }
         let fate = self.fate();
-        if fate == Fate::NotArriving {
+        let failure = self.failure(location);
+        if fate == Fate::NotArriving || failure == Some(false) {
             return Err(ended());
         }
-        if fate == Fate::Answered && self.is_late(location) {
+        if fate == Fate::Answered && failure.is_none() && self.is_late(location) {
             lock(&self.late).push((location.clone(), payload, opts));
             return Err(cut());
         }
@@ -334,7 +352,7 @@ impl ObjectStore for ScriptedStore {
         }
         let result = self.inner.put_opts(location, payload, opts).await?;
         lock(&self.created_millis).insert(location.clone(), self.clock.unix_millis());
-        if fate == Fate::Answered { Ok(result) } else { Err(ended()) }
+        if fate == Fate::Answered && failure.is_none() { Ok(result) } else { Err(ended()) }
     }
 
     async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {

@@ -171,6 +171,14 @@ impl Flusher {
 /// Carries the cut of `volume` to the store, as often as it takes.
 async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
     let Some(tie) = volume.tie() else { return Carried::Removed };
+    // What was uploaded is used by later tries of this cut, and by no other.
+    tie.upload().clear();
+    let carried = carry_on(shared, volume, tie, permits).await;
+    tie.upload().clear();
+    carried
+}
+
+async fn carry_on(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, permits: &Permits) -> Carried {
     let mut pause = RETRY_PAUSE_MIN;
     loop {
         match try_carry(shared, volume, tie, permits).await {
@@ -189,6 +197,7 @@ async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) ->
             Err(Failure::Source) => {
                 tie.set_unreadable(true);
                 volume.undo_cut(&shared.slots);
+                tie.upload().clear();
                 tie.advanced();
                 shared.flushed();
                 tokio::time::sleep(RETRY_PAUSE_MAX).await;
@@ -274,7 +283,7 @@ async fn try_carry(
 /// Has the store take `cut`; returns what is to be written down, and whether the packs should be made fewer.
 async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Arc<Cut>) -> Result<(Resume, bool), Failure> {
     let size_sectors = tie.size_sectors();
-    let committed = tie.remote.commit(cut, size_sectors).await;
+    let committed = tie.remote.commit_on(cut, size_sectors, tie.upload()).await;
     let committed = committed.map_err(|error| match error {
         // What was removed cannot be read, and nobody wants it stored.
         VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,

@@ -18,6 +18,7 @@ use crate::cache::disk::Clock;
 use crate::cache::error::IoError;
 use crate::observe::repeat::Repeat;
 use crate::store;
+use crate::store::volume::Upload;
 use crate::units::{ExportId, SectorRange};
 
 /// What all volumes that are tied to one store share.
@@ -91,6 +92,8 @@ pub(in crate::cache) struct Tie {
     end: End,
     /// What lets one of many log lines about fetches that fail pass.
     bad_fetches: Arc<Repeat>,
+    /// How far the cut is that is on its way, over all tries.
+    upload: Upload,
     /// The volume is not this writer's any more.
     fenced: Arc<AtomicBool>,
     /// The last cut could not be read, and how many could not.
@@ -131,6 +134,7 @@ impl Tie {
             on_unreachable: OnceLock::new(),
             end: End::default(),
             bad_fetches: Arc::default(),
+            upload: Upload::default(),
             fenced: Arc::default(),
             unreadable: AtomicBool::new(false),
             unreadable_cuts: AtomicU64::new(0),
@@ -280,6 +284,11 @@ impl Tie {
     /// Whether the store may have anything of `range`: where it has not, there are zeroes.
     pub fn covers(&self, range: SectorRange) -> bool {
         self.remote.covers(range)
+    }
+
+    /// How far the cut is that is on its way.
+    pub fn upload(&self) -> &Upload {
+        &self.upload
     }
 
     /// Says what a READ does that needs a store that is away.

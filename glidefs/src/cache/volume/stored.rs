@@ -9,7 +9,7 @@ use super::Volume;
 use crate::cache::error::IoError;
 use crate::cache::flush::{Durability, Link, OnUnreachable, Pace, Tie, Triggers};
 use crate::cache::index::Extent;
-use crate::store::volume::VolumeError;
+use crate::store::volume::{UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
 impl Volume {
@@ -50,6 +50,12 @@ impl Volume {
             }
             self.announce();
         }
+    }
+
+    /// How far the cut is that is on its way to the store; `None` where there is none.
+    pub fn upload(&self) -> Option<UploadProgress> {
+        let progress = self.tie.get()?.upload().progress();
+        (progress.total_bytes > 0).then_some(progress)
     }
 
     /// The counterpart in the store.

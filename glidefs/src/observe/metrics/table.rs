@@ -128,6 +128,10 @@ metrics! {
         = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
     ExportDamaged: Gauge "glidefs_export_damaged_bytes" in Bytes by [export]
         = "Bytes whose content was lost before the store had it, as of the last flush: they fail on every host until they are written again or discarded.";
+    ExportCut: Gauge "glidefs_export_cut_bytes" in Bytes by [export]
+        = "Data in the export's cut that is on its way to the store; without a sample when none is.";
+    ExportCutUploaded: Gauge "glidefs_export_cut_uploaded_bytes" in Bytes by [export]
+        = "How much of the export's cut that is on its way is in the store, kept over tries.";
     ExportFanOut: Gauge "glidefs_export_fan_out_packs" in Number by [export]
         = "Packs of the store that a read of one sector of the export may have to ask, at most; writes are slowed above 64, and stopped before 128, until packs were merged.";
     ExportPacks: Gauge "glidefs_export_packs" in Number by [export]

@@ -46,6 +46,7 @@ fn figures(name: &str, queues: usize) -> ExportFigures {
         at_risk_nanos: Some(1_500_000_000),
         damaged_bytes: Some(512),
         packs: Some((3, 40)),
+        cut: Some((8192, 4096)),
         queues: (0..queues).map(|_| used_queue()).collect(),
     }
 }

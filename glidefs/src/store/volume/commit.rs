@@ -1,29 +1,28 @@
 //! Storing a cut: packs, then the manifest that lists them.
 //!
-//! Owns how a cut becomes packs, and how many of those are in memory. Does not own what is in a cut. Invariant: a manifest is
-//! created only when everything it lists is in the store.
+//! Owns how many packs of a cut are in memory, and that what was uploaded is not uploaded again. Does not own what is in a cut, nor
+//! how a cut becomes packs (`packing`). Invariant: a manifest is created only when everything it lists is in the store.
 
+use std::collections::HashSet;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 
 use super::crowd::{Rows, check_room};
 use super::host::next;
 use super::land::{Landed, Uploads};
+use super::packing::{Packed, Packing, Source};
+use super::upload::{Span, Upload};
 use super::{Committed, CutSource, Volume, VolumeError, damage};
 use crate::store::client::Created;
-use crate::store::format::{
-    DAMAGED_RANGES_MAX, EncodedPack, Manifest, PackBuilder, PackOptions, PackRef, PushError, Sections,
-};
+use crate::store::format::{DAMAGED_RANGES_MAX, EncodedPack, Manifest, PackOptions, PackRef, Sections};
 use crate::store::ids::{PackId, VolumeId};
-use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+use crate::units::{SectorRange, Seq};
 
 /// Packs of one cut that are uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
-/// How much of a cut is read at once, sectors: whole blocks.
-const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
 /// How often a cut is packed anew because the state before it turned out to be another one.
 const PACKINGS_MAX: usize = 3;
 
@@ -37,7 +36,37 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::Fenced`] when another writer has the volume: for good.
     pub async fn commit(&self, cut: Arc<dyn CutSource>, size_sectors: u64) -> Result<Committed, VolumeError> {
-        check(&*cut, size_sectors)?;
+        self.commit_on(cut, size_sectors, &Upload::default()).await
+    }
+
+    /// As [`Self::commit`], going on where an earlier try of the same cut with the same `upload` has stopped.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn commit_on(
+        &self,
+        cut: Arc<dyn CutSource>,
+        size_sectors: u64,
+        upload: &Upload,
+    ) -> Result<Committed, VolumeError> {
+        // Which sectors are lost is found out by reading, and known to the one who has read: the next try has to read again.
+        if !cut.damaged().is_empty() {
+            upload.clear();
+        }
+        let committed = self.try_commit(&cut, size_sectors, upload).await;
+        if committed.is_err() && !cut.damaged().is_empty() {
+            upload.clear();
+        }
+        committed
+    }
+
+    async fn try_commit(
+        &self,
+        cut: &Arc<dyn CutSource>,
+        size_sectors: u64,
+        upload: &Upload,
+    ) -> Result<Committed, VolumeError> {
+        check(&**cut, size_sectors)?;
         let _change = self.0.change.lock().await;
         self.refresh().await?;
         for _ in 0..PACKINGS_MAX {
@@ -52,20 +81,20 @@ impl Volume {
                     crowd: Rows::of(&base.packs).crowd(),
                 });
             }
-            check_room(base.packs.len(), data_bytes(&*cut), cut.extents().len())?;
             // What is known before anything is uploaded for nothing.
-            check_damage(&damaged_after(&base, &*cut, size_sectors))?;
+            check_damage(&damaged_after(&base, &**cut, size_sectors))?;
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
+            check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
             self.0.host.check_notes(self.id(), next(base.number)).await?;
-            let uploads = self.upload(source).await?;
-            check_damage(&damaged_after(&base, &*cut, size_sectors))?;
+            let uploads = self.upload(source, upload).await?;
+            check_damage(&damaged_after(&base, &**cut, size_sectors))?;
             let edit = |base: &Manifest| {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
                     size_sectors,
                     cut: cut.seq(),
-                    packs: [&uploads.packs[..], &base.packs].concat(),
+                    packs: in_front(&uploads.packs, &base.packs),
                     sections: self.0.host.holding(&Sections {
-                        damaged: damaged_after(base, &*cut, size_sectors),
+                        damaged: damaged_after(base, &**cut, size_sectors),
                         ..base.sections.clone()
                     }),
                     ..base.clone()
@@ -88,33 +117,47 @@ impl Volume {
         }
     }
 
-    /// Makes packs of `source` and uploads them.
-    async fn upload(&self, source: Source) -> Result<Uploads, VolumeError> {
-        let begun = self.0.host.options.clock.since_boot();
+    /// Makes packs of `source` and uploads those that no earlier try has. What was uploaded is kept after an error as well.
+    async fn upload(&self, source: Source, upload: &Upload) -> Result<Uploads, VolumeError> {
+        let now = self.0.host.options.clock.since_boot();
+        let kept = upload.begin(source.content(), source.data_bytes(), now);
+        let stops = Arc::new(AtomicBool::new(false));
+        let packing = Packing::new(source, &kept);
         // Owned, so that the future can move between threads.
-        let volume = self.clone();
-        let packs = stream::try_unfold(Packing::new(source), move |packing| {
-            let volume = volume.clone();
-            async move {
-                let permit = volume.0.host.pack_memory(packing.left_bytes).await?;
-                let options = volume.pack_options(0, packing.source.first_seq(), packing.source.cut.seq());
-                let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
-                Ok::<_, VolumeError>(pack.map(|pack| ((pack, permit), packing)))
+        let state = (self.clone(), packing, Arc::clone(&stops));
+        let packs = stream::try_unfold(state, |(volume, packing, stops)| async move {
+            if stops.load(Ordering::Acquire) {
+                return Ok(None);
             }
+            let permit = volume.0.host.pack_memory(packing.left_bytes()).await?;
+            let begun = volume.0.host.options.clock.since_boot();
+            let options = volume.pack_options(0, packing.source().first_seq(), packing.source().cut.seq());
+            let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
+            Ok::<_, VolumeError>(pack.map(|pack| ((pack, begun, permit), (volume, packing, stops))))
         });
         let volume = self.clone();
-        let uploaded = packs.map_ok(move |(pack, permit)| {
+        let uploading = packs.map(move |made| {
             let volume = volume.clone();
             async move {
+                let (Packed { pack, sectors, data_bytes }, begun, permit) = made?;
                 let pack = volume.create_pack(pack).await?;
                 drop(permit);
-                Ok(pack)
+                Ok(Span { from: sectors.start, to: sectors.end, data_bytes, pack, begun })
             }
         });
-        let mut packs: Vec<PackRef> =
-            uploaded.try_buffer_unordered(UPLOADS_AT_ONCE).boxed().try_collect().await?;
-        packs.sort_unstable_by_key(|pack| pack.lowest_sector);
-        Ok(Uploads { begun, packs })
+        let mut uploading = uploading.buffer_unordered(UPLOADS_AT_ONCE).boxed();
+        let mut failed = None;
+        while let Some(uploaded) = uploading.next().await {
+            match uploaded {
+                Ok(span) => upload.add(span),
+                Err(error) => {
+                    // Those that are on their way go on; no other is begun.
+                    stops.store(true, Ordering::Release);
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        failed.map_or_else(|| Ok(upload.uploads(now)), Err)
     }
 
     pub(super) fn pack_options(&self, level: u8, first_seq: Seq, last_seq: Seq) -> PackOptions {
@@ -139,6 +182,12 @@ impl Volume {
         }
         Ok(created)
     }
+}
+
+/// `packs` in front of `older`, which has some of `packs` if an earlier try was answered too late.
+fn in_front(packs: &[PackRef], older: &[PackRef]) -> Vec<PackRef> {
+    let new: HashSet<PackId> = packs.iter().map(|pack| pack.pack).collect();
+    packs.iter().chain(older.iter().filter(|pack| !new.contains(&pack.pack))).copied().collect()
 }
 
 /// Whether `cut` is what a cut must be.
@@ -171,12 +220,6 @@ fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
     if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
 }
 
-/// Data in a cut, bytes.
-fn data_bytes(cut: &dyn CutSource) -> u64 {
-    let data = cut.extents().iter().filter(|extent| !extent.zero);
-    data.filter_map(|extent| extent.range.bytes()).fold(0, u64::saturating_add)
-}
-
 /// Runs `work` on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
@@ -188,81 +231,4 @@ pub(super) async fn blocking<T: Send + 'static>(
             Err(_) => Err(VolumeError::Stopping),
         },
     }
-}
-
-/// What is stored: a cut, and zeroes behind the end of a volume that becomes smaller.
-struct Source {
-    cut: Arc<dyn CutSource>,
-    zero_from: Option<u64>,
-}
-
-impl Source {
-    fn first_seq(&self) -> Seq {
-        self.cut.extents().iter().map(|extent| extent.seq).min().unwrap_or(self.cut.seq())
-    }
-}
-
-/// A source, of which the beginning is packed.
-struct Packing {
-    source: Source,
-    /// The next extent.
-    extent: usize,
-    /// Its first sector that is not packed, if some of it is.
-    at: Option<u64>,
-    /// Data that is not packed.
-    left_bytes: u64,
-}
-
-impl Packing {
-    fn new(source: Source) -> Self {
-        let left_bytes = data_bytes(&*source.cut);
-        Self { source, extent: 0, at: None, left_bytes }
-    }
-
-    /// The next pack; `None` when everything is packed.
-    fn next_pack(mut self, options: PackOptions) -> Result<(Option<EncodedPack>, Self), VolumeError> {
-        let builder = PackBuilder::new(options);
-        let mut builder = builder.map_err(|error| VolumeError::Compressor(Arc::new(error)))?;
-        while !builder.is_full() && self.push_some(&mut builder)? {}
-        Ok((builder.finish(), self))
-    }
-
-    /// Adds the next piece. `false`: there is none.
-    fn push_some(&mut self, builder: &mut PackBuilder) -> Result<bool, VolumeError> {
-        let Some(extent) = self.source.cut.extents().get(self.extent).copied() else {
-            let Some(from) = self.source.zero_from.take() else { return Ok(false) };
-            let rest = SectorRange::new(from, u64::MAX - from).filter(|rest| !rest.is_empty());
-            rest.map_or(Ok(()), |rest| builder.push_zero(rest)).map_err(bad)?;
-            return Ok(true);
-        };
-        if extent.zero {
-            builder.push_zero(extent.range).map_err(bad)?;
-            self.extent += 1;
-            return Ok(true);
-        }
-        let start = self.at.unwrap_or(extent.range.start());
-        // Up to a boundary between blocks.
-        let count = (READ_SECTORS - start % READ_SECTORS).min(extent.range.end() - start);
-        let piece = super::view::between(start, start + count);
-        let bytes = usize::try_from(count * SECTOR_BYTES);
-        let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
-        self.source.cut.read(piece, &mut data).map_err(VolumeError::cut)?;
-        builder.push_data(start, Bytes::from(data)).map_err(bad)?;
-        self.at = Some(piece.end());
-        self.left_bytes = self.left_bytes.saturating_sub(count * SECTOR_BYTES);
-        if piece.end() == extent.range.end() {
-            self.at = None;
-            self.extent += 1;
-        }
-        Ok(true)
-    }
-}
-
-/// What cannot happen with a cut that was checked, and packs that end when they are full.
-pub(super) fn bad(error: PushError) -> VolumeError {
-    VolumeError::BadCut(match error {
-        PushError::Order => "its extents do not ascend",
-        PushError::Unfit => "an extent is not in whole sectors",
-        PushError::Full => "an extent does not fit into a pack",
-    })
 }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 
 use super::choose::{Limits, Step, stored_bytes};
-use super::commit::{bad, blocking};
+use super::commit::blocking;
 use super::crowd::Rows;
 use super::land::Uploads;
+use super::packing::bad;
 use super::view::{Content, Keeping, Opened, Part, between, reach, resolve};
 use super::{ReadExtent, Volume, VolumeError};
 use crate::store::format::{

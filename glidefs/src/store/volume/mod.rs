@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (land: who that is)
+//!           │          │            (packing: how; upload: what is there already)
 //!  (shared) │          ├─ history   snapshot, rollback, fork
 //!           │          ├─ hold      which host has it: open, take over, release
 //!           │          ├─ end       delete, undelete
@@ -45,7 +46,9 @@ mod land;
 mod merge;
 mod metadata;
 mod notes;
+mod packing;
 mod recent;
+mod upload;
 mod view;
 mod writer;
 
@@ -60,6 +63,7 @@ pub use self::end::DeletedVolume;
 pub use self::error::{Held, VolumeError};
 pub use self::host::{Volumes, VolumesOptions};
 pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory};
+pub use self::upload::{Upload, UploadProgress};
 pub use self::view::View;
 pub use self::writer::Volume;
 use super::ids::{StoreName, VolumeId, WriterId};

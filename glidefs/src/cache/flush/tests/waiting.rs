@@ -124,3 +124,24 @@ fn a_read_that_needs_no_store_does_not_wait_behind_those_that_do() {
         "the others wait for a store that is stalled"
     );
 }
+
+#[test]
+fn a_backlog_drains_though_the_store_fails_every_third_request() {
+    let objects = Arc::new(InMemory::new());
+    let faults = Faults::new(7);
+    let faulty = FaultyStore::new(objects.clone(), Arc::clone(&faults));
+    let mut host = Host::new(Backend::over(Arc::new(faulty), true), 1, false);
+    faults.set(Fault::ServerError, 333);
+    let mut model = Model::new(7);
+    for round in 0..8 {
+        (0..30).for_each(|_| model.write(&mut host));
+        if round % 2 == 0 {
+            host.flush().unwrap();
+        }
+    }
+    host.flush_to_store().unwrap();
+    assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
+    assert!(faults.fired(Fault::ServerError) > 0);
+    let mut other = Host::new(Backend::over(objects, true), 2, true);
+    model.check_all(&mut other);
+}

@@ -174,6 +174,19 @@ impl Run {
         self.names_on(host).iter().for_each(|name| self.check(name));
     }
 
+    /// The store takes packs of a host, and fails at the manifests that would list them, or takes them without an answer.
+    pub(super) fn fail_manifests(&mut self, host: usize) {
+        let Some(name) = self.any_on(host) else { return };
+        let (times, arrive) = (self.random.random_range(1..3), self.random.random_bool(0.5));
+        self.hosts[host].objects().fail_creations("manifests", times, arrive);
+        if !self.twins[&name].waits_for_store {
+            self.write(&name);
+        }
+        self.flush_to_store(&name);
+        self.hosts[host].objects().fail_creations("", 0, false);
+        self.count("manifests that failed");
+    }
+
     /// A READ, which may fail with the disk.
     fn read_some(&mut self, host: usize) {
         let Some(name) = self.any_on(host) else { return };

@@ -18,7 +18,7 @@ const STEPS: u64 = 200;
 const THREADS: usize = 12;
 
 /// What has to happen in a run.
-const EVENTS: [&str; 37] = [
+const EVENTS: [&str; 38] = [
     "writes",
     "writes that failed",
     "FLUSHes",
@@ -43,6 +43,7 @@ const EVENTS: [&str; 37] = [
     "hosts lost at a request",
     "creations that arrived late",
     "spells of a failing disk",
+    "manifests that failed",
     "failures of the disk",
     "READs that failed with the disk",
     "outages of the store",

@@ -23,6 +23,8 @@ pub struct ExportFigures {
     pub damaged_bytes: Option<u64>,
     /// Packs that a read of one sector may have to ask, and packs in all; `None` where there is no store.
     pub packs: Option<(u64, u64)>,
+    /// Data in the cut on its way to the store, and how much of that is there, bytes; `None` where there is none.
+    pub cut: Option<(u64, u64)>,
     /// Counters of every queue it has had since the daemon started.
     pub queues: Vec<Arc<QueueStats>>,
 }
@@ -51,7 +53,7 @@ pub fn states(
 }
 
 fn collect(figures: &ExportFigures, out: &mut Samples) {
-    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, damaged_bytes, packs, queues } =
+    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, damaged_bytes, packs, cut, queues } =
         figures;
     let export = name.as_str();
     let total = |cell: fn(&QueueStats) -> &Counter| -> u64 {
@@ -100,6 +102,10 @@ fn collect(figures: &ExportFigures, out: &mut Samples) {
     }
     if let Some(damaged_bytes) = damaged_bytes {
         out.value(Metric::ExportDamaged, &[export], *damaged_bytes);
+    }
+    if let Some((total_bytes, uploaded_bytes)) = cut {
+        out.value(Metric::ExportCut, &[export], *total_bytes);
+        out.value(Metric::ExportCutUploaded, &[export], *uploaded_bytes);
     }
     if let Some((fan_out, packs)) = packs {
         out.value(Metric::ExportFanOut, &[export], *fan_out);

@@ -258,7 +258,7 @@ async fn volumes_may_be_as_large_as_numbers_go() {
 }
 
 #[derive(Debug)]
-struct BigCut(Vec<CutExtent>);
+pub(super) struct BigCut(pub Vec<CutExtent>);
 
 impl CutSource for BigCut {
     fn seq(&self) -> Seq {

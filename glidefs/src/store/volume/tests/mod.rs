@@ -16,3 +16,4 @@ mod race;
 mod simulated;
 mod stops;
 pub(in crate::store) mod support;
+mod uploads;

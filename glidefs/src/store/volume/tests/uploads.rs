@@ -1,0 +1,261 @@
+//! What is left of a try to store a cut, for the next one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::line::BigCut;
+use super::support::*;
+use crate::store::Source;
+use crate::store::format::{PACK_BYTES_TARGET, PackOptions, PackRef};
+use crate::store::ids::{PackId, VolumeId};
+use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
+use crate::store::volume::upload::{Span, Upload};
+use crate::store::volume::{CutExtent, CutSource, UploadProgress, Volume};
+use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+
+const SIZE: u64 = 1 << 21;
+const SECTORS: u64 = (2 * PACK_BYTES_TARGET + (5 << 20)) / SECTOR_BYTES;
+
+/// A cut of three packs.
+fn cut() -> Arc<BigCut> {
+    Arc::new(BigCut(vec![CutExtent { range: range(8, SECTORS), seq: Seq(9), zero: false }]))
+}
+
+fn pack(number: u8) -> PackRef {
+    PackRef {
+        volume: VolumeId([1; 16]),
+        pack: PackId([number; 16]),
+        total_bytes: 4096,
+        index_offset_bytes: 1024,
+        index_stored_bytes: 512,
+        index_plain_bytes: 512,
+        index_hash: [0; 16],
+        lowest_sector: u64::from(number),
+        highest_sector: u64::from(number) + 9,
+        level: 0,
+        data_bytes: 512,
+        entries: 1,
+    }
+}
+
+/// Ten sectors, in a pack that is from so many hours after the start.
+fn span(from: u8, hours: u64) -> Span {
+    let (pack, from) = (pack(from), u64::from(from));
+    Span { from, to: from + 10, data_bytes: 10 * SECTOR_BYTES, pack, begun: Duration::from_hours(hours) }
+}
+
+fn options() -> PackOptions {
+    PackOptions {
+        volume: VolumeId([1; 16]),
+        pack: PackId([2; 16]),
+        level: 0,
+        first_seq: Seq(9),
+        last_seq: Seq(9),
+        zstd_level: 1,
+    }
+}
+
+async fn holds(volume: &Volume, first: u64, last: u64) {
+    for start in [first, 65_530, last - 100] {
+        let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
+        tags(volume, range(start, 100), &expected).await;
+    }
+}
+
+async fn holds_the_cut(volume: &Volume) {
+    holds(volume, 8, SECTORS).await;
+    tags(volume, range(SECTORS + 7, 2), &[2 * (SECTORS + 7) + 1, 0]).await;
+}
+
+#[tokio::test]
+async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let upload = Upload::default();
+    world.objects.end_after(2, false);
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+    let UploadProgress { total_bytes, uploaded_bytes } = upload.progress();
+    assert_eq!(total_bytes, SECTORS * SECTOR_BYTES);
+    assert!((1..total_bytes).contains(&uploaded_bytes), "{uploaded_bytes}");
+    assert!(world.objects.go_on());
+    let before = daemon.requests();
+    let committed = volume.commit_on(cut(), SIZE, &upload).await.unwrap();
+    assert_eq!((committed.packs, daemon.since(before)), (3, [0, 2, 0, 0, 0]), "a pack and the manifest");
+    assert_eq!(upload.progress().uploaded_bytes, total_bytes);
+    holds_the_cut(&volume).await;
+    // And elsewhere.
+    let other = world.daemon(2);
+    holds_the_cut(&other.volumes.take_over(&name("vm")).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_manifest_whose_answer_was_lost_lists_its_packs_once_after_the_next_try() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let upload = Upload::default();
+    world.objects.end_after(3, true);
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+    assert!(world.objects.go_on());
+    world.clock.advance(Duration::from_secs(1));
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
+    assert_eq!(volume.view().await.unwrap().manifest().packs.len(), 3);
+    holds_the_cut(&volume).await;
+}
+
+#[test]
+fn what_an_upload_keeps_is_of_the_same_cut_and_young() {
+    let content = |extents: &[CutExtent], zero_from| -> ContentHash {
+        PackSource { cut: Arc::new(BigCut(extents.to_vec())), zero_from }.content()
+    };
+    let extent = |start, count, seq| CutExtent { range: range(start, count), seq: Seq(seq), zero: false };
+    let whole = content(&[extent(0, 30, 5)], None);
+    let kept = |upload: &Upload, content, hours| -> Vec<u64> {
+        let spans = upload.begin(content, 1 << 20, Duration::from_hours(hours));
+        spans.iter().map(|span| span.from).collect()
+    };
+    let upload = Upload::default();
+    assert_eq!(kept(&upload, whole, 0), [0; 0]);
+    for span in [span(20, 1), span(0, 2), span(10, 0)] {
+        upload.add(span);
+    }
+    assert_eq!(upload.uploads(Duration::from_hours(2)).begun, Duration::ZERO);
+    assert_eq!(kept(&upload, whole, 1), [0, 10, 20]);
+    let split = content(&[extent(0, 12, 5), extent(12, 18, 5)], None);
+    assert_eq!(kept(&upload, split, 2), [0, 20], "the same, but one is too old");
+    for other in [
+        content(&[extent(0, 30, 5)], Some(30)),
+        content(&[extent(0, 29, 5)], None),
+        content(&[extent(0, 10, 5), extent(11, 19, 5)], None),
+        content(&[extent(0, 10, 5), extent(10, 20, 6)], None),
+        content(&[CutExtent { zero: true, ..extent(0, 30, 5) }], None),
+    ] {
+        upload.add(span(0, 2));
+        assert_eq!(kept(&upload, other, 2), [0; 0], "another cut");
+    }
+}
+
+#[tokio::test]
+async fn packs_of_another_cut_or_of_long_ago_are_not_listed() {
+    for (hours, extents) in [(0, vec![(0, SECTORS - 4), (SECTORS, 8)]), (2, vec![(8, SECTORS)])] {
+        let world = World::new();
+        let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+        let upload = Upload::default();
+        world.objects.end_after(2, false);
+        volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+        assert!(world.objects.go_on() && upload.progress().uploaded_bytes > 0);
+        let old: Vec<_> = upload.uploads(Duration::ZERO).packs;
+        world.clock.advance(Duration::from_hours(hours));
+        let extents = extents.into_iter().map(|(start, count)| CutExtent {
+            range: range(start, count),
+            seq: Seq(9),
+            zero: false,
+        });
+        volume.commit_on(Arc::new(BigCut(extents.collect())), SIZE, &upload).await.unwrap();
+        let view = volume.view().await.unwrap();
+        let listed = &view.manifest().packs;
+        assert_eq!(listed.len(), 3);
+        assert!(old.iter().all(|old| listed.iter().all(|pack| pack.pack != old.pack)));
+        holds(&volume, 8, SECTORS - 12).await;
+    }
+}
+
+/// Notes what is read of it.
+#[derive(Debug)]
+struct WatchedCut(Vec<CutExtent>, Mutex<Vec<u64>>);
+
+impl CutSource for WatchedCut {
+    fn seq(&self) -> Seq {
+        Seq(9)
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.0
+    }
+
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        self.1.lock().unwrap().extend(range.start()..range.end());
+        buffer.fill(1);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_try_packs_exactly_what_earlier_ones_left() {
+    const SECTORS: u64 = 12;
+    let extent = |start, count, zero| CutExtent { range: range(start, count), seq: Seq(9), zero };
+    let extents = [extent(1, 3, false), extent(4, 1, true), extent(6, 2, false), extent(9, 1, false)];
+    let in_data = |at: &u64| extents.iter().any(|e| !e.zero && (e.range.start()..e.range.end()).contains(at));
+    for kept in (0_u64..1 << SECTORS).step_by(5) {
+        let is_kept = |at: u64| at < SECTORS && kept & (1 << at) != 0;
+        let spans: Vec<Span> = (0..SECTORS)
+            .filter(|at| is_kept(*at))
+            .map(|at| Span {
+                from: at,
+                to: at + 1,
+                data_bytes: u64::from(in_data(&at)) * SECTOR_BYTES,
+                ..span(0, 0)
+            })
+            .collect();
+        let cut = Arc::new(WatchedCut(extents.to_vec(), Mutex::default()));
+        let mut packing = Packing::new(PackSource { cut: cut.clone(), zero_from: Some(11) }, &spans);
+        let mut packed = Vec::new();
+        while let (Some(pack), rest) = packing.next_pack(options()).unwrap() {
+            packed.push(pack);
+            packing = rest;
+        }
+        let expected: Vec<u64> = (0..SECTORS).filter(|at| in_data(at) && !is_kept(*at)).collect();
+        assert_eq!(*cut.1.lock().unwrap(), expected, "{kept:b}");
+        let data_bytes: u64 = packed.iter().map(|pack| pack.data_bytes).sum();
+        assert_eq!(data_bytes, expected.len() as u64 * SECTOR_BYTES);
+        for at in [1, 2, 3, 4, 6, 7, 9, 11, 12, u64::MAX - 1] {
+            let times = packed.iter().filter(|pack| pack.sectors.contains(&at)).count();
+            assert_eq!(times, usize::from(!is_kept(at)), "sector {at} of {kept:b}");
+        }
+        for pack in &packed {
+            assert!(pack.sectors.start <= pack.pack.trailer.pack.lowest_sector);
+            assert!(pack.pack.trailer.pack.highest_sector < pack.sectors.end);
+        }
+    }
+}
+
+/// A cut with a sector that turns out to be lost when the sector is read.
+struct LossyCut(Vec<CutExtent>, Mutex<Vec<SectorRange>>);
+
+impl CutSource for LossyCut {
+    fn seq(&self) -> Seq {
+        Seq(9)
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.0
+    }
+
+    fn read(&self, _: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        *self.1.lock().unwrap() = vec![range(20, 1)];
+        buffer.fill(1);
+        Ok(())
+    }
+
+    fn damaged(&self) -> Vec<SectorRange> {
+        self.1.lock().unwrap().clone()
+    }
+}
+
+#[tokio::test]
+async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_as_well() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let lossy = || {
+        let extents = vec![CutExtent { range: range(8, 64), seq: Seq(9), zero: false }];
+        Arc::new(LossyCut(extents, Mutex::default()))
+    };
+    let upload = Upload::default();
+    world.objects.fail_creations("manifests", 1, false);
+    volume.commit_on(lossy(), SIZE, &upload).await.unwrap_err();
+    assert_eq!(upload.progress().uploaded_bytes, 0, "who has not read it does not know what is lost of it");
+    volume.commit_on(lossy(), SIZE, &upload).await.unwrap();
+    let view = volume.view().await.unwrap();
+    assert_eq!((view.manifest().packs.len(), &view.manifest().sections.damaged), (1, &vec![range(20, 1)]));
+}
