@@ -158,6 +158,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
                 on_unreachable: None,
                 queues: None,
                 queue_depth: None,
+                detached: false,
             };
             router.create(request).await.expect("the export is made");
         }

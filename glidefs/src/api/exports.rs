@@ -16,7 +16,7 @@ use crate::router::{
     self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError, Source,
 };
 
-/// Make an export and its block device. Making what exists with the same parameters is no error.
+/// Make an export, and its block device unless it is to be made detached. Making what exists with the same parameters is no error.
 #[utoipa::path(
     post, path = "/v1/exports", tag = "exports", request_body = CreateRequest,
     responses(
@@ -32,8 +32,11 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
     let source = Source::Blank(ExportSize::new(request.size.0.0)?);
-    let device = (request.queues, request.queue_depth);
-    create_from(&state, name, source, request.durability, request.on_unreachable, device).await
+    let new = New {
+        detached: request.detached,
+        ..New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
+    };
+    create_from(&state, name, source, new).await
 }
 
 /// All exports, by name.
@@ -157,9 +160,9 @@ pub(super) async fn open(
     if request.discard_local {
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
-    let device = (request.queues, request.queue_depth);
     let source = if request.take_over { Source::TakeOver } else { Source::Store };
-    create_from(&state, name.0, source, request.durability, request.on_unreachable, device).await
+    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    create_from(&state, name.0, source, new).await
 }
 
 /// Have an export back that was deleted, as it was when it was last flushed, with its snapshots. Possible until garbage collection
@@ -179,18 +182,10 @@ pub(super) async fn undelete(
     name: NameInPath,
     JsonBody(request): JsonBody<UndeleteRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let new = request.name.as_deref().map(ExportName::new).transpose()?;
-    let new = new.unwrap_or_else(|| name.0.clone());
-    let device = (request.queues, request.queue_depth);
-    create_from(
-        &state,
-        new,
-        Source::Deleted { of: name.0 },
-        request.durability,
-        request.on_unreachable,
-        device,
-    )
-    .await
+    let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
+    let new_name = new_name.unwrap_or_else(|| name.0.clone());
+    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    create_from(&state, new_name, Source::Deleted { of: name.0 }, new).await
 }
 
 /// Make an export with the content of this one: metadata only, whatever its size. Both go their own way from then on.
@@ -212,37 +207,47 @@ pub(super) async fn fork(
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
     let source =
         if request.local { Source::Local { of: name.0 } } else { Source::Fork { of: name.0, snapshot } };
-    let device = (request.queues, request.queue_depth);
-    create_from(
-        &state,
-        ExportName::new(&request.name)?,
-        source,
-        request.durability,
-        request.on_unreachable,
-        device,
-    )
-    .await
+    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    create_from(&state, ExportName::new(&request.name)?, source, new).await
+}
+
+/// What a new export is like, besides its content.
+struct New {
+    durability: Durability,
+    on_unreachable: Option<OnUnreachable>,
+    queues: Option<u64>,
+    queue_depth: Option<u64>,
+    detached: bool,
+}
+
+impl New {
+    fn of(
+        durability: Durability,
+        on_unreachable: Option<OnUnreachable>,
+        (queues, queue_depth): (Option<u64>, Option<u64>),
+    ) -> Self {
+        Self { durability, on_unreachable, queues, queue_depth, detached: false }
+    }
 }
 
 async fn create_from(
     state: &AppState,
     name: ExportName,
     source: Source,
-    durability: Durability,
-    on_unreachable: Option<OnUnreachable>,
-    (queues, queue_depth): (Option<u64>, Option<u64>),
+    new: New,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
-    let queues = small("queues", queues, QUEUES_MAX)?;
-    let queue_depth = small("queue_depth", queue_depth, QUEUE_DEPTH_MAX)?;
+    let queues = small("queues", new.queues, QUEUES_MAX)?;
+    let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
     let created = state
         .router
         .create(CreateExport {
             name,
             source,
-            durability: durability.into(),
-            on_unreachable: on_unreachable.map(|on_unreachable| on_unreachable.0.0),
+            durability: new.durability.into(),
+            on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
             queues,
             queue_depth,
+            detached: new.detached,
         })
         .await?;
     let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };

@@ -100,6 +100,9 @@ pub struct CreateRequest {
     /// Requests in flight a queue, at most; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u64>,
+    /// Whether it gets no device before it is attached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
 }
 
 /// Asks for an export that was deleted.

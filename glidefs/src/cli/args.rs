@@ -146,7 +146,8 @@ pub(super) enum ExportCommand {
     /// Make an export and its block device
     #[command(after_help = "Examples:\n  \
         glidefs export create vm-1 --size 10GiB\n  \
-        glidefs export create db --size 1TiB --queues 4 --queue-depth 128 --json\n\n\
+        glidefs export create db --size 1TiB --queues 4 --queue-depth 128 --json\n  \
+        glidefs export create spare --size 10GiB --detached && glidefs export attach spare\n\n\
         Creating what exists with the same parameters is no error. Several names make several exports; with --json they \
         are printed as an array.")]
     Create {
@@ -155,6 +156,9 @@ pub(super) enum ExportCommand {
         /// Size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,
+        /// Make no block device: `glidefs export attach` makes it later
+        #[arg(long)]
+        detached: bool,
         #[command(flatten)]
         device: Device,
         #[command(flatten)]

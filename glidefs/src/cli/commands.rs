@@ -66,7 +66,7 @@ pub(super) async fn status(client: &Client, json: bool) -> Result<(), CliError> 
 /// `glidefs export …`
 pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
-        ExportCommand::Create { names, size, device, output } => {
+        ExportCommand::Create { names, size, detached, device, output } => {
             let create = |name: ExportName| async move {
                 let request = CreateRequest {
                     name: name.to_string(),
@@ -75,6 +75,7 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
                     on_unreachable: device.on_unreachable.map(OnUnreachable),
                     queues: device.queues.map(Into::into),
                     queue_depth: device.queue_depth.map(Into::into),
+                    detached,
                 };
                 client.post("/v1/exports", &request).await
             };

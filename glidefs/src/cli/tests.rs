@@ -222,6 +222,9 @@ async fn every_command_reaches_the_daemon() {
         ("detach a", Some("detached")),
         ("attach a", Some("serving")),
         ("delete a --yes", None),
+        ("create a --size 1GiB --detached", Some("detached")),
+        ("attach a", Some("serving")),
+        ("delete a --yes", None),
         ("delete a --yes --json", None),
         ("list --json", None),
     ] {

@@ -37,6 +37,8 @@ pub struct CreateExport {
     pub queues: Option<u16>,
     /// Requests in flight a queue; the configured default when not given.
     pub queue_depth: Option<u16>,
+    /// Whether it gets no device before it is attached.
+    pub detached: bool,
 }
 
 /// What a new export begins with.
@@ -81,8 +83,12 @@ pub(super) fn new_record(
         size_bytes: size.bytes(),
         queues: request.queues.unwrap_or(options.queues_default),
         queue_depth: request.queue_depth.unwrap_or(options.queue_depth_default),
-        desired: Desired::Attached,
-        device: DeviceRecord { number, boot_id: Some(options.boot_id.clone()), size_bytes: size.bytes() },
+        desired: if request.detached { Desired::Detached } else { Desired::Attached },
+        device: DeviceRecord {
+            number,
+            boot_id: (!request.detached).then(|| options.boot_id.clone()),
+            size_bytes: size.bytes(),
+        },
         created_unix_millis: u64::try_from(now).unwrap_or(u64::MAX),
         flush_waits_for_store: request.durability == Durability::Store,
         bound: BoundRecord::of(request.durability),
@@ -95,7 +101,7 @@ pub(super) fn new_record(
 }
 
 impl Router {
-    /// Makes an export and its device. When one of that name exists with the same parameters, that is the answer; if its
+    /// Makes an export and its device, unless it is to be made detached. When one of that name exists with the same parameters, that is the answer; if its
     /// device had failed to be made, that is tried again.
     pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
         check_parameter("queues", request.queues, QUEUES_MAX)?;
@@ -220,7 +226,7 @@ impl Router {
                 }
                 (None, Some(beginning)) => match self.add(&request, beginning, gate)? {
                     Added::New(held) => {
-                        self.first_attach(&held, beginning).await?;
+                        self.bring_into_being(&held, beginning).await?;
                         return Ok(Created { info: held.entry().info(), existed: false });
                     }
                     Added::Existing(entry, gate) => (entry, gate),
@@ -285,12 +291,23 @@ impl Router {
         })
     }
 
-    /// Catalog entry and device of a new export; nothing is left of it where it certainly got no device.
-    async fn first_attach(&self, held: &Held, beginning: &Beginning) -> Result<(), RouterError> {
+    /// Catalog entry of a new export, and its device where it is to have one.
+    async fn bring_into_being(&self, held: &Held, beginning: &Beginning) -> Result<(), RouterError> {
         if let Err(error) = self.catalog.create(held.record(), beginning.counterpart.clone()).await {
             self.forget(held);
             return Err(error.into());
         }
+        if held.record().desired == Desired::Attached {
+            return self.first_attach(held, beginning).await;
+        }
+        held.step(Event::NoDevice)?;
+        tracing::info!(export = %held.entry().name(), "export created, without a device");
+        self.release(held).await;
+        Ok(())
+    }
+
+    /// Device of a new export; nothing is left of the export where it certainly got no device.
+    async fn first_attach(&self, held: &Held, beginning: &Beginning) -> Result<(), RouterError> {
         let Err(error) = self.make_device(held).await else {
             tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export created");
             return Ok(());

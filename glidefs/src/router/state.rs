@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  Recovering ─wait─▶ Waiting, which goes on as Detached does
+//!  Creating ─no device─▶ Detached
 //!  Creating ──ready──▶ Serving ──begin detach──▶ Detaching ──gone──▶ Detached ──begin attach──▶ Attaching ──ready──▶ Serving
 //!  Recovering ─ready─▶ Serving                        every state with work under way ──fail──▶ Failed
 //!  Serving, Detached, Failed ──begin delete──▶ Deleting        Failed ──begin attach or detach──▶ as from the others
@@ -53,6 +54,8 @@ pub enum Event {
     DeviceReady,
     /// The device is gone.
     DeviceGone,
+    /// A new export is not to have a device yet.
+    NoDevice,
     /// What was under way failed.
     Fail {
         /// Why, in a sentence.
@@ -80,7 +83,7 @@ impl State {
             (Serving | Waiting | Failed { .. }, Event::BeginDetach) => Ok(Detaching),
             (Serving | Waiting | Detached | Failed { .. }, Event::BeginDelete) => Ok(Deleting),
             (Creating | Recovering | Attaching, Event::DeviceReady) => Ok(Serving),
-            (Detaching, Event::DeviceGone) => Ok(Detached),
+            (Detaching, Event::DeviceGone) | (Creating, Event::NoDevice) => Ok(Detached),
             (Creating | Recovering | Attaching | Detaching | Deleting, Event::Fail { reason }) => {
                 Ok(Failed { reason })
             }
@@ -156,7 +159,7 @@ mod tests {
         ]
     }
 
-    fn events() -> [Event; 7] {
+    fn events() -> [Event; 8] {
         [
             Event::Wait,
             Event::BeginAttach,
@@ -164,6 +167,7 @@ mod tests {
             Event::BeginDelete,
             Event::DeviceReady,
             Event::DeviceGone,
+            Event::NoDevice,
             Event::Fail { reason: "s".into() },
         ]
     }
@@ -172,15 +176,15 @@ mod tests {
     fn every_pair_of_state_and_event_leads_where_the_table_says() {
         // Columns as in `events`; "-" is refused.
         let table = [
-            ("creating", ["-", "-", "-", "-", "serving", "-", "failed"]),
-            ("recovering", ["waiting", "-", "-", "-", "serving", "-", "failed"]),
-            ("waiting", ["-", "attaching", "detaching", "deleting", "-", "-", "-"]),
-            ("attaching", ["-", "-", "-", "-", "serving", "-", "failed"]),
-            ("serving", ["-", "-", "detaching", "deleting", "-", "-", "-"]),
-            ("detaching", ["-", "-", "-", "-", "-", "detached", "failed"]),
-            ("detached", ["-", "attaching", "-", "deleting", "-", "-", "-"]),
-            ("failed", ["-", "attaching", "detaching", "deleting", "-", "-", "-"]),
-            ("deleting", ["-", "-", "-", "-", "-", "-", "failed"]),
+            ("creating", ["-", "-", "-", "-", "serving", "-", "detached", "failed"]),
+            ("recovering", ["waiting", "-", "-", "-", "serving", "-", "-", "failed"]),
+            ("waiting", ["-", "attaching", "detaching", "deleting", "-", "-", "-", "-"]),
+            ("attaching", ["-", "-", "-", "-", "serving", "-", "-", "failed"]),
+            ("serving", ["-", "-", "detaching", "deleting", "-", "-", "-", "-"]),
+            ("detaching", ["-", "-", "-", "-", "-", "detached", "-", "failed"]),
+            ("detached", ["-", "attaching", "-", "deleting", "-", "-", "-", "-"]),
+            ("failed", ["-", "attaching", "detaching", "deleting", "-", "-", "-", "-"]),
+            ("deleting", ["-", "-", "-", "-", "-", "-", "-", "failed"]),
         ];
         for (state, (name, row)) in states().into_iter().zip(table) {
             assert_eq!(state.name(), name);

@@ -109,6 +109,7 @@ async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(E
         on_unreachable: args.device.on_unreachable.map(OnUnreachable),
         queues: args.device.queues.map(Into::into),
         queue_depth: args.device.queue_depth.map(Into::into),
+        detached: false,
     };
     match client.make("/v1/exports", &request).await {
         Ok((true, export)) => Ok((export, Before::Zeroes)),

@@ -23,6 +23,7 @@ fn create(world: &World, host: &Host, export: &str, source: Source) -> ExportInf
         on_unreachable: None,
         queues: None,
         queue_depth: None,
+        detached: false,
     };
     world.runtime.block_on(host.router().create(request)).unwrap().info
 }

@@ -20,6 +20,7 @@ fn create(world: &World, host: &Host, source: Source) -> Result<ExportInfo, Rout
         on_unreachable: None,
         queues: None,
         queue_depth: None,
+        detached: false,
     };
     world.runtime.block_on(host.router().create(request)).map(|created| created.info)
 }
@@ -58,6 +59,29 @@ fn an_export_that_is_served_is_opened_elsewhere_only_by_taking_it_over() {
     assert!(is_held(&refused), "{refused:?}");
     create(&world, &other, Source::TakeOver).unwrap();
     assert!(holds(&mut other, 1));
+}
+
+#[test]
+fn an_export_that_is_made_detached_may_be_opened_elsewhere_until_it_is_attached() {
+    let world = World::new(22, 0);
+    let first = Host::new(&world);
+    let request = CreateExport {
+        name: ExportName::new("vm").unwrap(),
+        source: Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap()),
+        durability: Durability::Local,
+        on_unreachable: None,
+        queues: None,
+        queue_depth: None,
+        detached: true,
+    };
+    let made = world.runtime.block_on(first.router().create(request)).unwrap();
+    assert_eq!((made.info.state, made.info.unreleased), (State::Detached, None));
+    world.runtime.block_on(first.router().attach("vm")).unwrap();
+    let other = Host::new(&world);
+    let refused = create(&world, &other, Source::Store);
+    assert!(is_held(&refused), "{refused:?}");
+    world.runtime.block_on(first.router().detach("vm")).unwrap();
+    create(&world, &other, Source::Store).unwrap();
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn request(export: &str, source: Source) -> CreateExport {
         on_unreachable: None,
         queues: None,
         queue_depth: None,
+        detached: false,
     }
 }
 

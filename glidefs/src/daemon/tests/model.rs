@@ -124,6 +124,7 @@ impl Run {
             on_unreachable: None,
             queues: None,
             queue_depth: None,
+            detached: false,
         };
         let created = self.insist(|| router.create(request.clone()));
         match created {

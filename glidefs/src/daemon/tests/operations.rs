@@ -23,6 +23,7 @@ fn request(source: Source) -> CreateExport {
         on_unreachable: None,
         queues: None,
         queue_depth: None,
+        detached: false,
     }
 }
 

@@ -24,6 +24,7 @@ fn down(world: &World, exports: usize) -> Host {
             on_unreachable: None,
             queues: None,
             queue_depth: None,
+            detached: false,
         };
         world.runtime.block_on(host.router().create(request)).unwrap();
     }

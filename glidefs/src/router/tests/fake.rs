@@ -365,6 +365,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
         on_unreachable: None,
         queues: None,
         queue_depth: None,
+        detached: false,
     }
 }
 

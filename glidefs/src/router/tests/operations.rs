@@ -78,6 +78,28 @@ async fn detach_keeps_the_data_and_attach_gives_the_same_number_back() {
 }
 
 #[tokio::test]
+async fn an_export_that_is_made_detached_has_no_device_until_it_is_attached_also_after_a_restart() {
+    let host = Host::new();
+    let router = host.started().await;
+    let detached = CreateExport { detached: true, ..create("a", MIB) };
+    for existed in [false, true] {
+        let made = router.create(detached.clone()).await.unwrap();
+        assert_eq!((made.existed, made.info.state, made.info.device), (existed, State::Detached, None));
+    }
+    drop_last(router);
+    let router = host.started().await;
+    assert_eq!(router.show("a").unwrap().state, State::Detached);
+    assert!(router.create(create("a", MIB)).await.unwrap().existed);
+    assert!(host.kernel.devices().is_empty(), "what exists stays as it is");
+    let number = router.attach("a").await.unwrap().device.unwrap().0;
+    assert_eq!(host.kernel.devices()[&number].size_bytes, MIB);
+    assert!(router.create(detached).await.unwrap().existed);
+    assert_eq!(router.show("a").unwrap().state, State::Serving);
+    router.create(CreateExport { detached: true, ..create("b", MIB) }).await.unwrap();
+    assert_eq!(router.delete("b").await.unwrap(), Deleted::Now);
+}
+
+#[tokio::test]
 async fn delete_removes_device_data_and_entry_and_may_be_repeated() {
     let host = Host::new();
     let router = host.started().await;
