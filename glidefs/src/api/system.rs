@@ -6,7 +6,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use super::error::ApiError;
-use super::wire::{ErrorBody, ExportCounts, Status};
+use super::wire::{AtRisk, ErrorBody, ExportCounts, Status};
 use super::{AppState, openapi as description};
 use crate::router;
 
@@ -21,7 +21,16 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
     let mut exports =
         ExportCounts { max: state.router.options().exports_max as u64, ..ExportCounts::default() };
+    let (mut at_risk, mut exports_at_risk) = (AtRisk::default(), 0);
     for info in state.router.list() {
+        if let Some(of_export) = info.at_risk.map(AtRisk::from) {
+            let bytes = at_risk.bytes.saturating_add(of_export.bytes);
+            if exports_at_risk == 0 || of_export.seconds > at_risk.seconds {
+                at_risk = of_export;
+            }
+            at_risk.bytes = bytes;
+            exports_at_risk += 1;
+        }
         exports.total += 1;
         *match info.state {
             router::State::Serving => &mut exports.serving,
@@ -35,6 +44,9 @@ pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
         ready: state.ready.get(),
         uptime_seconds: state.started.elapsed().as_secs(),
         exports,
+        at_risk,
+        exports_at_risk,
+        catalog_fails: state.router.catalog_health().failing(),
         daemon: (state.daemon)(),
     })
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: fields are added, never renamed; requests with fields that are not known are refused.
 
+#![allow(unused_qualifications, reason = "the derived schema of an optional struct has one")]
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -365,6 +367,27 @@ pub struct Export {
     /// discarded. Left out where there is no store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged_bytes: Option<u64>,
+    /// What of it is not in the store; left out where all of it is, or there is no store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_risk: Option<AtRisk>,
+}
+
+/// What is not in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AtRisk {
+    /// Bytes of data.
+    pub bytes: u64,
+    /// For how many seconds the oldest data has been so.
+    pub seconds: u64,
+    /// What is in the way, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl From<cache::AtRisk> for AtRisk {
+    fn from(cache::AtRisk { bytes, age, why }: cache::AtRisk) -> Self {
+        Self { bytes, seconds: age.as_secs(), reason: why }
+    }
 }
 
 impl From<ExportInfo> for Export {
@@ -383,6 +406,7 @@ impl From<ExportInfo> for Export {
             on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
             unreleased: info.unreleased,
             damaged_bytes: info.damaged_bytes,
+            at_risk: info.at_risk.map(AtRisk::from),
         }
     }
 }
@@ -407,6 +431,15 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// Its exports.
     pub exports: ExportCounts,
+    /// What of all exports is not in the store. The reason is that of the export whose data has been so for longest.
+    #[serde(default)]
+    pub at_risk: AtRisk,
+    /// How many exports that is.
+    #[serde(default)]
+    pub exports_at_risk: u64,
+    /// Why the catalog of exports cannot be written at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catalog_fails: Option<String>,
     /// What it says of itself.
     #[serde(flatten)]
     pub daemon: DaemonStatus,

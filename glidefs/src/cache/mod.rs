@@ -67,4 +67,4 @@ pub use keeper::Keeper;
 pub use layers::Marks;
 pub use shard::{Admission, Reservation, Shard, Token, Want};
 pub use stats::{CacheStats, ShardStats};
-pub use volume::{Volume, VolumeFigures};
+pub use volume::{AtRisk, Volume, VolumeFigures};

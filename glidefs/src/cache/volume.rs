@@ -11,6 +11,7 @@ mod waits;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+pub use self::stored::AtRisk;
 use super::error::IoError;
 use super::flush::{Fill, Tie};
 use super::index::{Backing, Extent, Piece};

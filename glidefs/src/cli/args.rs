@@ -21,7 +21,7 @@ use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
         glidefs run --config /etc/glidefs/glidefs.toml\n  \
         glidefs export create vm-1 --size 10GiB       make a volume; prints its /dev/ublkbN\n  \
         glidefs export list --json\n\n\
-        Exit status: 0 done, 1 failed, 2 arguments or configuration refused."
+        Exit status: 0 done, 1 failed, 2 arguments or configuration refused, 3 the wait of --timeout ended and the work goes on."
 )]
 pub(super) struct Cli {
     #[command(flatten)]
@@ -94,8 +94,12 @@ pub(super) enum Command {
         Other formats are made raw with `qemu-img convert -O raw`.")]
     Import(Box<ImportArgs>),
     /// Bring everything that any export has acknowledged to the store, and let other hosts open what has no device
-    #[command(after_help = "Example:\n  glidefs drain && poweroff      before a host is given up")]
+    #[command(after_help = "Examples:\n  \
+        glidefs drain && poweroff      before a host is given up\n  \
+        glidefs drain --timeout 10min  exit status 3 when it takes longer; it goes on then")]
     Drain {
+        #[command(flatten)]
+        limit: Limit,
         #[command(flatten)]
         output: Output,
     },
@@ -231,7 +235,7 @@ pub(super) enum ExportCommand {
     },
     /// Bring everything that was acknowledged to the store, and wait until it is there
     #[command(
-        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 vm-2 --no-wait"
+        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 --timeout 1min\n  glidefs export flush vm-1 vm-2 --no-wait"
     )]
     Flush {
         #[command(flatten)]
@@ -240,8 +244,10 @@ pub(super) enum ExportCommand {
         #[arg(long, hide = true, conflicts_with = "no_wait")]
         wait: bool,
         /// Only have it begin
-        #[arg(long)]
+        #[arg(long, conflicts_with = "timeout")]
         no_wait: bool,
+        #[command(flatten)]
+        limit: Limit,
         #[command(flatten)]
         output: Output,
     },
@@ -338,6 +344,8 @@ pub(super) enum SnapshotCommand {
         #[command(flatten)]
         snapshot: SnapshotName,
         #[command(flatten)]
+        limit: Limit,
+        #[command(flatten)]
         output: Output,
     },
     /// List the snapshots of an export
@@ -408,6 +416,14 @@ pub(super) struct Names {
     /// Name of the export; several may be given
     #[arg(value_name = "NAME", value_parser = ExportName::new, required = true)]
     pub names: Vec<ExportName>,
+}
+
+/// How long is waited.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Limit {
+    /// Wait for at most so long: exit status 3 then, and the work goes on
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<TimeSpan>,
 }
 
 #[derive(Clone, Copy, Debug, Args)]

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::args::{Cli, ExportCommand, Output, SnapshotCommand};
 use super::client::{Client, ClientError};
+use super::wait::{Wait, all_at_risk, exports_at_risk};
 use super::{CliError, emit, print, transfer};
 use crate::api::wire::{
     CreateRequest, Deleted, DeletedExport, Drained, Export, Flushed, ForkRequest, GcAnswer, GcRequest,
@@ -119,13 +120,21 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
-            let export: Export = client.post(&path(&name.name, "/fork"), &request).await?;
+            let fork_path = path(&name.name, "/fork");
+            let fork = client.post(&fork_path, &request);
+            let origin = [name.name.clone()];
+            let look = async || exports_at_risk(client, &origin).await;
+            let export: Export = Wait::new(output.json, None).until(fork, look, "").await?;
             answer(output.json, &export, print::export)
         }
-        ExportCommand::Flush { names, wait: _, no_wait, output } => {
+        ExportCommand::Flush { names, wait: _, no_wait, limit, output } => {
             let below = if no_wait { "/flush?wait=false" } else { "/flush" };
             let flush = |name: ExportName| async move { client.post(&path(&name, below), &()).await };
-            let flushed: Vec<Flushed> = for_each(names.names, flush).await?;
+            let work = for_each(names.names.clone(), flush);
+            let look = async || exports_at_risk(client, &names.names).await;
+            let flushed: Vec<Flushed> = Wait::new(output.json, limit.timeout)
+                .until(work, look, "flushing goes on: the same command waits again")
+                .await?;
             let lines =
                 |flushed: &[Flushed]| flushed.iter().map(print::flushed).collect::<Vec<_>>().join("\n");
             answer_each(output.json, &flushed, print::flushed, lines)
@@ -179,9 +188,17 @@ pub(super) async fn export(client: &Client, command: ExportCommand) -> Result<()
 /// `glidefs snapshot …`
 pub(super) async fn snapshot(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
     match command {
-        SnapshotCommand::Create { snapshot, output } => {
+        SnapshotCommand::Create { snapshot, limit, output } => {
             let request = SnapshotRequest { name: snapshot.snapshot.to_string() };
-            let taken: Snapshot = client.post(&path(&snapshot.name, "/snapshots"), &request).await?;
+            let create_path = path(&snapshot.name, "/snapshots");
+            let create = client.post(&create_path, &request);
+            let names = [snapshot.name.clone()];
+            let look = async || exports_at_risk(client, &names).await;
+            let goes_on = format!(
+                "the daemon goes on until the snapshot is made: `glidefs snapshot list {}` shows it then",
+                snapshot.name
+            );
+            let taken: Snapshot = Wait::new(output.json, limit.timeout).until(create, look, &goes_on).await?;
             answer(output.json, &taken, |taken| print::snapshots(std::slice::from_ref(taken)))
         }
         SnapshotCommand::List { name, output } => {
@@ -190,7 +207,11 @@ pub(super) async fn snapshot(client: &Client, command: SnapshotCommand) -> Resul
         }
         SnapshotCommand::Rollback { snapshot, output } => {
             let request = RollbackRequest { snapshot: snapshot.snapshot.to_string() };
-            let export: Export = client.post(&path(&snapshot.name, "/rollback"), &request).await?;
+            let rollback_path = path(&snapshot.name, "/rollback");
+            let rollback = client.post(&rollback_path, &request);
+            let names = [snapshot.name.clone()];
+            let look = async || exports_at_risk(client, &names).await;
+            let export: Export = Wait::new(output.json, None).until(rollback, look, "").await?;
             answer(output.json, &export, print::export)
         }
         SnapshotCommand::Delete { snapshot, output } => {
@@ -202,8 +223,11 @@ pub(super) async fn snapshot(client: &Client, command: SnapshotCommand) -> Resul
 }
 
 /// `glidefs drain`
-pub(super) async fn drain(client: &Client, output: Output) -> Result<(), CliError> {
-    let drained: Drained = client.post("/v1/drain", &()).await?;
+pub(super) async fn drain(client: &Client, limit: Option<TimeSpan>, output: Output) -> Result<(), CliError> {
+    let look = async || all_at_risk(client).await;
+    let drained: Drained = Wait::new(output.json, limit)
+        .until(client.post("/v1/drain", &()), look, "draining goes on: the same command waits again")
+        .await?;
     answer(output.json, &drained, print::drained)?;
     if drained.failed.is_empty() {
         Ok(())
@@ -220,7 +244,9 @@ pub(super) async fn gc(
     output: Output,
 ) -> Result<(), CliError> {
     let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
-    let done: GcAnswer = client.post("/v1/gc", &request).await?;
+    let look = async || Some("the store is looked through".into());
+    let done: GcAnswer =
+        Wait::new(output.json, None).until(client.post("/v1/gc", &request), look, "").await?;
     answer(output.json, &done, print::gc)
 }
 

@@ -1,7 +1,7 @@
 //! The command line: arguments, the client of the daemon, what is printed.
 //!
 //! Owns what people and scripts type. Does not own the daemon: `main` hands in the function that runs it. Invariants: exit
-//! status 0 means done, 1 failed, 2 that arguments or configuration were refused; what is printed on standard output with
+//! status 0 means done, 1 failed, 2 that arguments or configuration were refused, 3 that a wait ended before the work; what is printed on standard output with
 //! `--json` is JSON and nothing else.
 
 mod args;
@@ -12,6 +12,7 @@ mod print;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod wait;
 
 use std::error::Error;
 use std::io::Write;
@@ -46,6 +47,16 @@ enum CliError {
     NotDrained {
         /// How many.
         exports: usize,
+    },
+    /// A wait ended that was limited.
+    #[error("the wait ended after {seconds} s{state}; {goes_on}")]
+    WaitEnded {
+        /// How long it was.
+        seconds: f64,
+        /// What was waited for.
+        state: String,
+        /// What goes on, and how to look at that.
+        goes_on: String,
     },
     /// A file is in the way.
     #[error("{path} exists: use --force to replace it")]
@@ -93,7 +104,11 @@ pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> E
             // Nothing can be done when standard error is closed as well.
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
             // A configuration that is refused stays so: systemd is told not to try again.
-            if matches!(error, CliError::Config(_)) { ExitCode::from(2) } else { ExitCode::FAILURE }
+            match error {
+                CliError::Config(_) => ExitCode::from(2),
+                CliError::WaitEnded { .. } => ExitCode::from(3),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -130,8 +145,8 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         Command::Import(args) => {
             with_client(&cli.daemon, async |client| transfer::import(client, *args).await)
         }
-        Command::Drain { output } => {
-            with_client(&cli.daemon, async |client| commands::drain(client, output).await)
+        Command::Drain { limit, output } => {
+            with_client(&cli.daemon, async |client| commands::drain(client, limit.timeout, output).await)
         }
         Command::Gc { dry_run, grace, output } => {
             with_client(&cli.daemon, async |client| commands::gc(client, dry_run, grace, output).await)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::wait::described;
 use crate::api::wire::{
     Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status,
     StoredExport,
@@ -74,6 +75,11 @@ pub(super) fn export(export: &Export) -> String {
             "damaged",
             &format!("{damaged}, which fail until they are written again or discarded"),
         ]);
+    }
+    if let Some(risk) = &export.at_risk {
+        let reason = risk.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
+        table
+            .add_row(["not in the store", &format!("{}, for {} s{reason}", bytes(risk.bytes), risk.seconds)]);
     }
     table.add_row(["queues", &format!("{} of depth {}", export.queues, export.queue_depth)]);
     table.add_row(["id", &export.id.to_string()]);
@@ -210,6 +216,13 @@ pub(super) fn status(status: &Status) -> String {
         bytes(cache.dirty_bytes),
         cache.corrupt_frames
     );
+    if status.exports_at_risk > 0 {
+        let exports = format!("{} exports", status.exports_at_risk);
+        let _ = writeln!(text, "at risk: {}", described(&exports, status.at_risk.bytes, &status.at_risk));
+    }
+    if let Some(reason) = &status.catalog_fails {
+        let _ = writeln!(text, "the catalog cannot be written: {reason}: make room on the disk of cache.dir");
+    }
     let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
     let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
     let mut workers =

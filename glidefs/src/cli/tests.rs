@@ -61,6 +61,15 @@ fn several_exports_are_made_or_deleted_at_once() {
 }
 
 #[test]
+fn waits_may_be_limited() {
+    for line in ["export flush a b --timeout 10s", "drain --timeout 2min", "snapshot create a s --timeout 1h"]
+    {
+        assert!(parse(&format!("glidefs {line}")).is_ok(), "{line}");
+    }
+    assert!(parse("glidefs export flush a --no-wait --timeout 1s").is_err());
+}
+
+#[test]
 fn what_is_measured_is_listed_with_commas() {
     for line in [
         "glidefs bench file",

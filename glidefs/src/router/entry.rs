@@ -112,6 +112,7 @@ impl Entry {
             on_unreachable: record.on_unreachable(),
             unreleased: status.unreleased.clone(),
             damaged_bytes: self.export.volume().damaged_bytes(),
+            at_risk: self.export.volume().at_risk(),
         }
     }
 

@@ -41,10 +41,24 @@ impl Router {
         Ok(volume.figures().flushed)
     }
 
-    /// Keeps the state of an export, with all that was acknowledged before, as `snapshot`.
-    pub async fn snapshot(&self, name: &str, snapshot: &ExportName) -> Result<SnapshotInfo, RouterError> {
+    /// Keeps the state of an export, with all that was acknowledged before, as `snapshot`; also when the caller goes away, until
+    /// somebody asks for the same snapshot again.
+    pub async fn snapshot(
+        self: &Arc<Self>,
+        name: &str,
+        snapshot: &ExportName,
+    ) -> Result<SnapshotInfo, RouterError> {
+        let (router, name, snapshot) = (Arc::clone(self), name.to_owned(), snapshot.clone());
+        let interrupted = RouterError::Interrupted { name: name.clone() };
+        // Names have no slash.
+        let key = format!("snapshot {name}/{snapshot}");
+        let taken = self.left.run(key, async move { router.snapshot_now(&name, &snapshot).await }).await;
+        taken.unwrap_or(Err(interrupted))
+    }
+
+    async fn snapshot_now(&self, name: &str, snapshot: &ExportName) -> Result<SnapshotInfo, RouterError> {
         let (_, remote) = self.counterpart(name)?;
-        self.flush(name).await?;
+        self.unless_stopping(self.flush(name)).await?;
         let taken = async { remote.snapshot(&store_name(snapshot)?).await };
         taken.await.map_err(|source| RouterError::Store { name: name.into(), source })
     }

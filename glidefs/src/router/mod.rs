@@ -22,6 +22,7 @@
 //! | `lost` | the ways out for an export that another host has, or with two histories |
 //! | `recovery` | what happens at start |
 //! | `confirm` | asking the store whose exports are, before and while they are served |
+//! | `left` | what goes on when its caller has gone away |
 //! | `release` | giving exports up in the store, and taking them back |
 //! | `devices`, `volumes` | the traits through which the router reaches devices and data |
 
@@ -32,6 +33,7 @@ pub mod devices;
 mod entry;
 mod error;
 mod history;
+mod left;
 mod lost;
 mod name;
 mod notes;
@@ -60,6 +62,7 @@ pub use self::catalog::{Catalog, CatalogError, CatalogHealth};
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{Entry, Held};
 pub use self::error::RouterError;
+use self::left::Left;
 pub use self::name::{ExportName, NAME_CHARS_MAX, NameError};
 use self::numbers::Numbers;
 use self::operations::{Beginning, new_record};
@@ -70,7 +73,7 @@ pub use self::release::Drain;
 pub use self::size::{EXPORT_BYTES_MAX, ExportSize, SizeError};
 pub use self::state::{Event, ForbiddenTransition, State};
 pub use self::volumes::{Source, Volumes};
-use crate::cache::{Durability, OnUnreachable};
+use crate::cache::{AtRisk, Durability, OnUnreachable};
 use crate::export::Export;
 use crate::observe::repeat::Repeat;
 use crate::store::volume::Resume;
@@ -134,6 +137,8 @@ pub struct ExportInfo {
     pub unreleased: Option<String>,
     /// Bytes whose content was lost before the store had it, as of the last flush; `None` where there is no store.
     pub damaged_bytes: Option<u64>,
+    /// What of it is not in the store, where there is a store.
+    pub at_risk: Option<AtRisk>,
 }
 
 /// All exports of the daemon.
@@ -153,6 +158,8 @@ pub struct Router {
     unasked: Mutex<Vec<Arc<Entry>>>,
     /// Told when there is one more of them.
     to_ask: Notify,
+    /// Drains and snapshots whose callers have gone away.
+    left: Left,
     /// What lets one of many log lines pass about a store that cannot be asked.
     away: Repeat,
     /// Exports from the catalog, held so that operations on them wait until [`Router::start`] has dealt with them.
@@ -231,6 +238,7 @@ impl Router {
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),
+            left: Left::default(),
             away: Repeat::default(),
             loaded: Mutex::new(loaded),
         })

@@ -106,8 +106,14 @@ impl Router {
         Ok(())
     }
 
-    /// Has everything flushed that was acknowledged before, and gives up in the store what has no device.
+    /// Has everything flushed that was acknowledged before, and gives up in the store what has no device; also when the caller goes
+    /// away, until somebody drains again.
     pub async fn drain(self: &Arc<Self>) -> Drain {
+        let router = Arc::clone(self);
+        self.left.run("drain".into(), async move { router.drain_now().await }).await.unwrap_or_default()
+    }
+
+    async fn drain_now(self: &Arc<Self>) -> Drain {
         let drained = self.entries().into_iter().map(|entry| async move {
             match self.flush(entry.name().as_str()).await {
                 // It was deleted meanwhile.

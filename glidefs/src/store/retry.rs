@@ -18,6 +18,7 @@ use super::error::{Source, StoreError};
 use super::ids::{Entropy, VolumeId};
 use super::stats::{Operation, StoreStats};
 use super::turns::{Turn, Turns};
+use crate::observe::chain;
 
 /// Shortest time limit of a last try, so that it can fail for a reason of its own.
 const LAST_TRY_MIN: Duration = Duration::from_secs(1);
@@ -140,15 +141,23 @@ impl Tries<'_> {
                 biased;
                 () = &mut stop => break self.shutting_down(),
                 answer = within(limit, async { within(self.policy.try_time(0), self.in_place()).await?; attempt().await }) => match answer {
-                    Ok(value) => return Ok((value, tries)),
+                    Ok(value) => {
+                        stats.set_trouble(None);
+                        return Ok((value, tries));
+                    }
                     Err(failure) => failure,
                 },
             };
             drop(turn);
             let (source, after) = match failure {
                 Failure::Again(source, after) => (source, after.unwrap_or_default()),
-                Failure::Final(error) => break error,
+                Failure::Final(error) => {
+                    let refused = matches!(error, StoreError::Refused { .. });
+                    stats.set_trouble(refused.then(|| chain(&error)));
+                    break error;
+                }
             };
+            stats.set_trouble(Some(format!("the store does not answer: {}", chain(&*source))));
             let pause = self.policy.pause(tries, self.entropy).max(after);
             if begun.elapsed().saturating_add(pause) >= self.policy.time_budget {
                 let (key, elapsed) = (key.into(), begun.elapsed());
@@ -264,5 +273,6 @@ mod tests {
             "{log}"
         );
         assert_eq!(stats.refused.get(), 100);
+        assert!(stats.trouble().unwrap().contains("check the credentials"));
     }
 }

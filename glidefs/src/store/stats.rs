@@ -1,10 +1,11 @@
 //! What was asked of a store, counted.
 //!
-//! Owns the cells; names and help texts of metrics live in the metrics table. Invariant: an update is one relaxed addition,
-//! from any thread.
+//! Owns the cells, and what keeps requests of each kind from being answered at present; names and help texts of metrics live in the
+//! metrics table. Invariant: an update of a count is one relaxed addition, from any thread.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use crate::observe::repeat::Repeat;
 
@@ -78,6 +79,20 @@ pub struct OperationStats {
     pub retries: Count,
     /// Requests that failed in the end. A missing object and one that exists already are answers, not failures.
     pub errors: Count,
+    /// Why the last try had no answer, if it had none.
+    trouble: Mutex<Option<String>>,
+}
+
+impl OperationStats {
+    /// Takes note of why a try had no answer, or that it had one.
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        // A value is whole between its own assignments.
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Counts of everything asked of a store. The caller owns them and reads them whenever it likes.
@@ -99,6 +114,12 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
+    /// Why the store does not answer at present what a flush asks.
+    pub fn trouble(&self) -> Option<String> {
+        let of_a_flush = [Operation::Put, Operation::List, Operation::Get, Operation::Head];
+        of_a_flush.into_iter().find_map(|operation| self.of(operation).trouble())
+    }
+
     /// Counts of `operation`.
     pub fn of(&self, operation: Operation) -> &OperationStats {
         &self.operations[operation as usize]

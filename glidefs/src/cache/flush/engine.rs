@@ -17,9 +17,11 @@ use super::doubts;
 use super::due::{Due, Triggers, Watch};
 use super::merging::{self, Merging};
 use super::tie::{Link, Tie};
+use crate::cache::IoError;
 use crate::cache::handle::Shared;
 use crate::cache::keeper;
 use crate::cache::volume::{CutState, Volume};
+use crate::observe::chain;
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::{ExportId, Seq};
 
@@ -184,6 +186,7 @@ async fn carry_on(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, permits
         match try_carry(shared, volume, tie, permits).await {
             Ok(compact) => {
                 tie.set_unreadable(false);
+                tie.set_trouble(None);
                 tie.advanced();
                 shared.flushed();
                 return Carried::Done { compact };
@@ -333,8 +336,16 @@ pub(super) async fn write_down(
     .await
 }
 
-/// Logs that the book could not be written.
+/// Notes for those who wait why a cut did not get to the store.
+fn trouble(volume: &Volume, trouble: String) {
+    if let Some(tie) = volume.tie() {
+        tie.set_trouble(Some(trouble));
+    }
+}
+
+/// Logs that the book could not be written, and tells those who wait.
 pub(super) fn not_written(volume: &Volume, error: &io::Error) -> Failure {
+    trouble(volume, format!("what was flushed could not be written down: {}", chain(error)));
     if let Some(suppressed) = volume.bad_flushes().pass() {
         tracing::error!(
             export = volume.id().0,
@@ -346,8 +357,9 @@ pub(super) fn not_written(volume: &Volume, error: &io::Error) -> Failure {
     Failure::Later
 }
 
-/// Logs why a commit failed, and decides what follows. A commit that may succeed later is tried again and again.
+/// Logs why a commit failed, tells those who wait, and decides what follows. A commit that may succeed later is tried again and again.
 pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
+    trouble(volume, chain(error));
     let (failure, message) = match error {
         lost if lost.is_fatal() => {
             (Failure::Fenced, "the export stops here; what it had not flushed stays in the cache")
@@ -405,6 +417,7 @@ fn make_stable(shared: &Shared, volume: &Volume) -> Result<(), Failure> {
     let mut needs = Vec::new();
     if volume.unsynced(&shared.slots, &mut needs).is_err() {
         // The keeper moves what could not be made stable.
+        trouble(volume, IoError::Sync.to_string());
         return Err(Failure::Later);
     }
     for place in needs {

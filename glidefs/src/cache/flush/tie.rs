@@ -104,6 +104,8 @@ pub(in crate::cache) struct Tie {
     lossy_cuts: AtomicU64,
     /// Those of them that a FLUSH was told of.
     told_losses: AtomicU64,
+    /// Why the last cut did not get to the store, if so.
+    trouble: Mutex<Option<String>>,
     crowding: Crowding,
 }
 
@@ -141,6 +143,7 @@ impl Tie {
             unreadable_in_a_row: AtomicU64::new(0),
             lossy_cuts: AtomicU64::new(0),
             told_losses: AtomicU64::new(0),
+            trouble: Mutex::default(),
         }
     }
 
@@ -271,6 +274,18 @@ impl Tie {
 
     pub fn is_unreadable(&self) -> bool {
         self.unreadable.load(Ordering::Acquire)
+    }
+
+    /// Notes why a cut did not get to the store, or that it did.
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        // A value is whole between its own assignments.
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Why what is here is not in the store yet, as far as that is known: of the last cut, or of the store.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        trouble.or_else(|| self.remote.store_trouble())
     }
 
     pub fn advanced(&self) {

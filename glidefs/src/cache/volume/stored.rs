@@ -12,6 +12,17 @@ use crate::cache::index::Extent;
 use crate::store::volume::{UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
+/// What of a volume is not in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtRisk {
+    /// Bytes of data.
+    pub bytes: u64,
+    /// How long the oldest data has been so.
+    pub age: Duration,
+    /// What is in the way, as far as that is known.
+    pub why: Option<String>,
+}
+
 impl Volume {
     /// The store's side, where there is a store.
     pub(in crate::cache) fn tie(&self) -> Option<&Tie> {
@@ -106,6 +117,18 @@ impl Volume {
             tie.ask(self.id);
             progress.await;
         }
+    }
+
+    /// What is not in the store; `None` where all of it is, or there is no store.
+    pub fn at_risk(&self) -> Option<AtRisk> {
+        let tie = self.tie.get()?;
+        let figures = self.figures();
+        let is_at_risk = figures.last_seq > figures.flushed;
+        is_at_risk.then(|| AtRisk {
+            bytes: figures.dirty_bytes,
+            age: figures.at_risk_for,
+            why: tie.trouble(),
+        })
     }
 
     /// Asks the store whether the volume still belongs to this host: `false` when it did not answer in time.

@@ -16,6 +16,7 @@ use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, S
 use crate::cli::CliError;
 use crate::cli::client::{Client, ClientError};
 use crate::cli::commands::{answer, path};
+use crate::cli::wait::{Wait, exports_at_risk};
 use crate::config::ByteSize;
 use crate::router::ExportSize;
 use crate::units::SECTOR_BYTES;
@@ -64,7 +65,10 @@ pub(super) async fn import(
     let mut flushed_sequence_number = None;
     if args.flush {
         let flushed_path = path(&args.name, "/flush");
-        let flushed = stop.unless(1, client.post::<Flushed>(&flushed_path, &())).await;
+        let (wait, names) = (Wait::new(args.output.json, None), [args.name.clone()]);
+        let look = async || exports_at_risk(client, &names).await;
+        let flush = wait.until(client.post::<Flushed>(&flushed_path, &()), look, "");
+        let flushed = stop.unless(1, flush).await;
         let flushed = flushed.ok_or(TransferError::StoppedFlush)??;
         flushed_sequence_number = Some(flushed.sequence_number);
     }

@@ -68,6 +68,52 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
 }
 
 #[test]
+fn an_export_says_what_of_it_is_not_in_the_store_and_why() {
+    let world = World::new(2, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    let at_risk = |host: &Host| host.router().show("vm").unwrap().at_risk;
+    assert_eq!(at_risk(&host), None);
+    world.store_goes_away();
+    write(&mut host, 1);
+    host.router().begin_flush("vm").unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let risk = loop {
+        let risk = at_risk(&host).unwrap();
+        if risk.why.is_some() {
+            break risk;
+        }
+        assert!(Instant::now() < deadline, "nobody says why");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(risk.bytes, 4096);
+    assert!(risk.why.unwrap().contains("the store does not answer"));
+    world.store_comes_back();
+    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    assert_eq!(at_risk(&host), None);
+}
+
+#[test]
+fn a_snapshot_is_made_although_its_caller_went_away() {
+    let world = World::new(3, 0);
+    let mut host = Host::new(&world);
+    world.runtime.block_on(host.router().create(blank())).unwrap();
+    world.store_goes_away();
+    write(&mut host, 1);
+    let (router, snapshot) = (host.router(), name("kept"));
+    world.runtime.block_on(async {
+        let taken = tokio::time::timeout(Duration::from_millis(50), router.snapshot("vm", &snapshot)).await;
+        assert!(taken.is_err(), "the store is away");
+    });
+    world.store_comes_back();
+    let deadline = Instant::now() + PATIENCE;
+    while world.runtime.block_on(router.snapshots("vm")).unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "nobody makes the snapshot");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
     let world = World::new(1, 0);
     let first = Host::new(&world);

@@ -85,6 +85,11 @@ impl Volume {
         Self::with(host, manifest.volume, head)
     }
 
+    /// What keeps the store from answering this host at present, if something does.
+    pub fn store_trouble(&self) -> Option<String> {
+        self.0.host.store.stats().trouble()
+    }
+
     pub(super) fn resume(host: Arc<Host>, resume: &Resume) -> Self {
         let manifest = resume.manifest.as_ref().and_then(|bytes| Manifest::decode(bytes).ok());
         if let Some(manifest) = manifest
