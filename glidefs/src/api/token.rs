@@ -2,7 +2,7 @@
 //!
 //! Owns the token that requests over TCP carry. Does not own which requests need the token (`guard`). Invariants: the
 //! comparison takes the same time wherever the first difference is; the token is never logged; a token that the file no longer
-//! holds is refused a second later.
+//! holds is refused a second later; the file is read by one thread at a time, however many requests ask for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::observe::chain;
@@ -24,6 +25,8 @@ const FILE_BYTES_MAX: u64 = 4096;
 const MODE_OF_OTHERS: u32 = 0o077;
 /// How long a token that was read is used before its file is read again.
 const REREAD_AFTER: Duration = Duration::from_secs(1);
+/// How long requests wait for a file system that does not answer, before they are refused.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The token that requests over TCP carry.
 #[derive(Clone, PartialEq, Eq)]
@@ -115,64 +118,115 @@ impl Token {
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    known: Mutex<Known>,
+    /// How the file is read.
+    load: fn(&Path) -> Result<Token, TokenError>,
+    /// How long requests wait for the file.
+    patience: Duration,
+    known: Arc<Mutex<Known>>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// `None` while the file is refused: then nobody has the token.
+    /// `None` while the file is refused, or does not come: then nobody has the token.
     token: Option<Token>,
     read: Instant,
+    /// Closed when the read under way has ended.
+    reading: Option<watch::Receiver<()>>,
+    /// Whether the read under way has taken longer than requests wait.
+    is_late: bool,
 }
 
 impl TokenFile {
     /// Reads the token of `path` for the first time.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
-        let token = Some(Token::load(path)?);
-        Ok(Self { path: path.into(), known: Mutex::new(Known { token, read: Instant::now() }) })
+        let known =
+            Known { token: Some(Token::load(path)?), read: Instant::now(), reading: None, is_late: false };
+        Ok(Self {
+            path: path.into(),
+            load: Token::load,
+            patience: PATIENCE,
+            known: Arc::new(Mutex::new(known)),
+        })
     }
 
-    /// Whether `header` carries the token. The file is read at most once a second.
+    /// Whether `header` carries the token. The file is read at most once a second, and by one thread at a time.
     pub(super) async fn is_carried_by(&self, header: &[u8]) -> bool {
-        self.read_again().await;
-        self.known().token.as_ref().is_some_and(|token| token.is_carried_by(header))
+        if let Some(mut reading) = self.read_again() {
+            // The only thing that ever happens to the channel is that the reading thread closes the channel.
+            let ended = tokio::time::timeout(self.patience, reading.changed()).await;
+            if ended.is_err() {
+                self.give_up();
+            }
+        }
+        lock(&self.known).token.as_ref().is_some_and(|token| token.is_carried_by(header))
     }
 
-    async fn read_again(&self) {
-        {
-            let mut known = self.known();
-            if known.read.elapsed() < REREAD_AFTER {
-                return;
-            }
-            known.read = Instant::now();
+    /// The read to wait for, which is begun if it is time and none is under way.
+    fn read_again(&self) -> Option<watch::Receiver<()>> {
+        let mut known = lock(&self.known);
+        if known.reading.is_some() {
+            return known.reading.clone().filter(|_| !known.is_late);
         }
-        let path = self.path.clone();
+        if known.read.elapsed() < REREAD_AFTER {
+            return None;
+        }
+        let (ended, reading) = watch::channel(());
+        known.reading = Some(reading.clone());
+        let (path, load, known) = (self.path.clone(), self.load, Arc::clone(&self.known));
         // The file may lie on a file system that does not answer.
-        let Ok(loaded) = tokio::task::spawn_blocking(move || Token::load(&path)).await else { return };
-        let mut known = self.known();
-        match loaded {
-            Ok(token) => {
-                if known.token.as_ref() != Some(&token) {
-                    tracing::info!(path = %self.path.display(), "the token file has another token, which holds from now on");
-                }
-                known.token = Some(token);
+        drop(tokio::task::spawn_blocking(move || {
+            let loaded = load(&path);
+            take_over(&mut lock(&known), &path, loaded);
+            drop(ended);
+        }));
+        Some(reading)
+    }
+
+    /// Takes note that the file does not come.
+    fn give_up(&self) {
+        let mut known = lock(&self.known);
+        if known.reading.is_none() || known.is_late {
+            return;
+        }
+        known.is_late = true;
+        known.token = None;
+        tracing::error!(
+            path = %self.path.display(),
+            "the file system of the token file does not answer: no request over TCP can carry a token until it does"
+        );
+    }
+}
+
+/// Takes note of what the file holds.
+fn take_over(known: &mut Known, path: &Path, loaded: Result<Token, TokenError>) {
+    known.read = Instant::now();
+    known.reading = None;
+    known.is_late = false;
+    match loaded {
+        Ok(token) => {
+            if known.token.as_ref() != Some(&token) {
+                tracing::info!(path = %path.display(), "the token file has another token, which holds from now on");
             }
-            Err(error) => {
-                if known.token.take().is_some() {
-                    tracing::error!(error = %chain(&error), "no request over TCP can carry a token until the token file is right");
-                }
+            known.token = Some(token);
+        }
+        Err(error) => {
+            if known.token.take().is_some() {
+                tracing::error!(error = %chain(&error), "no request over TCP can carry a token until the token file is right");
             }
         }
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        // Both fields are whole after each assignment.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    // All fields are whole after each assignment.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Condvar;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use super::*;
 
     /// Writes a file that only its owner may read.
@@ -242,5 +296,39 @@ mod tests {
         write(&path, "fedcba9876543210");
         tokio::time::advance(REREAD_AFTER).await;
         assert!(file.is_carried_by(new).await);
+    }
+
+    /// How often the file was asked for, and what it waits for.
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static ANSWERS: Mutex<bool> = Mutex::new(false);
+    static CHANGED: Condvar = Condvar::new();
+
+    fn hang(path: &Path) -> Result<Token, TokenError> {
+        ASKED.fetch_add(1, SeqCst);
+        drop(CHANGED.wait_while(ANSWERS.lock().unwrap(), |answers| !*answers).unwrap());
+        Token::load(path)
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_does_not_answer_has_one_thread_and_lets_nobody_in_until_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        write(&path, "0123456789abcdef");
+        let mut file = TokenFile::open(&path).unwrap();
+        (file.load, file.patience) = (hang, Duration::from_millis(20));
+        tokio::time::sleep(REREAD_AFTER).await;
+        let ask = || file.is_carried_by(b"Bearer 0123456789abcdef");
+        for _ in 0..2 {
+            let answers = futures_util::future::join_all((0..100).map(|_| ask())).await;
+            assert!(answers.iter().all(|is_carried| !is_carried));
+        }
+        assert_eq!(ASKED.load(SeqCst), 1);
+        *ANSWERS.lock().unwrap() = true;
+        CHANGED.notify_all();
+        let deadline = std::time::Instant::now() + Duration::from_mins(1);
+        while !ask().await {
+            assert!(std::time::Instant::now() < deadline, "the token is refused for ever");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 }
