@@ -31,8 +31,8 @@ pub struct Recovery {
     pub attached: usize,
     /// Exports that have no device because nobody wants one.
     pub detached: usize,
-    /// Exports whose deletion was finished.
-    pub deleted: usize,
+    /// Exports whose deletion goes on.
+    pub deleting: usize,
     /// Exports that could not be given what they should have; their state says why.
     pub failed: usize,
     /// Exports whose devices wait for the store to confirm that this host still has them: [`Router::confirm`] goes on.
@@ -66,9 +66,12 @@ impl Plan {
 }
 
 /// Whether the store has to be asked whose an export is.
-fn needs_answer((held, plan): &(Held, Result<Plan, RouterError>)) -> bool {
+fn needs_answer((held, plan): &Planned) -> bool {
     plan.as_ref().is_ok_and(Plan::serves) && held.entry().export().volume().remote().is_some()
 }
+
+/// An export, and what is to be done about that export.
+type Planned = (Held, Result<Plan, RouterError>);
 
 /// What became of an export.
 enum Outcome {
@@ -82,9 +85,21 @@ enum Outcome {
 
 impl Router {
     /// Gives every export of the catalog what it should have. Call once; operations on those exports wait for their turn here.
+    /// Deletions that were not finished come last, and go on after this has ended: whoever uses a device does not wait for them.
     pub async fn start(self: &Arc<Self>) -> Recovery {
         let router = Arc::clone(self);
-        finish(String::new(), async move { Ok(router.start_now().await) }).await.unwrap_or_default()
+        let started = finish(String::new(), async move {
+            let (recovery, deletions) = router.start_now().await;
+            drop(tokio::spawn(async move { router.go_on_deleting(deletions).await }));
+            Ok(recovery)
+        });
+        started.await.unwrap_or_default()
+    }
+
+    async fn go_on_deleting(&self, deletions: Vec<Planned>) {
+        let deletions = deletions.into_iter().map(|(held, plan)| self.carry_out(held, plan, None));
+        let mut deletions = stream::iter(deletions).buffer_unordered(self.parallel());
+        while deletions.next().await.is_some() {}
     }
 
     /// Removes every device, for a host that is to run without the daemon. The exports are attached again at the next start.
@@ -127,7 +142,8 @@ impl Router {
         self.options.parallel_max.max(1)
     }
 
-    async fn start_now(&self) -> Recovery {
+    /// Gives the exports what they should have that should be; and those that should not.
+    async fn start_now(&self) -> (Recovery, Vec<Planned>) {
         let begun = Instant::now();
         let loaded = std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
         let mut report = Recovery { orphans_removed: self.reconcile(&loaded).await, ..Recovery::default() };
@@ -137,6 +153,9 @@ impl Router {
             (held, plan)
         });
         let plans: Vec<_> = plans.buffer_unordered(self.parallel()).collect().await;
+        let (deletions, plans): (Vec<_>, Vec<_>) =
+            plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::Delete { .. })));
+        report.deleting = deletions.len();
         let (first, rest): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::RecoverWaiting)));
         let has_to_ask = first.iter().chain(&rest).any(needs_answer);
@@ -162,14 +181,15 @@ impl Router {
                     Outcome::Recovered => &mut report.recovered,
                     Outcome::Attached => &mut report.attached,
                     Outcome::Detached => &mut report.detached,
-                    Outcome::Deleted => &mut report.deleted,
+                    // Deletions were taken out.
+                    Outcome::Deleted => continue,
                     Outcome::Waiting => &mut report.waiting,
                     Outcome::Failed => &mut report.failed,
                 } += 1;
             }
         }
         report.elapsed = begun.elapsed();
-        report
+        (report, deletions)
     }
 
     /// Claims an export, unless the asking has ended: the daemon has to be ready some time. `patience` is how many exports more

@@ -15,7 +15,7 @@ use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
 use crate::cache::{Cache, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
 use crate::daemon::volumes::{DaemonVolumes, StoreSide};
-use crate::router::tests::fake::{Kernel, drop_last};
+use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{Catalog, Devices, Router, RouterOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -273,7 +273,10 @@ impl Host {
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
         let router =
             Router::new(catalog, devices, Arc::new(DaemonVolumes::new(cache.clone(), side)), options);
-        world.runtime.block_on(router.start());
+        world.runtime.block_on(async {
+            router.start().await;
+            deletions_ended(&router).await;
+        });
         let mut driver = Driver::new(cache);
         let computer = Arc::clone(&self.computer);
         driver.ends_when(move || machine(&computer).dead());

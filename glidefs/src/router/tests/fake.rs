@@ -13,7 +13,7 @@ use crate::export::Export;
 use crate::router::stored::tests::resume;
 use crate::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, Router, RouterOptions, Source, Volumes,
+    FoundDevice, Router, RouterOptions, Source, State, Volumes,
 };
 use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, VolumeError};
@@ -236,6 +236,8 @@ pub struct FakeVolumes {
     pub deleted: Mutex<Vec<ExportId>>,
     /// Whether counterparts cannot be deleted.
     pub keeps: Mutex<bool>,
+    /// Whether a deletion has no answer.
+    pub hangs: Mutex<bool>,
     /// Whether there is a store.
     pub has_store: Mutex<bool>,
 }
@@ -282,6 +284,9 @@ impl Volumes for FakeVolumes {
     }
 
     fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        if *self.hangs.lock().unwrap() {
+            return Box::pin(std::future::pending());
+        }
         let kept = *self.keeps.lock().unwrap();
         if !kept {
             self.deleted.lock().unwrap().push(volume.id());
@@ -346,6 +351,7 @@ impl Host {
     pub async fn started(&self) -> Arc<Router> {
         let router = self.router();
         router.start().await;
+        deletions_ended(&router).await;
         router
     }
 
@@ -354,6 +360,13 @@ impl Host {
         self.kernel.devices().clear();
         self.kernel.faults.lock().unwrap().clear();
         self.options.boot_id.push('+');
+    }
+}
+
+/// Ends when the deletions that a start goes on with have.
+pub async fn deletions_ended(router: &Router) {
+    while router.list().iter().any(|info| info.state == State::Deleting) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

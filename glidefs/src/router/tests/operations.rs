@@ -365,3 +365,29 @@ async fn what_does_not_exist_is_named() {
     }
     assert!(ExportName::new("x/y").is_err());
 }
+
+#[tokio::test]
+async fn a_deletion_that_was_not_finished_delays_no_start_and_no_stop() {
+    let host = Host::new();
+    let router = host.started().await;
+    for name in ["a", "b"] {
+        router.create(create(name, MIB)).await.unwrap();
+    }
+    *host.volumes.keeps.lock().unwrap() = true;
+    router.delete("a").await.unwrap_err();
+    drop_last(router);
+    host.kernel.daemon_died();
+    *host.volumes.hangs.lock().unwrap() = true;
+    let router = host.router();
+    let started = tokio::time::timeout(Duration::from_mins(1), router.start()).await;
+    started.expect("the start waits for the deletion");
+    assert_eq!(router.show("b").unwrap().state, State::Serving);
+    assert_eq!(router.show("a").unwrap().state, State::Deleting);
+    tokio::time::timeout(Duration::from_mins(1), router.stop())
+        .await
+        .expect("the stop waits for the deletion");
+    drop_last(router);
+    *host.volumes.hangs.lock().unwrap() = false;
+    *host.volumes.keeps.lock().unwrap() = false;
+    assert_eq!(host.started().await.list().len(), 1);
+}
