@@ -249,6 +249,29 @@ impl ScriptedStore {
         arrived
     }
 
+    /// What this store holds, by ascending key.
+    pub async fn keys(&self) -> Vec<String> {
+        let listed = self.inner.list(None).filter_map(|meta| std::future::ready(meta.ok()));
+        let mut keys: Vec<String> = listed.map(|meta| meta.location.to_string()).collect().await;
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Has `other` hold what this store holds, but for objects with `without` in their key.
+    ///
+    /// # Errors
+    /// None, as long as nothing is deleted meanwhile.
+    pub async fn copy_to(&self, other: &Self, without: &str) -> Result<()> {
+        for key in self.keys().await.into_iter().filter(|key| !key.contains(without)) {
+            let path = Path::from(key);
+            let bytes = self.inner.get_opts(&path, GetOptions::default()).await?.bytes().await?;
+            other.inner.put_opts(&path, bytes.into(), PutOptions::default()).await?;
+            let created = lock(&self.created_millis).get(&path).copied();
+            lock(&other.created_millis).extend(created.map(|millis| (path, millis)));
+        }
+        Ok(())
+    }
+
     /// Answers so many requests, and no more. With `last_arrives` the next one has its effect, but no answer.
     pub fn end_after(&self, requests: u64, last_arrives: bool) {
         self.last_arrives.store(last_arrives.into(), SeqCst);

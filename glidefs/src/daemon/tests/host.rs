@@ -34,6 +34,8 @@ pub struct World {
     pub faults: Arc<Faults>,
     pub runtime: Runtime,
     pub objects: Arc<ScriptedStore>,
+    /// How long daemons that start from now on try a request.
+    pub time_budget: Duration,
     /// How often each fault happens when the store is there.
     per_mille: u64,
     /// No two daemons make the same random numbers.
@@ -81,6 +83,7 @@ impl World {
             clock,
             faults,
             per_mille,
+            time_budget: RetryPolicy::default().time_budget,
             runtime: runtime.unwrap(),
             daemons: AtomicU64::new(seed << 20),
         }
@@ -164,6 +167,7 @@ impl World {
             try_time_max: Duration::from_millis(200),
             pause_first_max: Duration::from_millis(2),
             pause_max: Duration::from_millis(20),
+            time_budget: self.time_budget,
             ..RetryPolicy::default()
         };
         let entropy = Arc::new(Seeded::new(seed));

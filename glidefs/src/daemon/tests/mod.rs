@@ -2,6 +2,7 @@
 //! and a store that fails.
 
 mod damaged;
+mod elsewhere;
 mod holders;
 mod host;
 mod lost;
