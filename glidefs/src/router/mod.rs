@@ -17,7 +17,8 @@
 //! | `record`, `catalog`, `notes` | what is remembered on disk |
 //! | `numbers` | which device numbers are spoken for |
 //! | `entry` | one export in memory, and the right to change it |
-//! | `operations` | create, attach, resize |
+//! | `create` | how an export comes into being |
+//! | `operations` | attach, resize |
 //! | `removal` | detach, delete |
 //! | `lost` | the ways out for an export that another host has, or with two histories |
 //! | `recovery` | what happens at start |
@@ -29,6 +30,7 @@
 mod book;
 mod catalog;
 mod confirm;
+mod create;
 pub mod devices;
 mod entry;
 mod error;
@@ -59,14 +61,15 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 
 pub use self::book::Book;
 pub use self::catalog::{Catalog, CatalogError, CatalogHealth};
+use self::create::{Beginning, new_record};
+pub use self::create::{CreateExport, Created};
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{Entry, Held};
 pub use self::error::RouterError;
 use self::left::Left;
 pub use self::name::{ExportName, NAME_CHARS_MAX, NameError};
 use self::numbers::Numbers;
-use self::operations::{Beginning, new_record};
-pub use self::operations::{CreateExport, Created, Deleted};
+pub use self::operations::Deleted;
 use self::record::Record;
 pub use self::recovery::Recovery;
 pub use self::release::Drain;
