@@ -270,12 +270,18 @@ impl Drop for Host {
 struct Model {
     sectors: Vec<u64>,
     next: u64,
+    written_bytes: u64,
     random: SmallRng,
 }
 
 impl Model {
     fn new(seed: u64) -> Self {
-        Self { sectors: vec![0; SECTORS as usize], next: 1, random: SmallRng::seed_from_u64(seed) }
+        Self {
+            sectors: vec![0; SECTORS as usize],
+            next: 1,
+            written_bytes: 0,
+            random: SmallRng::seed_from_u64(seed),
+        }
     }
 
     fn range(&mut self, longest: u64) -> SectorRange {
@@ -295,6 +301,7 @@ impl Model {
             self.sectors[sector as usize] = number;
         }
         host.write(range, (!zero).then_some(&data[..])).unwrap();
+        self.written_bytes += if zero { 0 } else { data.len() as u64 };
     }
 
     fn check(&mut self, host: &mut Host, range: SectorRange) {

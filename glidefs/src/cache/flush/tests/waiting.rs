@@ -145,3 +145,28 @@ fn a_backlog_drains_though_the_store_fails_every_third_request() {
     let mut other = Host::new(Backend::over(objects, true), 2, true);
     model.check_all(&mut other);
 }
+
+#[test]
+fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_when_the_store_recovers() {
+    let objects = Arc::new(InMemory::new());
+    let faults = Faults::new(8);
+    let faulty = FaultyStore::new(objects.clone(), Arc::clone(&faults));
+    let mut host = Host::new(Backend::over(Arc::new(faulty), true), 1, false);
+    faults.set(Fault::Delay, 1000);
+    let mut model = Model::new(8);
+    while model.written_bytes < 12 * SEGMENT_BYTES {
+        model.write(&mut host);
+        let dirty_bytes = host.driver().cache.stats().dirty_bytes;
+        assert!(
+            dirty_bytes <= 8 * SEGMENT_BYTES,
+            "{dirty_bytes} bytes are at risk in a cache of eight segments"
+        );
+    }
+    assert!(faults.fired(Fault::Delay) > 0);
+    faults.set(Fault::Delay, 0);
+    (0..30).for_each(|_| model.write(&mut host));
+    host.flush_to_store().unwrap();
+    assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
+    let mut other = Host::new(Backend::over(objects, true), 2, true);
+    model.check_all(&mut other);
+}

@@ -8,6 +8,7 @@ use super::support::*;
 use crate::store::Source;
 use crate::store::format::{PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
+use crate::store::key::Folder;
 use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
 use crate::store::volume::upload::{Span, Upload};
 use crate::store::volume::{CutExtent, CutSource, UploadProgress, Volume};
@@ -87,6 +88,29 @@ async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
     // And elsewhere.
     let other = world.daemon(2);
     holds_the_cut(&other.volumes.take_over(&name("vm")).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn through_a_store_that_fails_every_third_time_no_byte_of_a_cut_is_stored_twice() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let upload = Upload::default();
+    // Of six creations, those of the third pack and of the first manifest fail.
+    world.objects.end_after(2, false);
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+    assert!(world.objects.go_on());
+    world.objects.fail_creations("manifests", 1, false);
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+    let UploadProgress { total_bytes, uploaded_bytes } = upload.progress();
+    assert_eq!(uploaded_bytes, total_bytes);
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
+    let stored = daemon.volumes.store().list(Folder::Packs(volume.id()), None).await.unwrap();
+    let stored_bytes: u64 = stored.objects.iter().map(|object| object.bytes).sum();
+    let view = volume.view().await.unwrap();
+    let listed_bytes: u64 = view.manifest().packs.iter().map(|pack| pack.total_bytes).sum();
+    assert_eq!((stored.objects.len(), stored_bytes), (view.manifest().packs.len(), listed_bytes));
+    holds_the_cut(&volume).await;
 }
 
 #[tokio::test]
