@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::disk::{Disk, Lock, SegmentFile};
+use crate::units::FRAME_BYTES;
 
 /// How long the kernel may take to end what it does for a process that has ended.
 const LOCK_PATIENCE: Duration = Duration::from_mins(1);
@@ -193,6 +194,22 @@ struct RealSegment {
     direct: Option<File>,
 }
 
+impl RealSegment {
+    /// Fills `buffer` from the disk itself. The page cache reads in pieces of up to 2 MiB and fails all of a piece for one bad
+    /// sector, whichever part of the piece was asked for.
+    fn read_past_cache(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let disk = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+        let mut memory = vec![0; buffer.len() + FRAME_BYTES];
+        let start = memory.as_ptr().align_offset(FRAME_BYTES);
+        let aligned = memory.get_mut(start..start.saturating_add(buffer.len()));
+        let aligned = aligned.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        disk.read_exact_at(aligned, offset)?;
+        buffer.copy_from_slice(aligned);
+        Ok(())
+    }
+}
+
 impl SegmentFile for RealSegment {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -209,7 +226,12 @@ impl SegmentFile for RealSegment {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file.read_exact_at(buffer, offset)
+        match self.file.read_exact_at(buffer, offset) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                self.read_past_cache(buffer, offset).map_err(|_| error)
+            }
+            read => read,
+        }
     }
 
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
