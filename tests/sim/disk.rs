@@ -141,6 +141,10 @@ impl Clock for FakeClock {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
+
+    fn sleep(&self, time: Duration) {
+        self.advance(time);
+    }
 }
 
 #[cfg(test)]

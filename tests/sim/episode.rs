@@ -3,7 +3,7 @@
 //! Owns the volumes and how a life is lived. Does not own what is legal. Invariant: after each crash every sector of every
 //! volume is read and judged before anything else is asked of the cache.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -58,7 +58,8 @@ impl Episode {
             oracle: Oracle::default(),
             rng,
             tally: Tally::default(),
-            doubted: BTreeSet::new(),
+            doubted: BTreeMap::new(),
+            given_up: false,
             trace,
         };
         let mut episode = Self {
@@ -136,8 +137,10 @@ impl Episode {
         self.world.oracle.crashed();
         let gone = machine(&self.world.machine).has_gone_pages();
         let crash = machine(&self.world.machine).reboot();
-        if self.bad_disk && self.world.rng.permille(400) {
-            machine(&self.world.machine).lose_some_frame();
+        if self.bad_disk && self.world.rng.permille(900) {
+            for _ in 0..[1, 1, 5][self.world.rng.index(3)] {
+                machine(&self.world.machine).lose_some_frame();
+            }
         }
         if self.world.trace {
             eprintln!("== {crash:?}");
@@ -161,7 +164,9 @@ impl Episode {
             1 | 2 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
             _ => {}
         }
+        let mut tries = 0;
         loop {
+            tries += 1;
             {
                 let rng = &mut self.world.rng;
                 let mut machine = machine(&self.world.machine);
@@ -194,7 +199,7 @@ impl Episode {
                     self.reboot(before);
                 }
                 Ok((cache, found)) => {
-                    self.count(&found, segments);
+                    self.count(&cache, &found, segments, tries);
                     let appends = self.world.rng.index(5);
                     return Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
                 }
@@ -223,14 +228,25 @@ impl Episode {
         Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, Known::local(&self.exports))
     }
 
-    fn count(&mut self, found: &Recovered, segments_before: u64) {
-        let tally = &mut self.world.tally;
-        tally.add(Event::ExportDoubted, found.doubted);
-        if found.doubted > 0 {
-            assert!(machine(&self.world.machine).has_lost_structure(), "{found:?}, and nothing was lost");
-            self.world.doubted.extend(&self.exports);
+    fn count(&mut self, cache: &Cache, found: &Recovered, segments_before: u64, tries: u32) {
+        let writes_failed = machine(&self.world.machine).injected()[0] > 0;
+        self.world.given_up = writes_failed && cache.stats().segments_poisoned > 0;
+        let now = self.world.oracle.tick();
+        let doubted = self.exports.iter().filter(|export| cache.volume(**export).figures().doubted);
+        let doubted: Vec<ExportId> = doubted.copied().collect();
+        self.world.doubted.retain(|export, _| doubted.contains(export));
+        for export in doubted {
+            assert!(
+                machine(&self.world.machine).is_hurt(export),
+                "{export} is in doubt, and lost nothing: {found:?}"
+            );
+            // An earlier try to open may have found the doubt.
+            if found.doubted > 0 || tries > 1 || !self.world.doubted.contains_key(&export) {
+                self.world.doubted.insert(export, now);
+            }
         }
         let tally = &mut self.world.tally;
+        tally.add(Event::ExportDoubted, found.doubted);
         tally.add(Event::TornTail, found.torn_tails);
         tally.add(Event::Footer, found.footers);
         tally.add(Event::Scan, found.scans);

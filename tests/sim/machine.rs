@@ -51,6 +51,8 @@ pub struct Machine {
     lost: BTreeSet<(ExportId, u64)>,
     /// A frame that describes others was lost.
     lost_structure: bool,
+    /// Exports that may have had data in a record whose header was lost; `None` when that may be any.
+    hurt: Option<BTreeSet<ExportId>>,
     /// Pages are gone in this life.
     gone: bool,
 }
@@ -104,6 +106,7 @@ impl Machine {
             injected: [0; 3],
             lost: BTreeSet::new(),
             lost_structure: false,
+            hurt: Some(BTreeSet::new()),
             gone: false,
         }
     }
@@ -199,9 +202,9 @@ impl Machine {
         self.lost_structure || !self.lost.is_empty()
     }
 
-    /// Whether the disk lost what describes other frames.
-    pub fn has_lost_structure(&self) -> bool {
-        self.lost_structure
+    /// Whether a record of `export` may be lost with the header of a record.
+    pub fn is_hurt(&self, export: ExportId) -> bool {
+        self.hurt.as_ref().is_none_or(|hurt| hurt.contains(&export))
     }
 
     /// Makes a frame of the file of `slot` unreadable until it is written.
@@ -209,7 +212,16 @@ impl Machine {
         let (inode, frame) = (self.names[&slot], usize::try_from(frame).unwrap());
         let bytes = self.files[&inode].live()[frame * FRAME..(frame + 1) * FRAME].to_vec();
         self.note_lost(&bytes);
-        self.file(inode).lose(frame);
+        let file = self.file(inode);
+        let beside = [frame.checked_sub(1), frame.checked_add(1)];
+        let alone = beside.into_iter().flatten().all(|next| file.is_readable(next * FRAME, FRAME));
+        file.lose(frame);
+        let frames = self.files[&inode].live().chunks_exact(FRAME);
+        let named: Vec<ExportId> = frames.flat_map(exports_of).collect();
+        match &mut self.hurt {
+            Some(hurt) if alone => hurt.extend(named),
+            hurt => *hurt = None,
+        }
     }
 
     fn note_lost(&mut self, frame: &[u8]) {
@@ -230,7 +242,10 @@ impl Machine {
         let frames: Vec<u32> =
             frames.filter(|(_, frame)| structure(frame) == kind).map(|(at, _)| at).collect();
         if !frames.is_empty() {
-            let frame = frames[self.rng.index(frames.len())];
+            // What the last record header says is in no other one.
+            let last = kind == Event::RecordUnread && self.rng.coin();
+            let index = if last { frames.len() - 1 } else { self.rng.index(frames.len()) };
+            let frame = frames[index];
             if self.trace {
                 eprintln!("    slot {slot} frame {frame} cannot be read any more: {kind:?}");
             }
@@ -454,6 +469,7 @@ impl Machine {
             for frame in self.file(inode).sync_badly(&mut rng, gone) {
                 self.tally.hit(Event::PageGone);
                 self.gone = true;
+                self.hurt = None;
                 self.note_lost(&frame);
             }
             return Err(eio());
@@ -479,6 +495,7 @@ impl Machine {
                 && let Some(frame) = self.files[&inode].live().get(at..at + FRAME).map(<[u8]>::to_vec)
             {
                 self.note_lost(&frame);
+                self.hurt = None;
             }
             return Err(eio());
         }
@@ -539,6 +556,16 @@ impl Machine {
         assert!(offset + len <= self.file(inode).len(), "a write beyond the end of a segment file");
         offset
     }
+}
+
+/// The exports that `frame` names, if it is a record header.
+fn exports_of(frame: &[u8]) -> Vec<ExportId> {
+    if structure(frame) != Event::RecordUnread {
+        return Vec::new();
+    }
+    let entries = usize::from(u16::from_le_bytes([frame[10], frame[11]]));
+    let number = |entry: &[u8]| ExportId(u32::from_le_bytes([entry[20], entry[21], entry[22], entry[23]]));
+    frame[48..].chunks_exact(28).take(entries).map(number).collect()
 }
 
 /// The event of reading `frame` when the disk does not.

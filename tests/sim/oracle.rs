@@ -65,6 +65,8 @@ struct History {
 pub struct Oracle {
     exports: BTreeMap<ExportId, History>,
     now: Moment,
+    /// When the process died last.
+    crashed: Moment,
     /// What happened.
     pub tally: Tally,
 }
@@ -99,6 +101,14 @@ impl Oracle {
         &mut history.sectors[start..end]
     }
 
+    /// Whether every sector of `range` has a durable write that was issued, or was seen, after `since` and ended before `until`.
+    pub fn is_durable(&self, export: ExportId, range: SectorRange, since: Moment, until: Moment) -> bool {
+        let Some(history) = self.exports.get(&export) else { return false };
+        let [start, end] = [range.start(), range.end()].map(|at| usize::try_from(at).unwrap());
+        let counts = |write: &Write| write.durable && write.issued > since && write.ended < until;
+        history.sectors[start..end].iter().all(|writes| writes.iter().any(counts))
+    }
+
     /// A write, or a zeroing, is issued. `id` was never used before.
     pub fn issue(&mut self, export: ExportId, range: SectorRange, id: Content, zero: bool) {
         let issued = self.tick();
@@ -126,7 +136,8 @@ impl Oracle {
         let Some(history) = self.exports.get_mut(&export) else { return };
         for sector in &mut history.sectors {
             for write in sector.iter_mut() {
-                write.durable |= write.acknowledged && write.ended < issued;
+                // A write of an earlier life that was not seen since may be lost, and no FLUSH brings it back.
+                write.durable |= write.acknowledged && write.ended < issued && write.ended > self.crashed;
             }
             // What is over for every later read and crash is forgotten.
             let floor = sector.iter().filter(|write| write.durable && write.ended < reads_since);
@@ -139,6 +150,7 @@ impl Oracle {
     /// The process died: nothing in flight will come back.
     pub fn crashed(&mut self) {
         let now = self.tick();
+        self.crashed = now;
         for write in self.exports.values_mut().flat_map(|history| &mut history.sectors).flatten() {
             write.ended = write.ended.min(now);
         }

@@ -72,7 +72,7 @@ impl Process {
             cache.on_progress(index, Arc::new(move || flag.store(true, Ordering::Release)));
             let mut shard = cache.shard(index, Arc::default());
             if appends > 0 {
-                shard.defer_appends((0..appends).map(|_| vec![0; FRAME]).collect());
+                shard.defer_appends((0..2 * appends).map(|_| vec![0; FRAME]).collect());
             }
             Lane {
                 shard,
@@ -299,7 +299,7 @@ impl Process {
                 assert_eq!(token.id, request.id);
                 if let Err(error) = result {
                     let lost = matches!(error, IoError::Damaged | IoError::Corrupt | IoError::Read);
-                    let may_fail = world.may_fail(request.export(), request.range);
+                    let may_fail = world.may_fail(request.export(), request.range, u64::MAX);
                     assert!(lost && may_fail, "{request:?} after {before:?}: {error}");
                     return false;
                 }

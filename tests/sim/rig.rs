@@ -5,7 +5,7 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
-use glidefs::cache::format::{Record, SegmentHeader, Trailer, decode_record};
+use glidefs::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record};
 use glidefs::cache::{
     Admission, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered, Shard, Want,
 };
@@ -49,7 +49,7 @@ pub struct Found {
     pub slot: u32,
     /// Its trailer, if it is sealed.
     pub trailer: Option<Trailer>,
-    /// Its records with the frames of their headers.
+    /// Its records with the frames of their headers, without those that announce exports.
     pub records: Vec<(u32, Record)>,
 }
 
@@ -118,7 +118,9 @@ impl Rig {
                 && let Ok(record) = decode_record(frame, &key, u32::try_from(position).unwrap())
             {
                 let next = position + 1 + record.crcs.len();
-                records.push((u32::try_from(position).unwrap(), record));
+                if record.entries[0].kind != EntryKind::Announced {
+                    records.push((u32::try_from(position).unwrap(), record));
+                }
                 position = next;
             }
             if !records.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Owns the verdict on a request that came back. Invariant: a request fails only for a reason that was injected.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use glidefs::cache::IoError;
 use glidefs::units::{ExportId, SectorRange};
@@ -23,8 +23,10 @@ pub struct World {
     pub rng: Rng,
     /// What happened.
     pub tally: Tally,
-    /// Exports of which any read may fail, because a record of them may be lost.
-    pub doubted: BTreeSet<ExportId>,
+    /// Exports of which a record may be lost, and when that was found: reads of what is older may fail.
+    pub doubted: BTreeMap<ExportId, Moment>,
+    /// Opening could not close a segment because a write failed: a FLUSH fails until what is in the segment has moved.
+    pub given_up: bool,
     /// Prints every event.
     pub trace: bool,
 }
@@ -35,9 +37,10 @@ impl World {
         machine(&self.machine).dead()
     }
 
-    /// Whether reads of `range` may fail because the disk lost what was there.
-    pub fn may_fail(&self, export: ExportId, range: SectorRange) -> bool {
-        self.doubted.contains(&export) || machine(&self.machine).may_fail(export, range)
+    /// Whether READs of `range` issued at `issued` may fail because the disk lost what was there.
+    pub fn may_fail(&self, export: ExportId, range: SectorRange, issued: Moment) -> bool {
+        let is_old = |found: &Moment| !self.oracle.is_durable(export, range, *found, issued);
+        self.doubted.get(&export).is_some_and(is_old) || machine(&self.machine).may_fail(export, range)
     }
 
     /// Judges a request that came back. `oldest_read` is when the oldest READ was issued that is still under way.
@@ -56,13 +59,14 @@ impl World {
             let explained = match error {
                 IoError::Removed(id) => removed && id == export,
                 IoError::Read => {
-                    request.kind == Kind::Read && (reads > 0 || self.may_fail(export, request.range))
+                    request.kind == Kind::Read
+                        && (reads > 0 || self.may_fail(export, request.range, request.issued))
                 }
                 IoError::Damaged | IoError::Corrupt => {
-                    request.kind == Kind::Read && self.may_fail(export, request.range)
+                    request.kind == Kind::Read && self.may_fail(export, request.range, request.issued)
                 }
                 IoError::Write => request.changes() && writes > 0,
-                IoError::Sync => (fua || request.kind == Kind::Flush) && syncs > 0,
+                IoError::Sync => (fua || request.kind == Kind::Flush) && (syncs > 0 || self.given_up),
                 IoError::TooLarge
                 | IoError::Remote
                 | IoError::Store

@@ -85,6 +85,9 @@ pub trait SegmentFile: Debug + Send + Sync {
 pub trait Clock: Debug + Send + Sync {
     /// Never goes back.
     fn now(&self) -> Duration;
+
+    /// Blocks for `time`.
+    fn sleep(&self, time: Duration);
 }
 
 /// The machine's monotonic clock.
@@ -100,5 +103,9 @@ impl Default for MonotonicClock {
 impl Clock for MonotonicClock {
     fn now(&self) -> Duration {
         self.0.elapsed()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 }

@@ -7,13 +7,29 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use super::disk::{Disk, Lock, SegmentFile};
+use super::disk::{Clock, Disk, Lock, SegmentFile};
 use super::{Cache, CacheError, Directory, Known, MonotonicClock, OnFull, Options, Recovered};
 use crate::units::FRAME_BYTES;
 
 /// Length of a segment of [`Faulty::open`].
 pub const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// The machine's clock, on which nobody sleeps. [`Faults::away`] tells how much sleep makes the disk come back.
+#[derive(Debug)]
+struct Sleepless(MonotonicClock, Arc<Faults>);
+
+impl Clock for Sleepless {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        let mut away = self.1.away.lock().unwrap();
+        *away = away.saturating_sub(time);
+    }
+}
 
 /// What fails.
 #[derive(Debug, Default)]
@@ -23,6 +39,8 @@ pub struct Faults {
     pub frames: Mutex<BTreeSet<(u32, u64)>>,
     /// These frames stay bad: a write of one is taken, and the next sync of the file fails.
     pub stay: AtomicBool,
+    /// Reads fail until somebody has slept for so long.
+    pub away: Mutex<Duration>,
     /// Files whose next sync fails.
     failing: Mutex<BTreeSet<u32>>,
     /// The next record gets to the disk, and its write fails; no later write of that file does anything.
@@ -75,7 +93,8 @@ impl Faulty {
             shards: 1,
             on_full: OnFull::Wait,
         };
-        Cache::open(Arc::new(self.clone()), Arc::new(MonotonicClock::default()), options, known)
+        let clock = Sleepless(MonotonicClock::default(), Arc::clone(&self.faults));
+        Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)
     }
 
     /// Makes a frame unreadable.
@@ -121,6 +140,9 @@ impl File {
     }
 
     fn check(&self, len: usize, offset: u64) -> io::Result<()> {
+        if !self.faults.away.lock().unwrap().is_zero() {
+            return Err(eio());
+        }
         match self.faults.frames.lock().unwrap().range(self.frames(len, offset)).next() {
             Some(_) => Err(eio()),
             None => Ok(()),

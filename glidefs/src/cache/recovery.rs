@@ -5,6 +5,7 @@
 //! recovery dropped can come back; damage to a segment costs the data that was there, and never keeps the cache from opening.
 
 mod losses;
+mod patience;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use self::patience::Patience;
 use self::segments::Recovery;
 use super::disk::{Clock, Disk};
 use super::error::CacheError;
@@ -49,9 +51,11 @@ pub(super) fn open(
 
     let mut recovery = Recovery {
         disk: &*disk,
+        patience: Patience::new(&*clock),
         slots: &slots,
         volumes: known.exports.iter().map(|(id, marks)| (*id, Arc::new(Volume::at(*id, *marks)))).collect(),
         last_segment_id: 0,
+        announces: false,
         spoken_for: HashMap::new(),
         fronts: Vec::new(),
         found: Recovered::default(),

@@ -1,8 +1,10 @@
 //! A segment while it is appended to, and the batch of entries that goes into it as one record.
 //!
 //! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at
-//! the segment's end and counts only when all of it was written; room for footer and trailer is never given away.
+//! the segment's end and counts only when all of it was written; an export is announced in the segment before its first entry
+//! there, in the same write; room for footer and trailer is never given away.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -22,15 +24,37 @@ const FOOTER_RECORD_BYTES: u32 = 16;
 const FOOTER_ENTRY_BYTES: u32 = 32;
 const FOOTER_CRC_BYTES: u32 = 4;
 
-/// Pieces of a record, its header included, that a short list holds.
+/// Pieces of a record, its headers included, that a short list holds.
 const GATHER_FEW: usize = 17;
+/// Most headers that one write has: that of the announcement, and that of the record.
+pub(super) const HEADERS_MAX: usize = 2;
+/// Exports that a segment has memory for from its beginning.
+const EXPORTS_FEW: usize = 64;
 
 /// Entries that will be one record, with what the footer needs to know of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batch {
     builder: RecordBuilder,
     entries: Vec<Entry>,
     crcs: Vec<u32>,
+    /// Times that an entry is of another export than the one before it, the first included: no fewer than there are exports.
+    changes: usize,
+    /// The record that announces exports that are new to the segment; empty when there are none.
+    announcement: RecordBuilder,
+    announced: Vec<Entry>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            builder: RecordBuilder::new(),
+            entries: Vec::new(),
+            crcs: Vec::new(),
+            changes: 0,
+            announcement: RecordBuilder::new(),
+            announced: Vec::with_capacity(1),
+        }
+    }
 }
 
 impl Batch {
@@ -46,9 +70,35 @@ impl Batch {
         self.builder.data_frames()
     }
 
-    /// The record's first frame, complete once the record has its place.
-    pub fn header(&self) -> &[u8; FRAME_BYTES] {
-        self.builder.frame()
+    /// The headers that come before the data, complete once the record has its place.
+    pub fn headers(&self) -> impl Iterator<Item = &[u8; FRAME_BYTES]> {
+        let announcement = (!self.announced.is_empty()).then(|| self.announcement.frame());
+        announcement.into_iter().chain([self.builder.frame()])
+    }
+
+    /// How many [`Self::headers`] there are.
+    pub fn header_count(&self) -> usize {
+        1 + usize::from(!self.announced.is_empty())
+    }
+
+    /// Announces the exports that are not in `known`, and adds them there.
+    fn announce(&mut self, known: &mut HashSet<ExportId>) {
+        self.announcement.reset();
+        self.announced.clear();
+        let mut last = None;
+        for entry in &self.entries {
+            if last.replace(entry.export) != Some(entry.export) && known.insert(entry.export) {
+                let entry = Entry { kind: EntryKind::Announced, ..*entry };
+                let pushed = self.announcement.push_entry(&entry);
+                debug_assert!(pushed.is_ok(), "a record has room for as many entries as another one");
+                self.announced.push(entry);
+            }
+        }
+    }
+
+    fn added(&mut self, entry: Entry) {
+        self.changes += usize::from(self.entries.last().is_none_or(|last| last.export != entry.export));
+        self.entries.push(entry);
     }
 
     /// Whether one more entry with `frames` frames of data fits, or, when `frames` is 0, `entries` more without.
@@ -69,21 +119,21 @@ impl Batch {
     ) -> Result<(), PushError> {
         let kind = EntryKind::Data { first_frame: self.builder.data_frames() };
         self.builder.push_data(export, seq, range, crcs)?;
-        self.entries.push(Entry { export, seq, range, kind });
+        self.added(Entry { export, seq, range, kind });
         self.crcs.extend_from_slice(crcs);
         Ok(())
     }
 
     pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
         self.builder.push_zero(export, seq, range)?;
-        self.entries.push(Entry { export, seq, range, kind: EntryKind::Zero });
+        self.added(Entry { export, seq, range, kind: EntryKind::Zero });
         Ok(())
     }
 
     /// Adds an entry without data.
     pub fn push_entry(&mut self, entry: Entry) -> Result<(), PushError> {
         self.builder.push_entry(&entry)?;
-        self.entries.push(entry);
+        self.added(entry);
         Ok(())
     }
 
@@ -91,6 +141,9 @@ impl Batch {
         self.builder.reset();
         self.entries.clear();
         self.crcs.clear();
+        self.changes = 0;
+        self.announcement.reset();
+        self.announced.clear();
     }
 }
 
@@ -102,12 +155,14 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// What a request with `entries` entries and `data_frames` frames of data takes when it gets a record of its own.
+    /// What a request with `entries` entries and `data_frames` frames of data takes when it gets a record of its own, and its
+    /// export is announced.
     pub fn of(entries: u32, data_frames: u32) -> Self {
         let crcs_bytes = data_frames.saturating_mul(FOOTER_CRC_BYTES);
         Self {
-            frames: data_frames.saturating_add(1),
-            footer_bytes: (entries.saturating_mul(FOOTER_ENTRY_BYTES) + FOOTER_RECORD_BYTES)
+            frames: data_frames.saturating_add(2),
+            footer_bytes: (entries.saturating_add(1).saturating_mul(FOOTER_ENTRY_BYTES)
+                + 2 * FOOTER_RECORD_BYTES)
                 .saturating_add(crcs_bytes),
         }
     }
@@ -133,6 +188,8 @@ impl Room {
 pub(super) struct Mark {
     /// Frame.
     pub position: u32,
+    /// Frame of the record's own header, behind that of the announcement.
+    pub record: u32,
     footer: FooterMark,
 }
 
@@ -151,6 +208,8 @@ pub(super) struct Segment {
     /// Next frame to write.
     position: u32,
     footer: FooterBuilder,
+    /// Exports that were announced.
+    exports: HashSet<ExportId>,
 }
 
 impl fmt::Debug for Segment {
@@ -174,7 +233,7 @@ impl Segment {
         position: u32,
         footer: FooterBuilder,
     ) -> Self {
-        Self { slot, key, file, position, footer }
+        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW) }
     }
 
     /// Next frame to write.
@@ -198,8 +257,12 @@ impl Segment {
     /// Whether the record of `batch`, after one more request with `entries` entries and `data_frames` frames, fits.
     pub fn has_room_for(&self, slots: &Slots, batch: &Batch, entries: usize, data_frames: u32) -> bool {
         let frames = batch.data_frames().saturating_add(data_frames);
-        let footer_bytes = self.footer.encoded_len_with(batch.entries.len() + entries, frames as usize);
-        let end = u64::from(self.position) + 1 + u64::from(frames) + (footer_bytes / FRAME_BYTES) as u64;
+        let entries = batch.entries.len() + entries + batch.changes + 1;
+        let footer_bytes = self.footer.encoded_len_with(HEADERS_MAX, entries, frames as usize);
+        let end = u64::from(self.position)
+            + HEADERS_MAX as u64
+            + u64::from(frames)
+            + (footer_bytes / FRAME_BYTES) as u64;
         end < u64::from(slots.segment_frames())
     }
 
@@ -221,10 +284,13 @@ impl Segment {
         match self.write_record(mark, batch, data) {
             Ok(()) => {
                 slots.get(self.slot).set_appended(self.position);
-                Ok(mark.position)
+                Ok(mark.record)
             }
             Err(error) => {
                 self.retract(mark);
+                batch.announced.iter().for_each(|entry| {
+                    self.exports.remove(&entry.export);
+                });
                 Err(error)
             }
         }
@@ -233,13 +299,19 @@ impl Segment {
     /// Gives the record of `batch` its place at the segment's end and completes its header. It counts once it was written
     /// and the slot was told that it was appended.
     pub fn place_record(&mut self, slots: &Slots, batch: &mut Batch) -> Mark {
-        let position = self.position;
         let slot = slots.get(self.slot);
-        batch.builder.finish(&self.key, position, slot.synced().min(position));
-        slot.set_crcs(position + 1, &batch.crcs);
-        let mark = Mark { position, footer: self.footer.mark() };
-        self.footer.add_record(position, &batch.entries, &batch.crcs);
-        self.position = position + 1 + batch.data_frames();
+        let stable = slot.synced().min(self.position);
+        let mut mark = Mark { position: self.position, record: self.position, footer: self.footer.mark() };
+        batch.announce(&mut self.exports);
+        if !batch.announced.is_empty() {
+            batch.announcement.finish(&self.key, mark.position, stable, self.footer.last_record());
+            self.footer.add_record(mark.position, &batch.announced, &[]);
+            mark.record += 1;
+        }
+        batch.builder.finish(&self.key, mark.record, stable, self.footer.last_record());
+        slot.set_crcs(mark.record + 1, &batch.crcs);
+        self.footer.add_record(mark.record, &batch.entries, &batch.crcs);
+        self.position = mark.record + 1 + batch.data_frames();
         mark
     }
 
@@ -250,13 +322,13 @@ impl Segment {
         batch: &Batch,
         data: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<()> {
-        let bytes = (batch.data_frames() as usize + 1) * FRAME_BYTES;
+        let bytes = (batch.data_frames() as usize + batch.header_count()) * FRAME_BYTES;
         let place = Gather { file: &*self.file, offset: mark.offset(), bytes };
         // Most records are short, and to clear a list for the longest takes longer than to fill one for these.
-        if batch.entries.len() < GATHER_FEW {
-            place.write::<GATHER_FEW>(batch.header(), data)
+        if batch.entries.len() + HEADERS_MAX <= GATHER_FEW {
+            place.write::<GATHER_FEW>(batch, data)
         } else {
-            place.write::<{ RECORD_ENTRIES_MAX + 1 }>(batch.header(), data)
+            place.write::<{ RECORD_ENTRIES_MAX + HEADERS_MAX }>(batch, data)
         }
     }
 
@@ -281,16 +353,17 @@ struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// Writes `header` and `data`, fewer than `PARTS` pieces, with one call.
+    /// Writes the headers of `batch` and `data`, no more than `PARTS` pieces, with one call.
     fn write<'h, 'd: 'h, const PARTS: usize>(
         &self,
-        header: &'h [u8],
+        batch: &'h Batch,
         data: impl Iterator<Item = &'d [u8]>,
     ) -> io::Result<()> {
         let mut parts = [IoSlice::new(&[]); PARTS];
-        parts[0] = IoSlice::new(header);
-        let (mut count, mut bytes) = (1, header.len());
-        for (part, piece) in parts[1..].iter_mut().zip(data) {
+        let (mut count, mut bytes) = (0, 0);
+        let headers = batch.headers().map(|header| -> &'h [u8] { header });
+        let data = data.map(|piece| -> &'h [u8] { piece });
+        for (part, piece) in parts.iter_mut().zip(headers.chain(data)) {
             *part = IoSlice::new(piece);
             count += 1;
             bytes += piece.len();
@@ -303,9 +376,10 @@ impl Gather<'_> {
     }
 }
 
-/// The extent that `entry`, of a record at frame `position` in `slot`, stands for.
-pub(super) fn extent(entry: &Entry, slot: u32, position: u32) -> Extent {
+/// The extent that `entry`, of a record at frame `position` in `slot`, stands for, if any.
+pub(super) fn extent(entry: &Entry, slot: u32, position: u32) -> Option<Extent> {
     let backing = match entry.kind {
+        EntryKind::Announced => return None,
         EntryKind::Zero => Backing::Zero { slot },
         EntryKind::Damaged => Backing::Damaged { slot },
         EntryKind::Doubt => Backing::Doubt { slot },
@@ -316,7 +390,7 @@ pub(super) fn extent(entry: &Entry, slot: u32, position: u32) -> Extent {
             Backing::Data { slot, sector }
         }
     };
-    Extent { range: entry.range, seq: entry.seq, backing }
+    Some(Extent { range: entry.range, seq: entry.seq, backing })
 }
 
 #[cfg(test)]
@@ -328,7 +402,7 @@ mod tests {
     fn reserved_room_is_never_less_than_a_record_of_its_own_takes() {
         for (entries, frames) in [(1, 1), (1, 32), (16, 0), (1, 0)] {
             let mut footer = FooterBuilder::new();
-            let empty = footer.encoded_len_with(0, 0);
+            let empty = footer.encoded_len_with(1, 0, 0);
             let room = Room::of(entries, frames);
             let records = 50;
             for _ in 0..records {
@@ -338,10 +412,11 @@ mod tests {
                     range: SectorRange::new(0, 1).unwrap(),
                     kind: EntryKind::Zero,
                 };
-                footer.add_record(1, &vec![entry; entries as usize], &vec![0; frames as usize]);
+                footer.add_record(1, &[Entry { kind: EntryKind::Announced, ..entry }], &[]);
+                footer.add_record(2, &vec![entry; entries as usize], &vec![0; frames as usize]);
             }
             assert!(footer.encoded_len() <= empty + records * room.footer_bytes as usize);
-            assert_eq!(room.frames, frames + 1);
+            assert_eq!(room.frames, frames + 2);
         }
     }
 

@@ -94,6 +94,8 @@ pub struct VolumeFigures {
     /// How long the oldest data that is not in the store has been here; zero when there is none, or no store. What was here
     /// when the daemon started counts from then on.
     pub at_risk_for: Duration,
+    /// A record of it may be lost: data that is older fails.
+    pub doubted: bool,
 }
 
 /// How far a cut is.
@@ -156,6 +158,7 @@ impl Volume {
             last_seq: Seq(inner.last_seq),
             flushed: inner.layers.flushed(),
             at_risk_for: inner.at_risk_for(self.tie.get()),
+            doubted: inner.layers.is_doubted(),
         }
     }
 
@@ -174,13 +177,13 @@ impl Volume {
         Seq(first)
     }
 
-    /// Makes appended extents readable, `count` of them from `first` on, and remembers that they end at `place`, which may
-    /// not be stable yet.
+    /// Makes appended extents readable, whose `count` sequence numbers begin at `first`, and remembers that they end at
+    /// `place`, which may not be stable yet.
     pub(super) fn appended(
         &self,
         slots: &Slots,
-        first: Seq,
-        extents: impl ExactSizeIterator<Item = Extent>,
+        (first, count): (Seq, u64),
+        extents: impl Iterator<Item = Extent>,
         place: Place,
     ) -> Result<(), IoError> {
         let mut inner = self.lock();
@@ -188,7 +191,7 @@ impl Volume {
             return Err(IoError::Removed(self.id));
         }
         let was_empty = inner.layers.is_active_empty();
-        inner.landed(first, extents.len() as u64);
+        inner.landed(first, count);
         for extent in extents {
             inner.layers.insert(slots, extent);
         }

@@ -1,9 +1,10 @@
 //! Walking a segment's records, one header after the other, where no footer says what they are.
 //!
-//! Owns telling a torn tail from damage, and finding the records behind damage. Does not change anything. Invariants: what
-//! is returned was checked against the checksums in it, and belongs to the segment asked for; where a record that was
-//! promised to be stable may have been, and is not found, there is a hole.
+//! Owns telling a torn tail from damage, finding the records behind damage, and making up for a lost record header from the
+//! next one. Does not change anything. Invariants: what is returned was checked against the checksums in it, and belongs to
+//! the segment asked for; where a record that was promised to be stable may have been, and is not found, there is a hole.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use super::disk::SegmentFile;
@@ -19,6 +20,8 @@ const WINDOW_FRAMES: u32 = 256;
 pub(super) struct Hole {
     pub from: u32,
     pub to: u32,
+    /// A record in the hole may be of an export that no record before the hole names, though the segment announces exports.
+    pub of_anyone: bool,
 }
 
 /// What a walk found.
@@ -37,6 +40,10 @@ pub(super) struct Walk {
     pub newer: Option<u16>,
     /// Frames that the disk did not read.
     pub unreadable: u32,
+    /// Records that the next one described, and not a header of their own.
+    pub made_up_for: u32,
+    /// Exports are announced in the segment before their first entry.
+    pub announces: bool,
 }
 
 /// What is known of a segment before its records are walked.
@@ -68,12 +75,19 @@ pub(super) fn walk(file: &dyn SegmentFile, key: &SegmentKey, span: Span) -> io::
             cut(&mut walk, gap.from);
             break;
         }
-        walk.holes.push(Hole { from: gap.from, to: gap.to });
+        // An export is announced in the frame before the header of its first record: to hide the export takes the loss of both.
+        // Of frames that are read and wrong nobody knows how many there are.
+        let neighbours = window.bad.range(gap.from..gap.to).any(|frame| {
+            let next = frame + 1;
+            next < gap.to && window.bad.contains(&next)
+        });
+        let wrong = !gap.unreadable && gap.to - gap.from > 1;
+        walk.holes.push(Hole { from: gap.from, to: gap.to, of_anyone: neighbours || wrong });
     }
     if let Some(torn) = first_torn(&mut window, &walk)? {
         cut(&mut walk, torn);
     }
-    walk.unreadable = window.unreadable;
+    walk.unreadable = u32::try_from(window.bad.len()).unwrap_or(u32::MAX);
     Ok(walk)
 }
 
@@ -97,8 +111,11 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
         walk.newer = walk.newer.or(bytes.and_then(|bytes| newer_version(bytes, key)));
         let record = bytes.and_then(|bytes| decode_record(bytes, key, frame).ok());
         if let Some((record, end)) = record.and_then(|record| within(record, frame, span.end())) {
-            gaps.extend(gap.take().map(|gap| Gap { to: frame, ..gap }));
+            if let Some(gap) = gap.take() {
+                gaps.extend(make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
+            }
             walk.stable = walk.stable.max(record.stable_frames);
+            walk.announces |= record.announces;
             let (entries, crcs) = (record.entries, record.crcs);
             walk.records.push(FooterRecord { position_frames: frame, entries, crcs });
             (walk.tail, frame) = (end, end);
@@ -122,6 +139,17 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
     // Behind the last record: in a sealed segment there must be more, and behind what cannot be read there may be.
     gaps.extend(gap.filter(|gap| sealed || gap.unreadable).map(|gap| Gap { to: span.end(), ..gap }));
     Ok((walk, gaps))
+}
+
+/// Finds the last record in `gap` in its description `before`, if the record behind the gap has one, and returns what is left
+/// of the gap.
+fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Option<Gap> {
+    let fits = |record: &FooterRecord| record.position_frames >= gap.from && end_of(record) == gap.to;
+    let Some(record) = before.filter(fits) else { return Some(gap) };
+    let to = record.position_frames;
+    walk.records.push(record);
+    walk.made_up_for = walk.made_up_for.saturating_add(1);
+    (gap.from < to).then_some(Gap { to, ..gap })
 }
 
 /// `record`, which begins at frame `at`, and where it ends, if that is not behind frame `limit`.
@@ -153,11 +181,15 @@ fn cut(walk: &mut Walk, from: u32) {
     walk.torn = walk.records.iter().any(|record| record.position_frames >= from);
     walk.records.retain(|record| record.position_frames < from);
     walk.holes.retain(|hole| hole.from < from);
-    let last = walk.records.last();
-    // Checked when it was found.
-    walk.tail = last.map_or(1, |last| {
-        (last.position_frames + 1).saturating_add(u32::try_from(last.crcs.len()).unwrap_or(u32::MAX))
-    });
+    walk.tail = walk.records.last().map_or(1, end_of);
+}
+
+/// One past the last frame of `record`.
+fn end_of(record: &FooterRecord) -> u32 {
+    record
+        .position_frames
+        .saturating_add(1)
+        .saturating_add(u32::try_from(record.crcs.len()).unwrap_or(u32::MAX))
 }
 
 /// Frames of a file in ascending order, read in large pieces, and one by one where the disk fails.
@@ -168,14 +200,13 @@ struct Window<'a> {
     bytes: Vec<u8>,
     /// Before this frame, frames are read one by one.
     single_to: u32,
-    unreadable: u32,
-    /// The last frame that could not be read.
-    last_bad: Option<u32>,
+    /// Frames that could not be read.
+    bad: BTreeSet<u32>,
 }
 
 impl<'a> Window<'a> {
     fn new(file: &'a dyn SegmentFile, end: u32) -> Self {
-        Self { file, end, first: 0, bytes: Vec::new(), single_to: 0, unreadable: 0, last_bad: None }
+        Self { file, end, first: 0, bytes: Vec::new(), single_to: 0, bad: BTreeSet::new() }
     }
 
     /// The bytes of `frame`; `None` when the disk does not read them.
@@ -190,7 +221,7 @@ impl<'a> Window<'a> {
 
     /// Reads `frame` and those behind it.
     fn fill(&mut self, frame: u32) -> io::Result<bool> {
-        if self.last_bad == Some(frame) {
+        if self.bad.contains(&frame) {
             return Ok(false);
         }
         let whole = WINDOW_FRAMES.min(self.end.saturating_sub(frame)).max(1);
@@ -211,8 +242,7 @@ impl<'a> Window<'a> {
                 }
                 Err(_) => {
                     self.bytes.clear();
-                    self.unreadable = self.unreadable.saturating_add(1);
-                    self.last_bad = Some(frame);
+                    self.bad.insert(frame);
                     return Ok(false);
                 }
             }

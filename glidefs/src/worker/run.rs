@@ -35,8 +35,9 @@ use crate::export::{Export, Operation};
 use crate::observe::io::WorkerStats;
 use crate::units::FRAME_BYTES;
 
-/// Appends that may be under way. Each costs a header of 4 KiB of the arena; beyond it requests gather in larger batches.
-const APPENDS_MAX: usize = 16;
+/// Memory for record headers: pieces of 4 KiB of the arena. Each append that is under way takes two; beyond those requests
+/// gather in larger batches.
+const HEADERS: usize = 32;
 /// Bytes of an eventfd's counter.
 const INBOX_COUNT_BYTES: usize = 8;
 
@@ -146,7 +147,7 @@ impl Loop {
                 ring.register_file(setup.queues_max, lock.as_raw_fd())
                     .map_err(|error| ("registering the lock of the cache", error))?;
             }
-            shard.defer_appends((0..APPENDS_MAX).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect());
+            shard.defer_appends((0..HEADERS).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect());
         }
         setup.stats.cpu.add(setup.cpu.0 as u64);
         let notify = {

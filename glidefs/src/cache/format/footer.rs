@@ -39,6 +39,8 @@ pub struct FooterBuilder {
     /// The footer so far, with room for the fields that `encode` fills in.
     bytes: Vec<u8>,
     records: u32,
+    /// Where the last record begins.
+    last: usize,
 }
 
 impl Default for FooterBuilder {
@@ -52,12 +54,13 @@ impl Default for FooterBuilder {
 pub struct FooterMark {
     bytes: usize,
     records: u32,
+    last: usize,
 }
 
 impl FooterBuilder {
     /// A footer without records.
     pub fn new() -> Self {
-        Self { bytes: vec![0; BODY_AT], records: 0 }
+        Self { bytes: vec![0; BODY_AT], records: 0, last: BODY_AT }
     }
 
     /// A footer without records, with memory for those of a segment of `segment_frames` frames that is filled with writes, so
@@ -76,6 +79,7 @@ impl FooterBuilder {
     /// What no record header can hold makes a footer that does not decode; recovery then scans the segment.
     pub fn add_record(&mut self, position_frames: u32, entries: &[Entry], crcs: &[u32]) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
+        self.last = self.bytes.len();
         self.bytes.extend_from_slice(&position_frames.to_le_bytes());
         self.bytes.extend_from_slice(&count(crcs.len()));
         self.bytes.extend_from_slice(&count(entries.len()));
@@ -90,13 +94,19 @@ impl FooterBuilder {
 
     /// What it holds now, to come back to with [`Self::retract`].
     pub fn mark(&self) -> FooterMark {
-        FooterMark { bytes: self.bytes.len(), records: self.records }
+        FooterMark { bytes: self.bytes.len(), records: self.records, last: self.last }
     }
 
     /// Forgets the records added since `mark` was taken.
     pub fn retract(&mut self, mark: FooterMark) {
         self.bytes.truncate(mark.bytes);
         self.records = mark.records;
+        self.last = mark.last;
+    }
+
+    /// What the footer says of the record that was added last; empty before the first.
+    pub fn last_record(&self) -> &[u8] {
+        self.bytes.get(self.last..).unwrap_or_default()
     }
 
     /// Records added.
@@ -109,9 +119,10 @@ impl FooterBuilder {
         self.bytes.len().next_multiple_of(FRAME_BYTES)
     }
 
-    /// As [`Self::encoded_len`], if one more record with `entries` entries and `data_frames` frames of data were added.
-    pub fn encoded_len_with(&self, entries: usize, data_frames: usize) -> usize {
-        let more = RECORD_BYTES + entries * ENTRY_BYTES + data_frames * FRAME_CRC_BYTES;
+    /// As [`Self::encoded_len`], if `records` more records with `entries` entries and `data_frames` frames of data in all were
+    /// added.
+    pub fn encoded_len_with(&self, records: usize, entries: usize, data_frames: usize) -> usize {
+        let more = records * RECORD_BYTES + entries * ENTRY_BYTES + data_frames * FRAME_CRC_BYTES;
         (self.bytes.len() + more).next_multiple_of(FRAME_BYTES)
     }
 
@@ -129,6 +140,7 @@ impl FooterBuilder {
     pub fn reset(&mut self) {
         self.bytes.truncate(BODY_AT);
         self.records = 0;
+        self.last = BODY_AT;
     }
 }
 
@@ -187,7 +199,7 @@ pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Footer, FormatEr
     Ok(Footer { records })
 }
 
-fn take_record(rest: &mut &[u8]) -> Result<FooterRecord, FormatError> {
+pub(super) fn take_record(rest: &mut &[u8]) -> Result<FooterRecord, FormatError> {
     const SHORT: FormatError = FormatError::Malformed("more records, entries or data frames than fit");
     let mut field = || {
         let (field, behind) = rest.split_first_chunk::<4>().ok_or(SHORT)?;

@@ -5,9 +5,9 @@
 //! daemon. The property: bytes are refused, or are exactly what the encoder makes of what was decoded. Each answers whether what was laid over was accepted.
 
 use super::{
-    BODY_AT, CACHE_ID_AT, EntryKind, FooterBuilder, Frame, RecordBuilder, SEGMENT_ID_AT, SegmentHeader,
-    SegmentKey, Trailer, decode_footer, decode_record, footer, get, put, put_crc, put_preamble, record,
-    segment,
+    BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, RecordBuilder, SEGMENT_ID_AT,
+    SegmentHeader, SegmentKey, Trailer, VERSION_AT, decode_footer, decode_record, footer, get, put, put_crc,
+    put_preamble, record, segment,
 };
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
@@ -43,13 +43,16 @@ pub fn check_record(bytes: &[u8]) -> bool {
     let mut frame = forge(&sample_record(), bytes, record::MAGIC, Some(KEY));
     put(&mut frame, BODY_AT, &POSITION_FRAMES.to_le_bytes());
     put_crc(&mut frame);
+    let _ = decode_record(&frame, &KEY, POSITION_FRAMES);
+    put(&mut frame, VERSION_AT, &record::VERSION_REPEATING.to_le_bytes());
+    put_crc(&mut frame);
     let Ok(found) = decode_record(&frame, &KEY, POSITION_FRAMES) else { return false };
     let mut builder = RecordBuilder::new();
     let mut crcs = &found.crcs[..];
     for entry in &found.entries {
         let pushed = match entry.kind {
             EntryKind::Zero => builder.push_zero(entry.export, entry.seq, entry.range),
-            EntryKind::Damaged | EntryKind::Doubt => builder.push_entry(entry),
+            EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => builder.push_entry(entry),
             EntryKind::Data { first_frame } => {
                 assert_eq!(first_frame, builder.data_frames());
                 let frames = usize::try_from(entry.data_frames()).unwrap_or(usize::MAX);
@@ -61,7 +64,11 @@ pub fn check_record(bytes: &[u8]) -> bool {
         assert_eq!(pushed, Ok(()));
     }
     assert!(crcs.is_empty());
-    assert_eq!(*builder.finish(&KEY, POSITION_FRAMES, found.stable_frames), frame);
+    let mut before = FooterBuilder::new();
+    if let Some(found) = &found.before {
+        before.add_record(found.position_frames, &found.entries, &found.crcs);
+    }
+    assert_eq!(*builder.finish(&KEY, POSITION_FRAMES, found.stable_frames, before.last_record()), frame);
     true
 }
 
@@ -98,7 +105,10 @@ fn sample_record() -> Frame {
     assert_eq!(builder.push_data(ExportId(1), Seq(1), long, &[5, 6, 7]), Ok(()));
     assert_eq!(builder.push_zero(ExportId(2), Seq(1), long), Ok(()));
     assert_eq!(builder.push_data(ExportId(1), Seq(2), short, &[8]), Ok(()));
-    *builder.finish(&KEY, POSITION_FRAMES, 4)
+    let mut before = FooterBuilder::new();
+    let zeroed = Entry { export: ExportId(1), seq: Seq(1), range: long, kind: EntryKind::Zero };
+    before.add_record(1, &[zeroed], &[]);
+    *builder.finish(&KEY, POSITION_FRAMES, 4, before.last_record())
 }
 
 /// The sample record at two positions.

@@ -1,14 +1,16 @@
 //! A record: one frame that says which sectors of which exports the frames behind it hold.
 //!
 //! Owns the entry, the record header frame and its builder. Does not own the data frames, which are written and read
-//! beside it. Invariant: the data of a record's entries tiles its data frames, in order and without gaps, so no two
-//! entries ever share a frame and each frame has exactly one CRC.
+//! beside it. Invariants: the data of a record's entries tiles its data frames, in order and without gaps, so no two
+//! entries ever share a frame and each frame has exactly one CRC; a header of version 2 repeats the header before it wherever
+//! there is room, so that one lost header loses nothing.
 
 use std::fmt;
 
+use super::footer::{FooterRecord, take_record};
 use super::sparse::crc_around;
 use super::{
-    BODY_AT, CACHE_ID_AT, CRC_AT, FORMAT_VERSION, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, check_frame,
+    BODY_AT, CACHE_ID_AT, CRC_AT, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, VERSION_AT, check_frame,
     check_key, check_unused, get, put, put_preamble,
 };
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
@@ -17,14 +19,17 @@ pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
 
 // Record header, one frame. Entries grow upwards and CRCs downwards, so both are written in place as they come.
 //
-//    0     8    10        12            16         32           40         44              48        ...       4092
-//   ┌─────┬─────┬─────────┬─────────────┬──────────┬────────────┬──────────┬───────────────┬─────────┬────┬──────┬─────┐
-//   │magic│vers.│ entries │ data frames │ cache id │ segment id │ position │ stable frames │ entry 0 │ .. │ CRC 0│ CRC │
-//   └─────┴─────┴─────────┴─────────────┴──────────┴────────────┴──────────┴───────────────┴─────────┴────┴──────┴─────┘
+//    0     8    10        12            14     16         32           40         44              48        ...       4092
+//   ┌─────┬─────┬─────────┬─────────────┬──────┬──────────┬────────────┬──────────┬───────────────┬─────────┬────┬──────┬─────┐
+//   │magic│vers.│ entries │ data frames │ repe.│ cache id │ segment id │ position │ stable frames │ entry 0 │ .. │ CRC 0│ CRC │
+//   └─────┴─────┴─────────┴─────────────┴──────┴──────────┴────────────┴──────────┴───────────────┴─────────┴────┴──────┴─────┘
 //
-// Entry i is at 48 + 28 i. The CRC of data frame i is at 4088 - 4 i. What is between them is zero.
+// Entry i is at 48 + 28 i. The CRC of data frame i is at 4088 - 4 i. Behind the entries are `repe.` bytes that a footer would
+// say of the record before this one; the rest is zero. Version 1 repeats nothing, and its data frames are counted in 32 bits.
+pub(super) const VERSION_REPEATING: u16 = 2;
 const ENTRY_COUNT_AT: usize = 10;
 const DATA_FRAMES_AT: usize = 12;
+const REPEATED_AT: usize = 14;
 const POSITION_AT: usize = BODY_AT;
 const STABLE_AT: usize = POSITION_AT + 4;
 const ENTRIES_AT: usize = STABLE_AT + 4;
@@ -40,6 +45,7 @@ const KIND_DATA: u8 = 1;
 const KIND_ZERO: u8 = 2;
 const KIND_DAMAGED: u8 = 3;
 const KIND_DOUBT: u8 = 4;
+const KIND_ANNOUNCED: u8 = 5;
 
 pub(super) const FRAME_CRC_BYTES: usize = 4;
 
@@ -63,6 +69,9 @@ pub enum EntryKind {
     /// Says nothing of the range: a record of the export may be lost, so whatever is not newer than this entry cannot be
     /// relied on.
     Doubt,
+    /// Changes nothing: entries of the export follow in this segment. The announcement comes in a record of its own, before the
+    /// first of them, so that a lost header never hides an export that nothing else in the segment names.
+    Announced,
 }
 
 /// One write of one export.
@@ -83,7 +92,7 @@ impl Entry {
     pub fn data_frames(&self) -> u64 {
         match self.kind {
             EntryKind::Data { .. } => self.range.count().div_ceil(FRAME_SECTORS),
-            EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt => 0,
+            EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => 0,
         }
     }
 
@@ -95,6 +104,7 @@ impl Entry {
             EntryKind::Zero => (KIND_ZERO, 0),
             EntryKind::Damaged => (KIND_DAMAGED, 0),
             EntryKind::Doubt => (KIND_DOUBT, 0),
+            EntryKind::Announced => (KIND_ANNOUNCED, 0),
         };
         if self.seq == Seq::default() {
             return None;
@@ -122,6 +132,7 @@ impl Entry {
             (KIND_ZERO, 0) => EntryKind::Zero,
             (KIND_DAMAGED, 0) => EntryKind::Damaged,
             (KIND_DOUBT, 0) => EntryKind::Doubt,
+            (KIND_ANNOUNCED, 0) => EntryKind::Announced,
             _ => return Err(FormatError::Malformed("kind of an entry")),
         };
         if reserved != 0 {
@@ -184,6 +195,8 @@ pub struct RecordBuilder {
     frame: Box<AlignedFrame>,
     entries: u16,
     data_frames: u16,
+    /// Bytes that [`Self::finish`] put behind the entries.
+    repeated: u16,
 }
 
 impl fmt::Debug for RecordBuilder {
@@ -205,7 +218,7 @@ impl Default for RecordBuilder {
 impl RecordBuilder {
     /// An empty record.
     pub fn new() -> Self {
-        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0 }
+        Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
     }
 
     /// Whether nothing was added.
@@ -266,13 +279,28 @@ impl RecordBuilder {
     }
 
     /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` says how many frames from
-    /// the start of the segment were known to be synced when this was called. [`Self::reset`] begins the next record.
-    pub fn finish(&mut self, key: &SegmentKey, position_frames: u32, stable_frames: u32) -> &Frame {
-        let zeroes = self.entries_end()..self.crcs_at();
+    /// the start of the segment were known to be synced when this was called. `before` is what the footer says of the record
+    /// before this one ([`FooterBuilder::last_record`](super::FooterBuilder::last_record)). [`Self::reset`] begins the next
+    /// record.
+    pub fn finish(
+        &mut self,
+        key: &SegmentKey,
+        position_frames: u32,
+        stable_frames: u32,
+        before: &[u8],
+    ) -> &Frame {
+        self.forget_repeated();
+        let repeated = u16::try_from(before.len()).ok().filter(|_| before.len() <= self.room_bytes());
+        self.repeated = repeated.unwrap_or(0);
+        let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
+        let zeroes = entries_end + usize::from(self.repeated)..crcs_at;
         let frame = &mut self.frame.0;
         put_preamble(frame, MAGIC, key);
+        put(frame, VERSION_AT, &VERSION_REPEATING.to_le_bytes());
         put(frame, ENTRY_COUNT_AT, &self.entries.to_le_bytes());
-        put(frame, DATA_FRAMES_AT, &u32::from(self.data_frames).to_le_bytes());
+        put(frame, DATA_FRAMES_AT, &self.data_frames.to_le_bytes());
+        put(frame, REPEATED_AT, &self.repeated.to_le_bytes());
+        put(frame, entries_end, &before[..usize::from(self.repeated)]);
         put(frame, POSITION_AT, &position_frames.to_le_bytes());
         put(frame, STABLE_AT, &stable_frames.to_le_bytes());
         let crc = crc_around(frame, zeroes);
@@ -287,6 +315,7 @@ impl RecordBuilder {
 
     /// Forgets all entries.
     pub fn reset(&mut self) {
+        self.forget_repeated();
         let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
         self.frame.0[ENTRIES_AT..entries_end].fill(0);
         self.frame.0[crcs_at..CRC_AT].fill(0);
@@ -294,7 +323,14 @@ impl RecordBuilder {
         self.data_frames = 0;
     }
 
+    fn forget_repeated(&mut self) {
+        let entries_end = self.entries_end();
+        let end = entries_end + usize::from(std::mem::take(&mut self.repeated));
+        self.frame.0[entries_end..end].fill(0);
+    }
+
     fn push(&mut self, entry: &Entry, crcs: &[u32]) -> Result<(), PushError> {
+        self.forget_repeated();
         if !self.fits_data(crcs.len()) {
             return Err(if crcs.len() > RECORD_DATA_FRAMES_MAX { PushError::Unfit } else { PushError::Full });
         }
@@ -334,17 +370,36 @@ pub struct Record {
     pub crcs: Vec<u32>,
     /// Frames from the start of the segment that were known to be synced when the record was written.
     pub stable_frames: u32,
+    /// Whether exports are announced in the segment before their entries, as every writer of such a header does.
+    pub announces: bool,
+    /// The record before this one, if its description had room.
+    pub before: Option<FooterRecord>,
 }
 
 /// The version of a record header of segment `key`, if a newer glidefs wrote it. A frame that a client wrote is never one.
 pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
-    let Err(FormatError::Version { found }) = check_frame(frame, MAGIC) else { return None };
-    let frame = frame.first_chunk::<FRAME_BYTES>()?;
-    let owner = SegmentKey {
+    let Err(FormatError::Version { found }) = check_record(frame) else { return None };
+    let owner = owner(frame.first_chunk::<FRAME_BYTES>()?);
+    (owner == *key && found > VERSION_REPEATING).then_some(found)
+}
+
+/// The frame of a record header of either version, and what it belongs to.
+fn check_record(frame: &[u8]) -> Result<(&Frame, SegmentKey), FormatError> {
+    match check_frame(frame, MAGIC) {
+        Err(FormatError::Version { found: VERSION_REPEATING }) => {
+            let short = FormatError::Length { found: frame.len(), needed: FRAME_BYTES };
+            let frame = frame.first_chunk::<FRAME_BYTES>().ok_or(short)?;
+            Ok((frame, owner(frame)))
+        }
+        found => found,
+    }
+}
+
+fn owner(frame: &Frame) -> SegmentKey {
+    SegmentKey {
         cache_id: get(frame, CACHE_ID_AT),
         segment_id: u64::from_le_bytes(get(frame, SEGMENT_ID_AT)),
-    };
-    (owner == *key && found > FORMAT_VERSION).then_some(found)
+    }
 }
 
 /// Reads a record header found at frame `position_frames` of the segment `key`.
@@ -352,8 +407,9 @@ pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
 /// The data frames are not looked at: compare each with its CRC. The record is known to end at or before frame
 /// `u32::MAX`, not to end inside the segment.
 pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Result<Record, FormatError> {
-    let (frame, found) = check_frame(frame, MAGIC)?;
+    let (frame, found) = check_record(frame)?;
     check_key(&found, key)?;
+    let announces = u16::from_le_bytes(get(frame, VERSION_AT)) == VERSION_REPEATING;
     let position = u32::from_le_bytes(get(frame, POSITION_AT));
     if position != position_frames {
         return Err(FormatError::Position { found: position, expected: position_frames });
@@ -363,19 +419,40 @@ pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Re
         return Err(FormatError::Malformed("frames that were not written yet are called stable"));
     }
     let entry_count = usize::from(u16::from_le_bytes(get(frame, ENTRY_COUNT_AT)));
-    let data_frames = u32::from_le_bytes(get(frame, DATA_FRAMES_AT));
+    let (data_frames, repeated) = if announces {
+        let [data_frames, repeated] =
+            [DATA_FRAMES_AT, REPEATED_AT].map(|at| u16::from_le_bytes(get(frame, at)));
+        (u32::from(data_frames), usize::from(repeated))
+    } else {
+        (u32::from_le_bytes(get(frame, DATA_FRAMES_AT)), 0)
+    };
     let crc_bytes = (data_frames as usize).saturating_mul(FRAME_CRC_BYTES);
     let entries_end = ENTRIES_AT + entry_count * ENTRY_BYTES;
     let crcs_at = match CRC_AT.checked_sub(crc_bytes) {
-        Some(crcs_at) if crcs_at >= entries_end => crcs_at,
+        Some(crcs_at) if crcs_at >= entries_end + repeated => crcs_at,
         _ => return Err(FormatError::Malformed("more entries or data frames than fit")),
     };
     if position.checked_add(1).and_then(|first| first.checked_add(data_frames)).is_none() {
         return Err(FormatError::Malformed("position"));
     }
     let entries = decode_entries(&frame[ENTRIES_AT..entries_end], data_frames as usize)?;
-    check_unused(&frame[entries_end..crcs_at])?;
+    let repeated_end = entries_end + repeated;
+    let before = decode_before(&frame[entries_end..repeated_end], position)?;
+    check_unused(&frame[repeated_end..crcs_at])?;
     let (table, _) = frame[crcs_at..CRC_AT].as_chunks::<FRAME_CRC_BYTES>();
     let crcs = table.iter().rev().map(|crc| u32::from_le_bytes(*crc)).collect();
-    Ok(Record { entries, crcs, stable_frames })
+    Ok(Record { entries, crcs, stable_frames, announces, before })
+}
+
+/// What `bytes` of the header at frame `position` say of the record before it.
+fn decode_before(mut bytes: &[u8], position: u32) -> Result<Option<FooterRecord>, FormatError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let before = take_record(&mut bytes)?;
+    let end = u64::from(before.position_frames) + 1 + before.crcs.len() as u64;
+    if !bytes.is_empty() || before.position_frames == 0 || end > u64::from(position) {
+        return Err(FormatError::Malformed("the record before this one"));
+    }
+    Ok(Some(before))
 }

@@ -45,7 +45,7 @@ fn record(writes: &[Write]) -> Frame {
             break;
         }
     }
-    *builder.finish(&KEY, 9, 4)
+    *builder.finish(&KEY, 9, 4, &[])
 }
 
 fn footer(writes: &[Write]) -> (Vec<FooterRecord>, Vec<u8>, Trailer) {
@@ -54,8 +54,8 @@ fn footer(writes: &[Write]) -> (Vec<FooterRecord>, Vec<u8>, Trailer) {
         let mut builder = RecordBuilder::new();
         push(&mut builder, *write).unwrap();
         let Record { entries, crcs, .. } =
-            decode_record(builder.finish(&KEY, position, 0), &KEY, position).unwrap();
-        let len = footer.encoded_len_with(entries.len(), crcs.len());
+            decode_record(builder.finish(&KEY, position, 0, &[]), &KEY, position).unwrap();
+        let len = footer.encoded_len_with(1, entries.len(), crcs.len());
         footer.add_record(position, &entries, &crcs);
         assert_eq!(footer.encoded_len(), len);
         let frames = 1 + u32::try_from(crcs.len()).unwrap();
@@ -122,13 +122,23 @@ proptest! {
 
     #[test]
     fn a_record_comes_back_as_it_was_built(
-        batches in prop::collection::vec((prop::collection::vec(write(), 1..200), 1..u32::MAX / 2, any::<u32>()), 1..4)
+        batches in prop::collection::vec(
+            (prop::collection::vec(write(), 1..200), 1..u32::MAX / 2, any::<u32>(), 1..144usize), 1..4
+        )
     ) {
         // The same builder again and again: nothing of an earlier record may shine through.
         let mut builder = RecordBuilder::new();
-        for (writes, position, stable) in batches {
+        for (writes, position, stable, zeroed) in batches {
             let stable = stable % position;
-            let mut expected = Record { entries: Vec::new(), crcs: Vec::new(), stable_frames: stable };
+            let range = SectorRange::new(0, 1).unwrap();
+            let zeroed = vec![Entry { export: ExportId(1), seq: Seq(1), range, kind: EntryKind::Zero }; zeroed];
+            let mut expected = Record {
+                entries: Vec::new(),
+                crcs: Vec::new(),
+                stable_frames: stable,
+                announces: true,
+                before: None,
+            };
             for write in writes {
                 let first_frame = builder.data_frames();
                 match push(&mut builder, write) {
@@ -141,7 +151,17 @@ proptest! {
                 }
             }
             prop_assert_eq!(builder.entries(), expected.entries.len());
-            let frame = *builder.finish(&KEY, position, stable);
+            let mut footer = FooterBuilder::new();
+            if position > 1 {
+                footer.add_record(position - 1, &zeroed, &[]);
+            }
+            let before = footer.last_record();
+            let room = FRAME_BYTES - 4 - 48 - 28 * expected.entries.len() - 4 * expected.crcs.len();
+            if !before.is_empty() && before.len() <= room {
+                let entries = zeroed.clone();
+                expected.before = Some(FooterRecord { position_frames: position - 1, entries, crcs: Vec::new() });
+            }
+            let frame = *builder.finish(&KEY, position, stable, before);
             prop_assert_eq!(decode_record(&frame, &KEY, position), Ok(expected));
             builder.reset();
             prop_assert!(builder.is_empty());
@@ -366,7 +386,7 @@ fn the_stated_limits_of_a_record_are_reached_and_not_exceeded() {
     builder.push_data(ExportId(1), Seq(1), SectorRange::new(0, sectors).unwrap(), &crcs).unwrap();
     let range = SectorRange::new(0, 8).unwrap();
     assert_eq!(builder.push_data(ExportId(1), Seq(1), range, &[1]), Err(PushError::Full));
-    let frame = *builder.finish(&KEY, 1, 1);
+    let frame = *builder.finish(&KEY, 1, 1, &[]);
     assert_eq!(decode_record(&frame, &KEY, 1).unwrap().crcs, crcs);
 }
 

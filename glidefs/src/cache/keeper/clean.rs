@@ -18,7 +18,7 @@ use crate::cache::format::{Entry, EntryKind, FooterBuilder, FooterRecord, frame_
 use crate::cache::handle::Shared;
 use crate::cache::pressure::RESERVE;
 use crate::cache::scan::{offset, read_again};
-use crate::cache::segment::{Batch, Segment, extent};
+use crate::cache::segment::{Batch, HEADERS_MAX, Segment, extent};
 use crate::cache::slots::{Slot, State};
 use crate::cache::volume::Volume;
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES};
@@ -410,7 +410,9 @@ impl Cleaner {
         };
         self.failures = 0;
         for (entry, volume) in self.batch.entries().iter().zip(&self.volumes) {
-            volume.relocated(slots, extent(entry, segment.slot, position), from);
+            if let Some(copy) = extent(entry, segment.slot, position) {
+                volume.relocated(slots, copy, from);
+            }
         }
         shared.figures.cleaned_bytes.fetch_add(self.data.len() as u64, Ordering::Relaxed);
         self.segment = Some(segment);
@@ -495,5 +497,6 @@ fn frames_for(shared: &Shared, runs: &[Run]) -> u32 {
     // A run is no longer than a move, so two moves in a row are longer than one. A record header holds the entries and CRCs of
     // at least a hundred entries of one frame each.
     let moves = data.saturating_mul(2) / frames(move_bytes(shared) / FRAME_BYTES).max(1);
-    data.saturating_add(moves).saturating_add(frames(runs.len() / 100)).saturating_add(1)
+    let records = moves.saturating_add(frames(runs.len() / 100)).saturating_add(1);
+    data.saturating_add(records.saturating_mul(frames(HEADERS_MAX)))
 }

@@ -93,6 +93,7 @@ pub(super) fn live_runs(volume: &Volume, entry: &Entry, slot: u32, position: u32
     let first_frame = match entry.kind {
         EntryKind::Data { first_frame } => Some(first_frame),
         EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt => None,
+        EntryKind::Announced => return,
     };
     volume.dirty_parts(entry.range, entry.seq, slot, |part| {
         let (from, to) = (part.start() - entry.range.start(), part.end() - entry.range.start());
@@ -169,8 +170,8 @@ mod tests {
         volume
             .appended(
                 &slots,
-                Seq(1),
-                [extent(&entry, 0, 10), newer(103, 2), newer(108, 14)].into_iter(),
+                (Seq(1), 3),
+                [extent(&entry, 0, 10).unwrap(), newer(103, 2), newer(108, 14)].into_iter(),
                 place,
             )
             .unwrap();

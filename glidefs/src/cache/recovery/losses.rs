@@ -22,13 +22,21 @@ use crate::units::{ExportId, SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
 const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
+/// Sequence numbers in a piece of an export's history. A doubt leaves one piece at least without any.
+const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
+
+/// The highest sequence number in each piece of each export's history of which the log has any.
+type Pieces = HashMap<(ExportId, u64), Seq>;
 
 /// Exports that may have lost a record, each with the highest sequence number which that may have.
 pub(super) type Doubts = HashMap<ExportId, Seq>;
 
-/// Sequence numbers of an export beside a hole.
+/// What a segment with a hole says of an export.
 #[derive(Clone, Copy, Debug, Default)]
 struct Beside {
+    /// A record before the hole names the export.
+    known: bool,
+    /// Sequence numbers next to the hole.
     before: Option<Seq>,
     behind: Option<Seq>,
 }
@@ -37,25 +45,43 @@ impl Recovery<'_> {
     /// The exports that may have lost records in `segments`, which have been read.
     pub fn doubts(&self, segments: &[Found]) -> Doubts {
         let mut doubts = Doubts::new();
+        let mut pieces = None;
         for found in segments {
             let Some(walk) = &found.walk else { continue };
+            if walk.holes.is_empty() {
+                continue;
+            }
+            // In a segment without a record, nobody could be announced before the first.
+            let announces = walk.announces || (walk.records.is_empty() && self.announces);
+            let later = first_behind(segments, found);
+            let pieces = pieces.get_or_insert_with(|| pieces_of(segments));
             for hole in &walk.holes {
                 let beside = beside(&walk.records, *hole);
                 for (export, volume) in &self.volumes {
+                    let knows_all = announces && !hole.of_anyone;
+                    if knows_all && !beside.get(export).is_some_and(|beside| beside.known) {
+                        continue;
+                    }
                     // An earlier start found the hole: what was written since is newer than any record that was there.
                     if self.spoken_for.get(export).is_some_and(|through| found.key.segment_id <= *through) {
                         continue;
                     }
                     // Numbers ascend in a segment, unless it has copies.
                     let beside = if found.by_cleaner { None } else { beside.get(export).copied() };
-                    let highest = match beside.unwrap_or_default() {
-                        Beside { before: Some(before), behind: Some(behind) } if behind.0 == before.0 + 1 => {
+                    let mut beside = beside.unwrap_or_default();
+                    beside.behind = beside.behind.or_else(|| later.get(export).copied());
+                    let highest = match beside {
+                        Beside { before: Some(before), behind: Some(behind), .. }
+                            if behind.0 == before.0 + 1 =>
+                        {
                             continue;
                         }
                         Beside { behind: Some(behind), .. } => Seq(behind.0 - 1),
                         // Numbers go on behind those that may have been given out, so that none is given out twice.
-                        Beside { behind: None, .. } => {
-                            Seq(volume.figures().last_seq.0.saturating_add(SEQS_IN_A_SEGMENT))
+                        Beside { behind: None, before, .. } => {
+                            let last = before.map(|before| last_of_life(pieces, *export, before));
+                            let last = last.unwrap_or(volume.figures().last_seq);
+                            Seq(last.0.saturating_add(SEQS_IN_A_SEGMENT))
                         }
                     };
                     let doubt = doubts.entry(*export).or_default();
@@ -129,8 +155,10 @@ impl Recovery<'_> {
             found.held = true;
             self.slots.get(found.slot).set_unreadable();
             for entry in entries {
-                if let Some(volume) = self.volumes.get(&entry.export) {
-                    volume.recovered(self.slots, extent(entry, found.slot, 0));
+                if let (Some(volume), Some(extent)) =
+                    (self.volumes.get(&entry.export), extent(entry, found.slot, 0))
+                {
+                    volume.recovered(self.slots, extent);
                 }
             }
         }
@@ -184,8 +212,10 @@ impl Recovery<'_> {
         let appended = segment.append(self.slots, batch, std::iter::empty());
         let position = at(appended, "writing", || self.disk.segment_name(slot))?;
         for entry in batch.entries() {
-            if let Some(volume) = self.volumes.get(&entry.export) {
-                volume.recovered(self.slots, extent(entry, slot, position));
+            if let (Some(volume), Some(extent)) =
+                (self.volumes.get(&entry.export), extent(entry, slot, position))
+            {
+                volume.recovered(self.slots, extent);
             }
         }
         batch.reset();
@@ -193,12 +223,64 @@ impl Recovery<'_> {
     }
 }
 
-/// The numbers next to `hole` of each export that `records` name.
+/// The first sequence number of each export in the segments that the shard of `found` appended to later.
+fn first_behind(segments: &[Found], found: &Found) -> HashMap<ExportId, Seq> {
+    let mut first = HashMap::new();
+    let is_later = |other: &&Found| {
+        found.shard.is_some() && other.shard == found.shard && other.key.segment_id > found.key.segment_id
+    };
+    for other in segments.iter().filter(is_later) {
+        for_writes(other, |entry| {
+            let seq = first.entry(entry.export).or_insert(entry.seq);
+            *seq = entry.seq.min(*seq);
+        });
+    }
+    first
+}
+
+fn pieces_of(segments: &[Found]) -> Pieces {
+    let mut pieces = Pieces::new();
+    for found in segments {
+        for_writes(found, |entry| {
+            let last = pieces.entry((entry.export, entry.seq.0 / SEQS_IN_A_PIECE)).or_default();
+            *last = entry.seq.max(*last);
+        });
+    }
+    pieces
+}
+
+/// Calls `visit` with each entry of `found`, which has been read, that is a write.
+fn for_writes(found: &Found, mut visit: impl FnMut(&Entry)) {
+    let read = found.walk.is_none().then(|| found.footer_again()).flatten();
+    let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
+    records.into_iter().flatten().flat_map(|record| &record.entries).for_each(|entry| match entry.kind {
+        EntryKind::Data { .. } | EntryKind::Zero => visit(entry),
+        EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => {}
+    });
+}
+
+/// The last sequence number that `export` had given out when a hole behind write `before` came to be. Where an earlier start
+/// found the hole and could not write that down, numbers go on behind those that may have been in the hole.
+fn last_of_life(pieces: &Pieces, export: ExportId, before: Seq) -> Seq {
+    let mut last = before;
+    let mut piece = before.0 / SEQS_IN_A_PIECE;
+    while let Some(seq) = pieces.get(&(export, piece)) {
+        last = last.max(*seq);
+        piece += 1;
+    }
+    last
+}
+
+/// What `records` say of each export that they name.
 fn beside(records: &[FooterRecord], hole: Hole) -> HashMap<ExportId, Beside> {
     let mut found: HashMap<ExportId, Beside> = HashMap::new();
     for record in records {
         for entry in &record.entries {
             let beside = found.entry(entry.export).or_default();
+            beside.known |= record.position_frames < hole.from;
+            if entry.kind == EntryKind::Announced {
+                continue;
+            }
             if record.position_frames < hole.from {
                 beside.before = beside.before.max(Some(entry.seq));
             } else {

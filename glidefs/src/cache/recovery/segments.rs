@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::at;
+use super::patience::Patience;
 use crate::cache::disk::{Disk, SegmentFile};
 use crate::cache::error::CacheError;
 use crate::cache::format::{EntryKind, FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
@@ -22,6 +23,9 @@ use crate::cache::volume::{Place, Volume};
 use crate::cache::walk::{self, Span, Walk};
 use crate::units::ExportId;
 
+/// Shard number in the header of a segment whose header was lost.
+const UNKNOWN_SHARD: u32 = CLEANER - 1;
+
 /// A segment that was found.
 pub(super) struct Found {
     pub slot: u32,
@@ -31,6 +35,8 @@ pub(super) struct Found {
     trailer: Option<Trailer>,
     /// Something is where the trailer should be.
     closed: bool,
+    /// The shard that appended its records; `None` when cleaning did, or nobody knows.
+    pub shard: Option<u32>,
     /// Cleaning filled it, or nobody knows who did.
     pub by_cleaner: bool,
     /// It is not closed on the disk, so that the next recovery finds the same in it.
@@ -47,11 +53,21 @@ struct Replayed {
     ignored: u64,
 }
 
+impl Found {
+    /// The records of a sealed segment, which have been read before.
+    pub fn footer_again(&self) -> Option<Vec<FooterRecord>> {
+        scan::read_footer(&*self.file, self.trailer.as_ref()?).ok()
+    }
+}
+
 pub(super) struct Recovery<'a> {
     pub disk: &'a dyn Disk,
+    pub patience: Patience<'a>,
     pub slots: &'a Slots,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
+    /// A program that announces exports in segments has written to the cache, and so has closed all older segments with records.
+    pub announces: bool,
     /// For each export that the log has an entry of doubt for, the last segment of which such an entry speaks.
     pub spoken_for: HashMap<ExportId, u64>,
     /// Headers to write again.
@@ -64,7 +80,8 @@ impl Recovery<'_> {
     pub fn identify(&mut self, slot: u32) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(slot);
         let file = at(self.disk.open_segment(slot, 0), "opening", name)?;
-        let identity = match scan::identify(&*file, self.slots.cache_id(), self.slots.segment_frames()) {
+        let patient = self.patience.with(&*file);
+        let identity = match scan::identify(&patient, self.slots.cache_id(), self.slots.segment_frames()) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.check_short(slot, &*file)?;
                 return Ok(None);
@@ -112,6 +129,7 @@ impl Recovery<'_> {
         let by_cleaner = header.shard == CLEANER;
         Ok(Some(Found {
             slot,
+            shard: Some(header.shard).filter(|shard| *shard < UNKNOWN_SHARD),
             key: header.key(),
             file,
             trailer,
@@ -130,7 +148,8 @@ impl Recovery<'_> {
     ) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(slot);
         let (cache_id, frames) = (self.slots.cache_id(), self.slots.segment_frames());
-        let (newest, whole) = at(scan::newest_segment(&*file, cache_id, frames), "reading", name)?;
+        let (newest, whole) =
+            at(scan::newest_segment(&self.patience.with(&*file), cache_id, frames), "reading", name)?;
         self.found.bad_footers += 1;
         tracing::error!(file = name(), "neither the header nor the trailer of a segment can be read");
         if newest.is_none() && whole {
@@ -143,6 +162,7 @@ impl Recovery<'_> {
         self.fronts.push((slot, self.rebuilt_header(&key)));
         Ok(Some(Found {
             slot,
+            shard: None,
             key,
             file,
             trailer: None,
@@ -205,6 +225,7 @@ impl Recovery<'_> {
         used.on(Event::Prepare);
         used.on(Event::Close);
         for entry in records.iter().flat_map(|record| &record.entries) {
+            self.announces |= entry.kind == EntryKind::Announced;
             if entry.kind == EntryKind::Doubt {
                 let through = self.spoken_for.entry(entry.export).or_default();
                 *through = entry.range.start().max(*through);
@@ -227,7 +248,7 @@ impl Recovery<'_> {
     /// The records of a sealed segment and where they end, if its footer says them.
     fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
         let trailer = found.trailer.as_ref()?;
-        match scan::read_footer(&*found.file, trailer) {
+        match scan::read_footer(&self.patience.with(&*found.file), trailer) {
             Ok(records) => {
                 self.found.footers += 1;
                 Some((records, trailer.footer_frame))
@@ -253,9 +274,17 @@ impl Recovery<'_> {
             None if found.closed => Span::Closed(end),
             None => Span::Open(end),
         };
-        let walk = at(walk::walk(&*found.file, &found.key, span), "scanning", name)?;
+        let walk = at(walk::walk(&self.patience.with(&*found.file), &found.key, span), "scanning", name)?;
         if let Some(found) = walk.newer {
             return Err(CacheError::TooNew { directory: self.disk.location(), found, known: CACHE_VERSION });
+        }
+        if walk.made_up_for > 0 {
+            self.found.bad_footers += u64::from(walk.made_up_for);
+            tracing::error!(
+                file = name(),
+                records = walk.made_up_for,
+                "record headers are damaged; the records behind them say the same"
+            );
         }
         for hole in &walk.holes {
             self.found.holes += 1;
@@ -286,25 +315,23 @@ impl Recovery<'_> {
     ///
     /// Cleaning takes the last free slot only to empty another one into it. Until that one is free again all its data is
     /// still there, so the copies can be forgotten; otherwise cleaning could never go on.
-    pub fn make_room_to_clean(&mut self, segments: &[Found]) {
+    pub fn make_room_to_clean(&self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.slot) else { return };
         let is_needed = |(_, slot): (u32, &Slot)| slot.state() != State::Free && slot.extents() > 0;
         if !self.slots.iter().all(is_needed) {
             return;
         }
-        let counted = self.found;
         for found in segments.iter().filter(|found| found.slot != last) {
             match &found.walk {
                 Some(walk) => drop(self.replay(found.slot, &walk.records)),
                 None => {
-                    if let Some((records, _)) = self.read_footer(found) {
+                    if let Some(records) = found.footer_again() {
                         self.replay(found.slot, &records);
                     }
                 }
             }
         }
-        self.found = counted;
     }
 
     /// A file that is shorter than a segment: one whose making was cut short, or a damaged one.
@@ -334,7 +361,8 @@ impl Recovery<'_> {
                     replayed.ignored += 1;
                     continue;
                 };
-                if volume.recovered(self.slots, extent(entry, slot, record.position_frames)) {
+                let Some(extent) = extent(entry, slot, record.position_frames) else { continue };
+                if volume.recovered(self.slots, extent) {
                     replayed.entries += 1;
                 } else {
                     replayed.evicted += 1;
@@ -349,8 +377,7 @@ impl Recovery<'_> {
         SegmentHeader {
             cache_id: key.cache_id,
             segment_id: key.segment_id,
-            // Who wrote it is not known any more, and nobody needs to.
-            shard: 0,
+            shard: UNKNOWN_SHARD,
             segment_bytes: self.slots.segment_bytes(),
         }
     }
@@ -362,9 +389,9 @@ impl Recovery<'_> {
         for (slot, header) in std::mem::take(&mut self.fronts) {
             let used = self.slots.get(slot);
             let Some(file) = used.file() else { continue };
-            let Err(error) = seal::rewrite_front(&**file, &header).and_then(|()| file.sync()) else {
-                continue;
-            };
+            let rewrite = || seal::rewrite_front(&**file, &header).and_then(|()| file.sync());
+            // A write may fail for a moment only.
+            let Err(error) = rewrite().or_else(|_| rewrite()) else { continue };
             tracing::error!(
                 file = self.disk.segment_name(slot),
                 error = &error as &dyn std::error::Error,
@@ -402,7 +429,8 @@ impl Recovery<'_> {
         if used.is_poisoned() {
             return Ok(());
         }
-        match self.try_seal(found) {
+        // A write may fail for a moment only.
+        match self.try_seal(found).or_else(|_| self.try_seal(found)) {
             // One with a trailer was walked because of its footer.
             Err(error) if used.is_unreadable() || found.closed || found.trailer.is_some() => {
                 tracing::error!(

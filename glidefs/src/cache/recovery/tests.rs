@@ -84,7 +84,7 @@ fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
         ("footer", true, b"GLIDEFTR", None, 0),
         ("trailer", true, b"GLIDEREC", Some(LAST), 0),
         ("front of an open segment", false, b"GLIDESEG", None, 0),
-        ("record of an open segment", false, b"GLIDEREC", None, 80),
+        ("announcement of an open segment", false, b"GLIDEREC", None, 0),
         ("data of an open segment", false, b"GLIDEREC", Some(5), 1),
         ("copy of a header", false, b"GLIDEREC", Some(LAST), 0),
         ("end of an open segment", false, b"GLIDEREC", Some(LAST - 1), 0),
@@ -167,6 +167,59 @@ fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
         driver.keep();
         driver.kill();
     }
+}
+
+/// Wipes the segments with records of doubt, as if none of them had been stable when the power failed.
+fn forget_doubts(disk: &Faulty) {
+    for slot in 0..16 {
+        let mut frames: Vec<_> = disk.frames(slot).collect();
+        let kinds = |frame: &[u8]| (0..usize::from(frame[10])).any(|entry| frame[48 + 28 * entry + 26] == 4);
+        if frames.iter().any(|frame| is_magic(frame, b"GLIDEREC") && kinds(frame)) {
+            for frame in &mut frames {
+                frame.fill(0);
+            }
+            disk.restore(slot, &frames);
+        }
+    }
+}
+
+#[test]
+fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    for number in 0..100 {
+        write(&mut driver, if number % 28 < 3 { number } else { 200 });
+    }
+    driver.kill();
+    let (slot, last) = last_record(&disk, false);
+    disk.faults.stay.store(true, Ordering::SeqCst);
+    disk.lose(slot, last + RECORD_FRAMES);
+    let damaged: Vec<_> = disk.frames(slot).collect();
+    for life in 0..2 {
+        let opened = disk.open_with(5, Known::local(&[A, B])).unwrap();
+        assert!(opened.1.doubted > 0, "life {life}: {:?}", opened.1);
+        let mut driver = Driver::new(opened.0);
+        for number in 0..life {
+            assert!(is_there(&mut driver, 100 + number), "life {life}: {number}");
+        }
+        write(&mut driver, 100 + life);
+        driver.kill();
+        disk.restore(slot, &damaged);
+        forget_doubts(&disk);
+    }
+}
+
+#[test]
+fn reads_that_fail_for_a_second_and_a_half_at_start_cost_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    *disk.faults.away.lock().unwrap() = std::time::Duration::from_millis(1500);
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.unreadable, found.holes, found.doubted), (0, 0, 0), "{found:?}");
+    let mut driver = Driver::new(cache);
+    assert!((1..=80).all(|number| is_there(&mut driver, number)));
+    driver.kill();
 }
 
 #[test]

@@ -343,9 +343,10 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
     for pending in load.joined.drain(..) {
         let entries = &load.batch.entries()[first..first + pending.entries];
         first += pending.entries;
-        let extents = entries.iter().map(|entry| extent(entry, place.slot, mark.position));
+        let extents = entries.iter().filter_map(|entry| extent(entry, place.slot, mark.record));
         let first_seq = entries.first().map_or(Seq(u64::MAX), |entry| entry.seq);
-        match pending.volume.appended(&shard.shared.slots, first_seq, extents, *place) {
+        let seqs = (first_seq, entries.len() as u64);
+        match pending.volume.appended(&shard.shared.slots, seqs, extents, *place) {
             Ok(()) if pending.fua => {
                 let last = entries.last().map_or(first_seq, |entry| entry.seq);
                 let store = sync::InStore::of(&pending.volume, last);

@@ -10,7 +10,7 @@ use std::io;
 use super::append::{Pending, fail, publish};
 use super::{Shard, Token, Want};
 use crate::cache::handoff::OWNED_MAX;
-use crate::cache::segment::{Batch, Mark, Segment};
+use crate::cache::segment::{Batch, HEADERS_MAX, Mark, Segment};
 use crate::cache::volume::Place;
 use crate::units::FRAME_BYTES;
 
@@ -51,7 +51,7 @@ enum Step<T> {
 /// The records of a shard that are being written.
 #[derive(Debug)]
 pub(super) struct Flights<T: Token> {
-    /// Memory for record headers, one a flight that may start; `None` where records are written at once.
+    /// Memory for record headers, [`HEADERS_MAX`] a flight that may start; `None` where records are written at once.
     headers: Option<Vec<T::Part>>,
     steps: VecDeque<Step<T>>,
     next_op: u32,
@@ -80,9 +80,9 @@ impl<T: Token> Flights<T> {
         self.steps.is_empty()
     }
 
-    /// From now on records are handed out to be written, as many at a time as there are `headers`.
+    /// From now on records are handed out to be written, [`HEADERS_MAX`] of `headers` for each that is under way.
     pub fn defer(&mut self, headers: Vec<T::Part>) {
-        let flights = headers.len();
+        let flights = headers.len() / HEADERS_MAX;
         self.steps.reserve(flights + OWNED_MAX as usize);
         self.loads.reserve(flights);
         self.parts.reserve(flights);
@@ -91,7 +91,7 @@ impl<T: Token> Flights<T> {
 
     /// Whether another record may be written.
     pub fn may_start(&self) -> bool {
-        self.headers.as_ref().is_none_or(|headers| !headers.is_empty())
+        self.headers.as_ref().is_none_or(|headers| headers.len() >= HEADERS_MAX)
     }
 
     /// An empty load.
@@ -118,7 +118,7 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
                 None
             }
             Err(error) => {
-                take_back(headers, &mut parts);
+                take_back(headers, &mut parts, load.batch.header_count());
                 flights.parts.push(parts);
                 Some(Err(error))
             }
@@ -145,11 +145,12 @@ fn lend<T: Token>(
     load: &mut Load<T>,
     parts: &mut Vec<T::Part>,
 ) -> io::Result<()> {
-    let mut header = headers.pop().ok_or(io::ErrorKind::QuotaExceeded)?;
-    let copied =
-        header.as_mut().get_mut(..FRAME_BYTES).map(|frame| frame.copy_from_slice(load.batch.header()));
-    parts.push(header);
-    copied.ok_or(io::ErrorKind::InvalidInput)?;
+    for header in load.batch.headers() {
+        let mut part = headers.pop().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let copied = part.as_mut().get_mut(..FRAME_BYTES).map(|frame| frame.copy_from_slice(header));
+        parts.push(part);
+        copied.ok_or(io::ErrorKind::InvalidInput)?;
+    }
     for pending in load.joined.iter_mut().filter(|pending| pending.frames > 0) {
         let lent = pending.token.lend(pending.frames * FRAME_BYTES);
         parts.push(lent.ok_or(io::ErrorKind::Unsupported)?);
@@ -157,27 +158,26 @@ fn lend<T: Token>(
     Ok(())
 }
 
-/// Keeps the header of a record that was written and drops the rest.
-fn take_back<P>(headers: &mut Vec<P>, parts: &mut Vec<P>) {
-    let mut parts = parts.drain(..);
-    headers.extend(parts.next());
+/// Keeps the `count` headers of a record that was written and drops the rest.
+fn take_back<P>(headers: &mut Vec<P>, parts: &mut Vec<P>, count: usize) {
+    headers.extend(parts.drain(..).take(count));
 }
 
 /// Notes how the write of record `op` ended.
 pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
-    let flights = &mut shard.log.flights;
-    if let Some(headers) = &mut flights.headers {
-        take_back(headers, &mut parts);
-    }
-    flights.parts.push(parts);
-    let found = flights.steps.iter_mut().find_map(|step| match step {
+    let Flights { headers, steps, parts: spare, .. } = &mut shard.log.flights;
+    let found = steps.iter_mut().find_map(|step| match step {
         Step::Land(flight) if flight.op == op && flight.outcome.is_none() => Some(flight),
         _ => None,
     });
     debug_assert!(found.is_some(), "no append {op} is under way");
     if let Some(flight) = found {
+        if let Some(headers) = headers {
+            take_back(headers, &mut parts, flight.load.batch.header_count());
+        }
         flight.outcome = Some(result);
     }
+    spare.push(parts);
     settle(shard);
 }
 

@@ -150,7 +150,7 @@ impl<T: Token> Shard<T> {
         }
     }
 
-    /// From now on appends are not done at once but handed out as [`Want::Append`], as many at a time as there are `headers`:
+    /// From now on appends are not done at once but handed out as [`Want::Append`], one for every two of `headers`:
     /// memory of 4 KiB each for the headers of records. Call it before the first write.
     pub fn defer_appends(&mut self, headers: Vec<T::Part>) {
         self.log.flights.defer(headers);

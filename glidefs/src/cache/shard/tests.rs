@@ -262,8 +262,8 @@ fn a_damaged_frame_fails_exactly_the_reads_that_need_it() {
     rig.settle();
     let file =
         std::fs::OpenOptions::new().write(true).open(directory.path().join("segments/00000000.seg")).unwrap();
-    // Frame 0 is the segment's header, frame 1 the record's, frame 3 the second of the data.
-    file.write_at(&[0], 3 * 4096 + 100).unwrap();
+    // Frame 0 is the segment's header, frame 1 the announcement, frame 2 the record's header, frame 4 the second of the data.
+    file.write_at(&[0], 4 * 4096 + 100).unwrap();
     assert_eq!(rig.read(A, 0, 8), Ok(vec![1; 4096]));
     assert_eq!(rig.read(A, 8, 1), Err(IoError::Corrupt));
     assert_eq!(rig.read(A, 0, 24), Err(IoError::Corrupt));
@@ -324,7 +324,7 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
 
 /// Memory for the headers of `count` records.
 fn headers(count: usize) -> Vec<Vec<u8>> {
-    (0..count).map(|_| vec![0; FRAME_BYTES]).collect()
+    (0..2 * count).map(|_| vec![0; FRAME_BYTES]).collect()
 }
 
 /// An append that was handed out.

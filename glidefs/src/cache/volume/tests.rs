@@ -26,7 +26,7 @@ impl Volume {
         place: Place,
     ) -> Result<(), IoError> {
         let first = extents[0].seq;
-        self.appended(slots, first, extents.into_iter(), place)
+        self.appended(slots, (first, N as u64), extents.into_iter(), place)
     }
 }
 
@@ -91,7 +91,7 @@ fn a_cut_is_complete_when_every_write_that_began_before_it_has_landed() {
     let (first, second, third) = (volume.next_seqs(1), volume.next_seqs(1), volume.next_seqs(1));
     let appended = |seq: Seq| {
         let extents = [data(seq.0 * 8, 8, seq.0, 16)];
-        volume.appended(&slots, seq, extents.into_iter(), PLACE).unwrap();
+        volume.appended(&slots, (seq, 1), extents.into_iter(), PLACE).unwrap();
     };
     appended(third);
     volume.cut_at_flush();

@@ -1,0 +1,75 @@
+//! Reading at start from a disk that may come back.
+//!
+//! Owns how long a start waits for reads that fail. Does not own the meaning of one that goes on failing. Invariant: all reads
+//! of a start together wait no longer than [`PAUSES_MS`] say, however many fail.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::cache::disk::{Clock, SegmentFile};
+
+/// Pauses before further tries, two seconds in all: a path to a disk that fails over is back by then.
+const PAUSES_MS: [u64; 6] = [20, 80, 200, 400, 600, 700];
+
+/// The pauses that a start has left.
+#[derive(Debug)]
+pub(super) struct Patience<'a> {
+    clock: &'a dyn Clock,
+    taken: AtomicUsize,
+}
+
+impl<'a> Patience<'a> {
+    pub fn new(clock: &'a dyn Clock) -> Self {
+        Self { clock, taken: AtomicUsize::new(0) }
+    }
+
+    /// `file`, of which a read that fails is tried again after each pause that is left.
+    pub fn with<'f>(&'f self, file: &'f dyn SegmentFile) -> Patient<'f> {
+        Patient { file, patience: self }
+    }
+
+    /// Waits before another try; `false` when no pause is left.
+    fn pause(&self) -> bool {
+        let pause = PAUSES_MS.get(self.taken.fetch_add(1, Ordering::Relaxed));
+        if let Some(pause) = pause {
+            self.clock.sleep(Duration::from_millis(*pause));
+        }
+        pause.is_some()
+    }
+}
+
+/// A segment file that is read with patience.
+#[derive(Debug)]
+pub(super) struct Patient<'a> {
+    file: &'a dyn SegmentFile,
+    patience: &'a Patience<'a>,
+}
+
+impl SegmentFile for Patient<'_> {
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.file.write_at(parts, offset)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        loop {
+            match self.file.read_at(buffer, offset) {
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof && self.patience.pause() => {}
+                read => return read,
+            }
+        }
+    }
+
+    fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.file.read_now(buffer, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.fd()
+    }
+}
