@@ -15,12 +15,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redb::Database;
+use redb::backends::FileBackend;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
 pub use self::writer::CatalogHealth;
-use self::writer::{Opener, TRY_AGAIN, Writer};
+use self::writer::{Opener, TRY_AGAIN, Writer, write_again};
 use super::book::Book;
 use super::name::ExportName;
 use super::notes::{CatalogNotes, Memory, decode_loss};
@@ -199,9 +200,15 @@ impl Catalog {
                 other => CatalogError::Open { path: path.into(), source: Arc::new(other.into()) },
             },
         )?;
+        // The last daemon may have ended between an error of the disk and the mend.
+        if let Err(error) = write_file_again(path) {
+            let (file, error) = (path.display(), &error as &dyn std::error::Error);
+            tracing::error!(%file, error, "the catalog could not be written once more; it is used as it is");
+        }
         let file = path.to_path_buf();
         // A file that is gone is not made anew.
         let open = move || -> Result<_, redb::Error> {
+            write_file_again(&file)?;
             Ok(Database::builder().set_cache_size(PAGE_CACHE_BYTES).open(&file)?)
         };
         Self::of(path, database, Box::new(open), TRY_AGAIN)
@@ -385,6 +392,12 @@ impl Drop for Catalog {
             let _ = writer.join();
         }
     }
+}
+
+/// As [`write_again`], for the file at `path`, which no other process changes.
+fn write_file_again(path: &Path) -> Result<(), redb::Error> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
+    Ok(write_again(&FileBackend::new(file)?)?)
 }
 
 /// The entries with their names, if they fit each other and the rules; what does not, otherwise.

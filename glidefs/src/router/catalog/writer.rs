@@ -3,20 +3,24 @@
 //! redb refuses every transaction after an I/O error for as long as the database is open, so that one moment without space would
 //! last until the daemon ends. After an error the writer closes the database and opens the file again. Each transaction leaves its
 //! number in the catalog: the number tells whether the transaction that failed is in the file all the same, and that nothing
-//! acknowledged is missing. What is in the file after an error may not have reached the disk, so the changes are written once more;
-//! every change can be made twice.
+//! acknowledged is missing.
+//!
+//! What is in the file after an error may not be on the disk: after a sync that failed the page cache has pages that count as
+//! written and are not. Making a change again does not write all of those pages again, so the whole file is written once more before
+//! the file is opened. The changes are then made again as well; every change can be made twice.
 //!
 //! Owns the open database, and whether writing fails at present. Does not own the tables. Invariants: a change is acknowledged when
 //! a transaction with it succeeded and memory was told, and refused when the file does not have it; nothing is written to a catalog that lacks what was
 //! acknowledged.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redb::Database;
+use redb::{Database, StorageBackend};
 
 use super::tables::{commit, commits};
 use super::{CatalogError, Message, Waiting};
@@ -26,6 +30,8 @@ use crate::router::notes::{self, Memory};
 const CHANGES_PER_COMMIT_MAX: usize = 1024;
 /// Transactions that are tried before changes are refused that are not in the file.
 const TRIES: u32 = 2;
+/// How much of the file is read and written at once.
+const PIECE_BYTES: usize = 1 << 20;
 /// How often a catalog that cannot be written is tried again.
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(2);
 
@@ -70,7 +76,24 @@ impl CatalogHealth {
     }
 }
 
-/// Opens the database, which exists.
+/// Writes the whole file with the bytes that the page cache has of the file, so that the disk has the same.
+///
+/// # Errors
+/// What the disk said.
+pub(super) fn write_again(file: &dyn StorageBackend) -> io::Result<()> {
+    let (mut offset, end) = (0, file.len()?);
+    let mut buffer = vec![0; PIECE_BYTES];
+    while offset < end {
+        let bytes = usize::try_from(end - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+        let piece = buffer.get_mut(..bytes).unwrap_or_else(|| unreachable!("at most PIECE_BYTES"));
+        file.read(offset, piece)?;
+        file.write(offset, piece)?;
+        offset = offset.saturating_add(bytes as u64);
+    }
+    file.sync_data()
+}
+
+/// Makes sure that the disk has all of the file, and opens the database, which exists.
 pub(super) type Opener = Box<dyn Fn() -> Result<Database, redb::Error> + Send>;
 
 /// The writer's state.
@@ -201,7 +224,7 @@ impl Writer {
             match self.queue.recv_timeout(self.pause.saturating_sub(begun.elapsed())) {
                 Ok(Message::Change(waiting)) => {
                     let why = self.health.failing().unwrap_or_default();
-                    let source = Arc::new(redb::Error::Io(std::io::Error::other(why)));
+                    let source = Arc::new(redb::Error::Io(io::Error::other(why)));
                     let _ = waiting.done.send(Err(CatalogError::Write { path: self.path.clone(), source }));
                 }
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return Err(Closed),

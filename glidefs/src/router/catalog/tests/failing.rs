@@ -6,6 +6,7 @@
     reason = "tests panic, and the file is small"
 )]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
@@ -18,10 +19,17 @@ use super::*;
 /// What ends a failure of the disk.
 const NEVER: u64 = u64::MAX;
 
+const PAGE_BYTES: usize = 4096;
+
 /// A disk with the file of a catalog on it.
 #[derive(Debug)]
 struct Disk {
+    /// The file, as the page cache has it.
     bytes: Mutex<Vec<u8>>,
+    /// Pages that the disk does not have. A sync that fails forgets about them: no later one writes them.
+    dirty: Mutex<BTreeSet<usize>>,
+    /// The file, as it is after a power cut.
+    durable: Mutex<Vec<u8>>,
     /// Changes of the file that still succeed.
     left: AtomicU64,
     /// Changes of the file that fail after those.
@@ -30,7 +38,18 @@ struct Disk {
 
 impl Disk {
     fn new() -> Arc<Self> {
-        Arc::new(Self { bytes: Mutex::default(), left: NEVER.into(), fails: 0.into() })
+        Self::with(Vec::new())
+    }
+
+    fn with(bytes: Vec<u8>) -> Arc<Self> {
+        let durable = Mutex::new(bytes.clone());
+        let (bytes, dirty) = (Mutex::new(bytes), Mutex::default());
+        Arc::new(Self { bytes, dirty, durable, left: NEVER.into(), fails: 0.into() })
+    }
+
+    /// The disk after a power cut now.
+    fn after_power_cut(&self) -> Arc<Self> {
+        Self::with(self.durable.lock().unwrap().clone())
     }
 
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -83,12 +102,22 @@ impl StorageBackend for File {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.change()
+        let dirty = std::mem::take(&mut *self.0.dirty.lock().unwrap());
+        self.0.change()?;
+        let (bytes, mut durable) = (self.0.bytes(), self.0.durable.lock().unwrap());
+        durable.resize(bytes.len(), 0);
+        for page in dirty {
+            let range = page * PAGE_BYTES..bytes.len().min((page + 1) * PAGE_BYTES);
+            durable[range.clone()].copy_from_slice(&bytes[range]);
+        }
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.change()?;
-        self.0.bytes()[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+        let range = offset as usize..offset as usize + data.len();
+        self.0.dirty.lock().unwrap().extend(range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES));
+        self.0.bytes()[range].copy_from_slice(data);
         Ok(())
     }
 }
@@ -96,7 +125,9 @@ impl StorageBackend for File {
 fn open(disk: &Arc<Disk>) -> Catalog {
     let disk = Arc::clone(disk);
     let open = move || -> Result<_, redb::Error> {
-        Ok(Database::builder().create_with_backend(File(Arc::clone(&disk)))?)
+        let file = File(Arc::clone(&disk));
+        write_again(&file)?;
+        Ok(Database::builder().create_with_backend(file)?)
     };
     let database = open().unwrap();
     Catalog::of(Path::new("catalog.redb"), database, Box::new(open), Duration::from_millis(2)).unwrap()
@@ -127,6 +158,29 @@ async fn one_error_of_the_disk_fails_no_change() {
         assert_eq!(known.len(), 3, "after {left} changes: {known:?}");
         if !failed {
             assert!(left > 3, "{left} changes of the file for two of the catalog");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_after_a_failed_sync_survives_a_power_cut() {
+    for left in 0.. {
+        let disk = Disk::new();
+        let catalog = open(&disk);
+        for id in 1..=40 {
+            catalog.put(record(id, &format!("e{id}"))).await.unwrap();
+        }
+        disk.fail(left, 1);
+        catalog.remove(ExportId(7)).await.unwrap();
+        catalog.remove(ExportId(31)).await.unwrap();
+        let failed = disk.has_failed(1);
+        let after = disk.after_power_cut();
+        drop(catalog);
+        let known: BTreeSet<_> = open(&after).known().into_iter().map(|(id, _)| id.0).collect();
+        let expected: BTreeSet<_> = (1..=40).filter(|id| ![7, 31].contains(id)).collect();
+        assert_eq!(known, expected, "after {left} changes of the file");
+        if !failed {
             return;
         }
     }
