@@ -29,6 +29,11 @@ pub(super) enum OnUnread {
     GiveUp,
 }
 
+/// Whether the disk says that it cannot read what is there. Other errors are about the way to the disk, or about this host.
+fn is_of_the_medium(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
+}
+
 /// One cut of one volume.
 #[derive(Debug)]
 pub(in crate::cache) struct Cut {
@@ -142,7 +147,7 @@ impl Cut {
                 self.shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(Err("the data does not match its checksum"))
             }
-            Err(_) if self.on_unread == OnUnread::GiveUp => {
+            Err(error) if self.on_unread == OnUnread::GiveUp && is_of_the_medium(&error) => {
                 self.shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(Err("the disk does not read it"))
             }

@@ -37,7 +37,8 @@ const THAW_EXTENTS: usize = 128;
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Cuts in a row that could not be read, a pause apart, after which what the disk does not read is lost: a disk may come back.
-const UNREADABLE_CUTS_MAX: u64 = 2;
+/// With the longest pause ten minutes.
+pub(super) const UNREADABLE_CUTS_MAX: u64 = 20;
 /// Pause of a look at writes that are being appended.
 const LANDING_PAUSE: Duration = Duration::from_millis(1);
 

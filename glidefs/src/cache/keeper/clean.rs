@@ -281,17 +281,16 @@ impl Cleaner {
         }
         let crcs: Vec<u32> = self.data[at..].chunks_exact(FRAME_BYTES).map(frame_crc).collect();
         let intact = |frame: &u32| slot.crc(run.first + frame) == crcs.get(*frame as usize).copied();
-        if let Some(bad) = (0..run.frames).find(|frame| !intact(frame)) {
+        if !(0..run.frames).all(|frame| intact(&frame)) {
             self.data.truncate(at);
-            shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
-            if let Some(before) = part_of(run, 0, bad) {
-                self.add(shared, preparer, slot, number, &before, volume)?;
+            if run.frames == 1 {
+                shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+                let reason = "the data does not match its checksum";
+                return self.lose(shared, preparer, number, run, volume, reason);
             }
-            if let Some(lost) = part_of(run, bad, bad + 1) {
-                self.lose(shared, preparer, number, &lost, volume, "the data does not match its checksum")?;
-            }
-            if let Some(behind) = part_of(run, bad + 1, run.frames) {
-                self.add(shared, preparer, slot, number, &behind, volume)?;
+            // A long read may have gone past the page cache, which alone has a frame that a failed sync did not write.
+            for frame in (0..run.frames).filter_map(|frame| part_of(run, frame, frame + 1)) {
+                self.add(shared, preparer, slot, number, &frame, volume)?;
             }
             return Ok(());
         }

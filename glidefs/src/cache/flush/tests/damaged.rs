@@ -1,6 +1,7 @@
 //! Data that the cache disk lost before the store had it: everything else goes on, and nothing older shows up in its place.
 
 use super::*;
+use crate::cache::flush::engine::UNREADABLE_CUTS_MAX;
 use crate::cache::index::{Backing, Extent};
 
 const FRAMES: u8 = 8;
@@ -56,10 +57,9 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
         let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
         if unreadable {
             host.disk().lose(place.0, place.1);
-            // Two earlier tries found that out.
+            // Earlier tries found that out.
             let volume = host.volume();
-            volume.tie().unwrap().set_unreadable(true);
-            volume.tie().unwrap().set_unreadable(true);
+            (0..UNREADABLE_CUTS_MAX).for_each(|_| volume.tie().unwrap().set_unreadable(true));
         } else {
             host.disk().rot(place);
         }
