@@ -172,7 +172,9 @@ impl Cache {
 
     /// What ties volumes of this cache to a store, whose work is done on `runtime`.
     pub fn link(&self, runtime: tokio::runtime::Handle) -> Arc<Link> {
-        Link::new(runtime, Arc::clone(&self.shared.clock))
+        let slots = &self.shared.slots;
+        let size_bytes = u64::from(slots.limit()).saturating_mul(slots.segment_bytes());
+        Link::new(runtime, Arc::clone(&self.shared.clock), size_bytes)
     }
 
     /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.

@@ -1,14 +1,17 @@
-//! The index of a volume in three layers: what is not in the store, what is on its way there, and what is in it.
+//! The index of a volume in layers: what is not in the store, cuts that are on their way there, and what is in the store.
 //!
 //! ```text
-//!  sequence numbers   1 ······ flushed ······ cut ······ last
-//!                     └── clean ──┘└─ frozen ──┘└─ active ─┘
+//!  sequence numbers   1 ······ flushed ······ first cut ······ last cut ······ last
+//!                     └── clean ──┘└── frozen ──┘└── frozen ────┘└── active ─────┘
 //! ```
 //!
 //! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
-//! store. Invariants: an extent's sequence number decides its layer, whatever comes when; `frozen` stays as the cut left it
-//! until the store has all of it; only `clean` forgets. A volume without a store has everything in `active`. Once the store knows
-//! what is lost, a doubt ends, and nothing that was in doubt is read from here.
+//! store. Invariants: an extent's sequence number decides its layer, whatever comes when; a frozen layer stays as the cut left it
+//! until the store has all of it, and the oldest comes first; only `clean` forgets. A volume without a store has everything in
+//! `active`. Once the store knows what is lost, a doubt ends, and nothing that was in doubt is read from here.
+
+use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::index::{Backing, Extent, Index, Piece, Refs};
 use super::slots::Slots;
@@ -27,15 +30,28 @@ pub struct Marks {
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     active: Index,
-    frozen: Index,
+    /// The cuts that the store does not have, oldest first. The first one is on its way.
+    frozen: VecDeque<Frozen>,
     clean: Index,
-    /// Last sequence number of the last cut.
-    cut: Seq,
     /// Last sequence number of the last cut that is in the store.
     flushed: Seq,
     /// What is not newer cannot be relied on, until the store has a cut that is: the cut says what is lost. Kept afterwards, so
     /// that the log goes on saying which segments were spoken of.
     doubt: Option<Doubt>,
+}
+
+/// A cut.
+#[derive(Debug, Default)]
+pub(super) struct Frozen {
+    index: Index,
+    /// Last sequence number of the cut. Each cut has a higher one than those before.
+    pub last: Seq,
+    /// Numbers up to the last one that have neither been appended nor failed.
+    pub under_way: u64,
+    /// When the oldest of the content was appended.
+    pub since: Option<Duration>,
+    /// Highest of the cut's numbers whose record could not be written.
+    pub failed: Seq,
 }
 
 /// A record of the volume may be lost, of this sequence number or a lower one. The entry in `slot` says so.
@@ -47,18 +63,37 @@ struct Doubt {
     through: u64,
 }
 
+impl Frozen {
+    /// An empty cut at `last`.
+    pub fn at(last: Seq) -> Self {
+        Self { last, ..Self::default() }
+    }
+}
+
 impl Layers {
     /// Empty layers of a volume that is in the store up to `flushed`.
     pub fn new(flushed: Seq) -> Self {
-        Self { cut: flushed, flushed, ..Self::default() }
+        Self { flushed, ..Self::default() }
     }
 
     pub fn flushed(&self) -> Seq {
         self.flushed
     }
 
+    /// Last sequence number of the last cut; of what is in the store, when there is no cut.
     pub fn cut(&self) -> Seq {
-        self.cut
+        self.frozen.back().map_or(self.flushed, |cut| cut.last)
+    }
+
+    /// The cuts, oldest first.
+    pub fn cuts(&self) -> &VecDeque<Frozen> {
+        &self.frozen
+    }
+
+    /// The cuts that cover write `seq`, or were made later.
+    pub fn cuts_from(&mut self, seq: Seq) -> impl Iterator<Item = &mut Frozen> {
+        let first = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.range_mut(first..)
     }
 
     /// Whether nothing was written since the last cut.
@@ -71,28 +106,63 @@ impl Layers {
         seq <= self.flushed
     }
 
-    /// What the cut holds.
-    pub fn frozen(&self) -> &Index {
-        &self.frozen
+    /// The extents of the first cut.
+    pub fn frozen(&self) -> impl Iterator<Item = Extent> {
+        self.frozen.front().into_iter().flat_map(|cut| cut.index.iter())
+    }
+
+    /// Calls `visit` with pieces of the first cut that cover `range` exactly, in ascending order.
+    pub fn lookup_frozen(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        match self.frozen.front() {
+            Some(cut) => cut.index.lookup(range, visit),
+            None => visit(Piece { range, backing: None, seq: Seq::default() }),
+        }
+    }
+
+    /// Bytes of data that are in no cut.
+    pub fn active_bytes(&self) -> u64 {
+        self.active.live_bytes()
+    }
+
+    /// Whether some cut has content for the first sector of `range`.
+    pub fn is_cut_at(&self, range: SectorRange) -> bool {
+        let Some(first) = SectorRange::new(range.start(), 1) else { return false };
+        let mut found = false;
+        for cut in &self.frozen {
+            cut.index.lookup(first, |piece| found |= piece.backing.is_some());
+        }
+        found
     }
 
     /// What is not in the store, newest content only, in ascending order.
     pub fn dirty(&self) -> Vec<Extent> {
         let mut dirty: Vec<Extent> = self.active.iter().collect();
-        for extent in self.frozen.iter() {
-            self.active.lookup(extent.range, |piece| {
-                if piece.backing.is_none() {
-                    dirty.extend(extent.part(piece.range));
-                }
-            });
+        for (at, cut) in self.frozen.iter().enumerate() {
+            for extent in cut.index.iter() {
+                self.bare(at + 1, extent.range, &mut |part| dirty.extend(extent.part(part)));
+            }
         }
         dirty.sort_unstable_by_key(|extent| extent.range.start());
         dirty
     }
 
+    /// Calls `visit` with what of `range` is neither in a cut from the one at `at` on nor active.
+    fn bare(&self, at: usize, range: SectorRange, visit: &mut dyn FnMut(SectorRange)) {
+        let cut = self.frozen.get(at);
+        cut.map_or(&self.active, |cut| &cut.index).lookup(range, |piece| {
+            if piece.backing.is_some() {
+            } else if cut.is_some() {
+                self.bare(at + 1, piece.range, visit);
+            } else {
+                visit(piece.range);
+            }
+        });
+    }
+
     /// Everything whose place is in `slot`.
     pub fn extents_in(&self, slot: u32) -> impl Iterator<Item = Extent> {
-        let all = self.active.iter().chain(self.frozen.iter()).chain(self.clean.iter());
+        let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
+        let all = self.active.iter().chain(frozen).chain(self.clean.iter());
         let doubt = self.doubt.and_then(|doubt| {
             let backing = Backing::Doubt { slot: doubt.slot };
             Some(Extent { range: SectorRange::new(doubt.through, 1)?, seq: doubt.seq, backing })
@@ -102,12 +172,14 @@ impl Layers {
 
     /// Number of extents.
     pub fn len(&self) -> usize {
-        self.active.len() + self.frozen.len() + self.clean.len()
+        let frozen: usize = self.frozen.iter().map(|cut| cut.index.len()).sum();
+        self.active.len() + frozen + self.clean.len()
     }
 
     /// Bytes of data that are not in the store.
     pub fn dirty_bytes(&self) -> u64 {
-        self.active.live_bytes().saturating_add(self.frozen.live_bytes())
+        let frozen = self.frozen.iter().map(|cut| cut.index.live_bytes());
+        frozen.fold(self.active.live_bytes(), u64::saturating_add)
     }
 
     /// Bytes of data that are in the store, and here as well.
@@ -124,18 +196,25 @@ impl Layers {
             }
             return;
         }
-        let layer = if extent.seq > self.cut {
-            &mut self.active
-        } else if extent.seq > self.flushed {
-            &mut self.frozen
+        if extent.seq > self.flushed {
+            self.layer_mut(extent.seq).insert(extent, &mut |refs| slots.count_refs(refs));
         } else {
             self.clean.insert(extent, &mut |refs| {
                 slots.count_refs(refs);
                 slots.count_clean(refs);
             });
-            return;
-        };
-        layer.insert(extent, &mut |refs| slots.count_refs(refs));
+        }
+    }
+
+    /// The layer of write `seq`, which is not in the store.
+    fn layer_mut(&mut self, seq: Seq) -> &mut Index {
+        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.get_mut(at).map_or(&mut self.active, |cut| &mut cut.index)
+    }
+
+    fn layer(&self, seq: Seq) -> &Index {
+        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.get(at).map_or(&self.active, |cut| &cut.index)
     }
 
     /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
@@ -152,10 +231,17 @@ impl Layers {
         }
         self.active.lookup(range, |piece| match piece.backing {
             Some(_) => visit(piece),
-            None => self.frozen.lookup(piece.range, |piece| match piece.backing {
-                Some(_) => visit(piece),
-                None => self.clean.lookup(piece.range, &mut visit),
-            }),
+            None => self.look_below(self.frozen.len(), piece.range, &mut visit),
+        });
+    }
+
+    /// As [`Self::look_up`], in the first `cuts` cuts and what is in the store.
+    fn look_below(&self, cuts: usize, range: SectorRange, visit: &mut dyn FnMut(Piece)) {
+        let newest = cuts.checked_sub(1).and_then(|at| Some((at, self.frozen.get(at)?)));
+        let Some((older, cut)) = newest else { return self.clean.lookup(range, visit) };
+        cut.index.lookup(range, |piece| match piece.backing {
+            Some(_) => visit(piece),
+            None => self.look_below(older, piece.range, visit),
         });
     }
 
@@ -166,8 +252,7 @@ impl Layers {
             return visit(range);
         }
         if seq > self.flushed {
-            let layer = if seq > self.cut { &self.active } else { &self.frozen };
-            parts(layer, range, seq, slot, &mut visit);
+            parts(self.layer(seq), range, seq, slot, &mut visit);
         }
     }
 
@@ -182,13 +267,13 @@ impl Layers {
         }
         let mut found = Vec::new();
         if copy.seq > self.flushed {
-            let layer = if copy.seq > self.cut { &mut self.active } else { &mut self.frozen };
+            let layer = self.layer_mut(copy.seq);
             parts(layer, copy.range, copy.seq, from, &mut |part| found.push(part));
             for extent in found.drain(..).filter_map(|part| copy.part(part)) {
                 layer.insert(extent, &mut |refs| slots.count_refs(refs));
             }
         }
-        if copy.seq <= self.cut {
+        if copy.seq <= self.cut() {
             parts(&self.clean, copy.range, copy.seq, from, &mut |part| found.push(part));
             for extent in found.drain(..).filter_map(|part| copy.part(part)) {
                 self.clean.insert(extent, &mut |refs| {
@@ -211,43 +296,52 @@ impl Layers {
         }
     }
 
-    /// Makes what is active the cut, at `last`. The last cut must be in the store.
-    pub fn freeze(&mut self, last: Seq) {
-        debug_assert!(self.frozen.is_empty() && self.cut == self.flushed, "one cut at a time");
-        self.frozen = std::mem::take(&mut self.active);
-        self.cut = last;
+    /// Makes what is active a cut, with what `cut` says of it.
+    pub fn freeze(&mut self, cut: Frozen) {
+        debug_assert!(cut.last > self.cut() && cut.index.is_empty(), "cuts ascend");
+        self.frozen.push_back(Frozen { index: std::mem::take(&mut self.active), ..cut });
     }
 
-    /// Moves up to `count` extents of the cut, which is in the store, to those that may be forgotten. `true` when it was
+    /// Moves up to `count` extents of the first cut, which is in the store, to those that may be forgotten. `true` when it was
     /// the last of them. A cut that ends a doubt is forgotten with all that is clean: write down before that nothing up to the
     /// cut may be taken from the log any more.
     pub fn thaw_some(&mut self, slots: &Slots, count: usize) -> bool {
-        let some: Vec<Extent> = self.frozen.iter().take(count).collect();
+        let Some(cut) = self.frozen.front_mut() else { return true };
+        let some: Vec<Extent> = cut.index.iter().take(count).collect();
         for extent in &some {
             self.clean.insert(*extent, &mut |refs| {
                 slots.count_refs(refs);
                 slots.count_clean(refs);
             });
-            self.frozen.remove(extent.range, &mut |refs| slots.count_refs(refs));
+            cut.index.remove(extent.range, &mut |refs| slots.count_refs(refs));
         }
-        if self.frozen.is_empty() {
+        let is_last = cut.index.is_empty();
+        if is_last {
+            let last = cut.last;
             let doubted = self.is_doubted();
-            self.flushed = self.cut;
+            self.flushed = last;
+            self.frozen.pop_front();
             if doubted && !self.is_doubted() {
                 self.forget_clean(slots);
             }
         }
-        self.frozen.is_empty()
+        is_last
     }
 
-    /// Puts the cut back to what is active, as if it had not been made.
+    /// Puts all cuts back to what is active, as if none had been made.
     pub fn undo(&mut self, slots: &Slots) {
-        let newer = std::mem::replace(&mut self.active, std::mem::take(&mut self.frozen));
-        for extent in newer.iter() {
-            self.active.insert(extent, &mut |refs| slots.count_refs(refs));
+        let newest = std::mem::take(&mut self.active);
+        let cuts = std::mem::take(&mut self.frozen).into_iter().map(|cut| cut.index);
+        for newer in cuts.chain([newest]) {
+            if self.active.is_empty() {
+                self.active = newer;
+                continue;
+            }
+            for extent in newer.iter() {
+                self.active.insert(extent, &mut |refs| slots.count_refs(refs));
+            }
+            clear(newer, slots);
         }
-        clear(newer, slots);
-        self.cut = self.flushed;
     }
 
     /// Whether a record may be lost that the store does not know of.
@@ -301,7 +395,9 @@ impl Layers {
     pub fn clear(&mut self, slots: &Slots) {
         self.set_doubt(slots, None);
         clear(std::mem::take(&mut self.active), slots);
-        clear(std::mem::take(&mut self.frozen), slots);
+        for cut in std::mem::take(&mut self.frozen) {
+            clear(cut.index, slots);
+        }
         self.forget_clean(slots);
     }
 }

@@ -15,7 +15,7 @@ pub use self::stored::AtRisk;
 use super::error::IoError;
 use super::flush::{Fill, Tie};
 use super::index::{Backing, Extent, Piece};
-use super::layers::{Layers, Marks};
+use super::layers::{Frozen, Layers, Marks};
 use super::slots::{Slots, Stability};
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, SectorRange, Seq};
@@ -43,23 +43,35 @@ struct Inner {
     last_seq: u64,
     /// Nothing up to here is taken from the log by recovery.
     evicted: Seq,
-    /// Sequence numbers given out that have neither been appended nor failed, and those of them that the cut covers.
+    /// Sequence numbers given out that have neither been appended nor failed.
     under_way: u64,
-    under_way_in_cut: u64,
-    /// Highest of the numbers whose record could not be written, of those that are in no cut, and of those in any cut. Such a record
-    /// may be on disk all the same, and be found by recovery.
+    /// Highest of the numbers whose record could not be written, of those that are in no cut, and of those in cuts that are in the
+    /// store. Such a record may be on disk all the same, and be found by recovery.
     failed: Seq,
-    failed_in_cuts: Seq,
+    failed_before: Seq,
+    /// Of what was appended since the last cut some was looked at: how much, and how much of that writes again what a cut has.
+    sampled: Sampled,
     /// The next FLUSH makes a cut.
     cut_at_flush: bool,
-    /// When the oldest of what is not in a cut was appended, and of what is in the cut. None without a store.
+    /// When the oldest of what is not in a cut was appended. None without a store.
     active_since: Option<Duration>,
-    cut_since: Option<Duration>,
     /// Bytes of writes that were told to go on and have not ended. Counted only where there is a bound.
     promised_bytes: u64,
     unsynced: Vec<Place>,
     removed: bool,
 }
+
+/// How many extents were looked at, and how many of them were in a cut.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sampled {
+    extents: u64,
+    again: u64,
+}
+
+/// One of so many extents is looked at.
+const SAMPLE_EVERY: u64 = 8;
+/// Cuts of a volume at the same time, at most.
+const CUTS_MAX: usize = 32;
 
 /// Where in which segment something ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,12 +205,16 @@ impl Volume {
         let was_empty = inner.layers.is_active_empty();
         inner.landed(first, count);
         for extent in extents {
+            inner.sample(&extent);
             inner.layers.insert(slots, extent);
         }
         if let Some(tie) = self.tie.get() {
-            let in_cut = first <= inner.layers.cut();
-            let since = if in_cut { &mut inner.cut_since } else { &mut inner.active_since };
+            let Inner { layers, active_since, .. } = &mut *inner;
+            let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
             since.get_or_insert_with(|| tie.now());
+            if inner.has_enough_for_another_cut(tie.cut_bytes_max()) {
+                inner.freeze();
+            }
         }
         inner.remember(slots, place);
         let announce = was_empty && !inner.layers.is_active_empty();
@@ -218,15 +234,16 @@ impl Volume {
     pub(super) fn failed(&self, first: Seq, count: u64) {
         let mut inner = self.lock();
         let last = Seq(first.0.saturating_add(count.saturating_sub(1)));
-        let in_cut = first <= inner.layers.cut();
-        let failed = if in_cut { &mut inner.failed_in_cuts } else { &mut inner.failed };
+        let Inner { layers, failed, .. } = &mut *inner;
+        let failed = layers.cuts_from(first).next().map_or(failed, |cut| &mut cut.failed);
         *failed = last.max(*failed);
         inner.landed(first, count);
     }
 
-    /// The highest number in any cut so far of which the store has nothing, though recovery may find the record.
+    /// The highest number in the first cut and those before of which the store has nothing, though recovery may find the record.
     pub(super) fn failed_in_cuts(&self) -> Seq {
-        self.lock().failed_in_cuts
+        let inner = self.lock();
+        inner.failed_before.max(inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed))
     }
 
     /// Makes the copy of an extent the one to read, where the one in slot `from` was.
@@ -284,10 +301,10 @@ impl Volume {
         inner.layers.lookup(range, |piece| add_to(plan, slots, piece));
     }
 
-    /// Same for what the cut holds of `range`.
+    /// Same for what the first cut holds of `range`.
     pub(super) fn plan_cut(&self, slots: &Slots, range: SectorRange, plan: &mut Vec<Piece>) {
         let inner = self.lock();
-        inner.layers.frozen().lookup(range, |piece| add_to(plan, slots, piece));
+        inner.layers.lookup_frozen(range, |piece| add_to(plan, slots, piece));
     }
 
     /// What of `range` is not here, in order; neighbours are one.
@@ -380,36 +397,38 @@ impl Volume {
         }
     }
 
-    /// How far the cut is.
+    /// How far the first cut is.
     pub(super) fn cut_state(&self) -> CutState {
-        let inner = self.lock();
-        match inner.layers.cut() {
-            _ if inner.has_no_cut() => CutState::None,
-            _ if inner.under_way_in_cut > 0 => CutState::Landing,
-            cut => CutState::Complete(cut),
+        match self.lock().layers.cuts().front() {
+            None => CutState::None,
+            Some(cut) if cut.under_way > 0 => CutState::Landing,
+            Some(cut) => CutState::Complete(cut.last),
         }
     }
 
-    /// The extents of the cut.
+    /// The extents of the first cut.
     pub(super) fn cut_extents(&self) -> Vec<Extent> {
-        self.lock().layers.frozen().iter().collect()
+        self.lock().layers.frozen().collect()
     }
 
-    /// Takes note that the store has some of the cut's extents, up to `count`; `true` when there are no more.
+    /// Takes note that the store has some of the first cut's extents, up to `count`; `true` when there are no more. The next cut
+    /// is the first one then.
     pub(super) fn thaw_some(&self, slots: &Slots, count: usize) -> bool {
         let mut inner = self.lock();
-        let all = inner.layers.thaw_some(slots, count);
-        if all {
-            inner.cut_since = None;
-        }
-        all
+        let failed = inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed);
+        inner.failed_before = inner.failed_before.max(failed);
+        inner.layers.thaw_some(slots, count)
     }
 
-    /// Takes the cut back. What it held is cut again later.
+    /// Takes all cuts back. What they held is cut again later.
     pub(super) fn undo_cut(&self, slots: &Slots) {
         let mut inner = self.lock();
+        let cuts = inner.layers.cuts();
+        let since = cuts.iter().find_map(|cut| cut.since).or(inner.active_since);
+        let failed = cuts.iter().map(|cut| cut.failed).fold(inner.failed, Seq::max);
+        (inner.active_since, inner.failed) = (since, failed);
+        inner.sampled = Sampled::default();
         inner.layers.undo(slots);
-        inner.active_since = inner.cut_since.take().or(inner.active_since);
         drop(inner);
         self.announce();
     }
@@ -435,31 +454,50 @@ impl Volume {
 
 impl Inner {
     fn has_no_cut(&self) -> bool {
-        self.layers.cut() == self.layers.flushed()
+        self.layers.cuts().is_empty()
+    }
+
+    /// Takes a look at an extent that is about to be inserted, if it is the turn of that one.
+    fn sample(&mut self, extent: &Extent) {
+        if !self.has_no_cut() && extent.seq.0.is_multiple_of(SAMPLE_EVERY) {
+            self.sampled.extents += 1;
+            self.sampled.again += u64::from(self.layers.is_cut_at(extent.range));
+        }
+    }
+
+    /// Whether what is active is to be a cut of its own behind those that are on their way: one of `bytes`. Sectors that are written
+    /// again and again would fill the log with what no reader needs, so they make what is active larger instead.
+    fn has_enough_for_another_cut(&self, bytes: u64) -> bool {
+        let cuts = self.layers.cuts().len();
+        (1..CUTS_MAX).contains(&cuts)
+            && self.layers.active_bytes() >= bytes
+            && self.sampled.again.saturating_mul(2) <= self.sampled.extents
     }
 
     /// How long the oldest data has not been in the store.
     fn at_risk_for(&self, tie: Option<&Tie>) -> Duration {
-        let since = self.cut_since.or(self.active_since);
+        let since = self.layers.cuts().iter().find_map(|cut| cut.since).or(self.active_since);
         since.zip(tie).map_or(Duration::ZERO, |(since, tie)| tie.now().saturating_sub(since))
     }
 
     fn freeze(&mut self) {
         self.cut_at_flush = false;
-        if Seq(self.last_seq) == self.layers.flushed() {
+        if Seq(self.last_seq) == self.layers.cut() {
             // There is nothing to cut, and nobody would take note of such a cut's end.
             return;
         }
-        self.cut_since = self.active_since.take();
-        self.failed_in_cuts = self.failed_in_cuts.max(std::mem::take(&mut self.failed));
-        self.under_way_in_cut = self.under_way;
-        self.layers.freeze(Seq(self.last_seq));
+        self.sampled = Sampled::default();
+        let mut cut = Frozen::at(Seq(self.last_seq));
+        cut.under_way = self.under_way;
+        cut.since = self.active_since.take();
+        cut.failed = std::mem::take(&mut self.failed);
+        self.layers.freeze(cut);
     }
 
     fn landed(&mut self, first: Seq, count: u64) {
         self.under_way = self.under_way.saturating_sub(count);
-        if first <= self.layers.cut() {
-            self.under_way_in_cut = self.under_way_in_cut.saturating_sub(count);
+        for cut in self.layers.cuts_from(first) {
+            cut.under_way = cut.under_way.saturating_sub(count);
         }
     }
 

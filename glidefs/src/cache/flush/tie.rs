@@ -21,10 +21,16 @@ use crate::store;
 use crate::store::volume::Upload;
 use crate::units::{ExportId, SectorRange};
 
+/// A cut that waits for another one to reach the store has at least so much data, bytes, and at least such a part of the cache.
+const CUT_BYTES_MIN: u64 = 1 << 30;
+const CUTS_OF_CACHE: u64 = 32;
+
 /// What all volumes that are tied to one store share.
 pub struct Link {
     runtime: tokio::runtime::Handle,
     clock: Arc<dyn Clock>,
+    /// As much data makes another cut of a volume of which one is on its way.
+    cut_bytes_max: AtomicU64,
     list: Mutex<List>,
     changed: Notify,
 }
@@ -45,8 +51,20 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    pub(in crate::cache) fn new(runtime: tokio::runtime::Handle, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { runtime, clock, list: Mutex::default(), changed: Notify::new() })
+    /// What ties volumes of a cache of `size_bytes`.
+    pub(in crate::cache) fn new(
+        runtime: tokio::runtime::Handle,
+        clock: Arc<dyn Clock>,
+        size_bytes: u64,
+    ) -> Arc<Self> {
+        let cut_bytes_max = AtomicU64::new(CUT_BYTES_MIN.max(size_bytes / CUTS_OF_CACHE));
+        Arc::new(Self { runtime, clock, cut_bytes_max, list: Mutex::default(), changed: Notify::new() })
+    }
+
+    /// Makes cuts smaller than usual, or larger.
+    #[cfg(test)]
+    pub fn set_cut_bytes_max(&self, bytes: u64) {
+        self.cut_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -205,6 +223,11 @@ impl Tie {
     /// Whether FLUSH waits for the store.
     pub fn waits(&self) -> bool {
         self.durability.get() == Some(&Durability::Store)
+    }
+
+    /// How much data makes another cut while one is on its way.
+    pub fn cut_bytes_max(&self) -> u64 {
+        self.link.cut_bytes_max.load(Ordering::Relaxed)
     }
 
     /// How much may be at risk, where that is bounded.

@@ -48,9 +48,9 @@ struct Pair {
     slots: Slots,
     layers: Layers,
     last_seq: u64,
-    /// The write whose content each sector has, 0 for none: newest, in the cut, in the store.
+    /// The write whose content each sector has, 0 for none: newest, in each cut, in the store.
     newest: [u64; SECTORS],
-    cut: Option<[u64; SECTORS]>,
+    cuts: VecDeque<[u64; SECTORS]>,
     stored: [u64; SECTORS],
     /// Extents written, by their slot at first; the log never forgets what was written to it.
     log: Vec<Extent>,
@@ -69,7 +69,7 @@ impl Pair {
             layers: Layers::default(),
             last_seq: 0,
             newest: [0; SECTORS],
-            cut: None,
+            cuts: VecDeque::new(),
             stored: [0; SECTORS],
             log: Vec::new(),
             seen: (Vec::new(), 0),
@@ -90,24 +90,24 @@ impl Pair {
                 self.newest[start as usize..(start + count) as usize].fill(self.last_seq);
             }
             Step::Freeze => {
-                if self.cut.is_none() && self.layers.cut() == self.layers.flushed() {
-                    self.layers.freeze(Seq(self.last_seq));
-                    self.cut = (Seq(self.last_seq) > self.layers.flushed()).then_some(self.newest);
+                if Seq(self.last_seq) > self.layers.cut() {
+                    self.layers.freeze(Frozen::at(Seq(self.last_seq)));
+                    self.cuts.push_back(self.newest);
                 }
             }
             Step::Thaw(count) => {
                 // The store has the cut from the first move on.
-                if let Some(cut) = self.cut {
-                    self.stored = cut;
+                if let Some(cut) = self.cuts.front() {
+                    self.stored = *cut;
                     if self.layers.thaw_some(&self.slots, count) {
-                        self.cut = None;
+                        self.cuts.pop_front();
                     }
                 }
             }
             Step::Undo => {
-                if self.cut.is_some_and(|cut| self.stored != cut) {
+                if self.cuts.front().is_some_and(|cut| self.stored != *cut) {
                     self.layers.undo(&self.slots);
-                    self.cut = None;
+                    self.cuts.clear();
                 }
             }
             Step::Look(from) => {
@@ -147,7 +147,7 @@ impl Pair {
                 let slot = self.slots.get(slot);
                 // While the extents of a cut change layer, some of them are clean and may not be forgotten yet.
                 let forgotten = slot.extents() == slot.dirty_extents();
-                assert!(forgotten || self.cut.is_some(), "all that is clean is forgotten");
+                assert!(forgotten || !self.cuts.is_empty(), "all that is clean is forgotten");
             }
         }
     }
@@ -166,8 +166,8 @@ impl Pair {
             }
         });
         assert_eq!(next, SECTORS as u64);
-        if let Some(cut) = self.cut.filter(|cut| *cut != self.stored) {
-            self.layers.frozen().lookup(everything, |piece| {
+        if let Some(cut) = self.cuts.front().copied().filter(|cut| *cut != self.stored) {
+            self.layers.lookup_frozen(everything, |piece| {
                 let sectors = piece.range.start() as usize..piece.range.end() as usize;
                 if piece.backing.is_some() {
                     assert!(cut[sectors].iter().all(|seq| *seq == piece.seq.0), "{piece:?}");
@@ -210,7 +210,7 @@ fn what_moves_while_a_cut_is_taken_note_of_does_not_hide_what_is_newer() {
     };
     layers.insert(&slots, extent(8, 1, 1));
     layers.insert(&slots, extent(4, 2, 2));
-    layers.freeze(Seq(2));
+    layers.freeze(Frozen::at(Seq(2)));
     assert!(!layers.thaw_some(&slots, 1), "half of the cut is left");
     layers.relocate(&slots, extent(8, 1, 3), 1);
     let mut found = Vec::new();

@@ -124,3 +124,32 @@ fn recovery_takes_for_clean_what_was_flushed_and_leaves_out_what_was_evicted() {
     assert_eq!(volume.missing(range(0, 32)), [range(0, 8), range(24, 8)]);
     assert_eq!(volume.next_seqs(1), Seq(22));
 }
+
+#[test]
+fn cuts_that_wait_are_carried_in_order_each_with_what_was_written_before_the_next() {
+    let (slots, volume) = (slots(), Volume::new(ExportId(1)));
+    let write = |start| {
+        let seq = volume.next_seqs(1);
+        volume.appended(&slots, seq, [data(start, 8, seq.0, 16)].into_iter(), PLACE).unwrap();
+        seq
+    };
+    let first = write(0);
+    volume.cut_now();
+    // One write began before the second cut, and ends after it.
+    let (late, second) = (volume.next_seqs(1), write(0));
+    volume.lock().freeze();
+    let third = write(8);
+    assert_eq!(volume.cut_state(), CutState::Complete(first));
+    assert_eq!(volume.cut_extents().len(), 1);
+    assert!(volume.thaw_some(&slots, 8));
+    assert_eq!((volume.cut_state(), volume.figures().flushed), (CutState::Landing, first));
+    volume.failed(late, 1);
+    assert_eq!(volume.cut_state(), CutState::Complete(second));
+    assert_eq!(volume.failed_in_cuts(), late);
+    let seqs = |volume: &Volume| volume.cut_extents().iter().map(|extent| extent.seq).collect::<Vec<_>>();
+    assert_eq!(seqs(&volume), [second]);
+    assert!(volume.thaw_some(&slots, 8));
+    assert_eq!((volume.cut_state(), volume.figures().flushed), (CutState::None, second));
+    volume.cut_now();
+    assert_eq!((seqs(&volume), volume.failed_in_cuts()), (vec![third], late));
+}

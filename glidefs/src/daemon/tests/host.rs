@@ -25,6 +25,8 @@ use crate::units::SectorRange;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
+/// A few writes make another cut while one is on its way.
+const CUT_BYTES_MAX: u64 = 96 << 10;
 /// How long a daemon needs at most to take a manifest back.
 const TAKEN_BACK_IN: Duration = Duration::from_secs(2);
 
@@ -240,6 +242,7 @@ impl Host {
         let objects = self.apart.as_ref().unwrap_or(&world.objects);
         let volumes = Volumes::new(world.store(objects, &world.faults, true), options);
         let link = cache.link(world.runtime.handle().clone());
+        link.set_cut_bytes_max(CUT_BYTES_MAX);
         let triggers = Triggers {
             size_bytes: 1 << 20,
             age: Duration::from_millis(100),
