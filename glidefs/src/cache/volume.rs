@@ -108,6 +108,8 @@ pub struct VolumeFigures {
     pub at_risk_for: Duration,
     /// A record of it may be lost: data that is older fails.
     pub doubted: bool,
+    /// Cuts that the store does not have. The first one is on its way.
+    pub cuts: usize,
 }
 
 /// How far a cut is.
@@ -171,6 +173,7 @@ impl Volume {
             flushed: inner.layers.flushed(),
             at_risk_for: inner.at_risk_for(self.tie.get()),
             doubted: inner.layers.is_doubted(),
+            cuts: inner.layers.cuts().len(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A volume: what it counts, plans, flushes and recovers.
 
 use super::*;
+use crate::units::SECTOR_BYTES;
 
 fn range(start: u64, count: u64) -> SectorRange {
     SectorRange::new(start, count).unwrap()
@@ -130,7 +131,7 @@ fn cuts_that_wait_are_carried_in_order_each_with_what_was_written_before_the_nex
     let (slots, volume) = (slots(), Volume::new(ExportId(1)));
     let write = |start| {
         let seq = volume.next_seqs(1);
-        volume.appended(&slots, seq, [data(start, 8, seq.0, 16)].into_iter(), PLACE).unwrap();
+        volume.append(&slots, [data(start, 8, seq.0, 16)], PLACE).unwrap();
         seq
     };
     let first = write(0);
@@ -152,4 +153,37 @@ fn cuts_that_wait_are_carried_in_order_each_with_what_was_written_before_the_nex
     assert_eq!((volume.cut_state(), volume.figures().flushed), (CutState::None, second));
     volume.cut_now();
     assert_eq!((seqs(&volume), volume.failed_in_cuts()), (vec![third], late));
+}
+
+#[test]
+fn what_is_written_again_and_again_gathers_in_one_cut_and_what_is_new_makes_another() {
+    let slots = slots();
+    // New sectors, or the sectors of the cut.
+    for (start, again) in [(1000, false), (0, true)] {
+        let volume = Volume::new(ExportId(1));
+        let write = |start| {
+            let seq = volume.next_seqs(1);
+            volume.append(&slots, [data(start, 1, seq.0, 16)], PLACE).unwrap();
+        };
+        (0..100).for_each(write);
+        volume.cut_now();
+        let bytes = 99 * SECTOR_BYTES;
+        assert!(!volume.lock().has_enough_for_another_cut(bytes));
+        (start..start + 100).for_each(write);
+        assert_eq!(volume.lock().has_enough_for_another_cut(bytes), !again);
+        assert!(!volume.lock().has_enough_for_another_cut(101 * SECTOR_BYTES), "{again}");
+    }
+}
+
+#[test]
+fn there_is_a_bound_on_the_cuts_of_a_volume() {
+    let (slots, volume) = (slots(), Volume::new(ExportId(1)));
+    for at in 0..100 {
+        let seq = volume.next_seqs(1);
+        volume.append(&slots, [data(at, 1, seq.0, 16)], PLACE).unwrap();
+        if at == 0 || volume.lock().has_enough_for_another_cut(1) {
+            volume.lock().freeze();
+        }
+    }
+    assert_eq!(volume.figures().cuts, CUTS_MAX);
 }

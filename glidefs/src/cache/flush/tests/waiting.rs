@@ -147,6 +147,36 @@ fn a_backlog_drains_though_the_store_fails_every_third_request() {
 }
 
 #[test]
+fn what_gathers_while_the_store_is_away_gets_there_in_several_cuts() {
+    let objects = Arc::new(InMemory::new());
+    let faults = Faults::new(9);
+    let faulty = FaultyStore::new(objects.clone(), Arc::clone(&faults));
+    let mut host = Host::new(Backend::over(Arc::new(faulty), true), 1, false);
+    host.daemon.as_ref().unwrap().link.set_cut_bytes_max(64 << 10);
+    let range = |at: u64| SectorRange::new(at * 16, 16).unwrap();
+    let data = |at: u64| vec![u8::try_from(at + 1).unwrap(); 8192];
+    host.write(range(0), Some(&data(0))).unwrap();
+    host.flush_to_store().unwrap();
+    faults.set(Fault::ServerError, 1000);
+    for at in 0..64 {
+        host.write(range(at), Some(&data(at + 100))).unwrap();
+        if at == 0 {
+            host.volume().cut_now();
+        }
+    }
+    // The first has one write, the others eight each, and the last seven are in no cut.
+    assert_eq!(host.volume().figures().cuts, 8);
+    faults.set(Fault::ServerError, 0);
+    host.flush_to_store().unwrap();
+    let figures = host.volume().figures();
+    assert_eq!((figures.cuts, figures.dirty_bytes, figures.flushed), (0, 0, figures.last_seq));
+    let mut other = Host::new(Backend::over(objects, true), 2, true);
+    for at in 0..64 {
+        assert_eq!(other.read(range(at)).unwrap(), data(at + 100));
+    }
+}
+
+#[test]
 fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_when_the_store_recovers() {
     let objects = Arc::new(InMemory::new());
     let faults = Faults::new(8);
