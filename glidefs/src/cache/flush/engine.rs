@@ -273,7 +273,7 @@ async fn try_carry(
         if volume.is_doubted() {
             doubts::give_up_local(shared, volume, seq).await?;
         }
-        if cut.has_losses() {
+        if cut.has_losses() || tie.upload().has_losses() {
             tie.lose_content();
         }
         compact

@@ -49,24 +49,7 @@ impl Volume {
         size_sectors: u64,
         upload: &Upload,
     ) -> Result<Committed, VolumeError> {
-        // Which sectors are lost is found out by reading, and known to the one who has read: the next try has to read again.
-        if !cut.damaged().is_empty() {
-            upload.clear();
-        }
-        let committed = self.try_commit(&cut, size_sectors, upload).await;
-        if committed.is_err() && !cut.damaged().is_empty() {
-            upload.clear();
-        }
-        committed
-    }
-
-    async fn try_commit(
-        &self,
-        cut: &Arc<dyn CutSource>,
-        size_sectors: u64,
-        upload: &Upload,
-    ) -> Result<Committed, VolumeError> {
-        check(&**cut, size_sectors)?;
+        check(&*cut, size_sectors)?;
         let _change = self.0.change.lock().await;
         self.refresh().await?;
         for _ in 0..PACKINGS_MAX {
@@ -82,19 +65,19 @@ impl Volume {
                 });
             }
             // What is known before anything is uploaded for nothing.
-            check_damage(&damaged_after(&base, &**cut, size_sectors))?;
+            check_damage(&damaged_after(&base, &*cut, upload, size_sectors))?;
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
             self.0.host.check_notes(self.id(), next(base.number)).await?;
             let uploads = self.upload(source, upload).await?;
-            check_damage(&damaged_after(&base, &**cut, size_sectors))?;
+            check_damage(&damaged_after(&base, &*cut, upload, size_sectors))?;
             let edit = |base: &Manifest| {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
                     size_sectors,
                     cut: cut.seq(),
                     packs: in_front(&uploads.packs, &base.packs),
                     sections: self.0.host.holding(&Sections {
-                        damaged: damaged_after(base, &**cut, size_sectors),
+                        damaged: damaged_after(base, &*cut, upload, size_sectors),
                         ..base.sections.clone()
                     }),
                     ..base.clone()
@@ -122,6 +105,7 @@ impl Volume {
         let now = self.0.host.options.clock.since_boot();
         let kept = upload.begin(source.content(), source.data_bytes(), now);
         let stops = Arc::new(AtomicBool::new(false));
+        let cut = source.cut.clone();
         let packing = Packing::new(source, &kept);
         // Owned, so that the future can move between threads.
         let state = (self.clone(), packing, Arc::clone(&stops));
@@ -137,12 +121,13 @@ impl Volume {
         });
         let volume = self.clone();
         let uploading = packs.map(move |made| {
-            let volume = volume.clone();
+            let (volume, cut) = (volume.clone(), cut.clone());
             async move {
                 let (Packed { pack, sectors, data_bytes }, begun, permit) = made?;
                 let pack = volume.create_pack(pack).await?;
                 drop(permit);
-                Ok(Span { from: sectors.start, to: sectors.end, data_bytes, pack, begun })
+                let lost = damage::parts_in(&cut.damaged(), sectors.clone());
+                Ok(Span { from: sectors.start, to: sectors.end, lost, data_bytes, pack, begun })
             }
         });
         let mut uploading = uploading.buffer_unordered(UPLOADS_AT_ONCE).boxed();
@@ -209,9 +194,16 @@ fn check(cut: &dyn CutSource, size_sectors: u64) -> Result<(), VolumeError> {
 }
 
 /// The damaged sectors of the state that `cut` makes of `base`.
-fn damaged_after(base: &Manifest, cut: &dyn CutSource, size_sectors: u64) -> Vec<SectorRange> {
+fn damaged_after(
+    base: &Manifest,
+    cut: &dyn CutSource,
+    upload: &Upload,
+    size_sectors: u64,
+) -> Vec<SectorRange> {
     let written = cut.extents().iter().map(|extent| extent.range);
-    damage::after(&base.sections.damaged, written, &cut.damaged(), size_sectors)
+    // What earlier tries have packed is not read again.
+    let lost = [cut.damaged(), upload.lost()].concat();
+    damage::after(&base.sections.damaged, written, &lost, size_sectors)
 }
 
 /// Whether a manifest can list `damaged`. Ranges are never joined over what is whole: that would lose it.

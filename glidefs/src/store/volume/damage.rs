@@ -62,6 +62,13 @@ pub(super) fn first_in(damage: &[SectorRange], range: SectorRange) -> Option<Sec
     Some(between(found.start().max(range.start()), found.end().min(range.end())))
 }
 
+/// What of the list `damage` is in `sectors`.
+pub(super) fn parts_in(damage: &[SectorRange], sectors: std::ops::Range<u64>) -> Vec<SectorRange> {
+    let part = |range: &SectorRange| between(range.start().max(sectors.start), range.end().min(sectors.end));
+    let met = damage.iter().filter(|range| range.start() < sectors.end && range.end() > sectors.start);
+    met.map(part).collect()
+}
+
 /// How many sectors are on the list `damage`.
 pub(super) fn sectors(damage: &[SectorRange]) -> u64 {
     // Ranges are apart, so the sum does not overflow.

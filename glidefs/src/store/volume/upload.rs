@@ -1,8 +1,9 @@
 //! How far the upload of one cut is.
 //!
 //! Owns which packs of a cut are in the store, over as many tries as the cut takes. Does not own the making of packs, nor the manifest
-//! that lists them. Invariants: a pack is kept with the sectors of the cut that the pack has all of; every pack that is kept is of
-//! one cut, of the same extents, and a try begins only with packs young enough for garbage collection to wait for its manifest.
+//! that lists them. Invariants: a pack is kept with the sectors of the cut that the pack has all of, and with those among them whose
+//! content was lost when the pack was made; every pack that is kept is of one cut, of the same extents, and a try begins only with
+//! packs young enough for garbage collection to wait for its manifest.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::UPLOAD_TIME_MAX;
 use super::land::Uploads;
 use super::packing::ContentHash;
 use crate::store::format::PackRef;
+use crate::units::SectorRange;
 
 /// Up to what age a pack is used by another try: that one needs time as well.
 const REUSE_TIME_MAX: Duration = Duration::from_secs(UPLOAD_TIME_MAX.as_secs() / 2);
@@ -29,11 +31,13 @@ struct Inner {
 }
 
 /// Sectors of a cut that a pack has all of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub from: u64,
     /// One past the last.
     pub to: u64,
+    /// Those of which the pack has no content, because that was lost.
+    pub lost: Vec<SectorRange>,
     /// Data in it, bytes.
     pub data_bytes: u64,
     pub pack: PackRef,
@@ -80,6 +84,16 @@ impl Upload {
         let mut inner = self.lock();
         let at = inner.spans.partition_point(|other| other.from < span.from);
         inner.spans.insert(at, span);
+    }
+
+    /// Whether content of its packs was lost before they were made.
+    pub fn has_losses(&self) -> bool {
+        self.lock().spans.iter().any(|span| !span.lost.is_empty())
+    }
+
+    /// The sectors of its packs whose content was lost, in no order.
+    pub(super) fn lost(&self) -> Vec<SectorRange> {
+        self.lock().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
     }
 
     /// All of its packs, for a manifest.

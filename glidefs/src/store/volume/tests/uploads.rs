@@ -42,7 +42,14 @@ fn pack(number: u8) -> PackRef {
 /// Ten sectors, in a pack that is from so many hours after the start.
 fn span(from: u8, hours: u64) -> Span {
     let (pack, from) = (pack(from), u64::from(from));
-    Span { from, to: from + 10, data_bytes: 10 * SECTOR_BYTES, pack, begun: Duration::from_hours(hours) }
+    Span {
+        from,
+        to: from + 10,
+        lost: Vec::new(),
+        data_bytes: 10 * SECTOR_BYTES,
+        pack,
+        begun: Duration::from_hours(hours),
+    }
 }
 
 fn options() -> PackOptions {
@@ -247,6 +254,14 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
 /// A cut with a sector that turns out to be lost when the sector is read.
 struct LossyCut(Vec<CutExtent>, Mutex<Vec<SectorRange>>);
 
+impl LossyCut {
+    /// A cut of three packs, with the loss in the first one.
+    fn new() -> Arc<Self> {
+        let extents = vec![CutExtent { range: range(8, SECTORS), seq: Seq(9), zero: false }];
+        Arc::new(Self(extents, Mutex::default()))
+    }
+}
+
 impl CutSource for LossyCut {
     fn seq(&self) -> Seq {
         Seq(9)
@@ -256,9 +271,13 @@ impl CutSource for LossyCut {
         &self.0
     }
 
-    fn read(&self, _: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
-        *self.1.lock().unwrap() = vec![range(20, 1)];
-        buffer.fill(1);
+    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        if piece.start() <= 20 && piece.end() > 20 {
+            *self.1.lock().unwrap() = vec![range(20, 1)];
+        }
+        for (at, bytes) in (piece.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
+            bytes.copy_from_slice(&sector(2 * at + 1));
+        }
         Ok(())
     }
 
@@ -268,18 +287,24 @@ impl CutSource for LossyCut {
 }
 
 #[tokio::test]
-async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_as_well() {
+async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_which_does_not_upload_it_again() {
     let world = World::new();
-    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
-    let lossy = || {
-        let extents = vec![CutExtent { range: range(8, 64), seq: Seq(9), zero: false }];
-        Arc::new(LossyCut(extents, Mutex::default()))
-    };
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let upload = Upload::default();
-    world.objects.fail_creations("manifests", 1, false);
-    volume.commit_on(lossy(), SIZE, &upload).await.unwrap_err();
-    assert_eq!(upload.progress().uploaded_bytes, 0, "who has not read it does not know what is lost of it");
-    volume.commit_on(lossy(), SIZE, &upload).await.unwrap();
+    world.objects.end_after(2, false);
+    volume.commit_on(LossyCut::new(), SIZE, &upload).await.unwrap_err();
+    assert!(upload.has_losses() && world.objects.go_on());
+    let (before, second) = (daemon.requests(), LossyCut::new());
+    volume.commit_on(second.clone(), SIZE, &upload).await.unwrap();
+    assert_eq!(daemon.since(before), [0, 2, 0, 0, 0], "a pack and the manifest");
+    assert_eq!(second.damaged(), [], "the second try did not read it");
     let view = volume.view().await.unwrap();
-    assert_eq!((view.manifest().packs.len(), &view.manifest().sections.damaged), (1, &vec![range(20, 1)]));
+    assert_eq!((view.manifest().packs.len(), &view.manifest().sections.damaged), (3, &vec![range(20, 1)]));
+    holds(&volume, 21, SECTORS).await;
+    // Packs that are too old are made again, of what is read then.
+    world.clock.advance(Duration::from_hours(2));
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
+    assert_eq!(volume.view().await.unwrap().manifest().sections.damaged, []);
+    holds_the_cut(&volume).await;
 }
