@@ -46,6 +46,8 @@ pub(in crate::cache) struct Cut {
     on_unread: OnUnread,
     /// Sectors whose content is lost: how many from which on.
     lost: Mutex<BTreeMap<u64, u64>>,
+    /// Slots and frames that were given up because the disk did not read them.
+    unread: Mutex<Vec<(u32, u32)>>,
 }
 
 impl Cut {
@@ -69,7 +71,16 @@ impl Cut {
         let whole = found.iter().filter(|extent| is_whole(extent, doubt));
         let extents = whole.map(described).collect();
         let on_unread = OnUnread::GiveUp;
-        Self { shared, volume, seq, extents, all: false, on_unread, lost: Mutex::new(lost) }
+        Self {
+            shared,
+            volume,
+            seq,
+            extents,
+            all: false,
+            on_unread,
+            lost: Mutex::new(lost),
+            unread: Mutex::default(),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -84,6 +95,11 @@ impl Cut {
     fn lost(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         // A map is whole between its own calls.
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Vec<(u32, u32)>> {
+        // A list is whole between its own calls.
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies the bytes of `piece` to `out`, which is as long; those of frames that are lost mean nothing.
@@ -149,6 +165,7 @@ impl Cut {
             }
             Err(error) if self.on_unread == OnUnread::GiveUp && is_of_the_medium(&error) => {
                 self.shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
+                self.unread().push((number, frame));
                 Ok(Err("the disk does not read it"))
             }
             Err(error) => {
@@ -261,5 +278,18 @@ impl CutSource for Cut {
 
     fn damaged(&self) -> Vec<SectorRange> {
         self.lost().iter().filter_map(|(start, count)| SectorRange::new(*start, *count)).collect()
+    }
+
+    fn may_come_back(&self) -> bool {
+        !self.unread().is_empty()
+    }
+
+    fn has_come_back(&self) -> bool {
+        let unread = self.unread().clone();
+        let mut bytes = vec![0; FRAME_BYTES];
+        unread.into_iter().any(|(number, frame)| {
+            let read = self.read_frames(number, frame, &mut bytes);
+            read.is_ok() && self.first_bad(number, frame, &bytes).is_none()
+        })
     }
 }

@@ -23,6 +23,8 @@ use crate::units::{SectorRange, Seq};
 
 /// Packs of one cut that are uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
+/// Why a cut is not stored without sectors that are there after all.
+const BACK: &str = "what the disk did not read can be read again";
 /// How often a cut is packed anew because the state before it turned out to be another one.
 const PACKINGS_MAX: usize = 3;
 
@@ -49,7 +51,20 @@ impl Volume {
         size_sectors: u64,
         upload: &Upload,
     ) -> Result<Committed, VolumeError> {
-        check(&*cut, size_sectors)?;
+        let committed = self.try_commit(&cut, size_sectors, upload).await;
+        if committed.is_err() && cut.may_come_back() {
+            upload.clear();
+        }
+        committed
+    }
+
+    async fn try_commit(
+        &self,
+        cut: &Arc<dyn CutSource>,
+        size_sectors: u64,
+        upload: &Upload,
+    ) -> Result<Committed, VolumeError> {
+        check(&**cut, size_sectors)?;
         let _change = self.0.change.lock().await;
         self.refresh().await?;
         for _ in 0..PACKINGS_MAX {
@@ -65,19 +80,26 @@ impl Volume {
                 });
             }
             // What is known before anything is uploaded for nothing.
-            check_damage(&damaged_after(&base, &*cut, upload, size_sectors))?;
+            check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
             self.0.host.check_notes(self.id(), next(base.number)).await?;
             let uploads = self.upload(source, upload).await?;
-            check_damage(&damaged_after(&base, &*cut, upload, size_sectors))?;
+            if cut.may_come_back() {
+                let cut = Arc::clone(cut);
+                blocking(
+                    move || if cut.has_come_back() { Err(VolumeError::cut(BACK.into())) } else { Ok(()) },
+                )
+                .await?;
+            }
+            check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
             let edit = |base: &Manifest| {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
                     size_sectors,
                     cut: cut.seq(),
                     packs: in_front(&uploads.packs, &base.packs),
                     sections: self.0.host.holding(&Sections {
-                        damaged: damaged_after(base, &*cut, upload, size_sectors),
+                        damaged: damaged_after(base, &**cut, upload, size_sectors),
                         ..base.sections.clone()
                     }),
                     ..base.clone()

@@ -38,4 +38,14 @@ pub trait CutSource: Send + Sync {
     fn damaged(&self) -> Vec<SectorRange> {
         Vec::new()
     }
+
+    /// Whether [`Self::damaged`] lists sectors that could not be read, and that another try may be able to read.
+    fn may_come_back(&self) -> bool {
+        false
+    }
+
+    /// Whether one of those sectors can be read by now. Called on a thread that may block, before they are stored as lost for good.
+    fn has_come_back(&self) -> bool {
+        false
+    }
 }

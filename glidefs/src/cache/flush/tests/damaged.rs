@@ -114,8 +114,10 @@ fn a_frame_that_the_disk_reads_again_is_not_given_up() {
     let last = cut(OnUnread::GiveUp);
     last.read(all, &mut bytes).unwrap();
     assert_eq!(last.damaged(), [range(108, 4)]);
+    assert!(last.may_come_back() && !last.has_come_back());
     assert_eq!(bytes[..4096], [[1; 2048], [2; 2048]].concat());
     host.faults.frames.lock().unwrap().clear();
+    assert!(last.has_come_back());
     first.read(all, &mut bytes).unwrap();
     assert_eq!(bytes, [[1; 2048], [2; 2048], [3; 2048]].concat());
     assert!(!first.has_losses());

@@ -11,7 +11,7 @@ use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
 use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
 use crate::store::volume::upload::{Span, Upload};
-use crate::store::volume::{CutExtent, CutSource, UploadProgress, Volume};
+use crate::store::volume::{CutExtent, CutSource, UploadProgress, Volume, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -252,13 +252,21 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
 }
 
 /// A cut with a sector that turns out to be lost when the sector is read.
-struct LossyCut(Vec<CutExtent>, Mutex<Vec<SectorRange>>);
+struct LossyCut(Vec<CutExtent>, Mutex<Vec<SectorRange>>, ComesBack);
+
+/// Whether what is lost can be read later.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ComesBack {
+    Never,
+    Perhaps,
+    Now,
+}
 
 impl LossyCut {
     /// A cut of three packs, with the loss in the first one.
-    fn new() -> Arc<Self> {
+    fn new(comes_back: ComesBack) -> Arc<Self> {
         let extents = vec![CutExtent { range: range(8, SECTORS), seq: Seq(9), zero: false }];
-        Arc::new(Self(extents, Mutex::default()))
+        Arc::new(Self(extents, Mutex::default(), comes_back))
     }
 }
 
@@ -284,6 +292,14 @@ impl CutSource for LossyCut {
     fn damaged(&self) -> Vec<SectorRange> {
         self.1.lock().unwrap().clone()
     }
+
+    fn may_come_back(&self) -> bool {
+        self.2 != ComesBack::Never && !self.damaged().is_empty()
+    }
+
+    fn has_come_back(&self) -> bool {
+        self.2 == ComesBack::Now
+    }
 }
 
 #[tokio::test]
@@ -293,9 +309,9 @@ async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_which_does_not_
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let upload = Upload::default();
     world.objects.end_after(2, false);
-    volume.commit_on(LossyCut::new(), SIZE, &upload).await.unwrap_err();
+    volume.commit_on(LossyCut::new(ComesBack::Never), SIZE, &upload).await.unwrap_err();
     assert!(upload.has_losses() && world.objects.go_on());
-    let (before, second) = (daemon.requests(), LossyCut::new());
+    let (before, second) = (daemon.requests(), LossyCut::new(ComesBack::Never));
     volume.commit_on(second.clone(), SIZE, &upload).await.unwrap();
     assert_eq!(daemon.since(before), [0, 2, 0, 0, 0], "a pack and the manifest");
     assert_eq!(second.damaged(), [], "the second try did not read it");
@@ -304,6 +320,23 @@ async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_which_does_not_
     holds(&volume, 21, SECTORS).await;
     // Packs that are too old are made again, of what is read then.
     world.clock.advance(Duration::from_hours(2));
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
+    assert_eq!(volume.view().await.unwrap().manifest().sections.damaged, []);
+    holds_the_cut(&volume).await;
+}
+
+#[tokio::test]
+async fn what_can_be_read_again_before_the_manifest_is_made_is_not_given_up() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let upload = Upload::default();
+    let error = volume.commit_on(LossyCut::new(ComesBack::Now), SIZE, &upload).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Cut(_)), "{error}");
+    assert_eq!((volume.state().number, upload.progress().uploaded_bytes), (1, 0));
+    // Nor is it by a later try, because of a pack that an earlier one has left.
+    world.objects.end_after(2, false);
+    volume.commit_on(LossyCut::new(ComesBack::Perhaps), SIZE, &upload).await.unwrap_err();
+    assert!(world.objects.go_on() && !upload.has_losses());
     volume.commit_on(cut(), SIZE, &upload).await.unwrap();
     assert_eq!(volume.view().await.unwrap().manifest().sections.damaged, []);
     holds_the_cut(&volume).await;
