@@ -7,7 +7,7 @@
 //!
 //! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
 //! store. Invariants: an extent's sequence number decides its layer, whatever comes when; a frozen layer stays as the cut left it
-//! until the store has all of it, and the oldest comes first; only `clean` forgets. A volume without a store has everything in
+//! until the store has all of it or the cut is taken back, and the oldest comes first; only `clean` forgets. A volume without a store has everything in
 //! `active`. Once the store knows what is lost, a doubt ends, and nothing that was in doubt is read from here.
 
 use std::collections::VecDeque;
@@ -38,6 +38,14 @@ pub(super) struct Layers {
     /// What is not newer cannot be relied on, until the store has a cut that is: the cut says what is lost. Kept afterwards, so
     /// that the log goes on saying which segments were spoken of.
     doubt: Option<Doubt>,
+}
+
+/// Where a sector has its newest content that is not in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dirty {
+    Active,
+    Cut,
+    Not,
 }
 
 /// A cut.
@@ -124,14 +132,21 @@ impl Layers {
         self.active.live_bytes()
     }
 
-    /// Whether some cut has content for the first sector of `range`.
-    pub fn is_cut_at(&self, range: SectorRange) -> bool {
-        let Some(first) = SectorRange::new(range.start(), 1) else { return false };
-        let mut found = false;
-        for cut in &self.frozen {
-            cut.index.lookup(first, |piece| found |= piece.backing.is_some());
+    /// Whether what is active, or a cut, has content for the first sector of `range`.
+    pub fn where_dirty(&self, range: SectorRange) -> Dirty {
+        let Some(first) = SectorRange::new(range.start(), 1) else { return Dirty::Not };
+        let is_in = |index: &Index| {
+            let mut found = false;
+            index.lookup(first, |piece| found |= piece.backing.is_some());
+            found
+        };
+        if is_in(&self.active) {
+            Dirty::Active
+        } else if self.frozen.iter().rev().any(|cut| is_in(&cut.index)) {
+            Dirty::Cut
+        } else {
+            Dirty::Not
         }
-        found
     }
 
     /// What is not in the store, newest content only, in ascending order.
@@ -328,20 +343,23 @@ impl Layers {
         is_last
     }
 
-    /// Puts all cuts back to what is active, as if none had been made.
+    /// Makes the first cut a part of the second, or of what is active where there is no second: as if the first had not been made.
     pub fn undo(&mut self, slots: &Slots) {
-        let newest = std::mem::take(&mut self.active);
-        let cuts = std::mem::take(&mut self.frozen).into_iter().map(|cut| cut.index);
-        for newer in cuts.chain([newest]) {
-            if self.active.is_empty() {
-                self.active = newer;
-                continue;
+        let Some(first) = self.frozen.pop_front() else { return };
+        let Frozen { index, since, failed, .. } = first;
+        let newer = match self.frozen.front_mut() {
+            Some(second) => {
+                second.since = since.or(second.since);
+                second.failed = second.failed.max(failed);
+                &mut second.index
             }
-            for extent in newer.iter() {
-                self.active.insert(extent, &mut |refs| slots.count_refs(refs));
-            }
-            clear(newer, slots);
+            None => &mut self.active,
+        };
+        let older = std::mem::replace(newer, index);
+        for extent in older.iter() {
+            newer.insert(extent, &mut |refs| slots.count_refs(refs));
         }
+        clear(older, slots);
     }
 
     /// Whether a record may be lost that the store does not know of.

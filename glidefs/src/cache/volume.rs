@@ -15,7 +15,7 @@ pub use self::stored::AtRisk;
 use super::error::IoError;
 use super::flush::{Fill, Tie};
 use super::index::{Backing, Extent, Piece};
-use super::layers::{Frozen, Layers, Marks};
+use super::layers::{Dirty, Frozen, Layers, Marks};
 use super::slots::{Slots, Stability};
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, SectorRange, Seq};
@@ -49,7 +49,7 @@ struct Inner {
     /// store. Such a record may be on disk all the same, and be found by recovery.
     failed: Seq,
     failed_before: Seq,
-    /// Of what was appended since the last cut some was looked at: how much, and how much of that writes again what a cut has.
+    /// What a sample of what was appended since the last cut says.
     sampled: Sampled,
     /// The next FLUSH makes a cut.
     cut_at_flush: bool,
@@ -61,15 +61,19 @@ struct Inner {
     removed: bool,
 }
 
-/// How many extents were looked at, and how many of them were in a cut.
+/// Sectors of the extents that were looked at.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sampled {
-    extents: u64,
+    /// Those that a cut has too.
     again: u64,
+    /// Those that are nowhere else.
+    new: u64,
 }
 
-/// One of so many extents is looked at.
+/// One of so many extents is looked at, which one by a hash of the sequence number: writers have habits.
 const SAMPLE_EVERY: u64 = 8;
+/// 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+const SAMPLE_HASH: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Cuts of a volume at the same time, at most.
 const CUTS_MAX: usize = 32;
 
@@ -215,7 +219,7 @@ impl Volume {
             let Inner { layers, active_since, .. } = &mut *inner;
             let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
             since.get_or_insert_with(|| tie.now());
-            if inner.has_enough_for_another_cut(tie.cut_bytes_max()) {
+            if inner.has_enough_for_another_cut(tie.cut_bytes_max(), tie.backlog_bytes_max()) {
                 inner.freeze();
             }
         }
@@ -423,14 +427,14 @@ impl Volume {
         inner.layers.thaw_some(slots, count)
     }
 
-    /// Takes all cuts back. What they held is cut again later.
+    /// Takes the first cut back. What it held is a part of the next one, which may be made later.
     pub(super) fn undo_cut(&self, slots: &Slots) {
         let mut inner = self.lock();
-        let cuts = inner.layers.cuts();
-        let since = cuts.iter().find_map(|cut| cut.since).or(inner.active_since);
-        let failed = cuts.iter().map(|cut| cut.failed).fold(inner.failed, Seq::max);
-        (inner.active_since, inner.failed) = (since, failed);
-        inner.sampled = Sampled::default();
+        let Inner { layers, active_since, failed, .. } = &mut *inner;
+        if let (Some(first), 1) = (layers.cuts().front(), layers.cuts().len()) {
+            *active_since = first.since.or(*active_since);
+            *failed = first.failed.max(*failed);
+        }
         inner.layers.undo(slots);
         drop(inner);
         self.announce();
@@ -462,19 +466,27 @@ impl Inner {
 
     /// Takes a look at an extent that is about to be inserted, if it is the turn of that one.
     fn sample(&mut self, extent: &Extent) {
-        if !self.has_no_cut() && extent.seq.0.is_multiple_of(SAMPLE_EVERY) {
-            self.sampled.extents += 1;
-            self.sampled.again += u64::from(self.layers.is_cut_at(extent.range));
+        let is_its_turn = extent.seq.0.wrapping_mul(SAMPLE_HASH) < u64::MAX / SAMPLE_EVERY;
+        if self.has_no_cut() || !is_its_turn || !matches!(extent.backing, Backing::Data { .. }) {
+            return;
+        }
+        let sectors = extent.range.count();
+        match self.layers.where_dirty(extent.range) {
+            // What is active does not grow.
+            Dirty::Active => {}
+            Dirty::Cut => self.sampled.again = self.sampled.again.saturating_add(sectors),
+            Dirty::Not => self.sampled.new = self.sampled.new.saturating_add(sectors),
         }
     }
 
-    /// Whether what is active is to be a cut of its own behind those that are on their way: one of `bytes`. Sectors that are written
-    /// again and again would fill the log with what no reader needs, so they make what is active larger instead.
-    fn has_enough_for_another_cut(&self, bytes: u64) -> bool {
-        let cuts = self.layers.cuts().len();
-        (1..CUTS_MAX).contains(&cuts)
-            && self.layers.active_bytes() >= bytes
-            && self.sampled.again.saturating_mul(2) <= self.sampled.extents
+    /// Whether what is active is to be a cut of its own behind those that are on their way: one of `cut_bytes`, while no more than
+    /// `backlog_bytes` are not in the store. Sectors that are written again and again would fill the log with what no reader needs,
+    /// so they make what is active larger instead.
+    fn has_enough_for_another_cut(&self, cut_bytes: u64, backlog_bytes: u64) -> bool {
+        (1..CUTS_MAX).contains(&self.layers.cuts().len())
+            && self.layers.active_bytes() >= cut_bytes
+            && self.sampled.again <= self.sampled.new
+            && self.layers.dirty_bytes() <= backlog_bytes
     }
 
     /// How long the oldest data has not been in the store.

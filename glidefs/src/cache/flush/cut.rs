@@ -57,6 +57,11 @@ impl Cut {
         Self { on_unread, ..Self::of(shared, volume, seq, &found) }
     }
 
+    /// A cut at `seq` of `volume` that changes nothing.
+    pub(super) fn empty(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq) -> Self {
+        Self::of(shared, volume, seq, &[])
+    }
+
     /// Everything of `volume` that is not in the store. Nothing may be written to the volume any more. What the disk does not read
     /// is given up in the copy only: the volume keeps it.
     pub fn all(shared: Arc<Shared>, volume: Arc<Volume>) -> Self {

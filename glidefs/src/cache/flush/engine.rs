@@ -392,8 +392,9 @@ async fn resize(
     if !tie.has_new_size() {
         return Ok(false);
     }
+    // A FLUSH may make a cut meanwhile, which comes later.
     let seq = volume.figures().flushed;
-    let cut = Arc::new(Cut::new(Arc::clone(shared), Arc::clone(volume), seq, OnUnread::Fail));
+    let cut = Arc::new(Cut::empty(Arc::clone(shared), Arc::clone(volume), seq));
     let (committed, compact) = {
         let _permit = permits.uploads.acquire().await;
         commit(volume, tie, cut).await?

@@ -24,6 +24,8 @@ use crate::units::{ExportId, SectorRange};
 /// A cut that waits for another one to reach the store has at least so much data, bytes, and at least such a part of the cache.
 const CUT_BYTES_MIN: u64 = 1 << 30;
 const CUTS_OF_CACHE: u64 = 32;
+/// Cuts of one volume wait behind others only while the volume has at most such a part of the cache that is not in the store.
+const BACKLOGS_OF_CACHE: u64 = 2;
 
 /// What all volumes that are tied to one store share.
 pub struct Link {
@@ -31,6 +33,8 @@ pub struct Link {
     clock: Arc<dyn Clock>,
     /// As much data makes another cut of a volume of which one is on its way.
     cut_bytes_max: AtomicU64,
+    /// With more than that not in the store a volume makes no further cut.
+    backlog_bytes_max: u64,
     list: Mutex<List>,
     changed: Notify,
 }
@@ -58,7 +62,9 @@ impl Link {
         size_bytes: u64,
     ) -> Arc<Self> {
         let cut_bytes_max = AtomicU64::new(CUT_BYTES_MIN.max(size_bytes / CUTS_OF_CACHE));
-        Arc::new(Self { runtime, clock, cut_bytes_max, list: Mutex::default(), changed: Notify::new() })
+        let backlog_bytes_max = size_bytes / BACKLOGS_OF_CACHE;
+        let (list, changed) = (Mutex::default(), Notify::new());
+        Arc::new(Self { runtime, clock, cut_bytes_max, backlog_bytes_max, list, changed })
     }
 
     /// Makes cuts smaller than usual, or larger.
@@ -228,6 +234,11 @@ impl Tie {
     /// How much data makes another cut while one is on its way.
     pub fn cut_bytes_max(&self) -> u64 {
         self.link.cut_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// How much may be on this host alone while further cuts are made.
+    pub fn backlog_bytes_max(&self) -> u64 {
+        self.link.backlog_bytes_max
     }
 
     /// How much may be at risk, where that is bounded.

@@ -107,7 +107,7 @@ impl Pair {
             Step::Undo => {
                 if self.cuts.front().is_some_and(|cut| self.stored != *cut) {
                     self.layers.undo(&self.slots);
-                    self.cuts.clear();
+                    self.cuts.pop_front();
                 }
             }
             Step::Look(from) => {

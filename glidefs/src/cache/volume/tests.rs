@@ -157,22 +157,57 @@ fn cuts_that_wait_are_carried_in_order_each_with_what_was_written_before_the_nex
 
 #[test]
 fn what_is_written_again_and_again_gathers_in_one_cut_and_what_is_new_makes_another() {
+    const SECTORS: u64 = 100_000;
     let slots = slots();
-    // New sectors, or the sectors of the cut.
-    for (start, again) in [(1000, false), (0, true)] {
+    let bytes = SECTORS * SECTOR_BYTES;
+    // Long writes, and a short one after each: which of them write again what the cut has.
+    for (long_again, short_again, another) in
+        [(false, false, true), (true, true, false), (true, false, false), (false, true, true)]
+    {
         let volume = Volume::new(ExportId(1));
-        let write = |start| {
+        let write = |start, count| {
             let seq = volume.next_seqs(1);
-            volume.append(&slots, [data(start, 1, seq.0, 16)], PLACE).unwrap();
+            volume.append(&slots, [data(start, count, seq.0, 16)], PLACE).unwrap();
         };
-        (0..100).for_each(write);
+        write(0, SECTORS * 2);
         volume.cut_now();
-        let bytes = 99 * SECTOR_BYTES;
-        assert!(!volume.lock().has_enough_for_another_cut(bytes));
-        (start..start + 100).for_each(write);
-        assert_eq!(volume.lock().has_enough_for_another_cut(bytes), !again);
-        assert!(!volume.lock().has_enough_for_another_cut(101 * SECTOR_BYTES), "{again}");
+        let mut at = 0;
+        while volume.lock().layers.active_bytes() < bytes {
+            assert!(!volume.lock().has_enough_for_another_cut(bytes, u64::MAX));
+            write(if long_again { at } else { SECTORS * 2 + at }, 99);
+            write(if short_again { at + 99 } else { SECTORS * 2 + at + 99 }, 1);
+            at += 100;
+        }
+        let is_enough = volume.lock().has_enough_for_another_cut(bytes, u64::MAX);
+        assert_eq!(is_enough, another, "{long_again} {short_again}");
+        assert!(!volume.lock().has_enough_for_another_cut(bytes, 2 * bytes), "a backlog of three");
     }
+}
+
+#[test]
+fn a_cut_that_is_taken_back_is_a_part_of_the_next_one() {
+    let (slots, volume) = (slots(), Volume::new(ExportId(1)));
+    let write = |start| {
+        let seq = volume.next_seqs(1);
+        volume.append(&slots, [data(start, 8, seq.0, 16)], PLACE).unwrap();
+        seq
+    };
+    write(0);
+    write(8);
+    volume.lock().freeze();
+    let (over, last) = (write(0), write(16));
+    volume.lock().freeze();
+    let active = write(24);
+    volume.undo_cut(&slots);
+    assert_eq!((volume.figures().cuts, volume.cut_state()), (1, CutState::Complete(last)));
+    let found: Vec<_> =
+        volume.cut_extents().iter().map(|extent| (extent.range.start(), extent.seq)).collect();
+    assert_eq!(found, [(0, over), (8, Seq(2)), (16, last)]);
+    volume.undo_cut(&slots);
+    assert_eq!((volume.figures().cuts, volume.cut_state()), (0, CutState::None));
+    volume.cut_now();
+    assert_eq!((volume.cut_extents().len(), volume.cut_state()), (4, CutState::Complete(active)));
+    assert_eq!(slots.get(0).extents(), 4);
 }
 
 #[test]
@@ -181,7 +216,7 @@ fn there_is_a_bound_on_the_cuts_of_a_volume() {
     for at in 0..100 {
         let seq = volume.next_seqs(1);
         volume.append(&slots, [data(at, 1, seq.0, 16)], PLACE).unwrap();
-        if at == 0 || volume.lock().has_enough_for_another_cut(1) {
+        if at == 0 || volume.lock().has_enough_for_another_cut(1, u64::MAX) {
             volume.lock().freeze();
         }
     }

@@ -263,6 +263,9 @@ impl Run {
             assert!(written.is_ok() || explained, "writing {range:?} of {name} on host {host}: {written:?}");
             self.twin(name).wrote(range, number, written.is_ok(), through);
             self.count(if written.is_ok() { "writes" } else { "writes that failed" });
+            if self.hosts[host].volume(name).figures().cuts > 1 {
+                self.count("writes behind several cuts");
+            }
         }
     }
 

@@ -18,8 +18,9 @@ const STEPS: u64 = 200;
 const THREADS: usize = 12;
 
 /// What has to happen in a run.
-const EVENTS: [&str; 38] = [
+const EVENTS: [&str; 39] = [
     "writes",
+    "writes behind several cuts",
     "writes that failed",
     "FLUSHes",
     "FLUSHes that failed",
