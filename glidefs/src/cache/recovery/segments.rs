@@ -448,7 +448,8 @@ impl Recovery<'_> {
         let Found { slot, key, file, walk: Some(walk), trailer, held, .. } = found else { return Ok(()) };
         let (slot, file) = (*slot, Arc::clone(file));
         let name = || self.disk.segment_name(slot);
-        at(scan::rewrite(&*file, walk.stable, walk.tail), "rewriting", name)?;
+        let evidence_end = walk.evidence_end();
+        at(scan::rewrite(&*file, walk.stable, evidence_end), "rewriting", name)?;
         if *held {
             at(file.sync(), "syncing", name)?;
             self.slots.get(slot).on(Event::Seal);
@@ -459,7 +460,7 @@ impl Recovery<'_> {
             footer.add_record(record.position_frames, &record.entries, &record.crcs);
         }
         // In the place of a footer that was lost there is room for another one.
-        let end = trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
+        let end = trailer.as_ref().map_or(evidence_end, |trailer| trailer.footer_frame);
         let segment = Segment::resume(slot, *key, file, end, footer);
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;

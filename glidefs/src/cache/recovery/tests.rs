@@ -264,3 +264,26 @@ fn what_is_in_doubt_is_not_rescued_into_another_volume() {
     drop(kept);
     driver.kill();
 }
+
+#[test]
+fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_stable() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, false);
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let before = (0..last).rev().find(|at| is_magic(&frames[usize::try_from(*at).unwrap()], b"GLIDEREC"));
+    // The header of the record before the last is lost, and so is data of the last one.
+    frames[usize::try_from(before.unwrap()).unwrap()].fill(0xEE);
+    frames[usize::try_from(last + 1).unwrap()][100] ^= 1;
+    let end_of_file = frames.pop().unwrap();
+    frames.push(end_of_file.clone());
+    disk.restore(slot, &frames);
+    let mut driver = open(&disk);
+    assert!(is_there(&mut driver, 79));
+    driver.kill();
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
+    *frames.last_mut().unwrap() = end_of_file;
+    disk.restore(slot, &frames);
+    assert!(is_there(&mut open(&disk), 79));
+}
