@@ -112,6 +112,10 @@ impl Notes for CatalogNotes {
         self.lock().intents.find(volume, number, hash)
     }
 
+    fn highest(&self, volume: VolumeId) -> Option<u64> {
+        self.lock().intents.highest(volume)
+    }
+
     fn is_current(&self, volume: VolumeId) {
         if self.lock().intents.end_allowance(volume) {
             self.write_later(Change::EndAllowance(volume));

@@ -3,9 +3,10 @@
 //! Owns creating, finding and resuming volumes. Does not own which host has one (`hold`), nor what is done with one. Invariant:
 //! a name comes into the store before the volume it means, so there is never a volume that nobody can name.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -16,6 +17,7 @@ use super::metadata::{Listing, Metadata};
 use super::notes::{ManifestHash, Notes, NotesInMemory};
 use super::recent::Recent;
 use super::view::View;
+use super::writer::Inner;
 use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
 use crate::store::clean::CleanCache;
 use crate::store::client::{Created, Store};
@@ -103,6 +105,8 @@ pub(super) struct Host {
     pub ahead: Option<Budget>,
     /// `None`: packs are not kept when they are uploaded.
     pub recent: Option<Recent>,
+    /// The writers of this process.
+    pub writers: Mutex<HashMap<VolumeId, Weak<Inner>>>,
 }
 
 impl fmt::Debug for Host {
@@ -132,8 +136,19 @@ impl Volumes {
         let fetcher = Fetcher::default();
         let recent = options.recent_bytes_max.map(Recent::new);
         let notes_fail = AtomicBool::new(false);
-        let host =
-            Host { store, options, metadata, fetcher, uploads, upload_permits, notes_fail, ahead, recent };
+        let writers = Mutex::default();
+        let host = Host {
+            store,
+            options,
+            metadata,
+            fetcher,
+            uploads,
+            upload_permits,
+            notes_fail,
+            ahead,
+            recent,
+            writers,
+        };
         Self(Arc::new(host))
     }
 
@@ -161,7 +176,7 @@ impl Volumes {
     }
 
     /// Goes on with a volume where this daemon left off: no request. Whether another writer has taken it over shows with the
-    /// first commit.
+    /// first commit. Where this process has a writer of the volume in the same epoch, which has not lost the volume, it is that one.
     pub fn resume(&self, resume: &Resume) -> Volume {
         Volume::resume(self.0.clone(), resume)
     }

@@ -183,7 +183,15 @@ impl Volume {
         let noted = self.0.host.options.notes.intended(self.0.id, manifest.number, &hash) == Some(true);
         let head = self.head().number;
         let is_passed = manifest.number > before && manifest.number <= head;
-        if found != self.head().own || !(noted || is_passed) {
+        let is_known = noted || is_passed;
+        let is_own = found == self.head().own;
+        if is_own
+            && !is_known
+            && let Some(later) = self.noted_above(manifest.number).await?
+        {
+            return Box::pin(self.adopt_or_yield(later, before, begun)).await;
+        }
+        if !(is_own && is_known) {
             return Err(self.lose(self.foreign(&manifest)).await);
         }
         let manifest = Arc::new(manifest);
@@ -196,6 +204,20 @@ impl Volume {
             self.0.host.metadata.put_manifest(&manifest);
         }
         Ok(manifest)
+    }
+
+    /// The highest number above `number` of which this host noted a manifest and the store has one. A host that noted a number
+    /// had all manifests below, and only the notes on the last two numbers are kept.
+    async fn noted_above(&self, number: u64) -> Result<Option<u64>, VolumeError> {
+        let Some(highest) = self.0.host.options.notes.highest(self.0.id) else { return Ok(None) };
+        for later in [highest, highest.saturating_sub(1)].into_iter().filter(|later| *later > number) {
+            match self.0.host.store.head(&Key::Manifest(self.0.id, later)).await {
+                Ok(_) => return Ok(Some(later)),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
     }
 
     /// Notes `manifest`, which may have counted as noted without a note of its own: that ends with the next note.

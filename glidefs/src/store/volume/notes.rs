@@ -71,6 +71,9 @@ pub trait Notes: Send + Sync + fmt::Debug {
     /// Whether manifest `number` with that hash was noted; `None` when no manifest of that number was.
     fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool>;
 
+    /// The highest number of which a manifest was noted.
+    fn highest(&self, volume: VolumeId) -> Option<u64>;
+
     /// Takes note that the newest manifest of the volume is the one that this writer knows: no version of this program that took
     /// no notes has left a newer one. Returns before that is on disk.
     fn is_current(&self, _volume: VolumeId) {}
@@ -158,6 +161,11 @@ impl Intents {
         of_number.peek()?;
         Some(of_number.any(|(_, known)| known == hash))
     }
+
+    /// See [`Notes::highest`].
+    pub fn highest(&self, volume: VolumeId) -> Option<u64> {
+        self.0.get(&volume)?.manifests.iter().map(|(number, _)| *number).max()
+    }
 }
 
 /// Notes that a process keeps to itself: enough for one that never resumes a volume.
@@ -187,6 +195,10 @@ impl Notes for NotesInMemory {
 
     fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
         self.lock().0.find(volume, number, hash)
+    }
+
+    fn highest(&self, volume: VolumeId) -> Option<u64> {
+        self.lock().0.highest(volume)
     }
 
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {

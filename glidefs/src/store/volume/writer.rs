@@ -1,7 +1,9 @@
 //! A volume, as its single writer in this process.
 //!
-//! Owns which manifest is the newest, and how the next one comes into the store. Does not own what a manifest lists. Invariant:
-//! the number this writer believes in was the newest when it said so, and nothing is built on another writer's state.
+//! Owns which manifest is the newest, and how the next one comes into the store. Does not own what a manifest lists. Invariants:
+//! the number this writer believes in was the newest when it said so, and nothing is built on another writer's state; a volume
+//! has one writer at a time in a process, so that what still works for an export that another one has followed, a merge for
+//! example, shares what it knows with that one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -109,17 +111,38 @@ impl Volume {
         Self::with(host, resume.volume, head)
     }
 
+    /// The writer of volume `id`: the one that this process has, if that one can go on as well as one that begins with `head`.
     fn with(host: Arc<Host>, id: VolumeId, head: Head) -> Self {
-        let inner = Inner {
-            host,
+        let mut writers = host.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = writers.get(&id).and_then(Weak::upgrade).map(Self)
+            && writer.takes_up(&head)
+        {
+            return writer;
+        }
+        if writers.len() == writers.capacity() {
+            writers.retain(|_, writer| writer.strong_count() > 0);
+        }
+        let inner = Arc::new(Inner {
+            host: Arc::clone(&host),
             id,
             change: tokio::sync::Mutex::default(),
             compaction: tokio::sync::Mutex::default(),
             streams: Mutex::default(),
             head: Mutex::new(head),
             here: Mutex::default(),
-        };
-        Self(Arc::new(inner))
+        });
+        writers.insert(id, Arc::downgrade(&inner));
+        Self(inner)
+    }
+
+    /// Whether this writer is in the epoch of `other` and has not lost the volume. It knows all that `other` knows then.
+    fn takes_up(&self, other: &Head) -> bool {
+        let mut head = self.head();
+        let is_same = head.own == other.own && head.lost.is_none() && other.lost.is_none();
+        if is_same && other.number > head.number {
+            *head = other.clone();
+        }
+        is_same
     }
 
     /// Which volume.

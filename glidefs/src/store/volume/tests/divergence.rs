@@ -166,6 +166,50 @@ async fn a_slow_question_about_a_lost_answer_is_not_taken_for_a_divergence_when_
 }
 
 #[tokio::test]
+async fn what_still_works_for_an_export_that_another_one_has_followed_does_not_give_the_volume_up() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    let state = commit(&volume, 1, 1).await.unwrap();
+    // The export goes on under another id, as after a rollback, while a merge of its packs is on its way.
+    let next = daemon.volumes.resume(&state);
+    for seq in 2..6 {
+        commit(&next, seq, seq).await.unwrap();
+    }
+    volume.compact().await.unwrap();
+    commit(&volume, 6, 6).await.unwrap();
+    commit(&next, 7, 7).await.unwrap();
+    assert_eq!((volume.loss(), next.loss()), (None, None));
+    assert_eq!(volume.state().number, next.state().number);
+    tags(&volume, range(0, 8), &[7; 8]).await;
+    // A later epoch is another writer, and so is one that begins after a loss.
+    let taken = daemon.volumes.take_over(&name("vm")).await.unwrap();
+    assert!(matches!(commit(&next, 8, 8).await, Err(VolumeError::Fenced(_))));
+    commit(&taken, 8, 8).await.unwrap();
+    assert!(matches!(daemon.volumes.resume(&state).loss(), Some(Loss::Fenced(_))));
+    assert_eq!(daemon.volumes.resume(&taken.state()).loss(), None);
+}
+
+#[tokio::test]
+async fn own_manifests_that_are_hidden_from_a_listing_are_found_though_their_notes_were_dropped() {
+    for hidden in ["manifests/", "manifests/00000000000000000005"] {
+        let world = World::new();
+        let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+        let state = commit(&volume, 1, 1).await.unwrap();
+        for seq in 2..=4 {
+            commit(&volume, seq, seq).await.unwrap();
+        }
+        // The host was lost before it heard that manifest 3 has come into the store, or 4, or 5.
+        let again = world.daemon(1).volumes.resume(&state);
+        world.objects.list_without(Some(hidden));
+        again.confirm().await.unwrap();
+        commit(&again, 5, 5).await.unwrap();
+        assert_eq!((again.loss(), again.state().number), (None, 6));
+        tags(&again, range(0, 8), &[5; 8]).await;
+    }
+}
+
+#[tokio::test]
 async fn a_manifest_that_arrives_late_is_adopted_although_another_was_tried_meanwhile() {
     let notes = NotesInMemory::default();
     let id = VolumeId([1; 16]);
@@ -197,6 +241,10 @@ async fn a_note_that_cannot_be_taken_keeps_the_manifest_from_the_store() {
         }
 
         fn intended(&self, _: VolumeId, _: u64, _: &[u8; 32]) -> Option<bool> {
+            None
+        }
+
+        fn highest(&self, _: VolumeId) -> Option<u64> {
             None
         }
 
@@ -249,6 +297,10 @@ impl Notes for Failing {
 
     fn intended(&self, volume: VolumeId, number: u64, hash: &[u8; 32]) -> Option<bool> {
         self.notes.intended(volume, number, hash)
+    }
+
+    fn highest(&self, volume: VolumeId) -> Option<u64> {
+        self.notes.highest(volume)
     }
 
     fn lose(
