@@ -7,8 +7,9 @@
 //!
 //! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
 //! store. Invariants: an extent's sequence number decides its layer, whatever comes when; a frozen layer stays as the cut left it
-//! until the store has all of it or the cut is taken back, and the oldest comes first; only `clean` forgets. A volume without a store has everything in
-//! `active`. Once the store knows what is lost, a doubt ends, and nothing that was in doubt is read from here.
+//! until the store has all of it or the cut is taken back, and the oldest comes first; only `clean` forgets. A volume without a
+//! store has everything in `active`. Once the store knows what is lost, a doubt ends, and nothing that was in doubt is read from
+//! here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -347,7 +348,7 @@ impl Layers {
     pub fn undo(&mut self, slots: &Slots) {
         let Some(first) = self.frozen.pop_front() else { return };
         let Frozen { index, since, failed, .. } = first;
-        let newer = match self.frozen.front_mut() {
+        let joined = match self.frozen.front_mut() {
             Some(second) => {
                 second.since = since.or(second.since);
                 second.failed = second.failed.max(failed);
@@ -355,11 +356,11 @@ impl Layers {
             }
             None => &mut self.active,
         };
-        let older = std::mem::replace(newer, index);
-        for extent in older.iter() {
-            newer.insert(extent, &mut |refs| slots.count_refs(refs));
+        let newer = std::mem::replace(joined, index);
+        for extent in newer.iter() {
+            joined.insert(extent, &mut |refs| slots.count_refs(refs));
         }
-        clear(older, slots);
+        clear(newer, slots);
     }
 
     /// Whether a record may be lost that the store does not know of.
