@@ -144,17 +144,22 @@ fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
     }
 }
 
-#[test]
-fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = Faulty::new(directory.path());
+/// A cache of four segments with little in each that is not overwritten; slot and frame of the last record of the last one.
+fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
+    let disk = Faulty::new(path);
     let mut driver = open(&disk);
-    // Four segments with little in each that is not overwritten.
     for number in 0..100 {
         write(&mut driver, if number % 28 < 3 { number } else { 200 });
     }
     driver.kill();
     let (slot, last) = last_record(&disk, false);
+    (disk, slot, last)
+}
+
+#[test]
+fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, slot, last) = overwritten(directory.path());
     disk.lose(slot, last + RECORD_FRAMES);
     for life in 0..3 {
         let opened = disk.open_with(5, Known::local(&[A, B])).unwrap();
@@ -186,13 +191,7 @@ fn forget_doubts(disk: &Faulty) {
 #[test]
 fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
-    let disk = Faulty::new(directory.path());
-    let mut driver = open(&disk);
-    for number in 0..100 {
-        write(&mut driver, if number % 28 < 3 { number } else { 200 });
-    }
-    driver.kill();
-    let (slot, last) = last_record(&disk, false);
+    let (disk, slot, last) = overwritten(directory.path());
     disk.faults.stay.store(true, Ordering::SeqCst);
     disk.lose(slot, last + RECORD_FRAMES);
     let damaged: Vec<_> = disk.frames(slot).collect();

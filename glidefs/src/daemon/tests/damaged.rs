@@ -1,31 +1,18 @@
 //! Data that a host's disk lost before the store had it, as operators meet it.
 
-use super::host::{Host, World};
+use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
+use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
-use crate::cache::{Durability, IoError};
-use crate::router::{CreateExport, ExportInfo, ExportName, ExportSize, Source};
+use crate::router::{ExportInfo, ExportSize, Source};
 use crate::units::{FRAME_BYTES, SECTOR_BYTES, SectorRange};
 
 const FRAMES: u64 = 6;
 /// The frame that is lost.
 const LOST: u64 = 2;
 
-fn name(name: &str) -> ExportName {
-    ExportName::new(name).unwrap()
-}
-
 fn create(world: &World, host: &Host, export: &str, source: Source) -> ExportInfo {
-    let request = CreateExport {
-        name: name(export),
-        source,
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: false,
-    };
-    world.runtime.block_on(host.router().create(request)).unwrap().info
+    world.runtime.block_on(host.router().create(request(export, source))).unwrap().info
 }
 
 fn frame(frame: u64) -> SectorRange {

@@ -2,31 +2,19 @@
 
 use std::time::Duration;
 
-use super::host::{Host, World};
+use super::host::{Host, World, request};
 use super::sim::faults::Crash;
+use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
-use crate::cache::{Durability, IoError};
-use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
+use crate::router::{ExportSize, RouterError, Source};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 /// Long enough for several tries to bring a cut to the store.
 const WAIT: Duration = Duration::from_millis(700);
 
-fn request(source: Source) -> CreateExport {
-    CreateExport {
-        name: ExportName::new("vm").unwrap(),
-        source,
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: false,
-    }
-}
-
 fn create(world: &World, host: &Host, source: Source) {
-    world.runtime.block_on(host.router().create(request(source))).unwrap();
+    world.runtime.block_on(host.router().create(request("vm", source))).unwrap();
 }
 
 fn blank() -> Source {

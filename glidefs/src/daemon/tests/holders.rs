@@ -1,28 +1,14 @@
 //! Which host has an export: released, taken back, refused, taken over; deleted, and had back.
 
-use super::host::{Host, World};
-use crate::cache::Durability;
+use super::host::{Host, World, name, request};
 use crate::cache::driver::bytes_of;
 use crate::router::tests::fake::Fault;
-use crate::router::{CreateExport, ExportInfo, ExportName, ExportSize, RouterError, Source, State};
+use crate::router::{CreateExport, ExportInfo, ExportSize, RouterError, Source, State};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-fn name(name: &str) -> ExportName {
-    ExportName::new(name).unwrap()
-}
-
 fn create(world: &World, host: &Host, source: Source) -> Result<ExportInfo, RouterError> {
-    let request = CreateExport {
-        name: name("vm"),
-        source,
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: false,
-    };
-    world.runtime.block_on(host.router().create(request)).map(|created| created.info)
+    world.runtime.block_on(host.router().create(request("vm", source))).map(|created| created.info)
 }
 
 /// A host that serves a new export, which has one write.
@@ -65,15 +51,8 @@ fn an_export_that_is_served_is_opened_elsewhere_only_by_taking_it_over() {
 fn an_export_that_is_made_detached_may_be_opened_elsewhere_until_it_is_attached() {
     let world = World::new(22, 0);
     let first = Host::new(&world);
-    let request = CreateExport {
-        name: ExportName::new("vm").unwrap(),
-        source: Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap()),
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: true,
-    };
+    let blank = Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
+    let request = CreateExport { detached: true, ..request("vm", blank) };
     let made = world.runtime.block_on(first.router().create(request)).unwrap();
     assert_eq!((made.info.state, made.info.unreleased), (State::Detached, None));
     world.runtime.block_on(first.router().attach("vm")).unwrap();

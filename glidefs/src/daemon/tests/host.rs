@@ -13,10 +13,10 @@ use super::sim::faults::Crash;
 use super::sim::machine::Machine;
 use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
-use crate::cache::{Cache, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
+use crate::cache::{Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
 use crate::daemon::volumes::{DaemonVolumes, StoreSide};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
-use crate::router::{Catalog, Devices, Router, RouterOptions};
+use crate::router::{Catalog, CreateExport, Devices, ExportName, Router, RouterOptions, Source};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::volume::{StatePoint, View, VolumeError, Volumes, VolumesOptions};
@@ -70,6 +70,24 @@ pub struct Daemon {
     pub router: Arc<Router>,
     pub driver: Driver,
     stop: watch::Sender<bool>,
+}
+
+/// The name of an export.
+pub fn name(name: &str) -> ExportName {
+    ExportName::new(name).unwrap()
+}
+
+/// What makes `export` of `source`, with what is usual otherwise.
+pub fn request(export: &str, source: Source) -> CreateExport {
+    CreateExport {
+        name: name(export),
+        source,
+        durability: Durability::Local,
+        on_unreachable: None,
+        queues: None,
+        queue_depth: None,
+        detached: false,
+    }
 }
 
 impl World {

@@ -1,28 +1,12 @@
 //! Exports that this host has lost, and the ways out.
 
-use super::host::{Host, World};
+use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
+use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
-use crate::cache::{Durability, IoError};
 use crate::router::tests::fake::Fault;
-use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source, State};
+use crate::router::{CreateExport, ExportSize, RouterError, Source, State};
 use crate::units::{SECTOR_BYTES, SectorRange};
-
-fn name(name: &str) -> ExportName {
-    ExportName::new(name).unwrap()
-}
-
-fn request(export: &str, source: Source) -> CreateExport {
-    CreateExport {
-        name: name(export),
-        source,
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: false,
-    }
-}
 
 fn blank() -> CreateExport {
     request("vm", Source::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap()))

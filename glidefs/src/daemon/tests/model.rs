@@ -18,12 +18,12 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::host::{Host, World};
+use super::host::{Host, World, name as export_name, request};
 use super::sim::faults::Crash;
 use super::twin::{Content, Twin};
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
 use crate::cache::{Durability, IoError};
-use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
+use crate::router::{CreateExport, ExportSize, RouterError, Source};
 use crate::store::gc::GcOptions;
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -52,10 +52,6 @@ struct Run {
     failing: Option<usize>,
     /// A backup of each host.
     backups: Vec<Option<directories::Backup>>,
-}
-
-fn export_name(name: &str) -> ExportName {
-    ExportName::new(name).unwrap()
 }
 
 impl Run {
@@ -117,15 +113,8 @@ impl Run {
     fn create(&mut self, source: Source, name: &str, host: usize) -> bool {
         let router = self.hosts[host].router();
         let waits_for_store = self.random.random_bool(0.3);
-        let request = CreateExport {
-            name: export_name(name),
-            source: source.clone(),
-            durability: if waits_for_store { Durability::Store } else { Durability::Local },
-            on_unreachable: None,
-            queues: None,
-            queue_depth: None,
-            detached: false,
-        };
+        let durability = if waits_for_store { Durability::Store } else { Durability::Local };
+        let request = CreateExport { durability, ..request(name, source.clone()) };
         let created = self.insist(|| router.create(request.clone()));
         match created {
             Ok(_) => {}

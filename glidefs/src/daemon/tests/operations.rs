@@ -2,33 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::host::{Host, World};
+use super::host::{Host, World, name, request};
+use crate::cache::IoError;
 use crate::cache::driver::{PATIENCE, bytes_of};
-use crate::cache::{Durability, IoError};
-use crate::router::{CreateExport, ExportName, ExportSize, RouterError, Source};
+use crate::router::{CreateExport, ExportSize, RouterError, Source};
 use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 256;
 
-fn name(name: &str) -> ExportName {
-    ExportName::new(name).unwrap()
-}
-
-fn request(source: Source) -> CreateExport {
-    CreateExport {
-        name: name("vm"),
-        source,
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: false,
-    }
-}
-
 fn blank() -> CreateExport {
-    request(Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap()))
+    request("vm", Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap()))
 }
 
 fn write(host: &mut Host, number: u64) {
@@ -55,7 +39,7 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
     let last = world.runtime.block_on(first.router().flush("vm")).unwrap();
 
     let mut host = Host::new(&world);
-    world.runtime.block_on(host.router().create(request(Source::TakeOver))).unwrap();
+    world.runtime.block_on(host.router().create(request("vm", Source::TakeOver))).unwrap();
     let figures = host.volume("vm").figures();
     // A write with an older number would count as stored after a restart, which nobody did.
     assert_eq!((figures.last_seq, figures.flushed), (last, last));
@@ -63,7 +47,7 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
     host.restart(&world);
     world.runtime.block_on(host.router().flush("vm")).unwrap();
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
     assert!((1..=9).all(|number| holds(&mut other, number)));
 }
 
@@ -121,13 +105,13 @@ fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
     let mut host = Host::new(&world);
     for _ in 0..10 {
         let router = host.router();
-        let opens = (0..4).map(|_| router.create(request(Source::TakeOver)));
+        let opens = (0..4).map(|_| router.create(request("vm", Source::TakeOver)));
         let opened = world.runtime.block_on(futures_util::future::join_all(opens));
         assert!(opened.iter().all(Result::is_ok), "{opened:?}");
         write(&mut host, 1);
         world.runtime.block_on(router.flush("vm")).unwrap();
         let mut other = Host::new(&world);
-        world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
+        world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
         assert!(holds(&mut other, 1));
         world.runtime.block_on(router.delete("vm")).unwrap();
     }
@@ -145,19 +129,19 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
             world.runtime.block_on(first.router().detach("vm")).unwrap();
         }
         let mut other = Host::new(&world);
-        world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
+        world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
         write(&mut other, 2);
         world.runtime.block_on(other.router().flush("vm")).unwrap();
 
         let router = first.router();
         let lost = match through {
-            "open" => world.runtime.block_on(router.create(request(Source::TakeOver))).map(drop),
+            "open" => world.runtime.block_on(router.create(request("vm", Source::TakeOver))).map(drop),
             "attach" => world.runtime.block_on(router.attach("vm")).map(drop),
             _ => {
                 drop(router);
                 first.restart(&world);
                 world.runtime.block_on(first.router().confirm());
-                world.runtime.block_on(first.router().create(request(Source::TakeOver))).map(drop)
+                world.runtime.block_on(first.router().create(request("vm", Source::TakeOver))).map(drop)
             }
         };
         assert!(matches!(lost, Err(RouterError::Lost { .. })), "{through}: {lost:?}");
@@ -166,7 +150,7 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
         assert_eq!(first.driver().read(&volume, range), Err(IoError::Fenced), "{through}");
         // As the message says.
         world.runtime.block_on(first.router().delete("vm")).unwrap();
-        world.runtime.block_on(first.router().create(request(Source::TakeOver))).unwrap();
+        world.runtime.block_on(first.router().create(request("vm", Source::TakeOver))).unwrap();
         assert!(holds(&mut first, 1) && holds(&mut first, 2), "{through}");
     }
 }
@@ -193,7 +177,7 @@ fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
     host.restart(&world);
     world.runtime.block_on(host.router().flush("vm")).unwrap();
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
     assert!(holds(&mut other, 1) && holds(&mut other, 2));
 }
 
@@ -237,7 +221,7 @@ fn an_export_from_before_there_was_a_store_is_brought_to_it_and_until_then_no_dr
     assert!(holds(&mut host, 1) && holds(&mut host, 2));
 
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
     assert!(holds(&mut other, 1) && holds(&mut other, 2));
 }
 
@@ -295,7 +279,7 @@ fn an_export_that_cannot_fit_its_manifest_is_neither_made_nor_grown_and_told_the
     let world = World::new(6, 0);
     let host = Host::new(&world);
     let router = host.router();
-    let sized = |bytes| request(Source::Blank(ExportSize::new(bytes).unwrap()));
+    let sized = |bytes| request("vm", Source::Blank(ExportSize::new(bytes).unwrap()));
     let refused = |error: RouterError| {
         let text = crate::observe::chain(&error);
         assert!(text.contains(&format!("{VOLUME_BYTES_MAX} bytes (16 TiB) is the most")), "{text}");

@@ -4,28 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::host::{Host, World};
-use crate::cache::Durability;
+use super::host::{Host, World, request};
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
-use crate::router::{CreateExport, ExportName, ExportSize, Source};
+use crate::router::{ExportSize, Source};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 512;
 const ROUNDS: u64 = 4;
 const WRITES: u64 = 6;
-
-fn request(source: Source) -> CreateExport {
-    let name = ExportName::new("vm").unwrap();
-    CreateExport {
-        name,
-        source,
-        durability: Durability::Local,
-        on_unreachable: None,
-        queues: None,
-        queue_depth: None,
-        detached: false,
-    }
-}
 
 /// Writes that overlap: which sectors the write of each number, from 1 on, covers.
 fn range_of(number: u64) -> SectorRange {
@@ -95,14 +81,14 @@ fn a_host_that_is_lost_at_any_request_leaves_a_state_at_a_cut() {
             let world = World::new(requests, 0);
             let mut host = Host::new(&world);
             let blank = Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap());
-            world.runtime.block_on(host.router().create(request(blank))).unwrap();
+            world.runtime.block_on(host.router().create(request("vm", blank))).unwrap();
             let (answered, lost) = history(&world, &mut host, requests, arrives);
             host.lose();
             world.objects.go_on();
             ended = !lost;
 
             let mut other = Host::new(&world);
-            world.runtime.block_on(other.router().create(request(Source::TakeOver))).unwrap();
+            world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
             let found = content(&mut other);
             let state = (answered..=ROUNDS * WRITES).find(|number| state_after(*number) == found);
             let state = state.unwrap_or_else(|| {

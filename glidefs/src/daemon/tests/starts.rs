@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::host::{Host, World};
+use super::host::{Host, World, request};
 use super::sim::faults::Crash;
-use crate::cache::Durability;
-use crate::router::{CreateExport, ExportName, ExportSize, Source, State};
+use crate::router::{ExportSize, Source, State};
 use crate::units::SECTOR_BYTES;
 
 fn name(number: usize) -> String {
@@ -17,15 +16,8 @@ fn name(number: usize) -> String {
 fn down(world: &World, exports: usize) -> Host {
     let mut host = Host::new(world);
     for number in 0..exports {
-        let request = CreateExport {
-            name: ExportName::new(&name(number)).unwrap(),
-            source: Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap()),
-            durability: Durability::Local,
-            on_unreachable: None,
-            queues: None,
-            queue_depth: None,
-            detached: false,
-        };
+        let blank = Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
+        let request = request(&name(number), blank);
         world.runtime.block_on(host.router().create(request)).unwrap();
     }
     host.go_down(Crash::Kill);

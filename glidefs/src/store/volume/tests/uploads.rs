@@ -75,14 +75,20 @@ async fn holds_the_cut(volume: &Volume) {
     tags(volume, range(SECTORS + 7, 2), &[2 * (SECTORS + 7) + 1, 0]).await;
 }
 
-#[tokio::test]
-async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
+/// A volume, and the upload of `cut`, which has three packs, by a try that stopped behind the second.
+async fn begun(cut: Arc<dyn CutSource>) -> (World, Daemon, Volume, Upload) {
     let world = World::new();
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let upload = Upload::default();
     world.objects.end_after(2, false);
-    volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+    volume.commit_on(cut, SIZE, &upload).await.unwrap_err();
+    (world, daemon, volume, upload)
+}
+
+#[tokio::test]
+async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
+    let (world, daemon, volume, upload) = begun(cut()).await;
     let UploadProgress { total_bytes, uploaded_bytes } = upload.progress();
     assert_eq!(total_bytes, SECTORS * SECTOR_BYTES);
     assert!((1..total_bytes).contains(&uploaded_bytes), "{uploaded_bytes}");
@@ -99,13 +105,8 @@ async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
 
 #[tokio::test]
 async fn through_a_store_that_fails_every_third_time_no_byte_of_a_cut_is_stored_twice() {
-    let world = World::new();
-    let daemon = world.daemon(1);
-    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    let upload = Upload::default();
     // Of six creations, those of the third pack and of the first manifest fail.
-    world.objects.end_after(2, false);
-    volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+    let (world, daemon, volume, upload) = begun(cut()).await;
     assert!(world.objects.go_on());
     world.objects.fail_creations("manifests", 1, false);
     volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
@@ -170,11 +171,7 @@ fn what_an_upload_keeps_is_of_the_same_cut_and_young() {
 #[tokio::test]
 async fn packs_of_another_cut_or_of_long_ago_are_not_listed() {
     for (hours, extents) in [(0, vec![(0, SECTORS - 4), (SECTORS, 8)]), (2, vec![(8, SECTORS)])] {
-        let world = World::new();
-        let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
-        let upload = Upload::default();
-        world.objects.end_after(2, false);
-        volume.commit_on(cut(), SIZE, &upload).await.unwrap_err();
+        let (world, _daemon, volume, upload) = begun(cut()).await;
         assert!(world.objects.go_on() && upload.progress().uploaded_bytes > 0);
         let old: Vec<_> = upload.uploads(Duration::ZERO).packs;
         world.clock.advance(Duration::from_hours(hours));
@@ -304,12 +301,7 @@ impl CutSource for LossyCut {
 
 #[tokio::test]
 async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_which_does_not_upload_it_again() {
-    let world = World::new();
-    let daemon = world.daemon(1);
-    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    let upload = Upload::default();
-    world.objects.end_after(2, false);
-    volume.commit_on(LossyCut::new(ComesBack::Never), SIZE, &upload).await.unwrap_err();
+    let (world, daemon, volume, upload) = begun(LossyCut::new(ComesBack::Never)).await;
     assert!(upload.has_losses() && world.objects.go_on());
     let (before, second) = (daemon.requests(), LossyCut::new(ComesBack::Never));
     volume.commit_on(second.clone(), SIZE, &upload).await.unwrap();
