@@ -3,9 +3,9 @@
 //! Owns what is in use, since when something is not, and its removal. Does not own when a run is made. Invariant: a pack is
 //! removed only when two runs, at least the grace period apart, and every run between them, saw that nothing used it.
 //!
-//! **In use** is what the newest manifest of a volume lists, unless the volume was deleted, and what its snapshots list. A pack that
-//! is on its way into a manifest looks unused; its writer brings the manifest within [`super::volume::UPLOAD_TIME_MAX`] or gives up,
-//! and the grace period is longer. For the same reason everything that a manifest lists which is younger than the grace
+//! **In use** is what the newest manifest of a volume names, as content or as uploaded, unless the volume was deleted, and what its
+//! snapshots list. A pack that no manifest names yet looks unused; its writer brings one within [`super::volume::UPLOAD_TIME_MAX`]
+//! or gives up, and the grace period is longer. For the same reason everything that a manifest lists which is younger than the grace
 //! period stays as well: the pack went out of use after that manifest, and was seen to be only then.
 //!
 //! A volume that was deleted can be had back until the grace period is over: its packs count as unused since its deletion, and stay

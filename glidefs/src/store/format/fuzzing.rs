@@ -142,7 +142,7 @@ pub(super) fn sample_pack() -> EncodedPack {
 }
 
 /// A manifest with two packs and every section.
-pub(super) fn sample_manifest() -> Manifest {
+pub fn sample_manifest() -> Manifest {
     let pack = sample_pack().trailer.pack;
     let Ok(name) = "sample".parse::<StoreName>() else { unreachable!("a name") };
     Manifest {
@@ -164,6 +164,7 @@ pub(super) fn sample_manifest() -> Manifest {
                 .filter_map(|(at, sectors)| SectorRange::new(at, sectors))
                 .collect(),
             deleted: Some(Deletion::CanBeUndone),
+            uploaded: vec![PackId([11; 16]), PackId([12; 16])],
         },
     }
 }

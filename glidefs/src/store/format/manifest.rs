@@ -189,7 +189,11 @@ impl Manifest {
 
     /// Memory it takes, bytes, for caches.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&self.packs[..]) + size_of_val(&self.sections.damaged[..])
+        let Sections { damaged, uploaded, .. } = &self.sections;
+        size_of::<Self>()
+            + size_of_val(&self.packs[..])
+            + size_of_val(&damaged[..])
+            + size_of_val(&uploaded[..])
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
@@ -273,7 +277,7 @@ impl Manifest {
 
 pub(super) fn seal_body(version: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = begin_version(MAGIC, version);
-    // PACKS_MAX and SECTIONS_BYTES_MAX bound it to 33 MB.
+    // PACKS_MAX and SECTIONS_BYTES_MAX bound it to 36 MB.
     bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&zstd::compress(body));
     seal(&mut bytes);

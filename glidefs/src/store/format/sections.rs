@@ -1,7 +1,8 @@
-//! What a manifest says besides its packs: who holds the volume, which of its sectors are damaged, and whether it is deleted.
+//! What a manifest says besides its packs: who holds the volume, which of its sectors are damaged, whether it is deleted, and which
+//! packs are on their way into a later manifest.
 //!
 //! Owns the encoding of the sections that end the body of a manifest. Does not own when a volume is held or released, what
-//! becomes of damaged sectors, nor when a deletion is final. Invariant: sections have one encoding; a section of an unknown kind was written by a
+//! becomes of damaged sectors, when a deletion is final, nor when packs are listed before their content is. Invariant: sections have one encoding; a section of an unknown kind was written by a
 //! newer glidefs, and is never taken for damage.
 //!
 //! ```text
@@ -9,24 +10,27 @@
 //! holder:   released u8 (0 or 1) │ length u8 │ host name
 //! deleted:  u8 (0 = can be undone, 1 = for good)
 //! damaged:  count × (first sector u64, sectors u64)   ascending, with a gap between two
+//! uploaded: count × pack id
 //! ```
 //!
 //! Tag 2 is not used: a glidefs that took damaged sectors under that tag served them as if they were whole.
 
-use super::FormatError;
 use super::cursor::Cursor;
-use crate::store::ids::HostName;
+use super::{FormatError, PACKS_MAX};
+use crate::store::ids::{HostName, PackId};
 use crate::units::SectorRange;
 
 /// Most ranges of damaged sectors that a manifest lists.
 pub const DAMAGED_RANGES_MAX: usize = 1 << 18;
 /// Most bytes that the sections of a manifest take.
-pub(super) const SECTIONS_BYTES_MAX: usize = 5 << 20;
+pub(super) const SECTIONS_BYTES_MAX: usize = 9 << 20;
 
 const HOLDER_TAG: u16 = 1;
 const DELETED_TAG: u16 = 3;
 const DAMAGED_TAG: u16 = 4;
+const UPLOADED_TAG: u16 = 5;
 const RANGE_BYTES: usize = 16;
+const ID_BYTES: usize = 16;
 
 /// The host that writes a volume, or wrote it last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,17 +61,24 @@ pub struct Sections {
     pub damaged: Vec<SectorRange>,
     /// Whether the volume is deleted.
     pub deleted: Option<Deletion>,
+    /// Packs of a cut that is being uploaded: in use for garbage collection as long as the manifest is the newest one, and no
+    /// content. At most [`PACKS_MAX`].
+    pub uploaded: Vec<PackId>,
 }
 
 impl Sections {
     /// Whether a manifest with these sections is one without any.
     pub fn is_empty(&self) -> bool {
-        self.holder.is_none() && self.damaged.is_empty() && self.deleted.is_none()
+        let Self { holder, damaged, deleted, uploaded } = self;
+        holder.is_none() && damaged.is_empty() && deleted.is_none() && uploaded.is_empty()
     }
 
     /// Whether [`Self::decode`] takes what [`Self::encode`] makes, for a volume of `size_sectors`.
     pub(super) fn check(&self, size_sectors: u64) -> Result<(), FormatError> {
         const WRONG: FormatError = FormatError::Malformed("damaged sectors of a manifest");
+        if self.uploaded.len() > PACKS_MAX {
+            return Err(FormatError::Malformed("number of uploaded packs of a manifest"));
+        }
         if self.damaged.len() > DAMAGED_RANGES_MAX || self.damaged.iter().any(|range| range.is_empty()) {
             return Err(WRONG);
         }
@@ -90,6 +101,9 @@ impl Sections {
             let numbers = self.damaged.iter().flat_map(|range| [range.start(), range.count()]);
             put(body, DAMAGED_TAG, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
         }
+        if !self.uploaded.is_empty() {
+            put(body, UPLOADED_TAG, &self.uploaded.iter().flat_map(|pack| pack.0).collect::<Vec<u8>>());
+        }
     }
 
     /// Reads all that is left, of a volume of `size_sectors`.
@@ -108,6 +122,7 @@ impl Sections {
                 HOLDER_TAG => sections.holder = Some(holder(&mut section)?),
                 DELETED_TAG => sections.deleted = Some(deletion(&mut section)?),
                 DAMAGED_TAG => sections.damaged = damaged(&mut section)?,
+                UPLOADED_TAG => sections.uploaded = uploaded(&mut section)?,
                 _ => return Err(FormatError::Section { tag }),
             }
             section.end()?;
@@ -151,4 +166,12 @@ fn damaged(section: &mut Cursor<'_>) -> Result<Vec<SectorRange>, FormatError> {
         return Err(WRONG);
     }
     (0..count).map(|_| SectorRange::new(section.u64()?, section.u64()?).ok_or(WRONG)).collect()
+}
+
+fn uploaded(section: &mut Cursor<'_>) -> Result<Vec<PackId>, FormatError> {
+    let count = section.left() / ID_BYTES;
+    if !(1..=PACKS_MAX).contains(&count) {
+        return Err(FormatError::Malformed("number of uploaded packs of a manifest"));
+    }
+    (0..count).map(|_| Ok(PackId(section.array()?))).collect()
 }

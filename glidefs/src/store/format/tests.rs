@@ -156,6 +156,7 @@ proptest! {
         deleted in prop::option::of(prop_oneof![Just(Deletion::CanBeUndone), Just(Deletion::ForGood)]),
         host in prop::option::of("[^\\p{Cc}]{1,60}"), released: bool,
         damaged in prop::collection::vec((1..100_u64, 1..100_u64), 0..10),
+        uploaded in prop::collection::vec(any::<[u8; 16]>(), 0..4),
     ) {
         let holder = host.map(|host| Holder { host: HostName::nearest(&host), released });
         let mut end = 0;
@@ -164,7 +165,8 @@ proptest! {
             end = range.end();
             range
         });
-        let sections = Sections { holder, damaged: damaged.collect(), deleted };
+        let uploaded = uploaded.into_iter().map(PackId).collect();
+        let sections = Sections { holder, damaged: damaged.collect(), deleted, uploaded };
         let sample = sample_manifest();
         let manifest = Manifest {
             volume: VolumeId(ids[0]),
@@ -354,6 +356,9 @@ fn sections_that_contradict_themselves_are_refused() {
         [damaged(&range(8, 1)), vec![3, 0, 1, 0, 0, 0, 1]].concat(),
         vec![3, 0, 1, 0, 0, 0, 2],
         vec![3, 0, 0, 0, 0, 0],
+        vec![5, 0, 0, 0, 0, 0],
+        [&[5, 0, 15, 0, 0, 0][..], &[7; 15]].concat(),
+        [&[5, 0, 17, 0, 0, 0][..], &[7; 17]].concat(),
     ] {
         assert!(matches!(decodes(2, &wrong), Err(error) if !error.is_other_version()), "{wrong:?}");
     }

@@ -99,11 +99,10 @@ impl InUse {
         self.held.contains(&pack)
     }
 
-    fn add(&mut self, standing: Standing, packs: &[PackRef]) {
-        let ids = packs.iter().map(|pack| pack.pack);
+    fn add(&mut self, standing: Standing, packs: impl IntoIterator<Item = PackId>) {
         match standing {
-            Standing::Live | Standing::Damaged => self.packs.extend(ids),
-            Standing::Deleted { .. } => self.held.extend(ids),
+            Standing::Live | Standing::Damaged => self.packs.extend(packs),
+            Standing::Deleted { .. } => self.held.extend(packs),
             Standing::Gone { .. } | Standing::Tombstoned => {}
         }
     }
@@ -124,7 +123,7 @@ impl InUse {
         let mut reading = reading.buffer_unordered(AT_ONCE);
         while let Some((newest, standing, packs)) = reading.try_next().await? {
             self.standings.insert(newest, standing);
-            self.add(standing, &packs);
+            self.add(standing, packs);
             if standing == Standing::Damaged {
                 self.damaged.insert(Key::Manifest(newest.0, newest.1));
             }
@@ -154,7 +153,7 @@ impl InUse {
             while let Some((snapshot, packs)) = reading.try_next().await? {
                 match packs {
                     Some(packs) => {
-                        self.add(volume.standing, &packs);
+                        self.add(volume.standing, packs.iter().map(|pack| pack.pack));
                         self.snapshots.insert(snapshot);
                     }
                     None => {
@@ -172,7 +171,7 @@ impl InUse {
     async fn use_all_of(&mut self, store: &Store, volume: &Listed) -> Result<(), StoreError> {
         self.packs.extend(volume.packs.iter().map(|pack| pack.id));
         match store.manifest(volume.id, FIRST_MANIFEST).await {
-            Ok(first) => self.add(Standing::Damaged, &first.packs),
+            Ok(first) => self.add(Standing::Damaged, first.packs.iter().map(|pack| pack.pack)),
             Err(error) if error.is_missing() => self.all_until_millis = u64::MAX,
             Err(StoreError::Damaged { .. }) => {
                 // What the volume was forked from had its packs before.
@@ -207,13 +206,14 @@ async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
     Ok(volume)
 }
 
-/// What the newest manifest of a volume says, which was `newest` a moment ago, and the packs it lists. `marked`: the volume has
+/// What the newest manifest of a volume says, which was `newest` a moment ago, and the packs it keeps: those it lists, and those that
+/// are on their way into a later one. `marked`: the volume has
 /// the mark of an earlier version that it is deleted.
 async fn standing(
     store: Store,
     newest: ManifestId,
     marked: bool,
-) -> Result<(ManifestId, Standing, Vec<PackRef>), StoreError> {
+) -> Result<(ManifestId, Standing, Vec<PackId>), StoreError> {
     let manifest = match read_newest(&store, newest).await {
         Ok(manifest) => manifest,
         Err(StoreError::Damaged { .. }) => return Ok((newest, Standing::Damaged, Vec::new())),
@@ -228,7 +228,9 @@ async fn standing(
         Some(Deletion::ForGood) => Standing::Gone { number: manifest.number },
         None => Standing::Live,
     };
-    Ok((newest, standing, manifest.packs))
+    let listed = manifest.packs.iter().map(|pack| pack.pack);
+    let packs = listed.chain(manifest.sections.uploaded.iter().copied()).collect();
+    Ok((newest, standing, packs))
 }
 
 async fn read_newest(store: &Store, (volume, number): ManifestId) -> Result<Manifest, StoreError> {

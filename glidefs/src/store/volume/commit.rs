@@ -28,6 +28,13 @@ const BACK: &str = "what the disk did not read can be read again";
 /// How often a cut is packed anew because the state before it turned out to be another one.
 const PACKINGS_MAX: usize = 3;
 
+/// How much of a cut is in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Uploaded {
+    All,
+    Some,
+}
+
 impl Volume {
     /// Stores a cut, after which the volume has `size_sectors` sectors: one request for a pack, or one for about 32 MiB, and one
     /// for the manifest. What becomes smaller is zero when it grows again.
@@ -84,7 +91,10 @@ impl Volume {
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
             self.0.host.check_notes(self.id(), next(base.number)).await?;
-            let uploads = self.upload(source, upload).await?;
+            while self.upload(source.clone(), upload).await? == Uploaded::Some {
+                self.keep(&upload.uploads()).await?;
+            }
+            let uploads = upload.uploads();
             if cut.may_come_back() {
                 let cut = Arc::clone(cut);
                 blocking(
@@ -97,7 +107,7 @@ impl Volume {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {
                     size_sectors,
                     cut: cut.seq(),
-                    packs: in_front(&uploads.packs, &base.packs),
+                    packs: in_front(&uploads, &base.packs),
                     sections: self.0.host.holding(&Sections {
                         damaged: damaged_after(base, &**cut, upload, size_sectors),
                         ..base.sections.clone()
@@ -115,18 +125,32 @@ impl Volume {
     pub(super) fn committed(&self, landed: &Landed, uploads: &Uploads) -> Committed {
         Committed {
             resume: self.resume_landed(landed),
-            packs: uploads.packs.len(),
-            pack_bytes: uploads.packs.iter().map(|pack| pack.total_bytes).sum(),
+            packs: uploads.packs().len(),
+            pack_bytes: uploads.packs().map(|pack| pack.total_bytes).sum(),
             compaction_due: super::choose::is_due(&landed.manifest.packs),
             crowd: Rows::of(&landed.manifest.packs).crowd(),
         }
     }
 
-    /// Makes packs of `source` and uploads those that no earlier try has. What was uploaded is kept after an error as well.
-    async fn upload(&self, source: Source, upload: &Upload) -> Result<Uploads, VolumeError> {
-        let now = self.0.host.options.clock.since_boot();
-        let kept = upload.begin(source.content(), source.data_bytes(), now);
-        let stops = Arc::new(AtomicBool::new(false));
+    /// Has the newest manifest keep `uploads` from garbage collection, which does not know how long the rest takes: a manifest of the
+    /// same content. Any later one that does not say so again gives up what it does not list.
+    async fn keep(&self, uploads: &Uploads) -> Result<(), VolumeError> {
+        let edit = |base: &Manifest| {
+            let uploaded = uploads.packs().map(|pack| pack.pack).collect();
+            let sections = Sections { uploaded, ..self.0.host.holding(&base.sections) };
+            Some(Manifest { sections, ..base.clone() })
+        };
+        self.land(uploads, edit).await.map(drop)
+    }
+
+    /// Makes packs of `source` and uploads those that no earlier try has, or some of them, when a manifest has to keep these first.
+    /// What was uploaded is there after an error as well.
+    async fn upload(&self, source: Source, upload: &Upload) -> Result<Uploaded, VolumeError> {
+        let clock = &self.0.host.options.clock;
+        let base = self.manifest().await?;
+        let kept = upload.begin(source.content(), source.data_bytes(), clock.since_boot(), &base);
+        drop(base);
+        let stops = Arc::new(AtomicBool::new(upload.wants_keeping(clock.since_boot())));
         let cut = source.cut.clone();
         let packing = Packing::new(source, &kept);
         // Owned, so that the future can move between threads.
@@ -156,7 +180,12 @@ impl Volume {
         let mut failed = None;
         while let Some(uploaded) = uploading.next().await {
             match uploaded {
-                Ok(span) => upload.add(span),
+                Ok(span) => {
+                    upload.add(span);
+                    if upload.wants_keeping(clock.since_boot()) {
+                        stops.store(true, Ordering::Release);
+                    }
+                }
                 Err(error) => {
                     // Those that are on their way go on; no other is begun.
                     stops.store(true, Ordering::Release);
@@ -164,7 +193,11 @@ impl Volume {
                 }
             }
         }
-        failed.map_or_else(|| Ok(upload.uploads(now)), Err)
+        match failed {
+            Some(error) => Err(error),
+            None if stops.load(Ordering::Acquire) => Ok(Uploaded::Some),
+            None => Ok(Uploaded::All),
+        }
     }
 
     pub(super) fn pack_options(&self, level: u8, first_seq: Seq, last_seq: Seq) -> PackOptions {
@@ -192,9 +225,9 @@ impl Volume {
 }
 
 /// `packs` in front of `older`, which has some of `packs` if an earlier try was answered too late.
-fn in_front(packs: &[PackRef], older: &[PackRef]) -> Vec<PackRef> {
-    let new: HashSet<PackId> = packs.iter().map(|pack| pack.pack).collect();
-    packs.iter().chain(older.iter().filter(|pack| !new.contains(&pack.pack))).copied().collect()
+fn in_front(packs: &Uploads, older: &[PackRef]) -> Vec<PackRef> {
+    let new: HashSet<PackId> = packs.packs().map(|pack| pack.pack).collect();
+    packs.packs().chain(older.iter().filter(|pack| !new.contains(&pack.pack))).copied().collect()
 }
 
 /// Whether `cut` is what a cut must be.

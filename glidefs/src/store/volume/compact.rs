@@ -29,7 +29,8 @@ impl Volume {
         self.0.host.check_notes(self.id(), next(manifest.number)).await?;
         let mut merge = Merge::new(self.clone(), &manifest, &step, limits);
         merge.run().await?;
-        let Merge { inputs, outputs, uploads, last, at, ended_early, zeroes, .. } = merge;
+        let uploads = merge.uploads();
+        let Merge { inputs, outputs, last, at, ended_early, zeroes, .. } = merge;
         // Their sectors before `at` are in the results, which come first.
         let rest: Vec<PackRef> = inputs
             .iter()

@@ -117,11 +117,11 @@ impl Volume {
         let name = manifest.name.clone();
         host.note_deleted(&name, self.id()).await?;
         let edit = |base: &Manifest| {
-            let sections = Sections { deleted: Some(Deletion::CanBeUndone), ..base.sections.clone() };
+            let deleted = Some(Deletion::CanBeUndone);
+            let sections = Sections { deleted, uploaded: Vec::new(), ..base.sections.clone() };
             Some(Manifest { sections, ..base.clone() })
         };
-        let begun = host.options.clock.since_boot();
-        self.land(&Uploads { begun, packs: Vec::new() }, edit).await?;
+        self.land(&Uploads::default(), edit).await?;
         self.lose_deleted();
         host.remove_name(&name, self.id()).await?;
         // The manifest says itself that the volume is deleted.

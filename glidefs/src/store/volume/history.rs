@@ -50,7 +50,9 @@ impl Volume {
         let begun = host.options.clock.since_boot();
         self.writable()?;
         self.check_newest().await?;
-        let manifest = (*self.manifest().await?).clone();
+        let mut manifest = (*self.manifest().await?).clone();
+        // Packs on their way belong to a later state.
+        manifest.sections.uploaded.clear();
         let created_unix_millis = host.options.clock.unix_millis();
         let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
         if host.store.create_snapshot(&snapshot).await? == Created::Existed {
@@ -81,7 +83,7 @@ impl Volume {
         let state =
             self.0.host.state(&StatePoint { volume: self.id(), snapshot: Some(name.clone()) }).await?;
         // They were uploaded long ago, and are in use only as long as the snapshot is there: the same limit of time holds.
-        let listed = Uploads { begun, packs: state.packs.clone() };
+        let listed = Uploads::since(begun, state.packs.iter().copied());
         let edit = |base: &Manifest| {
             Some(Manifest {
                 size_sectors: state.size_sectors,
@@ -96,7 +98,7 @@ impl Volume {
         };
         let landed = self.land(&listed, edit).await?;
         let landed = landed.unwrap_or_else(|| unreachable!("a state can follow any other"));
-        Ok(self.committed(&landed, &Uploads { begun, packs: Vec::new() }))
+        Ok(self.committed(&landed, &Uploads::default()))
     }
 
     /// A new volume with the content of the last commit: see [`Volumes::fork`].

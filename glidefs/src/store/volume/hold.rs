@@ -65,9 +65,9 @@ impl Host {
         }
     }
 
-    /// `sections` of a volume that this host writes.
+    /// `sections` of a volume that this host writes, without packs on their way: a manifest that goes on with an upload says so.
     pub fn holding(&self, sections: &Sections) -> Sections {
-        self.held_as(sections, false)
+        Sections { uploaded: Vec::new(), ..self.held_as(sections, false) }
     }
 
     fn held_as(&self, sections: &Sections, released: bool) -> Sections {
@@ -120,15 +120,13 @@ impl Volume {
         let _change = self.0.change.lock().await;
         self.writable()?;
         self.check_newest().await?;
-        let begun = self.0.host.options.clock.since_boot();
         let host = &self.0.host;
         let edit = |base: &Manifest| {
             let is = base.sections.holder.as_ref().is_some_and(|holder| holder.released);
             let sections = host.held_as(&base.sections, released);
             (is != released).then(|| Manifest { sections, ..base.clone() })
         };
-        let none = Uploads { begun, packs: Vec::new() };
-        let landed = self.land(&none, edit).await?;
+        let landed = self.land(&Uploads::default(), edit).await?;
         Ok(landed.map_or_else(|| self.state(), |landed| self.resume_landed(&landed)))
     }
 }

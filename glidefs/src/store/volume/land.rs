@@ -4,6 +4,7 @@
 //! kept (`notes`). Invariant: a writer goes on only from manifests that this host noted before the store was asked to create
 //! them. The name of a writer is not enough: a copy of the host has the same.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::{Fence, GRACE_MIN, LATE_TIME_MAX, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Vo
 use crate::store::client::Created;
 use crate::store::error::unfit;
 use crate::store::format::{Manifest, PackRef};
+use crate::store::ids::PackId;
 use crate::store::key::{Folder, Key};
 
 /// A manifest that came into the store.
@@ -23,12 +25,51 @@ pub(super) struct Landed {
     pub encoded: Bytes,
 }
 
-/// What is uploaded and not yet in any manifest.
-#[derive(Debug)]
-pub(super) struct Uploads {
-    /// Before the first of them.
-    pub begun: Duration,
-    pub packs: Vec<PackRef>,
+/// What a manifest is to list that no manifest may list yet: packs, each with a time at which garbage collection had no reason to
+/// take the pack for unused.
+#[derive(Debug, Default)]
+pub(super) struct Uploads(Vec<(PackRef, Duration)>);
+
+impl Uploads {
+    /// None of `packs` counted as unused before `begun`.
+    pub fn since(begun: Duration, packs: impl IntoIterator<Item = PackRef>) -> Self {
+        packs.into_iter().map(|pack| (pack, begun)).collect()
+    }
+
+    pub fn packs(&self) -> impl ExactSizeIterator<Item = &PackRef> {
+        self.0.iter().map(|(pack, _)| pack)
+    }
+
+    /// For how long garbage collection has been waiting for a manifest after `base` that lists the packs; no pack counts that
+    /// `base` keeps.
+    fn age(&self, base: &Manifest, now: Duration) -> Duration {
+        let age = |begun: &Duration| now.saturating_sub(*begun);
+        let oldest = self.0.iter().map(|(_, begun)| age(begun)).max().unwrap_or_default();
+        if oldest <= UPLOAD_TIME_MAX {
+            return oldest;
+        }
+        let kept = kept_by(base);
+        let others = self.0.iter().filter(|(pack, _)| !kept.contains(&pack.pack));
+        others.map(|(_, begun)| age(begun)).max().unwrap_or_default()
+    }
+
+    /// An error when garbage collection does not wait for a manifest after `base` any more, after `max`.
+    fn check_age(&self, base: &Manifest, now: Duration, max: Duration) -> Result<(), VolumeError> {
+        let elapsed = self.age(base, now);
+        if elapsed <= max { Ok(()) } else { Err(VolumeError::TooSlow { elapsed }) }
+    }
+}
+
+impl FromIterator<(PackRef, Duration)> for Uploads {
+    fn from_iter<T: IntoIterator<Item = (PackRef, Duration)>>(packs: T) -> Self {
+        Self(packs.into_iter().collect())
+    }
+}
+
+/// The packs that garbage collection keeps for `manifest` while that is the newest one.
+fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
+    let listed = manifest.packs.iter().map(|pack| pack.pack);
+    listed.chain(manifest.sections.uploaded.iter().copied()).collect()
 }
 
 impl Volume {
@@ -293,7 +334,7 @@ impl Volume {
             let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
             let encoded = Bytes::from(encoded);
             let begun = self.now();
-            check_age(uploads, begun, UPLOAD_TIME_MAX)?;
+            uploads.check_age(&base, begun, UPLOAD_TIME_MAX)?;
             if self.create_noted(&manifest, &encoded).await? == Created::Created {
                 let manifest = Arc::new(manifest);
                 self.landed(&manifest, &base, uploads, begun).await?;
@@ -327,7 +368,7 @@ impl Volume {
         if !in_time {
             self.check_newest().await?;
         }
-        if check_age(uploads, now, LATE_TIME_MAX).is_err() {
+        if uploads.check_age(base, now, LATE_TIME_MAX).is_err() {
             Box::pin(self.undo_if_incomplete(manifest, base, uploads, now)).await?;
         }
         Ok(())
@@ -342,7 +383,7 @@ impl Volume {
         now: Duration,
     ) -> Result<(), VolumeError> {
         let mut complete = true;
-        for pack in &uploads.packs {
+        for pack in uploads.packs() {
             match self.0.host.store.head(&Key::Pack(pack.volume, pack.pack)).await {
                 Err(error) if error.is_missing() => complete = false,
                 result => drop(result?),
@@ -360,12 +401,6 @@ impl Volume {
             self.head().follow(&undone, Some(now));
             self.0.host.metadata.put_manifest(&undone);
         }
-        Err(VolumeError::TooSlow { elapsed: now.saturating_sub(uploads.begun) })
+        Err(VolumeError::TooSlow { elapsed: uploads.age(base, now) })
     }
-}
-
-/// Whether garbage collection still waits for `uploads`.
-fn check_age(uploads: &Uploads, now: Duration, max: Duration) -> Result<(), VolumeError> {
-    let elapsed = now.saturating_sub(uploads.begun);
-    if uploads.packs.is_empty() || elapsed <= max { Ok(()) } else { Err(VolumeError::TooSlow { elapsed }) }
 }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
@@ -57,7 +58,10 @@ pub(super) struct Merge {
     pub ended_early: bool,
     /// Results, ascending.
     pub outputs: Vec<PackRef>,
-    pub uploads: Uploads,
+    /// Those of the results that the step has uploaded.
+    made: Vec<PackRef>,
+    /// Before the first upload.
+    begun: Duration,
     builder: Option<PackBuilder>,
     /// Indexes of the inputs that `at` is in.
     indexes: HashMap<PackId, Arc<PackIndex>>,
@@ -90,7 +94,8 @@ impl Merge {
             at: step.begin,
             ended_early: false,
             outputs: Vec::new(),
-            uploads: Uploads { begun, packs: Vec::new() },
+            made: Vec::new(),
+            begun,
             builder: None,
             indexes: HashMap::new(),
             zeroes: Vec::new(),
@@ -99,6 +104,11 @@ impl Merge {
             batch_bytes: 0,
             volume,
         }
+    }
+
+    /// What the step has uploaded.
+    pub fn uploads(&self) -> Uploads {
+        Uploads::since(self.begun, self.made.iter().copied())
     }
 
     /// Merges all that is left, or as much as a step may.
@@ -246,7 +256,7 @@ impl Merge {
         for pack in packs {
             let pack = self.volume.create_pack(pack).await?;
             self.outputs.push(pack);
-            self.uploads.packs.push(pack);
+            self.made.push(pack);
         }
         Ok(())
     }

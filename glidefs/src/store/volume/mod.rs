@@ -26,8 +26,9 @@
 //! hash of each manifest, taken before the store is asked to create the manifest. Anything else that is newer under the name of
 //! this writer, or a store that has gone back, is a second history: the volume stops.
 //!
-//! **What may be collected.** A pack is in use from its upload on, but only its manifest says so. Whoever uploads packs, or
-//! lists those of another volume, has the manifest in the store within [`UPLOAD_TIME_MAX`], or gives up.
+//! **What may be collected.** A pack is in use from its upload on, but only a manifest says so. Whoever uploads packs, or
+//! lists those of another volume, has a manifest that names them in the store within [`UPLOAD_TIME_MAX`], or gives up. While a cut
+//! is uploaded for long, manifests of the same content keep its packs: they name them as uploaded, and none as content.
 
 mod ahead;
 mod choose;
@@ -73,7 +74,7 @@ use crate::units::{SectorRange, Seq};
 pub const GRACE_MIN: Duration = Duration::from_hours(6);
 /// How late a manifest may come for the packs it lists, without a look whether they are still there.
 const LATE_TIME_MAX: Duration = Duration::from_hours(5);
-/// Longest time between the first upload for a manifest and the manifest.
+/// Longest time between the upload of a pack and a manifest that names it.
 pub const UPLOAD_TIME_MAX: Duration = Duration::from_hours(3);
 /// How long a writer believes that its manifest is the newest without asking.
 pub const TRUST_TIME_MAX: Duration = Duration::from_hours(1);

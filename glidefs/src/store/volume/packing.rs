@@ -23,6 +23,7 @@ const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
 pub(super) struct ContentHash([u8; 32]);
 
 /// What is stored: a cut, and zeroes behind the end of a volume that becomes smaller.
+#[derive(Clone)]
 pub(super) struct Source {
     pub cut: Arc<dyn CutSource>,
     pub zero_from: Option<u64>,

@@ -3,19 +3,24 @@
 //! Owns which packs of a cut are in the store, over as many tries as the cut takes. Does not own the making of packs, nor the manifest
 //! that lists them. Invariants: a pack is kept with the sectors of the cut that the pack has all of, and with those among them whose
 //! content was lost when the pack was made; every pack that is kept is of one cut, of the same extents, and a try begins only with
-//! packs young enough for garbage collection to wait for its manifest.
+//! packs that the newest manifest keeps, or young enough for garbage collection to wait for the manifest of the try.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::UPLOAD_TIME_MAX;
 use super::land::Uploads;
 use super::packing::ContentHash;
-use crate::store::format::PackRef;
+use crate::store::format::{Manifest, PackRef};
+use crate::store::ids::PackId;
 use crate::units::SectorRange;
 
-/// Up to what age a pack is used by another try: that one needs time as well.
+/// Up to what age a pack that no manifest keeps is used by another try: that one needs time as well.
 const REUSE_TIME_MAX: Duration = Duration::from_secs(UPLOAD_TIME_MAX.as_secs() / 2);
+/// How long packs are on their way before a manifest keeps them. An upload of hours, through a store that is away for hours in
+/// between, repeats no more than this.
+const KEEP_TIME: Duration = Duration::from_mins(15);
 
 /// The upload of one cut, for those who try to store it and those who watch.
 #[derive(Debug, Default)]
@@ -28,6 +33,8 @@ struct Inner {
     /// Ascending, without overlaps.
     spans: Vec<Span>,
     total_bytes: u64,
+    /// When the first upload was begun of those that no manifest keeps.
+    unkept_since: Option<Duration>,
 }
 
 /// Sectors of a cut that a pack has all of.
@@ -67,21 +74,38 @@ impl Upload {
         *self.lock() = Inner::default();
     }
 
-    /// Begins a try, at `now`, to upload `content` with `total_bytes` of data: what earlier ones have left.
-    pub(super) fn begin(&self, content: ContentHash, total_bytes: u64, now: Duration) -> Vec<Span> {
+    /// Begins a try, at `now`, to upload `content` with `total_bytes` of data behind `base`, the newest manifest: what earlier ones
+    /// have left.
+    pub(super) fn begin(
+        &self,
+        content: ContentHash,
+        total_bytes: u64,
+        now: Duration,
+        base: &Manifest,
+    ) -> Vec<Span> {
         let mut inner = self.lock();
         inner.total_bytes = total_bytes;
         if inner.content != Some(content) {
             inner.content = Some(content);
             inner.spans.clear();
         }
-        inner.spans.retain(|span| now.saturating_sub(span.begun) <= REUSE_TIME_MAX);
+        let kept: HashSet<PackId> = base.sections.uploaded.iter().copied().collect();
+        let is_kept = |span: &Span| kept.contains(&span.pack.pack);
+        inner.spans.retain(|span| is_kept(span) || now.saturating_sub(span.begun) <= REUSE_TIME_MAX);
+        let unkept = inner.spans.iter().filter(|span| !is_kept(span));
+        inner.unkept_since = unkept.map(|span| span.begun).min();
         inner.spans.clone()
+    }
+
+    /// Whether a manifest should keep what is uploaded, before the rest is.
+    pub(super) fn wants_keeping(&self, now: Duration) -> bool {
+        self.lock().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
     }
 
     /// Takes note of a pack that is in the store.
     pub(super) fn add(&self, span: Span) {
         let mut inner = self.lock();
+        inner.unkept_since = Some(inner.unkept_since.map_or(span.begun, |since| since.min(span.begun)));
         let at = inner.spans.partition_point(|other| other.from < span.from);
         inner.spans.insert(at, span);
     }
@@ -97,11 +121,9 @@ impl Upload {
     }
 
     /// All of its packs, for a manifest.
-    pub(super) fn uploads(&self, now: Duration) -> Uploads {
-        let inner = self.lock();
-        let mut packs: Vec<PackRef> = inner.spans.iter().map(|span| span.pack).collect();
-        packs.sort_unstable_by_key(|pack| pack.lowest_sector);
-        Uploads { begun: inner.spans.iter().map(|span| span.begun).min().unwrap_or(now), packs }
+    pub(super) fn uploads(&self) -> Uploads {
+        // Spans ascend, and so do their packs.
+        self.lock().spans.iter().map(|span| (span.pack, span.begun)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

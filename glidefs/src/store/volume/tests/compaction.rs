@@ -1,7 +1,6 @@
 //! Compaction: the same content in fewer packs, in steps, beside commits.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::super::choose::{LEVEL_RUNS_MAX, Limits};
 use super::super::land::Uploads;
@@ -285,8 +284,7 @@ async fn a_cut_that_no_manifest_can_list_uploads_nothing_and_other_volumes_go_on
         let packs = (0..count).map(|at| PackRef { lowest_sector: at, highest_sector: at, level: 1, ..pack });
         Some(Manifest { packs: packs.collect(), ..base.clone() })
     };
-    let uploads = Uploads { begun: Duration::ZERO, packs: Vec::new() };
-    volume.land(&uploads, fill).await.unwrap().unwrap();
+    volume.land(&Uploads::default(), fill).await.unwrap().unwrap();
     let crowd = volume.crowd().unwrap();
     assert_eq!((crowd.packs, crowd.percent()), (PACKS_MAX - 1, 100), "its writers are stopped");
     let before = daemon.requests();

@@ -11,6 +11,7 @@ mod history;
 mod hold;
 mod lies;
 mod line;
+mod long;
 mod model;
 mod race;
 mod simulated;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::line::BigCut;
 use super::support::*;
 use crate::store::Source;
-use crate::store::format::{PACK_BYTES_TARGET, PackOptions, PackRef};
+use crate::store::format::fuzzing::sample_manifest;
+use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
 use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
@@ -143,19 +144,25 @@ fn what_an_upload_keeps_is_of_the_same_cut_and_young() {
     };
     let extent = |start, count, seq| CutExtent { range: range(start, count), seq: Seq(seq), zero: false };
     let whole = content(&[extent(0, 30, 5)], None);
-    let kept = |upload: &Upload, content, hours| -> Vec<u64> {
-        let spans = upload.begin(content, 1 << 20, Duration::from_hours(hours));
+    let mut base = sample_manifest();
+    let kept = |base: &Manifest, upload: &Upload, content, hours| -> Vec<u64> {
+        let spans = upload.begin(content, 1 << 20, Duration::from_hours(hours), base);
         spans.iter().map(|span| span.from).collect()
     };
     let upload = Upload::default();
-    assert_eq!(kept(&upload, whole, 0), [0; 0]);
+    assert_eq!(kept(&base, &upload, whole, 0), [0; 0]);
     for span in [span(20, 1), span(0, 2), span(10, 0)] {
         upload.add(span);
     }
-    assert_eq!(upload.uploads(Duration::from_hours(2)).begun, Duration::ZERO);
-    assert_eq!(kept(&upload, whole, 1), [0, 10, 20]);
+    assert_eq!(kept(&base, &upload, whole, 1), [0, 10, 20]);
     let split = content(&[extent(0, 12, 5), extent(12, 18, 5)], None);
-    assert_eq!(kept(&upload, split, 2), [0, 20], "the same, but one is too old");
+    assert_eq!(kept(&base, &upload, split, 2), [0, 20], "the same, but one is too old");
+    base.sections.uploaded = vec![pack(20).pack];
+    assert_eq!(
+        kept(&base, &upload, split, 9),
+        [20],
+        "all are too old, and one is kept by the newest manifest"
+    );
     for other in [
         content(&[extent(0, 30, 5)], Some(30)),
         content(&[extent(0, 29, 5)], None),
@@ -164,7 +171,7 @@ fn what_an_upload_keeps_is_of_the_same_cut_and_young() {
         content(&[CutExtent { zero: true, ..extent(0, 30, 5) }], None),
     ] {
         upload.add(span(0, 2));
-        assert_eq!(kept(&upload, other, 2), [0; 0], "another cut");
+        assert_eq!(kept(&base, &upload, other, 2), [0; 0], "another cut");
     }
 }
 
@@ -173,7 +180,7 @@ async fn packs_of_another_cut_or_of_long_ago_are_not_listed() {
     for (hours, extents) in [(0, vec![(0, SECTORS - 4), (SECTORS, 8)]), (2, vec![(8, SECTORS)])] {
         let (world, _daemon, volume, upload) = begun(cut()).await;
         assert!(world.objects.go_on() && upload.progress().uploaded_bytes > 0);
-        let old: Vec<_> = upload.uploads(Duration::ZERO).packs;
+        let old: Vec<_> = upload.uploads().packs().copied().collect();
         world.clock.advance(Duration::from_hours(hours));
         let extents = extents.into_iter().map(|(start, count)| CutExtent {
             range: range(start, count),

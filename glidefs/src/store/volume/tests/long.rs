@@ -1,0 +1,175 @@
+//! Cuts that take longer to upload than garbage collection waits for a manifest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::line::BigCut;
+use super::support::*;
+use crate::store::Source;
+use crate::store::client::Store;
+use crate::store::clock::StoreClock;
+use crate::store::format::PACK_BYTES_TARGET;
+use crate::store::gc::{GcOptions, GcReport, collect};
+use crate::store::ids::PackId;
+use crate::store::scripted::ManualClock;
+use crate::store::volume::upload::Upload;
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, Volume};
+use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+
+const SIZE: u64 = 1 << 21;
+const PACKS: u64 = 8;
+/// Six packs and a short one.
+const SECTORS: u64 = ((PACKS - 1) * PACK_BYTES_TARGET + (5 << 20)) / SECTOR_BYTES;
+const PACK_SECTORS: u64 = PACK_BYTES_TARGET / SECTOR_BYTES;
+/// How long a pack takes: two that were on their way together are not too late for a manifest, and all of them are.
+const PACK_TIME: Duration = Duration::from_mins(75);
+
+/// A cut of which each pack takes its time, while garbage is collected.
+struct LongCut {
+    cut: BigCut,
+    clock: Arc<ManualClock>,
+    store: Store,
+    runtime: Handle,
+    /// The next read from the middle on fails.
+    breaks: AtomicBool,
+}
+
+impl LongCut {
+    fn new(world: &World) -> Arc<Self> {
+        Self::breaking(world, false)
+    }
+
+    fn breaking(world: &World, breaks: bool) -> Arc<Self> {
+        Arc::new(Self {
+            cut: BigCut(vec![CutExtent { range: range(0, SECTORS), seq: Seq(9), zero: false }]),
+            clock: world.clock.clone(),
+            store: world.daemon(9).volumes.store().clone(),
+            runtime: Handle::current(),
+            breaks: AtomicBool::new(breaks),
+        })
+    }
+}
+
+impl CutSource for LongCut {
+    fn seq(&self) -> Seq {
+        self.cut.seq()
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        self.cut.extents()
+    }
+
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        if range.start() > SECTORS / 2 && self.breaks.swap(false, SeqCst) {
+            return Err("the disk is away".into());
+        }
+        if range.start().is_multiple_of(PACK_SECTORS) {
+            self.clock.advance(PACK_TIME);
+            self.runtime.block_on(gc(&self.store, &self.clock));
+        }
+        self.cut.read(range, buffer)
+    }
+}
+
+async fn gc(store: &Store, clock: &ManualClock) -> GcReport {
+    let options = GcOptions { grace: GRACE_MIN, ..GcOptions::default() };
+    collect(store, clock, &options).await.unwrap()
+}
+
+/// Collects what is not in use since an hour before.
+async fn gc_all(world: &World) -> GcReport {
+    let daemon = world.daemon(9);
+    gc(daemon.volumes.store(), &world.clock).await;
+    world.clock.advance(GRACE_MIN);
+    gc(daemon.volumes.store(), &world.clock).await
+}
+
+async fn holds_the_cut(volume: &Volume) {
+    for start in [0, 65_530, SECTORS - 100] {
+        let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
+        tags(volume, range(start, 100), &expected).await;
+    }
+}
+
+async fn uploaded(volume: &Volume) -> Vec<PackId> {
+    volume.view().await.unwrap().manifest().sections.uploaded.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_that_takes_longer_than_garbage_collection_waits_comes_into_the_store() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let late = world.clock.since_boot() + UPLOAD_TIME_MAX + GRACE_MIN;
+    volume.commit(LongCut::new(&world), SIZE).await.unwrap();
+    assert!(world.clock.since_boot() > late);
+    let view = volume.view().await.unwrap();
+    assert_eq!((view.manifest().packs.len() as u64, uploaded(&volume).await), (PACKS, vec![]));
+    let report = gc_all(&world).await;
+    assert_eq!((report.packs_in_use, report.packs_waiting, report.packs_removed), (PACKS, 0, 0));
+    holds_the_cut(&volume).await;
+    holds_the_cut(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap()).await;
+}
+
+/// A volume of which a cut is half uploaded, and the upload.
+async fn half_uploaded(world: &World) -> (Volume, Upload) {
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let upload = Upload::default();
+    volume.commit_on(LongCut::breaking(world, true), SIZE, &upload).await.unwrap_err();
+    assert!(uploaded(&volume).await.len() > 1);
+    (volume, upload)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_goes_on_with_packs_of_days_ago_that_a_manifest_kept() {
+    let world = World::new();
+    let (volume, upload) = half_uploaded(&world).await;
+    let kept = uploaded(&volume).await;
+    for _ in 0..9 {
+        assert_eq!(gc_all(&world).await.packs_in_use, kept.len() as u64);
+    }
+    // What else changes meanwhile is no reason to give them up.
+    volume.release().await.unwrap();
+    assert_eq!(uploaded(&volume).await, kept);
+    volume.commit_on(LongCut::new(&world), SIZE, &upload).await.unwrap();
+    let view = volume.view().await.unwrap();
+    let listed: Vec<PackId> = view.manifest().packs.iter().map(|pack| pack.pack).collect();
+    assert!(kept.iter().all(|pack| listed.contains(pack)) && uploaded(&volume).await.is_empty());
+    gc_all(&world).await;
+    holds_the_cut(&volume).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packs_of_an_upload_that_ended_with_its_process_are_collected_after_the_next_cut() {
+    let world = World::new();
+    let (volume, _) = half_uploaded(&world).await;
+    let (kept, resume) = (uploaded(&volume).await, volume.state());
+    drop(volume);
+    let volume = world.daemon(1).volumes.resume(&resume);
+    volume.commit(MemoryCut::new(10, &[(0, 8, 4)]), SIZE).await.unwrap();
+    assert_eq!(uploaded(&volume).await, []);
+    let report = gc_all(&world).await;
+    assert!(report.packs_removed >= kept.len() as u64 && report.packs_in_use == 1, "{report:?}");
+    tags(&volume, range(0, 8), &[4; 8]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_writer_that_uploads_keeps_packs_that_are_no_content() {
+    let world = World::new();
+    let (volume, _) = half_uploaded(&world).await;
+    let before = volume.state();
+    volume.snapshot(&name("s")).await.unwrap();
+    let fork = volume.fork(&name("fork")).await.unwrap();
+    assert_eq!(uploaded(&fork).await, []);
+    let other = world.daemon(2);
+    let point = StatePoint { volume: before.volume, snapshot: Some(name("s")) };
+    assert_eq!(other.volumes.view(&point).await.unwrap().manifest().sections.uploaded, []);
+    let taken = other.volumes.take_over(&name("vm")).await.unwrap();
+    assert_eq!(uploaded(&taken).await, []);
+    assert_eq!(gc_all(&world).await.packs_in_use, 0);
+    for volume in [&fork, &taken] {
+        tags(volume, range(0, 8), &[0; 8]).await;
+    }
+}
