@@ -195,8 +195,7 @@ struct RealSegment {
 }
 
 impl RealSegment {
-    /// Fills `buffer` from the disk itself. The page cache reads in pieces of up to 2 MiB and fails all of a piece for one bad
-    /// sector, whichever part of the piece was asked for.
+    /// Fills `buffer` from the disk itself.
     fn read_past_cache(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let disk = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
@@ -227,11 +226,24 @@ impl SegmentFile for RealSegment {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match self.file.read_exact_at(buffer, offset) {
+            // The page cache reads in pieces of up to 2 MiB and fails all of a piece for one bad sector, whichever part of the
+            // piece was asked for.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                 self.read_past_cache(buffer, offset).map_err(|_| error)
             }
             read => read,
         }
+    }
+
+    fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_past_cache(buffer, offset)?;
+        let range = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(buffer.len()).ok());
+        if let Some((offset, bytes)) = range {
+            let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            // Other readers meet the wrong copy until the kernel drops the page for another reason.
+            let _ = nix::fcntl::posix_fadvise(&self.file, offset, bytes, advice);
+        }
+        Ok(())
     }
 
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {

@@ -60,6 +60,12 @@ pub trait SegmentFile: Debug + Send + Sync {
     /// Fills `buffer` from `offset`, waiting for the disk as long as it takes. `UnexpectedEof` beyond the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
+    /// Fills `buffer`, whole frames, from `offset` with what the disk has: the page cache may have a copy that went wrong, which
+    /// is dropped.
+    fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buffer, offset)
+    }
+
     /// Fills `buffer` from `offset` if that needs no wait for the disk; `false` when it would (the buffer's content is
     /// then undefined).
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool>;

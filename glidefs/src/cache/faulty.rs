@@ -43,6 +43,8 @@ pub struct Faults {
     pub away: Mutex<Duration>,
     /// Files whose next sync fails.
     failing: Mutex<BTreeSet<u32>>,
+    /// Frames of which the page cache has a copy that went wrong.
+    pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
     /// The next record gets to the disk, and its write fails; no later write of that file does anything.
     pub breaks: AtomicBool,
     broken: Mutex<BTreeSet<u32>>,
@@ -150,6 +152,16 @@ impl File {
     }
 }
 
+impl File {
+    /// Changes what was read of frames whose copy in the page cache went wrong.
+    fn spoil(&self, buffer: &mut [u8], offset: u64) {
+        let first = offset / FRAME_BYTES as u64;
+        for (_, frame) in self.faults.wrong_copies.lock().unwrap().range(self.frames(buffer.len(), offset)) {
+            buffer[usize::try_from(frame - first).unwrap() * FRAME_BYTES] ^= 1;
+        }
+    }
+}
+
 impl SegmentFile for File {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
@@ -177,12 +189,23 @@ impl SegmentFile for File {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(buffer.len(), offset)?;
+        self.inner.read_at(buffer, offset)?;
+        self.spoil(buffer, offset);
+        Ok(())
+    }
+
+    fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(buffer.len(), offset)?;
+        let range = self.frames(buffer.len(), offset);
+        self.faults.wrong_copies.lock().unwrap().retain(|frame| !range.contains(frame));
         self.inner.read_at(buffer, offset)
     }
 
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
         self.check(buffer.len(), offset)?;
-        self.inner.read_now(buffer, offset)
+        let read = self.inner.read_now(buffer, offset)?;
+        self.spoil(buffer, offset);
+        Ok(read)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -279,9 +279,18 @@ impl Cleaner {
             }
             return Ok(());
         }
-        let crcs: Vec<u32> = self.data[at..].chunks_exact(FRAME_BYTES).map(frame_crc).collect();
-        let intact = |frame: &u32| slot.crc(run.first + frame) == crcs.get(*frame as usize).copied();
-        if !(0..run.frames).all(|frame| intact(&frame)) {
+        let crcs_of = |data: &[u8]| data.chunks_exact(FRAME_BYTES).map(frame_crc).collect::<Vec<u32>>();
+        let are_intact =
+            |crcs: &[u32]| (run.first..).zip(crcs).all(|(frame, crc)| slot.crc(frame) == Some(*crc));
+        let mut crcs = crcs_of(&self.data[at..]);
+        // The copy in the page cache may be what went wrong.
+        if run.frames == 1
+            && !are_intact(&crcs)
+            && file.read_from_disk(&mut self.data[at..], offset(run.first)).is_ok()
+        {
+            crcs = crcs_of(&self.data[at..]);
+        }
+        if !are_intact(&crcs) {
             self.data.truncate(at);
             if run.frames == 1 {
                 shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);

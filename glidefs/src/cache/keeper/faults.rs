@@ -96,6 +96,26 @@ fn a_failed_sync_and_a_lost_frame_do_not_stop_the_host_and_the_frame_never_reads
 }
 
 #[test]
+fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    let a = driver.cache.volume(A);
+    let data = [[0xA1; 4096], [0xA2; 4096], [0xA3; 4096]].concat();
+    driver.write(&a, range(0, 24), Some(&data)).unwrap();
+    let place = disk.find(|frame| frame == [0xA2; 4096]).unwrap();
+    disk.faults.wrong_copies.lock().unwrap().insert(place);
+    // What could not be made stable moves.
+    disk.faults.syncs.store(true, Ordering::SeqCst);
+    assert_eq!(driver.flush(&a), Err(IoError::Sync));
+    disk.faults.syncs.store(false, Ordering::SeqCst);
+    use_every_segment(&mut driver);
+    driver.flush(&a).unwrap();
+    assert_eq!(driver.read(&a, range(0, 24)), Ok(data));
+    assert_eq!((driver.cache.stats().lost_frames, driver.cache.stats().corrupt_frames), (0, 0));
+}
+
+#[test]
 fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
     for loss in [Loss::Changed, Loss::Unreadable] {
         let directory = tempfile::tempdir().unwrap();

@@ -124,6 +124,20 @@ fn a_frame_that_the_disk_reads_again_is_not_given_up() {
 }
 
 #[test]
+fn a_copy_in_memory_that_went_wrong_costs_nothing() {
+    let mut host = written(memory());
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.faults.wrong_copies.lock().unwrap().insert(place);
+    assert_eq!(host.read(frame(LOST)), Err(IoError::Corrupt));
+    host.flush_to_store().unwrap();
+    assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
+    let volume = host.volume();
+    assert_eq!(volume.damaged_bytes(), Some(0));
+    volume.forget_clean(&host.driver().cache.shared.slots);
+    assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
+}
+
+#[test]
 fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_be_gone_back_to() {
     let backend = memory();
     let mut host = written(backend.clone());
