@@ -70,6 +70,8 @@ struct Doubt {
     slot: u32,
     /// The last segment of which the doubt speaks.
     through: u64,
+    /// The export ended before this sector when it was made larger; no record that may be lost has a later one.
+    end: u64,
 }
 
 impl Frozen {
@@ -206,7 +208,7 @@ impl Layers {
     /// Makes `extent` the content of its sectors, except where a newer one is.
     pub fn insert(&mut self, slots: &Slots, extent: Extent) {
         if let Backing::Doubt { slot } = extent.backing {
-            let doubt = Doubt { seq: extent.seq, slot, through: extent.range.start() };
+            let doubt = Doubt { seq: extent.seq, slot, through: extent.range.start(), end: u64::MAX };
             if self.doubt.is_none_or(|known| known.seq <= extent.seq) {
                 self.set_doubt(slots, Some(doubt));
             }
@@ -235,9 +237,14 @@ impl Layers {
 
     /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
     pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
-        match self.doubt_in_force() {
-            None => self.look_up(range, visit),
-            Some(doubt) => self.look_up(range, |piece| visit(doubt.judge(piece))),
+        let Some(doubt) = self.doubt_in_force() else { return self.look_up(range, visit) };
+        let end = doubt.end.clamp(range.start(), range.end());
+        let part = |from: u64, to: u64| SectorRange::new(from, to - from).filter(|part| !part.is_empty());
+        if let Some(doubted) = part(range.start(), end) {
+            self.look_up(doubted, |piece| visit(doubt.judge(piece)));
+        }
+        if let Some(newer) = part(end, range.end()) {
+            self.look_up(newer, visit);
         }
     }
 
@@ -368,9 +375,16 @@ impl Layers {
         self.doubt_in_force().is_some()
     }
 
-    /// Up to which sequence number nothing can be relied on, if so.
-    pub fn doubt(&self) -> Option<Seq> {
-        self.doubt_in_force().map(|doubt| doubt.seq)
+    /// Up to which sequence number nothing can be relied on, if so, and before which sector.
+    pub fn doubt(&self) -> Option<(Seq, u64)> {
+        self.doubt_in_force().map(|doubt| (doubt.seq, doubt.end))
+    }
+
+    /// Takes note that the export is made larger than `size_sectors`: a doubt is about what it had before.
+    pub fn grows_from(&mut self, size_sectors: u64) {
+        if let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.seq > self.flushed) {
+            doubt.end = doubt.end.min(size_sectors);
+        }
     }
 
     /// Whether a doubt has ended of which the log may still have something newer than `evicted`.

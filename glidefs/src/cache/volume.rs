@@ -292,9 +292,11 @@ impl Volume {
         inner.layers.has_ended_doubt(inner.evicted)
     }
 
-    /// Up to which sequence number nothing of it can be relied on, if so.
-    pub(super) fn doubt(&self) -> Option<Seq> {
-        self.lock().layers.doubt()
+    /// Up to which sequence number nothing of it can be relied on, if so, and before which sector.
+    pub(super) fn doubt(&self) -> Option<(Seq, u64)> {
+        // The doubt takes note of a larger size before the tie does.
+        let size_sectors = self.tie.get().map_or(u64::MAX, Tie::size_sectors);
+        self.lock().layers.doubt().map(|(seq, end)| (seq, end.min(size_sectors)))
     }
 
     /// Whether a record of it may be lost that the store does not know of.

@@ -237,7 +237,8 @@ impl Router {
         // The catalog and the export grow before the device does: a device must never be larger than its export.
         held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;
         held.entry().export().set_size_bytes(size.bytes());
-        held.entry().export().volume().resize(size.bytes() / SECTOR_BYTES);
+        let volume = held.entry().export().volume();
+        volume.grow(record.size_bytes / SECTOR_BYTES, size.bytes() / SECTOR_BYTES);
         if held.entry().state() == State::Serving {
             self.tell_size(held).await?;
         }

@@ -71,9 +71,9 @@ impl Cut {
 
     fn of(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, found: &[Extent]) -> Self {
         // A doubt is ended by a cut that goes as far, which has all that is newer.
-        let doubt = volume.doubt().filter(|doubt| *doubt <= seq);
+        let doubt = volume.doubt().filter(|(doubt, _)| *doubt <= seq);
         let lost = known_losses(found, doubt);
-        let whole = found.iter().filter(|extent| is_whole(extent, doubt));
+        let whole = found.iter().filter(|extent| is_whole(extent, doubt.map(|(seq, _)| seq)));
         let extents = whole.map(described).collect();
         let on_unread = OnUnread::GiveUp;
         Self {
@@ -227,21 +227,25 @@ fn is_whole(extent: &Extent, doubt: Option<Seq>) -> bool {
     !matches!(extent.backing, Backing::Damaged { .. }) && doubt.is_none_or(|doubt| extent.seq > doubt)
 }
 
-/// What is known to be lost before anything is read of `found`, which ascend: in doubt that is all but what is newer, up to the
-/// end of any volume.
-fn known_losses(found: &[Extent], doubt: Option<Seq>) -> BTreeMap<u64, u64> {
-    if doubt.is_none() {
-        let lost = found.iter().filter(|extent| !is_whole(extent, None));
-        return lost.map(|extent| (extent.range.start(), extent.range.count())).collect();
+/// What is known to be lost before anything is read of `found`, which ascend: what has no content, and in doubt all but what is newer,
+/// before the sector where the doubt ends.
+fn known_losses(found: &[Extent], doubt: Option<(Seq, u64)>) -> BTreeMap<u64, u64> {
+    let empty = found.iter().filter(|extent| !is_whole(extent, None));
+    let mut lost: BTreeMap<u64, u64> =
+        empty.map(|extent| (extent.range.start(), extent.range.count())).collect();
+    let Some((doubt, end)) = doubt else { return lost };
+    let mut lose = |from: u64, to: u64| {
+        if let Some(count) = to.checked_sub(from).filter(|count| *count > 0) {
+            let known = lost.entry(from).or_default();
+            *known = count.max(*known);
+        }
+    };
+    let mut at = 0;
+    for extent in found.iter().filter(|extent| is_whole(extent, Some(doubt))) {
+        lose(at, extent.range.start().min(end));
+        at = extent.range.end();
     }
-    let whole = found.iter().filter(|extent| is_whole(extent, doubt)).map(|extent| extent.range);
-    let (mut lost, mut at) = (BTreeMap::new(), 0);
-    for range in whole {
-        lost.insert(at, range.start().saturating_sub(at));
-        at = range.end();
-    }
-    lost.insert(at, u64::MAX - at);
-    lost.retain(|_, count| *count > 0);
+    lose(at, end);
     lost
 }
 

@@ -264,7 +264,7 @@ async fn try_carry(
     let cut = move |shared, volume| Ok(Arc::new(Cut::new(shared, volume, seq, on_unread)));
     let cut = blocking(shared, volume, cut).await?;
     let compact = !cut.is_empty() && {
-        if let Some(doubt) = volume.doubt() {
+        if let Some((doubt, _)) = volume.doubt() {
             doubts::keep_state(volume, tie, doubt).await?;
         }
         let (committed, compact) = commit(volume, tie, Arc::clone(&cut)).await?;

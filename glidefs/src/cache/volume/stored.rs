@@ -74,8 +74,9 @@ impl Volume {
         self.tie.get().map(Tie::remote)
     }
 
-    /// Tells the store of the export's new size, sectors.
-    pub fn resize(&self, size_sectors: u64) {
+    /// Tells the store that the export, of `from_sectors`, is made larger: its new size, sectors.
+    pub fn grow(&self, from_sectors: u64, size_sectors: u64) {
+        self.lock().layers.grows_from(from_sectors);
         if let Some(tie) = self.tie.get() {
             tie.set_size(size_sectors);
             tie.ask(self.id);

@@ -184,6 +184,41 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
 }
 
 #[test]
+fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
+    let mut host = written(memory());
+    let volume = host.volume();
+    let shared = Arc::clone(&host.driver().cache.shared);
+    let (slot, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
+    let doubt = Seq(volume.figures().last_seq.0 + 10);
+    volume.recovered(
+        &shared.slots,
+        Extent { range: range(1, 1), seq: doubt, backing: Backing::Doubt { slot } },
+    );
+    // A cut that was made before heeds the size of then.
+    let early = Cut::new(Arc::clone(&shared), Arc::clone(&volume), doubt, OnUnread::Fail);
+    volume.grow(SECTORS, 2 * SECTORS);
+    volume.grow(2 * SECTORS, 3 * SECTORS);
+    assert_eq!(early.damaged(), [range(0, SECTORS)]);
+    drop((volume, shared));
+    host.write(range(SECTORS + 8, 8), Some(&data(3, 1))).unwrap();
+    let judge = |host: &mut Host| {
+        assert_eq!(host.read(range(SECTORS - 1, 1)), Err(IoError::Damaged));
+        assert_eq!(host.read(range(SECTORS - 1, 2)), Err(IoError::Damaged));
+        assert_eq!(host.read(range(SECTORS, 8)).unwrap(), [0; 4096]);
+        assert_eq!(host.read(range(SECTORS + 8, 8)).unwrap(), data(3, 1));
+        assert_eq!(host.read(range(3 * SECTORS - 8, 8)).unwrap(), [0; 4096]);
+    };
+    judge(&mut host);
+    host.flush_to_store().unwrap();
+    judge(&mut host);
+    assert_eq!(host.volume().damaged_bytes(), Some(SECTORS * SECTOR_BYTES));
+    // The store says the same.
+    let volume = host.volume();
+    volume.forget_clean(&host.driver().cache.shared.slots);
+    judge(&mut host);
+}
+
+#[test]
 fn an_end_of_a_doubt_that_was_not_written_down_leaves_nothing_of_the_log_in_use() {
     let slots = crate::cache::slots::Slots::new(2, 2, [0; 16], 64);
     slots.get(0).begin_use(1, 1);
