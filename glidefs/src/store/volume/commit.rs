@@ -13,14 +13,17 @@ use futures_util::{StreamExt, stream};
 use super::crowd::{Rows, check_room};
 use super::host::next;
 use super::land::{Landed, Uploads};
-use super::packing::{Packed, Packing, Source};
+use super::packing::{Packed, Packing, READ_SECTORS, Source};
 use super::upload::{Span, Upload};
+use super::view::between;
 use super::{Committed, CutSource, Volume, VolumeError, damage};
 use crate::store::client::Created;
 use crate::store::format::{DAMAGED_RANGES_MAX, EncodedPack, Manifest, PackOptions, PackRef, Sections};
 use crate::store::ids::{PackId, VolumeId};
-use crate::units::{SectorRange, Seq};
+use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
+/// Sectors that may be lost are looked at so many ranges at a time.
+const SUSPECTS_AT_ONCE: usize = 1024;
 /// Packs of one cut that are uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
 /// Why a cut is not stored without sectors that are there after all.
@@ -59,6 +62,11 @@ impl Volume {
         upload: &Upload,
     ) -> Result<Committed, VolumeError> {
         let committed = self.try_commit(&cut, size_sectors, upload).await;
+        match &committed {
+            Ok(_) => upload.suspect(Vec::new()),
+            Err(VolumeError::TooDamaged { .. }) => upload.suspect([cut.damaged(), upload.lost()].concat()),
+            Err(_) => {}
+        }
         if committed.is_err() && cut.may_come_back() {
             upload.clear();
         }
@@ -74,6 +82,7 @@ impl Volume {
         check(&**cut, size_sectors)?;
         let _change = self.0.change.lock().await;
         self.refresh().await?;
+        read_suspects(cut, &upload.suspects()).await?;
         for _ in 0..PACKINGS_MAX {
             let base = self.manifest().await?;
             let shrinks = size_sectors < base.size_sectors;
@@ -265,6 +274,33 @@ fn damaged_after(
 fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
     let runs = damaged.len();
     if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
+}
+
+/// Reads what of `suspects` is in `cut`, so that the cut knows before an upload what of it is lost.
+async fn read_suspects(cut: &Arc<dyn CutSource>, suspects: &[SectorRange]) -> Result<(), VolumeError> {
+    for some in suspects.chunks(SUSPECTS_AT_ONCE) {
+        let (cut, some) = (Arc::clone(cut), some.to_vec());
+        let work = move || some.iter().try_for_each(|suspect| read_part(&*cut, *suspect));
+        blocking(work).await?;
+    }
+    Ok(())
+}
+
+fn read_part(cut: &dyn CutSource, part: SectorRange) -> Result<(), VolumeError> {
+    let first = cut.extents().partition_point(|extent| extent.range.end() <= part.start());
+    let met = cut.extents().get(first..).unwrap_or_default();
+    let met = met.iter().take_while(|extent| extent.range.start() < part.end());
+    for extent in met.filter(|extent| !extent.zero) {
+        let (mut at, end) = (extent.range.start().max(part.start()), extent.range.end().min(part.end()));
+        while at < end {
+            let range = between(at, end.min(at.saturating_add(READ_SECTORS)));
+            let bytes = usize::try_from(range.count() * SECTOR_BYTES);
+            let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
+            cut.read(range, &mut data).map_err(VolumeError::cut)?;
+            at = range.end();
+        }
+    }
+    Ok(())
 }
 
 /// Runs `work` on a thread that may block.

@@ -139,7 +139,8 @@ pub enum VolumeError {
     },
     /// There is more damage than a manifest can list. Nothing was stored.
     #[error(
-        "sectors are damaged in {runs} places, and the store can note {}: write the damaged sectors again, or discard them; the          export is not flushed before that",
+        "sectors are damaged in {runs} places, and the store can note {}: write the damaged sectors again, or discard them; nothing of \
+         the export is flushed before that",
         crate::store::format::DAMAGED_RANGES_MAX
     )]
     TooDamaged {

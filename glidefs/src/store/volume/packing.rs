@@ -16,7 +16,7 @@ use crate::store::format::{EncodedPack, PackBuilder, PackOptions, PushError};
 use crate::units::{SECTOR_BYTES, Seq};
 
 /// How much of a cut is read at once, sectors: whole blocks.
-const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
+pub(super) const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
 
 /// Which sectors a source has, of which writes: as a write has a number of its own, the data as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

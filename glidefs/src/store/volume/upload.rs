@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::UPLOAD_TIME_MAX;
 use super::land::Uploads;
 use super::packing::ContentHash;
-use crate::store::format::{Manifest, PackRef};
+use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef};
 use crate::store::ids::PackId;
 use crate::units::SectorRange;
 
@@ -22,9 +22,16 @@ const REUSE_TIME_MAX: Duration = Duration::from_secs(UPLOAD_TIME_MAX.as_secs() /
 /// between, repeats no more than this.
 const KEEP_TIME: Duration = Duration::from_mins(15);
 
+/// Sectors that are remembered as lost, at most: twice as many ranges as make a manifest impossible.
+const SUSPECTS_MAX: usize = 2 * DAMAGED_RANGES_MAX;
+
 /// The upload of one cut, for those who try to store it and those who watch.
 #[derive(Debug, Default)]
-pub struct Upload(Mutex<Inner>);
+pub struct Upload {
+    cut: Mutex<Inner>,
+    /// Sectors that were found lost when the last cut turned out to have more of them than a manifest lists.
+    suspects: Mutex<Vec<SectorRange>>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -69,7 +76,7 @@ impl Upload {
         UploadProgress { total_bytes: inner.total_bytes, uploaded_bytes }
     }
 
-    /// Forgets everything: another cut is to be stored, or none.
+    /// Forgets the cut: another one is to be stored, or none.
     pub fn clear(&self) {
         *self.lock() = Inner::default();
     }
@@ -126,8 +133,20 @@ impl Upload {
         self.lock().spans.iter().map(|span| (span.pack, span.begun)).collect()
     }
 
+    /// Remembers `lost`, in any order, for the next cut: those sectors are read before anything is uploaded.
+    pub(super) fn suspect(&self, mut lost: Vec<SectorRange>) {
+        lost.truncate(SUSPECTS_MAX);
+        // A list is whole between its own assignments.
+        *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = lost;
+    }
+
+    /// What [`Self::suspect`] remembers.
+    pub(super) fn suspects(&self) -> Vec<SectorRange> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Nothing that can panic runs under the lock half-way through a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

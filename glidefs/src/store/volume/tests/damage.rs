@@ -1,9 +1,11 @@
 //! Sectors whose content a host lost: errors wherever a state that has them goes, until they are written.
 
+use std::sync::{Arc, Mutex};
+
 use super::support::*;
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::gc::{GcOptions, collect};
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Volume, VolumeError};
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Upload, Volume, VolumeError};
 use crate::units::{SectorRange, Seq};
 
 const SIZE: u64 = 1 << 12;
@@ -169,13 +171,73 @@ async fn damage_in_more_places_than_a_manifest_lists_is_refused_and_nothing_whol
     let volume = daemon.volumes.create(&name("vm"), size).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), size).await.unwrap();
     let before = daemon.requests();
-    let error = volume.commit(std::sync::Arc::new(Sieve(most + 1)), size).await.unwrap_err();
+    let error = volume.commit(Arc::new(Sieve(most + 1)), size).await.unwrap_err();
     assert!(matches!(error, VolumeError::TooDamaged { runs } if runs as u64 == most + 1), "{error}");
     assert!(!error.is_fatal() && error.to_string().contains("discard them"), "{error}");
     assert_eq!(daemon.since(before), [0; 5]);
     tags(&volume, range(0, 9), &[1, 1, 1, 1, 1, 1, 1, 1, 0]).await;
-    volume.commit(std::sync::Arc::new(Sieve(most)), size).await.unwrap();
+    volume.commit(Arc::new(Sieve(most)), size).await.unwrap();
     assert_eq!(volume.damaged_sectors(), most);
     let other = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
     tags(&other, range(0, 4), &[LOST, 1, LOST, 1]).await;
+}
+
+/// Eight sectors behind the damage of a [`Sieve`], one of which turns out to be lost when it is read, unless the disk is well.
+struct Straw {
+    found: Mutex<Vec<SectorRange>>,
+    extents: Vec<CutExtent>,
+    is_well: bool,
+}
+
+impl Straw {
+    fn new(is_well: bool) -> Arc<Self> {
+        let at = 2 * DAMAGED_RANGES_MAX as u64;
+        let extent = |start, seq| CutExtent { range: range(at + start, 8), seq: Seq(seq), zero: false };
+        Arc::new(Self { found: Mutex::default(), extents: vec![extent(8, 10), extent(16, 11)], is_well })
+    }
+}
+
+impl CutSource for Straw {
+    fn seq(&self) -> Seq {
+        Seq(11)
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.extents
+    }
+
+    fn read(&self, part: SectorRange, buffer: &mut [u8]) -> Result<(), crate::store::error::Source> {
+        let bad = self.extents[0].range.start() + 3;
+        if !self.is_well && part.start() <= bad && part.end() > bad {
+            *self.found.lock().unwrap() = vec![range(bad, 1)];
+        }
+        buffer.fill(7);
+        Ok(())
+    }
+
+    fn damaged(&self) -> Vec<SectorRange> {
+        self.found.lock().unwrap().clone()
+    }
+}
+
+#[tokio::test]
+async fn a_cut_that_turned_out_to_have_too_much_damage_is_not_uploaded_again_until_it_has_less() {
+    let daemon = World::new().daemon(1);
+    let (most, size) = (DAMAGED_RANGES_MAX as u64, 1 << 20);
+    let volume = daemon.volumes.create(&name("vm"), size).await.unwrap();
+    let other = daemon.volumes.create(&name("other"), size).await.unwrap();
+    volume.commit(Arc::new(Sieve(most)), size).await.unwrap();
+    let upload = Upload::default();
+    let (before, mut puts) = (daemon.requests(), Vec::new());
+    for _ in 0..4 {
+        let error = volume.commit_on(Straw::new(false), size, &upload).await.unwrap_err();
+        assert!(matches!(error, VolumeError::TooDamaged { runs } if runs as u64 == most + 1), "{error}");
+        // The cut is taken back, and made again.
+        upload.clear();
+        puts.push(daemon.since(before)[1]);
+    }
+    assert_eq!(puts, [1; 4], "a pack, once");
+    other.commit(MemoryCut::new(1, &[(0, 8, 1)]), size).await.unwrap();
+    volume.commit_on(Straw::new(true), size, &upload).await.unwrap();
+    assert_eq!(volume.damaged_sectors(), most);
 }
