@@ -26,8 +26,6 @@ use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 const SUSPECTS_AT_ONCE: usize = 1024;
 /// Packs of one cut that are uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
-/// Why a cut is not stored without sectors that are there after all.
-const BACK: &str = "what the disk did not read can be read again";
 /// How often a cut is packed anew because the state before it turned out to be another one.
 const PACKINGS_MAX: usize = 3;
 
@@ -104,13 +102,7 @@ impl Volume {
                 self.keep(&upload.uploads()).await?;
             }
             let uploads = upload.uploads();
-            if cut.may_come_back() {
-                let cut = Arc::clone(cut);
-                blocking(
-                    move || if cut.has_come_back() { Err(VolumeError::cut(BACK.into())) } else { Ok(()) },
-                )
-                .await?;
-            }
+            let uploads = if cut.may_come_back() { uploads.giving_up(Arc::clone(cut)) } else { uploads };
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
             let edit = |base: &Manifest| {
                 (shrinks || base.size_sectors <= size_sectors).then(|| Manifest {

@@ -281,7 +281,21 @@ impl Host {
 
     /// As [`Self::create_manifest`], of a manifest that is encoded.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
-        self.note(manifest.volume, manifest.number, hash_of(encoded)).await?;
+        self.note_manifest(manifest, encoded).await?;
+        self.create_after_note(manifest, encoded).await
+    }
+
+    /// Notes that the store is about to be asked for `manifest`. The store may never be asked.
+    pub async fn note_manifest(&self, manifest: &Manifest, encoded: &Bytes) -> Result<(), VolumeError> {
+        self.note(manifest.volume, manifest.number, hash_of(encoded)).await
+    }
+
+    /// Asks the store for a manifest that was noted.
+    pub async fn create_after_note(
+        &self,
+        manifest: &Manifest,
+        encoded: &Bytes,
+    ) -> Result<Created, VolumeError> {
         let key = Key::Manifest(manifest.volume, manifest.number);
         Ok(self.store.create(&key, std::slice::from_ref(encoded)).await?)
     }

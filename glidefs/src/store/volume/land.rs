@@ -10,14 +10,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::commit::blocking;
 use super::host::{ROUNDS_MAX, next};
 use super::notes::{Divergence, Loss, ManifestHash};
-use super::{Fence, GRACE_MIN, LATE_TIME_MAX, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Volume, VolumeError};
+use super::{
+    CutSource, Fence, GRACE_MIN, LATE_TIME_MAX, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Volume, VolumeError,
+};
 use crate::store::client::Created;
 use crate::store::error::unfit;
 use crate::store::format::{Manifest, PackRef};
 use crate::store::ids::PackId;
 use crate::store::key::{Folder, Key};
+
+/// Why a cut is not stored without sectors that are there after all.
+const BACK: &str = "what the disk did not read can be read again";
 
 /// A manifest that came into the store.
 pub(super) struct Landed {
@@ -27,8 +33,12 @@ pub(super) struct Landed {
 
 /// What a manifest is to list that no manifest may list yet: packs, each with a time at which garbage collection had no reason to
 /// take the pack for unused.
-#[derive(Debug, Default)]
-pub(super) struct Uploads(Vec<(PackRef, Duration)>);
+#[derive(Default)]
+pub(super) struct Uploads {
+    packs: Vec<(PackRef, Duration)>,
+    /// The cut of which the manifest gives up sectors that may be readable again.
+    gives_up: Option<Arc<dyn CutSource>>,
+}
 
 impl Uploads {
     /// None of `packs` counted as unused before `begun`.
@@ -37,19 +47,32 @@ impl Uploads {
     }
 
     pub fn packs(&self) -> impl ExactSizeIterator<Item = &PackRef> {
-        self.0.iter().map(|(pack, _)| pack)
+        self.packs.iter().map(|(pack, _)| pack)
+    }
+
+    /// The same for a manifest that gives up sectors of `cut`.
+    pub fn giving_up(self, cut: Arc<dyn CutSource>) -> Self {
+        Self { gives_up: Some(cut), ..self }
+    }
+
+    /// An error when what the manifest would give up can be read again. Asked with the note on disk: where notes and cuts share a
+    /// disk that was away, a note that waited for the disk says that the disk is back.
+    async fn look_again(&self) -> Result<(), VolumeError> {
+        let Some(cut) = self.gives_up.clone() else { return Ok(()) };
+        let look = move || if cut.has_come_back() { Err(VolumeError::cut(BACK.into())) } else { Ok(()) };
+        blocking(look).await
     }
 
     /// For how long garbage collection has been waiting for a manifest after `base` that lists the packs; no pack counts that
     /// `base` keeps.
     fn age(&self, base: &Manifest, now: Duration) -> Duration {
         let age = |begun: &Duration| now.saturating_sub(*begun);
-        let oldest = self.0.iter().map(|(_, begun)| age(begun)).max().unwrap_or_default();
+        let oldest = self.packs.iter().map(|(_, begun)| age(begun)).max().unwrap_or_default();
         if oldest <= UPLOAD_TIME_MAX {
             return oldest;
         }
         let kept = kept_by(base);
-        let others = self.0.iter().filter(|(pack, _)| !kept.contains(&pack.pack));
+        let others = self.packs.iter().filter(|(pack, _)| !kept.contains(&pack.pack));
         others.map(|(_, begun)| age(begun)).max().unwrap_or_default()
     }
 
@@ -62,7 +85,7 @@ impl Uploads {
 
 impl FromIterator<(PackRef, Duration)> for Uploads {
     fn from_iter<T: IntoIterator<Item = (PackRef, Duration)>>(packs: T) -> Self {
-        Self(packs.into_iter().collect())
+        Self { packs: packs.into_iter().collect(), gives_up: None }
     }
 }
 
@@ -295,12 +318,6 @@ impl Volume {
         }))
     }
 
-    /// Asks the store to create `encoded` as `manifest`, with a note before. Whether the store has the manifest is not known
-    /// after an error.
-    async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
-        self.0.host.create_noted(manifest, encoded).await
-    }
-
     /// Gives the volume up, of which the store has another manifest `number` than this host created.
     pub(super) async fn lose_to(&self, number: u64) -> VolumeError {
         match self.0.host.store.manifest_hashed(self.0.id, number).await {
@@ -335,7 +352,9 @@ impl Volume {
             let encoded = Bytes::from(encoded);
             let begun = self.now();
             uploads.check_age(&base, begun, UPLOAD_TIME_MAX)?;
-            if self.create_noted(&manifest, &encoded).await? == Created::Created {
+            self.0.host.note_manifest(&manifest, &encoded).await?;
+            uploads.look_again().await?;
+            if self.0.host.create_after_note(&manifest, &encoded).await? == Created::Created {
                 let manifest = Arc::new(manifest);
                 self.landed(&manifest, &base, uploads, begun).await?;
                 return Ok(Some(Landed { manifest, encoded }));
@@ -396,7 +415,7 @@ impl Volume {
             Manifest { number: next(manifest.number), generation: manifest.generation, ..base.clone() };
         let key = Key::Manifest(undone.volume, undone.number);
         let encoded = undone.encode().map_err(|source| unfit(&key, source))?;
-        if self.create_noted(&undone, &encoded.into()).await? == Created::Created {
+        if self.0.host.create_noted(&undone, &encoded.into()).await? == Created::Created {
             let undone = Arc::new(undone);
             self.head().follow(&undone, Some(now));
             self.0.host.metadata.put_manifest(&undone);

@@ -1,7 +1,11 @@
 //! What is left of a try to store a cut, for the next one.
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 
 use super::line::BigCut;
 use super::support::*;
@@ -12,7 +16,9 @@ use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
 use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
 use crate::store::volume::upload::{Span, Upload};
-use crate::store::volume::{CutExtent, CutSource, UploadProgress, Volume, VolumeError};
+use crate::store::volume::{
+    CutExtent, CutSource, Loss, ManifestHash, Notes, NotesInMemory, UploadProgress, Volume, VolumeError,
+};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -338,5 +344,83 @@ async fn what_can_be_read_again_before_the_manifest_is_made_is_not_given_up() {
     assert!(world.objects.go_on() && !upload.has_losses());
     volume.commit_on(cut(), SIZE, &upload).await.unwrap();
     assert_eq!(volume.view().await.unwrap().manifest().sections.damaged, []);
+    holds_the_cut(&volume).await;
+}
+
+/// Notes that take so long that the disk is back when one is there.
+#[derive(Debug, Default)]
+struct NotesOfSlowDisk(NotesInMemory, Arc<AtomicBool>);
+
+impl Notes for NotesOfSlowDisk {
+    fn intend(
+        &self,
+        volume: VolumeId,
+        number: u64,
+        hash: ManifestHash,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        self.1.store(number > 1, SeqCst);
+        self.0.intend(volume, number, hash)
+    }
+
+    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
+        self.0.intended(volume, number, hash)
+    }
+
+    fn highest(&self, volume: VolumeId) -> Option<u64> {
+        self.0.highest(volume)
+    }
+
+    fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
+        self.0.lose(volume, epoch, loss)
+    }
+
+    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
+        self.0.loss(volume, epoch)
+    }
+}
+
+/// A cut with a sector that can be read again when the disk is back.
+struct AwayCut(Arc<LossyCut>, Arc<AtomicBool>);
+
+impl CutSource for AwayCut {
+    fn seq(&self) -> Seq {
+        self.0.seq()
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        self.0.extents()
+    }
+
+    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        self.0.read(piece, buffer)
+    }
+
+    fn damaged(&self) -> Vec<SectorRange> {
+        self.0.damaged()
+    }
+
+    fn may_come_back(&self) -> bool {
+        self.0.may_come_back()
+    }
+
+    fn has_come_back(&self) -> bool {
+        self.1.load(SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_comes_back_while_the_manifest_is_noted_loses_nothing() {
+    let world = World::new();
+    let notes = Arc::<NotesOfSlowDisk>::default();
+    let volume = world.copy(1, notes.clone()).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let (upload, is_back) = (Upload::default(), notes.1.clone());
+    let away = AwayCut(LossyCut::new(ComesBack::Perhaps), is_back.clone());
+    let error = volume.commit_on(Arc::new(away), SIZE, &upload).await.unwrap_err();
+    assert!(matches!(error, VolumeError::Cut(_)) && is_back.load(SeqCst), "{error}");
+    assert_eq!((volume.state().number, upload.progress().uploaded_bytes), (1, 0));
+    // The note on a manifest that the store was never asked for is in nobody's way.
+    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
+    volume.confirm().await.unwrap();
+    assert_eq!((volume.state().number, volume.damaged_sectors()), (2, 0));
     holds_the_cut(&volume).await;
 }
