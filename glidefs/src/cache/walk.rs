@@ -42,8 +42,8 @@ pub(super) struct Walk {
     pub unreadable: u32,
     /// Records that the next one described, and not a header of their own.
     pub made_up_for: u32,
-    /// Frame of the header that described the last of those.
-    described_at: Option<u32>,
+    /// Frames of the headers that described those.
+    described_at: BTreeSet<u32>,
     /// Exports are announced in the segment before their first entry.
     pub announces: bool,
 }
@@ -52,8 +52,8 @@ impl Walk {
     /// One past the last frame that says what the records are. The header of a record that was dropped may be all that describes
     /// the one before: without a footer a later walk needs that header.
     pub fn evidence_end(&self) -> u32 {
-        let header = self.described_at.filter(|header| *header == self.tail);
-        header.map_or(self.tail, |header| header.saturating_add(1))
+        // The header that describes a record is in the frame behind the record.
+        if self.described_at.contains(&self.tail) { self.tail.saturating_add(1) } else { self.tail }
     }
 }
 
@@ -160,7 +160,7 @@ fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Optio
     let to = record.position_frames;
     walk.records.push(record);
     walk.made_up_for = walk.made_up_for.saturating_add(1);
-    walk.described_at = Some(gap.to);
+    walk.described_at.insert(gap.to);
     (gap.from < to).then_some(Gap { to, ..gap })
 }
 

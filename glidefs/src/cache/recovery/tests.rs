@@ -35,7 +35,7 @@ fn is_there(driver: &mut Driver, number: u8) -> bool {
     let volume = driver.cache.volume(A);
     match driver.read(&volume, range(u64::from(number) * 64, 64)) {
         Ok(data) => {
-            assert_eq!(data, [number; 32 << 10], "{number} reads as something else");
+            assert!(data == [number; 32 << 10], "{number} reads as something else");
             true
         }
         Err(IoError::Damaged | IoError::Read) => false,
@@ -266,23 +266,39 @@ fn what_is_in_doubt_is_not_rescued_into_another_volume() {
 
 #[test]
 fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_stable() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, false);
-    let mut frames: Vec<_> = disk.frames(slot).collect();
-    let before = (0..last).rev().find(|at| is_magic(&frames[usize::try_from(*at).unwrap()], b"GLIDEREC"));
-    // The header of the record before the last is lost, and so is data of the last one.
-    frames[usize::try_from(before.unwrap()).unwrap()].fill(0xEE);
-    frames[usize::try_from(last + 1).unwrap()][100] ^= 1;
-    let end_of_file = frames.pop().unwrap();
-    frames.push(end_of_file.clone());
-    disk.restore(slot, &frames);
-    let mut driver = open(&disk);
-    assert!(is_there(&mut driver, 79));
-    driver.kill();
-    let mut frames: Vec<_> = disk.frames(slot).collect();
-    assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
-    *frames.last_mut().unwrap() = end_of_file;
-    disk.restore(slot, &frames);
-    assert!(is_there(&mut open(&disk), 79));
+    // Records behind the one that is dropped, of which the first has no header any more.
+    for dropped_behind in [0, 2] {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = killed(directory.path());
+        let mut driver = open(&disk);
+        let volume = driver.cache.volume(A);
+        for number in 81..=82 + dropped_behind {
+            driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
+        }
+        driver.kill();
+        let (slot, last) = last_record(&disk, false);
+        let mut frames: Vec<_> = disk.frames(slot).collect();
+        let headers: Vec<_> = (0..=usize::try_from(last).unwrap())
+            .filter(|at| is_magic(&frames[*at], b"GLIDEREC"))
+            .rev()
+            .take(2 + usize::from(dropped_behind))
+            .collect();
+        let [.., torn, described] = headers[..] else { unreachable!("two records at least") };
+        frames[described].fill(0xEE);
+        frames[torn + 1][100] ^= 1;
+        if let [_, second, _, _] = headers[..] {
+            frames[second].fill(0xEE);
+        }
+        let end_of_file = frames.pop().unwrap();
+        frames.push(end_of_file.clone());
+        disk.restore(slot, &frames);
+        let mut driver = open(&disk);
+        assert!(is_there(&mut driver, 81));
+        driver.kill();
+        let mut frames: Vec<_> = disk.frames(slot).collect();
+        assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
+        *frames.last_mut().unwrap() = end_of_file;
+        disk.restore(slot, &frames);
+        assert!(is_there(&mut open(&disk), 81), "with {dropped_behind} records behind");
+    }
 }
