@@ -20,6 +20,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
@@ -43,9 +44,27 @@ impl Default for Patience {
     }
 }
 
+/// A stream that can be ended without what the client has not taken yet.
+pub(super) trait Sever {
+    /// Lets the kernel drop what waits to be sent when the stream is closed.
+    fn sever(&self);
+}
+
+impl Sever for TcpStream {
+    fn sever(&self) {
+        // A kernel that refuses goes on trying to send, for minutes at most.
+        let _ = self.set_zero_linger();
+    }
+}
+
+impl Sever for UnixStream {
+    /// What was sent is the client's already.
+    fn sever(&self) {}
+}
+
 /// Answers the requests that come over `stream` with `routes`, until the client is done, is too slow, or leaves for a newer
 /// connection. When `stop` becomes true, the request under way is the last one.
-pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     stream: S,
     seat: Seat,
     routes: axum::Router,
@@ -93,7 +112,7 @@ fn leaving() -> Response<Body> {
 }
 
 /// A stream whose client must take what is sent in time, and whose seat learns when all is sent.
-struct Paced<S> {
+struct Paced<S: Sever> {
     stream: S,
     seat: Arc<Seat>,
     patience: Duration,
@@ -101,7 +120,17 @@ struct Paced<S> {
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Paced<S> {
+impl<S: Sever> Drop for Paced<S> {
+    fn drop(&mut self) {
+        // The client cannot have the whole answer any more. The kernel would hold megabytes of the rest for a client that takes
+        // nothing, and as many times as clients are cut off.
+        if self.seat.is_sending() {
+            self.stream.sever();
+        }
+    }
+}
+
+impl<S: Sever> Paced<S> {
     /// Passes `result` on, unless the client has let it wait for too long.
     fn in_time<T>(&mut self, result: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if result.is_ready() {
@@ -114,7 +143,7 @@ impl<S> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Sever + Unpin> AsyncRead for Paced<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -124,7 +153,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Sever + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -169,6 +198,10 @@ mod tests {
 
     use super::super::seats::Seats;
     use super::*;
+
+    impl Sever for DuplexStream {
+        fn sever(&self) {}
+    }
 
     /// Longer than all that a pipe between client and server holds.
     const ANSWER_BYTES: usize = 1 << 20;

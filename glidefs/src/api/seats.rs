@@ -184,6 +184,11 @@ impl Seat {
         Some(Request(Arc::clone(self)))
     }
 
+    /// Whether an answer is on its way out.
+    pub fn is_sending(&self) -> bool {
+        self.has_answer.load(Ordering::Relaxed)
+    }
+
     /// Everything that was to be sent has been.
     pub fn sent(&self) {
         if self.has_request.load(Ordering::Relaxed) || !self.has_answer.swap(false, Ordering::Relaxed) {

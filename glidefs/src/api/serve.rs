@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
-use super::connection::{self, Patience};
+use super::connection::{self, Patience, Sever};
 use super::seats::Seats;
 use super::token::TokenFile;
 use super::{AppState, guard, peer, service};
@@ -247,7 +247,7 @@ pub(super) async fn serve_with(
 
 /// Something that accepts connections.
 trait Accept {
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Stream: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static;
 
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
@@ -306,7 +306,7 @@ impl Door {
         }
     }
 
-    async fn enter<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) {
+    async fn enter<S: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static>(&self, stream: S) {
         // Where there is no seat, the stream is closed.
         let Some(seat) = self.seats.take().await else { return };
         tokio::spawn(connection::serve(stream, seat, self.routes.clone(), self.patience, self.stop.clone()));

@@ -88,6 +88,30 @@ async fn strangers_who_do_not_take_their_answers_do_not_keep_the_door_shut() {
 }
 
 #[tokio::test]
+async fn of_an_answer_that_was_cut_off_the_kernel_keeps_nothing() {
+    let hour = Duration::from_hours(1);
+    let at_once = Duration::from_millis(1);
+    for (connections_max, answer, why) in [(1, hour, "a newer connection"), (8, at_once, "too slow")] {
+        let access = Access { connections_max, ..Access::default() };
+        let patience = Patience { header: hour, answer };
+        let served = Served::showing(|| Ok("x".repeat(64 << 20)), access, patience).await;
+        let mut stalled = TcpStream::connect(served.tcp).await.unwrap();
+        stalled.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        stalled.readable().await.unwrap();
+        if answer == hour {
+            assert_eq!(served.send_tcp("GET", "/healthz", "").await.status, 200);
+        } else {
+            while served.stats.tcp.connections.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        // A client that does not read is not told of an end that comes behind the rest of the answer.
+        let error = stalled.take_error().unwrap().map(|error| error.kind());
+        assert_eq!(error, Some(io::ErrorKind::ConnectionReset), "{why}");
+    }
+}
+
+#[tokio::test]
 async fn a_stop_does_not_wait_for_connections_that_ask_for_nothing() {
     let hour = Duration::from_hours(1);
     let served = Served::with(Access::default(), Patience { header: hour, answer: hour }).await;
