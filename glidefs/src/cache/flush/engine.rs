@@ -198,8 +198,11 @@ async fn carry_on(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, permits
                 shared.flushed();
                 return Carried::Fenced;
             }
-            Err(Failure::Source) => {
+            Err(failure @ (Failure::Source | Failure::TooDamaged)) => {
                 tie.set_unreadable(true);
+                if matches!(failure, Failure::TooDamaged) {
+                    tie.was_read();
+                }
                 volume.undo_cut(&shared.slots);
                 tie.upload().clear();
                 tie.advanced();
@@ -220,8 +223,10 @@ async fn carry_on(shared: &Arc<Shared>, volume: &Arc<Volume>, tie: &Tie, permits
 pub(super) enum Failure {
     /// Try the same cut again.
     Later,
-    /// Data in it cannot be read, or too much is lost: try a newer cut later.
+    /// Data in it cannot be read: try a newer cut later.
     Source,
+    /// More places of it are lost than the store can note: the same, but the disk answered.
+    TooDamaged,
     Fenced,
     Removed,
 }
@@ -365,8 +370,9 @@ pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
         lost if lost.is_fatal() => {
             (Failure::Fenced, "the export stops here; what it had not flushed stays in the cache")
         }
-        VolumeError::Cut(_) | VolumeError::TooDamaged { .. } => {
-            (Failure::Source, "data cannot be flushed; trying again later")
+        VolumeError::Cut(_) => (Failure::Source, "data cannot be flushed; trying again later"),
+        VolumeError::TooDamaged { .. } => {
+            (Failure::TooDamaged, "too much data is lost to be flushed without it; trying again later")
         }
         _ => (Failure::Later, "flushing to the store failed; trying again"),
     };

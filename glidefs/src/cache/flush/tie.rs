@@ -279,6 +279,11 @@ impl Tie {
         self.unreadable_in_a_row.store(in_a_row, Ordering::Release);
     }
 
+    /// Notes that the disk answered for all of the last cut: what it does not read later has its time to come back.
+    pub(super) fn was_read(&self) {
+        self.unreadable_in_a_row.store(0, Ordering::Release);
+    }
+
     /// How many of the last cuts could not be read, one after the other.
     pub(super) fn unreadable_in_a_row(&self) -> u64 {
         self.unreadable_in_a_row.load(Ordering::Acquire)

@@ -3,6 +3,8 @@
 use super::*;
 use crate::cache::flush::engine::UNREADABLE_CUTS_MAX;
 use crate::cache::index::{Backing, Extent};
+use crate::store::format::DAMAGED_RANGES_MAX;
+use crate::store::volume::{CutExtent, CutSource};
 
 const FRAMES: u8 = 8;
 /// The frame that is lost.
@@ -135,6 +137,46 @@ fn a_copy_in_memory_that_went_wrong_costs_nothing() {
     assert_eq!(volume.damaged_bytes(), Some(0));
     volume.forget_clean(&host.driver().cache.shared.slots);
     assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
+}
+
+/// A cut of nothing but damage, in as many places as a manifest lists.
+struct Sieve(Seq);
+
+/// A size that has room for the damage of a [`Sieve`] behind what hosts write.
+const SIEVE_SECTORS: u64 = SECTORS + 2 * DAMAGED_RANGES_MAX as u64;
+
+impl CutSource for Sieve {
+    fn seq(&self) -> Seq {
+        self.0
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &[]
+    }
+
+    fn read(&self, _: SectorRange, _: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Err("there is nothing to read".into())
+    }
+
+    fn damaged(&self) -> Vec<SectorRange> {
+        (SECTORS..SIEVE_SECTORS).step_by(2).map(|at| range(at, 1)).collect()
+    }
+}
+
+#[test]
+fn damage_in_too_many_places_fails_the_flush_and_leaves_the_disk_its_time_to_come_back() {
+    let mut host = written(memory());
+    let volume = host.volume();
+    let remote = volume.remote().unwrap().clone();
+    let sieve = Arc::new(Sieve(remote.state().cut));
+    host.runtime.block_on(remote.commit(sieve, SIEVE_SECTORS)).unwrap();
+    volume.replaced(SIEVE_SECTORS);
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.disk().rot(place);
+    assert_eq!(host.flush_to_store(), Err(IoError::Unreadable));
+    let tie = volume.tie().unwrap();
+    assert!(tie.is_unreadable() && tie.trouble().unwrap().contains("discard them"), "{:?}", tie.trouble());
+    assert_eq!(tie.unreadable_in_a_row(), 0);
 }
 
 #[test]
