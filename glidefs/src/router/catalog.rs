@@ -30,7 +30,7 @@ use super::size::ExportSize;
 use super::stored::Stored;
 use crate::cache::{Marks, Start};
 use crate::store::VolumeId;
-use crate::store::volume::{Loss, ManifestHash, Notes, Resume};
+use crate::store::volume::{Loss, ManifestHash, Notes, Past, Resume};
 use crate::units::{ExportId, Seq};
 
 /// Memory that redb may use to cache pages, bytes. All records are in memory as well, so little is read.
@@ -151,7 +151,7 @@ pub(super) enum Change {
     /// No version that took no notes has left manifests of a volume that the catalog does not know.
     EndAllowance(VolumeId),
     /// A volume was deleted.
-    Forget(VolumeId),
+    Forget(Past),
     /// This host has lost that epoch of a volume.
     Lost(VolumeId, u64, Loss),
     Remove(ExportId),

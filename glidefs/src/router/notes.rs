@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::catalog::{Change, Message, Waiting};
 use super::record::{DecodeError, decode_json, encode_json};
 use crate::store::VolumeId;
-use crate::store::volume::{Divergence, Fence, Intents, Loss, ManifestHash, Notes, Resume};
+use crate::store::volume::{Divergence, Fence, Intents, Loss, ManifestHash, Notes, Past, Resume};
 use crate::units::Seq;
 
 /// Notes in the catalog.
@@ -34,8 +34,8 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes over what `change` has written; `forgotten` is the volume whose notes went with an entry.
-    pub fn follow(&mut self, change: &Change, forgotten: Option<VolumeId>) {
+    /// Takes over what `change` has written; `forgotten` is what notes went with an entry on.
+    pub fn follow(&mut self, change: &Change, forgotten: Option<Past>) {
         match change {
             Change::Intend(volume, number, hash) => self.intents.add(*volume, *number, *hash),
             Change::Withdraw(volume, number, hash) => self.intents.withdraw(*volume, *number, hash),
@@ -43,17 +43,17 @@ impl Memory {
             Change::Flushed(_, Resume { volume, .. }, _) | Change::EndAllowance(volume) => {
                 self.intents.end_allowance(*volume);
             }
-            Change::Forget(volume) => self.forget(*volume),
+            Change::Forget(past) => self.forget(*past),
             _ => {}
         }
-        if let Some(volume) = forgotten {
-            self.forget(volume);
+        if let Some(past) = forgotten {
+            self.forget(past);
         }
     }
 
-    fn forget(&mut self, volume: VolumeId) {
-        self.intents.remove(volume);
-        self.losses.retain(|(other, _), _| *other != volume);
+    fn forget(&mut self, past: Past) {
+        self.intents.forget(past);
+        self.losses.retain(|(volume, epoch), _| !past.has_loss(*volume, *epoch));
     }
 }
 
@@ -126,8 +126,8 @@ impl Notes for CatalogNotes {
         self.write_later(Change::Withdraw(volume, number, hash));
     }
 
-    fn forget(&self, volume: VolumeId) {
-        self.write_later(Change::Forget(volume));
+    fn forget(&self, past: Past) {
+        self.write_later(Change::Forget(past));
     }
 
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {

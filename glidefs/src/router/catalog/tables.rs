@@ -17,7 +17,7 @@ use crate::router::notes::encode_loss;
 use crate::router::record::{DecodeError, Record};
 use crate::router::stored::Stored;
 use crate::store::VolumeId;
-use crate::store::volume::ManifestHash;
+use crate::store::volume::{ManifestHash, Past, Resume};
 use crate::units::ExportId;
 
 pub(super) const EXPORTS: TableDefinition<u32, &[u8]> = TableDefinition::new("exports");
@@ -161,14 +161,14 @@ pub(super) fn commits(database: &Database) -> Result<u64, redb::Error> {
     Ok(transaction.open_table(META)?.get(COMMITS_KEY)?.map_or(0, |value| value.value()))
 }
 
-/// Makes all changes, or none, in transaction `number`. `forgotten` has for each change the volume whose notes are removed with an
-/// entry, if so. A batch that is in the file already may be made again with the `forgotten` of the first time: the file is the same
+/// Makes all changes, or none, in transaction `number`. `forgotten` has for each change what notes are removed with an entry on,
+/// if so. A batch that is in the file already may be made again with the `forgotten` of the first time: the file is the same
 /// after both.
 pub(super) fn commit(
     database: &Database,
     batch: &[Box<Waiting>],
     number: u64,
-    forgotten: &mut [Option<VolumeId>],
+    forgotten: &mut [Option<Past>],
 ) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
@@ -188,8 +188,8 @@ pub(super) fn commit(
                 }
                 Change::Replace(old, record, resume) => {
                     exports.remove(old.0)?;
-                    let volume = volume_of(stored.remove(old.0)?.map(|bytes| Stored::decode(bytes.value())));
-                    removed = volume.filter(|volume| *volume != resume.volume);
+                    let past = past_of(stored.remove(old.0)?.map(|bytes| Stored::decode(bytes.value())));
+                    removed = past.filter(|past| past.volume != resume.volume);
                     put_record(&mut exports, &mut next, record)?;
                     put_stored(&mut stored, record.export_id(), |_| Some(Stored::of(resume)))?;
                 }
@@ -201,7 +201,7 @@ pub(super) fn commit(
                 Change::EndAllowance(volume) => {
                     transaction.open_table(ALLOWED)?.remove(key_of(*volume))?;
                 }
-                Change::Forget(volume) => forget_notes(&transaction, *volume)?,
+                Change::Forget(past) => forget_notes(&transaction, *past)?,
                 Change::Evicted(marks) => {
                     for (id, seq) in marks {
                         put_stored(&mut stored, *id, |known| Some(known?.evicted(*seq)))?;
@@ -225,7 +225,7 @@ pub(super) fn commit(
                 }
                 Change::Remove(id) => {
                     exports.remove(id.0)?;
-                    removed = volume_of(stored.remove(id.0)?.map(|bytes| Stored::decode(bytes.value())));
+                    removed = past_of(stored.remove(id.0)?.map(|bytes| Stored::decode(bytes.value())));
                 }
                 Change::Start(Start { last, begun }) => {
                     meta.insert(START_KEY, u64::from(*last))?;
@@ -238,10 +238,14 @@ pub(super) fn commit(
                     transaction.open_table(STORE)?.insert(STORE_ID_KEY, id.as_u128())?;
                 }
             }
-            // The entry is gone when the batch is made again, and a note that the batch takes before that is back.
-            *forgotten = removed.or(*forgotten);
-            if let Some(volume) = *forgotten {
-                forget_notes(&transaction, volume)?;
+            if forgotten.is_none()
+                && let Some(past) = removed
+            {
+                *forgotten = Some(with_all(past, &transaction, &stored)?);
+            }
+            // When the batch is made again, the entry is gone, and a note that the batch takes before that is back.
+            if let Some(past) = *forgotten {
+                forget_notes(&transaction, past)?;
             }
         }
         meta.insert(NEXT_EXPORT_ID_KEY, next)?;
@@ -251,19 +255,44 @@ pub(super) fn commit(
     Ok(())
 }
 
-/// Removes all notes on a volume.
-fn forget_notes(transaction: &redb::WriteTransaction, volume: VolumeId) -> Result<(), redb::Error> {
-    let volume = key_of(volume);
+/// Removes the notes on `past`.
+fn forget_notes(transaction: &redb::WriteTransaction, past: Past) -> Result<(), redb::Error> {
+    let volume = key_of(past.volume);
     transaction.open_table(ALLOWED)?.remove(volume)?;
-    let all = (volume, 0, &[0; 32])..=(volume, u64::MAX, &[u8::MAX; 32]);
-    transaction.open_table(INTENTS)?.retain_in(all, |_, ()| false)?;
-    transaction.open_table(LOST)?.retain_in((volume, 0)..=(volume, u64::MAX), |_, _| false)?;
+    let manifests = (volume, 0, &[0; 32])..=(volume, past.number, &[u8::MAX; 32]);
+    transaction.open_table(INTENTS)?.retain_in(manifests, |_, ()| false)?;
+    transaction.open_table(LOST)?.retain_in((volume, 0)..=(volume, past.epoch), |_, _| false)?;
     Ok(())
 }
 
-/// The volume of an entry that was removed. None of one that is damaged.
-fn volume_of(counterpart: Option<Result<Stored, DecodeError>>) -> Option<VolumeId> {
-    Some(counterpart?.ok()?.resume().ok()?.volume)
+/// `past` of an entry that was removed, or all of its volume if no other entry has it. To look at all others is necessary for few
+/// entries only: those that leave later notes, which exports do that were lost, or whose last manifest failed.
+fn with_all(
+    past: Past,
+    transaction: &redb::WriteTransaction,
+    stored: &redb::Table<'_, u32, &[u8]>,
+) -> Result<Past, redb::Error> {
+    let volume = key_of(past.volume);
+    let later = (volume, past.number.saturating_add(1), &[0; 32])..=(volume, u64::MAX, &[u8::MAX; 32]);
+    let lost_later = (volume, past.epoch.saturating_add(1))..=(volume, u64::MAX);
+    if transaction.open_table(INTENTS)?.range(later)?.next().is_none()
+        && transaction.open_table(LOST)?.range(lost_later)?.next().is_none()
+    {
+        return Ok(past);
+    }
+    for item in stored.iter()? {
+        let other = past_of(Some(Stored::decode(item?.1.value())));
+        if other.is_some_and(|other| other.volume == past.volume) {
+            return Ok(past);
+        }
+    }
+    Ok(Past { number: u64::MAX, epoch: u64::MAX, ..past })
+}
+
+/// What is past with an entry that was removed. Nothing with one that is damaged.
+fn past_of(counterpart: Option<Result<Stored, DecodeError>>) -> Option<Past> {
+    let Resume { volume, number, epoch, .. } = counterpart?.ok()?.resume().ok()?;
+    Some(Past { volume, number, epoch })
 }
 
 fn key_of(volume: VolumeId) -> u128 {

@@ -13,7 +13,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::host::{Host, ROUNDS_MAX, Volumes};
 use super::land::Uploads;
-use super::{Volume, VolumeError};
+use super::writer::Head;
+use super::{Past, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, NameRecord, Sections};
@@ -85,6 +86,10 @@ impl Volumes {
             let sections = Sections { deleted: None, ..next.sections };
             let manifest = Manifest { name: new.clone(), sections, ..next };
             if self.0.create_manifest(&manifest).await? == Created::Created {
+                if name != new {
+                    // A deletion that was not finished leaves the name.
+                    self.0.remove_name(name, volume).await?;
+                }
                 self.0.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
                 return Ok(Volume::new(self.0.clone(), Arc::new(manifest), begun));
             }
@@ -123,17 +128,17 @@ impl Volume {
         };
         self.land(&Uploads::default(), edit).await?;
         self.lose_deleted();
-        host.remove_name(&name, self.id()).await?;
+        let Head { own, number, .. } = self.head().clone();
         // The manifest says itself that the volume is deleted.
-        host.options.notes.forget(self.id());
-        Ok(())
+        host.options.notes.forget(Past { volume: self.id(), number, epoch: own.epoch });
+        Ok(host.remove_name_of_deleted(&name, self.id()).await?)
     }
 
     /// The rest of a deletion that stopped.
     async fn finish_deletion(&self) -> Result<(), VolumeError> {
         let newest = self.0.host.store.latest_manifest(self.id(), None).await?;
         let Some(newest) = newest.filter(|newest| newest.sections.deleted.is_some()) else { return Ok(()) };
-        Ok(self.0.host.remove_name(&newest.name, self.id()).await?)
+        Ok(self.0.host.remove_name_of_deleted(&newest.name, self.id()).await?)
     }
 }
 
@@ -149,9 +154,25 @@ impl Host {
     /// Takes `name` from `volume`, if it has it. Two that do so at once, and a third that gives the name to another volume
     /// between the two, could take it from that one.
     pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        if self.store.name(name).await?.is_some_and(|record| record.volume == volume) {
+        if self.has_name(name, volume).await? {
             self.store.delete(&[Key::Name(name.clone())]).await?;
         }
         Ok(())
+    }
+
+    /// As [`Self::remove_name`], where `volume` was deleted. Who had it back under its name meanwhile keeps the name.
+    pub async fn remove_name_of_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        if !self.has_name(name, volume).await? {
+            return Ok(());
+        }
+        let newest = self.store.latest_manifest(volume, None).await?;
+        if newest.is_none_or(|newest| newest.sections.deleted.is_some()) {
+            self.store.delete(&[Key::Name(name.clone())]).await?;
+        }
+        Ok(())
+    }
+
+    async fn has_name(&self, name: &StoreName, volume: VolumeId) -> Result<bool, StoreError> {
+        Ok(self.store.name(name).await?.is_some_and(|record| record.volume == volume))
     }
 }

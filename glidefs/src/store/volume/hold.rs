@@ -111,7 +111,8 @@ impl Volume {
         self.hold_as(true).await
     }
 
-    /// Takes back a volume that this host released: two requests. None when the volume was not released.
+    /// Takes back a volume that this host may have released: two requests. There is a new manifest in any case: a release that is
+    /// still on its way has the number of that one, and comes too late.
     pub async fn hold(&self) -> Result<Resume, VolumeError> {
         self.hold_as(false).await
     }
@@ -122,9 +123,9 @@ impl Volume {
         self.check_newest().await?;
         let host = &self.0.host;
         let edit = |base: &Manifest| {
-            let is = base.sections.holder.as_ref().is_some_and(|holder| holder.released);
+            let is_released = base.sections.holder.as_ref().is_some_and(|holder| holder.released);
             let sections = host.held_as(&base.sections, released);
-            (is != released).then(|| Manifest { sections, ..base.clone() })
+            (!(released && is_released)).then(|| Manifest { sections, ..base.clone() })
         };
         let landed = self.land(&Uploads::default(), edit).await?;
         Ok(landed.map_or_else(|| self.state(), |landed| self.resume_landed(&landed)))

@@ -63,7 +63,7 @@ pub use self::cut::{CutExtent, CutSource};
 pub use self::end::DeletedVolume;
 pub use self::error::{Held, VolumeError};
 pub use self::host::{Volumes, VolumesOptions};
-pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory};
+pub use self::notes::{Divergence, Intents, Loss, ManifestHash, Notes, NotesInMemory, Past};
 pub use self::upload::{Upload, UploadProgress};
 pub use self::view::View;
 pub use self::writer::Volume;

@@ -81,14 +81,32 @@ pub trait Notes: Send + Sync + fmt::Debug {
     /// Takes back the note on a manifest that the store does not have and can never get. Returns before that is on disk.
     fn withdraw(&self, _volume: VolumeId, _number: u64, _hash: ManifestHash) {}
 
-    /// Drops all notes on a volume that was deleted. Returns before that is on disk.
-    fn forget(&self, _volume: VolumeId) {}
+    /// Drops the notes on a volume that was deleted. Returns before that is on disk.
+    fn forget(&self, _past: Past) {}
 
     /// Notes why this writer lost a volume of which it had `epoch`.
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>>;
 
     /// Why this writer lost `epoch` of a volume, if that was noted.
     fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss>;
+}
+
+/// What nobody needs notes on any more. The volume may go on in a later epoch: had back by another export of this host, for example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its manifests up to this number.
+    pub number: u64,
+    /// Its losses up to this epoch.
+    pub epoch: u64,
+}
+
+impl Past {
+    /// Whether the loss of `epoch` of `volume` is in the past.
+    pub fn has_loss(&self, volume: VolumeId, epoch: u64) -> bool {
+        volume == self.volume && epoch <= self.epoch
+    }
 }
 
 /// The manifests that were noted, in memory.
@@ -141,9 +159,13 @@ impl Intents {
         }
     }
 
-    /// Drops all notes on a volume.
-    pub fn remove(&mut self, volume: VolumeId) {
-        self.0.remove(&volume);
+    /// Drops the notes on `past`.
+    pub fn forget(&mut self, past: Past) {
+        if let Some(noted) = self.0.get_mut(&past.volume) {
+            noted.all_above = None;
+            noted.manifests.retain(|(number, _)| *number > past.number);
+        }
+        self.drop_if_empty(past.volume);
     }
 
     /// Whether there is no note on any volume.
@@ -214,9 +236,9 @@ impl Notes for NotesInMemory {
         self.lock().0.withdraw(volume, number, &hash);
     }
 
-    fn forget(&self, volume: VolumeId) {
+    fn forget(&self, past: Past) {
         let mut known = self.lock();
-        known.0.remove(volume);
-        known.1.retain(|(other, _), _| *other != volume);
+        known.0.forget(past);
+        known.1.retain(|(volume, epoch), _| !past.has_loss(*volume, *epoch));
     }
 }

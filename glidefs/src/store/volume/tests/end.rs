@@ -235,3 +235,46 @@ async fn garbage_collection_and_a_volume_that_is_had_back_at_once_agree() {
     }
     assert!(gone > 0 && back > 0, "{gone} {back}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_deletion_does_not_take_the_notes_of_who_had_the_volume_back_meanwhile() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let first = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // The deletion is in the store; what is left of it, taking the name away, is slow.
+    world.objects.next_reads_for(&[10_000]);
+    let deletion = {
+        let first = first.clone();
+        tokio::spawn(async move { first.delete().await })
+    };
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    assert!(!deletion.is_finished());
+    // Meanwhile the volume is had back, as the export "vm2" of the same daemon.
+    let second = daemon.volumes.undelete(&name("vm"), &name("vm2")).await.unwrap();
+    second.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
+    // A manifest of it arrives, and its answer is lost: that is what its note is for.
+    world.objects.fail_creations("manifests", 1, true);
+    second.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap_err();
+    // The deletion ends.
+    deletion.await.unwrap().unwrap();
+    let committed = second.commit(MemoryCut::new(4, &[(0, 8, 4)]), SIZE).await;
+    assert!(committed.is_ok(), "{:?}", committed.map(drop));
+    assert_eq!(second.loss(), None);
+    tags(&second, range(0, 8), &[4; 8]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_had_back_under_its_name_before_the_deletion_ends_keeps_the_name() {
+    let world = World::new();
+    let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    world.objects.next_reads_for(&[10_000]);
+    let deletion = tokio::spawn(async move { first.delete().await });
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    // The deletion is in the store. Another host has the volume back.
+    let second = world.daemon(2).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
+    let _: Result<(), VolumeError> = deletion.await.unwrap();
+    let found = world.daemon(3).volumes.find(&name("vm")).await.unwrap();
+    assert_eq!(found, Some(second.id()), "a volume that nobody can name");
+}
