@@ -359,6 +359,8 @@ impl ObjectStore for ScriptedStore {
         if self.replaces.load(SeqCst) {
             opts.mode = PutMode::Overwrite;
         }
+        // A manifest that is made again is not the same as the one before.
+        self.clock.advance(Duration::from_millis(1));
         let fate = self.fate();
         let failure = self.failure(location);
         if fate == Fate::NotArriving || failure == Some(false) {
