@@ -170,13 +170,13 @@ pub async fn collect(
     if !options.dry_run {
         let endings: Vec<_> = volumes.iter().map(|volume| carry_on(store, volume, deadline)).collect();
         let names: Vec<_> = stream::iter(endings).buffered(AT_ONCE).try_collect().await?;
-        keys.extend(names.into_iter().flatten());
+        report.objects_removed = names.iter().sum();
     }
     for volume in &volumes {
         superfluous(volume, deadline, &mut keys);
     }
     keys.extend(ways_to_nowhere(store, &volumes, deadline).await?);
-    report.objects_removed = (keys.len() - packs) as u64;
+    report.objects_removed += (keys.len() - packs) as u64;
     report.damaged = in_use.damaged.into_iter().collect();
     report.damaged.sort_unstable();
     store.stats().gc_damaged.store(report.damaged.len() as u64, Relaxed);
@@ -225,10 +225,13 @@ fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
     }
 }
 
-/// Takes the deletion of `volume` further, if there is one. Returns the name that nothing has any more.
-async fn carry_on(store: &Store, volume: &Listed, deadline: Deadline) -> Result<Option<Key>, StoreError> {
+/// Takes the deletion of `volume` further, if there is one. Returns how many names were removed.
+async fn carry_on(store: &Store, volume: &Listed, deadline: Deadline) -> Result<u64, StoreError> {
     end(store, volume, deadline).await?;
-    name_left_behind(store, volume).await
+    let Some(name) = name_left_behind(store, volume).await? else { return Ok(0) };
+    // At once: the name may be given to another volume at any time.
+    store.delete(&[name]).await?;
+    Ok(1)
 }
 
 /// Makes the deletion of `volume` one for good, if its grace period is over.

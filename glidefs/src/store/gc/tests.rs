@@ -388,6 +388,32 @@ async fn paused_run(world: &World) -> tokio::task::JoinHandle<Result<GcReport, G
     run
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_given_to_another_volume_during_a_run_stays() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    // The deletion stops before the name is free.
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.end_after(3, false);
+    volume.delete().await.unwrap_err();
+    assert!(world.objects.go_on());
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(volume.id()));
+    world.advance_hours(25);
+    gc(&world, false).await;
+    daemon.volumes.create(&name("other"), SIZE).await.unwrap().delete().await.unwrap();
+    world.advance_hours(25);
+    // A run has found the name that is left, and still ends another deletion.
+    world.objects.pause_before("manifests/");
+    let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let next = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.resume();
+    run.await.unwrap().unwrap();
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(next.id()));
+}
+
 #[tokio::test]
 async fn a_volume_that_was_made_and_deleted_during_a_run_can_be_had_back() {
     let world = World::new();
