@@ -74,7 +74,7 @@ impl Router {
             committed.await.map_err(|source| RouterError::Store { name, source })
         };
         let committed = self.unless_stopping(roll_back).await?;
-        let size_sectors = committed.resume.size_sectors;
+        let (size_sectors, crowd) = (committed.resume.size_sectors, committed.crowd);
         let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
         let resume = Resume { manifest: None, ..committed.resume };
         self.catalog.flushed(held.record().export_id(), resume).await?;
@@ -84,7 +84,7 @@ impl Router {
         })
         .await?;
         held.entry().export().set_size_bytes(size.bytes());
-        volume.replaced(size_sectors);
+        volume.replaced(size_sectors, crowd);
         Ok(())
     }
 }

@@ -142,7 +142,11 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
             }
         }
         Ok(None) => {
-            tell_if_stopped(volume, tie.remote().crowd().unwrap_or_default());
+            // Writes that wait for a merge make no commit, and only a commit would correct an older figure. The manifest is in
+            // memory, as the step has just looked at it, or is fetched once more.
+            let crowd = tie.remote().view().await.map(|view| view.crowd()).unwrap_or_default();
+            tie.crowding().set(crowd);
+            tell_if_stopped(volume, crowd);
             Stepped::Done
         }
         Err(error) => {

@@ -9,7 +9,7 @@ use super::Volume;
 use crate::cache::error::IoError;
 use crate::cache::flush::{Durability, Link, OnUnreachable, Pace, Tie, Triggers};
 use crate::cache::index::Extent;
-use crate::store::volume::{UploadProgress, VolumeError};
+use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
 /// What of a volume is not in the store.
@@ -83,11 +83,14 @@ impl Volume {
         }
     }
 
-    /// Notes that the store has made the volume another one, of this size in sectors, while there was nothing of it here.
-    pub fn replaced(&self, size_sectors: u64) {
+    /// Notes that the store has another state of the volume, of this size in sectors and so crowded, and that nothing of the volume
+    /// is here.
+    pub fn replaced(&self, size_sectors: u64, crowd: Crowd) {
         if let Some(tie) = self.tie.get() {
             tie.set_size(size_sectors);
             tie.stored_size(size_sectors);
+            tie.crowding().set(crowd);
+            tie.merge_if_crowded(self.id);
         }
     }
 

@@ -12,20 +12,45 @@ use super::{Compacted, Volume, VolumeError};
 use crate::store::format::{Manifest, PackRef, PieceKind};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
+/// How often a step is begun anew because the state before it turned out to be another one.
+const TRIES_MAX: usize = 3;
+
+/// How a try of a step ended.
+enum Step {
+    Done(Box<Compacted>),
+    /// There is nothing to merge.
+    NotDue,
+    /// What the step worked on is no longer the state of the volume: a lost answer turned up, or a rollback.
+    Overtaken,
+}
+
 impl Volume {
-    /// Does one step of compaction, if one is due. Commits go on meanwhile. `None`: none is due, or what it worked on is no
-    /// longer the state of the volume.
+    /// Does one step of compaction, if one is due. Commits go on meanwhile. `None`: none is due.
+    ///
+    /// # Errors
+    /// [`VolumeError::Contended`] when the state that a step worked on was the volume's no longer, each time.
     pub async fn compact(&self) -> Result<Option<Compacted>, VolumeError> {
         self.compact_within(&Limits::default()).await
     }
 
     pub(super) async fn compact_within(&self, limits: &Limits) -> Result<Option<Compacted>, VolumeError> {
         let mut discarded_bytes = self.0.compaction.lock().await;
+        for _ in 0..TRIES_MAX {
+            match self.try_step(limits, &mut discarded_bytes).await? {
+                Step::Done(compacted) => return Ok(Some(*compacted)),
+                Step::NotDue => return Ok(None),
+                Step::Overtaken => {}
+            }
+        }
+        Err(VolumeError::Contended { volume: self.id() })
+    }
+
+    async fn try_step(&self, limits: &Limits, discarded_bytes: &mut u64) -> Result<Step, VolumeError> {
         self.refresh().await?;
         let manifest = self.manifest().await?;
         let hollow = is_hollow(&manifest.packs, *discarded_bytes, limits);
         let step = choose(&manifest.packs, limits).or_else(|| hollow.then(|| everything(&manifest.packs)));
-        let Some(step) = step else { return Ok(None) };
+        let Some(step) = step else { return Ok(Step::NotDue) };
         self.0.host.check_notes(self.id(), next(manifest.number)).await?;
         let mut merge = Merge::new(self.clone(), &manifest, &step, limits);
         merge.run().await?;
@@ -55,7 +80,7 @@ impl Volume {
         let change = self.0.change.lock().await;
         let landed = self.land(&uploads, edit).await?;
         drop(change);
-        let Some(landed) = landed else { return Ok(None) };
+        let Some(landed) = landed else { return Ok(Step::Overtaken) };
         for pack in inputs.iter().filter(|pack| !successors.iter().any(|other| other.pack == pack.pack)) {
             self.0.host.metadata.forget_index(pack.pack);
             if let Some(recent) = &self.0.host.recent {
@@ -71,14 +96,14 @@ impl Volume {
         }
         let hollow = is_hollow(packs, *discarded_bytes, limits);
         let committed = self.committed(&landed, &uploads);
-        Ok(Some(Compacted {
+        Ok(Step::Done(Box::new(Compacted {
             resume: committed.resume,
             packs_before: inputs.len(),
             packs_after: successors.len(),
             pack_bytes: committed.pack_bytes,
             compaction_due: hollow || choose(packs, limits).is_some(),
             crowd: committed.crowd,
-        }))
+        })))
     }
 
     /// How much data of `oldest` lies below `zeroes`, which ascend, bytes.

@@ -61,3 +61,40 @@ fn writes_of_a_volume_that_is_as_crowded_as_one_may_be_wait_until_packs_were_mer
     stop.send(true).unwrap();
     host.runtime.block_on(flusher).unwrap();
 }
+
+#[test]
+fn an_export_that_went_back_to_a_state_with_few_packs_takes_writes_again() {
+    let mut host = Host::new(memory(), 1, false);
+    let volume = host.runtime.block_on(async {
+        let volume = host.volumes.create(&"crowded".parse().unwrap(), SECTORS).await.unwrap();
+        for seq in (1..=FAN_OUT_MAX as u64).map(Seq) {
+            let range = SectorRange::new(0, 8).unwrap();
+            let cut = Small(seq, [CutExtent { range, seq, zero: false }]);
+            volume.commit(Arc::new(cut), SECTORS).await.unwrap();
+            if seq == Seq(1) {
+                volume.snapshot(&"before".parse().unwrap()).await.unwrap();
+            }
+        }
+        volume
+    });
+    // As a rollback does: the export goes on under another id, then the store goes back.
+    let id = ExportId(77);
+    let cache = host.driver().cache.clone();
+    let export = cache.begin(id, volume.cut());
+    host.paper.0.lock().unwrap().insert(id, (volume.state(), Seq(0)));
+    let link = cache.link(host.runtime.handle().clone());
+    export.tie_to(volume.clone(), Arc::clone(&link), SECTORS, SECTORS);
+    assert_eq!(export.pace(4096, false), Pace::Wait);
+    let committed = host.runtime.block_on(volume.rollback(&"before".parse().unwrap())).unwrap();
+    export.replaced(committed.resume.size_sectors, committed.crowd);
+    assert_eq!(volume.crowd().map(|crowd| crowd.fan_out), Some(1));
+    let (stop, stopped) = watch::channel(false);
+    let flusher = host.runtime.spawn(cache.flusher(link, host.triggers).run(stopped));
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while export.pace(4096, false) == Pace::Wait {
+        assert!(std::time::Instant::now() < deadline, "writes wait for ever: {:?}", export.packs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stop.send(true).unwrap();
+    host.runtime.block_on(flusher).unwrap();
+}

@@ -169,8 +169,8 @@ fn damage_in_too_many_places_fails_the_flush_and_leaves_the_disk_its_time_to_com
     let volume = host.volume();
     let remote = volume.remote().unwrap().clone();
     let sieve = Arc::new(Sieve(remote.state().cut));
-    host.runtime.block_on(remote.commit(sieve, SIEVE_SECTORS)).unwrap();
-    volume.replaced(SIEVE_SECTORS);
+    let committed = host.runtime.block_on(remote.commit(sieve, SIEVE_SECTORS)).unwrap();
+    volume.replaced(SIEVE_SECTORS, committed.crowd);
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
     host.disk().rot(place);
     assert_eq!(host.flush_to_store(), Err(IoError::Unreadable));

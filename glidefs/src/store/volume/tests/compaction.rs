@@ -296,3 +296,18 @@ async fn a_cut_that_no_manifest_can_list_uploads_nothing_and_other_volumes_go_on
     assert_eq!(daemon.since(before), [0; 5], "nothing is uploaded again and again");
     other.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_step_that_finds_its_base_overtaken_does_not_say_that_nothing_is_due() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), 1 << 16).await.unwrap();
+    for seq in 1..=128 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), 1 << 16).await.unwrap();
+    }
+    // The answer to the first step is lost.
+    world.objects.fail_creations("manifests", 1, true);
+    volume.compact().await.unwrap_err();
+    world.clock.advance(std::time::Duration::from_millis(5));
+    let (second, third) = (volume.compact().await.unwrap(), volume.compact().await.unwrap());
+    assert!(second.is_some() || third.is_none(), "\"none is due\", and then {third:?}");
+}
