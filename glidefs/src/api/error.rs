@@ -139,6 +139,7 @@ impl From<RouterError> for ApiError {
             RouterError::NotLost { .. } => (StatusCode::CONFLICT, "not_lost"),
             RouterError::NotInStore { .. } => (StatusCode::CONFLICT, "not_in_store"),
             RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, "snapshot_needed"),
+            RouterError::SnapshotGone { .. } => (StatusCode::CONFLICT, "snapshot_gone"),
             RouterError::NotDetached { .. } => (StatusCode::CONFLICT, "not_detached"),
             RouterError::IdsExhausted => (StatusCode::INSUFFICIENT_STORAGE, "ids_exhausted"),
             RouterError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),

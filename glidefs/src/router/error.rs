@@ -234,6 +234,17 @@ pub enum RouterError {
         /// The snapshot.
         snapshot: String,
     },
+    /// The snapshot that the export was to go back to was deleted meanwhile.
+    #[error(
+        "export {name} cannot go back to snapshot {snapshot}, which was deleted meanwhile: the export goes on with what the store \
+         has; attach it, or roll it back to another snapshot"
+    )]
+    SnapshotGone {
+        /// The export.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
     /// The export is on its way back to a snapshot.
     #[error(
         "export {name} is half rolled back: attach it, or roll it back again, when the store can be reached"

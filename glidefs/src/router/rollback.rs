@@ -1,8 +1,9 @@
 //! An export goes back to one of its snapshots.
 //!
 //! Owns the order of steps. Everything goes to the store first, then the export goes on under another id, so that nothing of
-//! it is in the cache any more, and only then does the store go back. Invariant: a crash between these steps leaves the
-//! export as it was, or as one that has no device until it has gone back.
+//! it is in the cache any more, and only then does the store go back. Invariants: a crash between these steps leaves the
+//! export as it was, or as one that has no device until it has gone back; an export whose snapshot is gone by then goes on as the
+//! store has the export.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,18 @@ use super::name::ExportName;
 use super::size::ExportSize;
 use super::state::State;
 use super::{ExportInfo, Router};
-use crate::store::volume::{Resume, VolumeError};
+use crate::store::volume::{self, Crowd, Resume, VolumeError};
 use crate::units::SECTOR_BYTES;
 
 /// How long a rollback waits for the store to take what it does not have yet.
 const FLUSH_PATIENCE: Duration = Duration::from_mins(2);
+
+/// Where an export goes on after a rollback.
+struct GoneBack {
+    resume: Resume,
+    crowd: Crowd,
+    is_snapshot_gone: bool,
+}
 
 impl Router {
     /// Gives an export, which must be detached, the content and the size of one of its snapshots. What was written since is
@@ -63,6 +71,9 @@ impl Router {
     }
 
     /// Has the store go back, where an export waits for that.
+    ///
+    /// # Errors
+    /// [`RouterError::SnapshotGone`] when there is nothing to go back to: the export goes on without that.
     pub(super) async fn finish_rollback(&self, held: &Held) -> Result<(), RouterError> {
         let Some(snapshot) = held.record().rolls_back_to else { return Ok(()) };
         let name = held.entry().name().to_string();
@@ -70,13 +81,12 @@ impl Router {
         let snapshot = ExportName::new(&snapshot)?;
         let roll_back = async {
             // Boxed: every operation that may have to finish a rollback would have room for it otherwise.
-            let committed = async { Box::pin(remote.rollback(&store_name(&snapshot)?)).await };
-            committed.await.map_err(|source| RouterError::Store { name, source })
+            let gone_back = Box::pin(go_back(&remote, &snapshot)).await;
+            gone_back.map_err(|source| RouterError::Store { name: name.clone(), source })
         };
-        let committed = self.unless_stopping(roll_back).await?;
-        let (size_sectors, crowd) = (committed.resume.size_sectors, committed.crowd);
+        let GoneBack { resume, crowd, is_snapshot_gone } = self.unless_stopping(roll_back).await?;
+        let size_sectors = resume.size_sectors;
         let size = ExportSize::new(size_sectors.saturating_mul(SECTOR_BYTES))?;
-        let resume = Resume { manifest: None, ..committed.resume };
         self.catalog.flushed(held.record().export_id(), resume).await?;
         held.write(&self.catalog, |record| {
             record.rolls_back_to = None;
@@ -85,6 +95,25 @@ impl Router {
         .await?;
         held.entry().export().set_size_bytes(size.bytes());
         volume.replaced(size_sectors, crowd);
+        if is_snapshot_gone {
+            tracing::warn!(export = %name, %snapshot, "an export cannot go back to a snapshot that was deleted");
+            return Err(RouterError::SnapshotGone { name, snapshot: snapshot.to_string() });
+        }
         Ok(())
     }
+}
+
+/// The state of `remote` after going back to `snapshot`; the newest state where the snapshot is gone.
+async fn go_back(remote: &volume::Volume, snapshot: &ExportName) -> Result<GoneBack, VolumeError> {
+    let (resume, crowd, is_snapshot_gone) = match remote.rollback(&store_name(snapshot)?).await {
+        Ok(committed) => (committed.resume, committed.crowd, false),
+        Err(VolumeError::NoSuchSnapshot { .. }) => {
+            // An earlier try may have gone back, without an answer: asking finds that.
+            remote.confirm().await?;
+            let crowd = remote.view().await?.crowd();
+            (remote.state(), crowd, true)
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(GoneBack { resume: Resume { manifest: None, ..resume }, crowd, is_snapshot_gone })
 }

@@ -293,3 +293,65 @@ fn an_export_that_cannot_fit_its_manifest_is_neither_made_nor_grown_and_told_the
     assert_eq!(router.list()[0].size_bytes, SECTORS * SECTOR_BYTES);
     assert_eq!(resize(VOLUME_BYTES_MAX).unwrap().size_bytes, VOLUME_BYTES_MAX);
 }
+
+#[test]
+fn an_export_whose_snapshot_is_deleted_while_it_begins_to_go_back_can_be_attached_again() {
+    let world = World::new(41, 0);
+    let mut host = with_a_snapshot(&world);
+    let router = host.router();
+    // The rollback has found the snapshot, and waits for the store to take what it does not have yet.
+    world.objects.pause_before("manifests");
+    write(&mut host, 2);
+    let rollback = world.runtime.spawn({
+        let router = router.clone();
+        async move { router.rollback("vm", name("before")).await }
+    });
+    world.runtime.block_on(world.objects.paused());
+    // Somebody rotates snapshots meanwhile. Nothing says that this one is needed.
+    assert!(world.runtime.block_on(router.delete_snapshot("vm", &name("before"))).unwrap());
+    world.objects.resume();
+    let rolled_back = world.runtime.block_on(rollback).unwrap();
+    assert!(matches!(rolled_back, Err(RouterError::SnapshotGone { .. })), "{rolled_back:?}");
+    world.runtime.block_on(router.attach("vm")).unwrap();
+    drop(router);
+    assert!(holds(&mut host, 1) && holds(&mut host, 2), "nothing was given up");
+    // Also for the next daemon.
+    write(&mut host, 3);
+    host.restart(&world);
+    assert!((1..4).all(|number| holds(&mut host, number)));
+}
+
+#[test]
+fn an_export_that_went_back_without_an_answer_to_a_snapshot_that_is_gone_is_what_the_store_has() {
+    let world = World::new(42, 0);
+    let mut host = with_a_snapshot(&world);
+    let router = host.router();
+    write(&mut host, 2);
+    let size = ExportSize::new(2 * SECTORS * SECTOR_BYTES).unwrap();
+    world.runtime.block_on(router.resize("vm", size)).unwrap();
+    world.runtime.block_on(router.flush("vm")).unwrap();
+    world.objects.fail_creations("manifests", 1, true);
+    let rolled_back = world.runtime.block_on(router.rollback("vm", name("before")));
+    assert!(matches!(rolled_back, Err(RouterError::Store { .. })), "{rolled_back:?}");
+    // The deletion of the snapshot was on its way before the rollback began.
+    let remote = host.volume("vm").remote().unwrap().clone();
+    world.runtime.block_on(remote.delete_snapshot(&"before".parse().unwrap())).unwrap();
+    let attached = world.runtime.block_on(router.attach("vm"));
+    assert!(matches!(attached, Err(RouterError::SnapshotGone { .. })), "{attached:?}");
+    let info = world.runtime.block_on(router.attach("vm")).unwrap();
+    assert_eq!(info.size_bytes, SECTORS * SECTOR_BYTES);
+    drop(router);
+    assert!(holds(&mut host, 1) && !holds(&mut host, 2));
+    write(&mut host, 3);
+    world.runtime.block_on(host.router().flush("vm")).unwrap();
+}
+
+/// A host with a detached export that holds write 1, as the snapshot "before" does.
+fn with_a_snapshot(world: &World) -> Host {
+    let mut host = Host::new(world);
+    let detached = CreateExport { detached: true, ..blank() };
+    world.runtime.block_on(host.router().create(detached)).unwrap();
+    write(&mut host, 1);
+    world.runtime.block_on(host.router().snapshot("vm", &name("before"))).unwrap();
+    host
+}
