@@ -367,8 +367,9 @@ impl Router {
         change(&mut record);
         self.catalog.replace(old, record.clone(), counterpart.clone()).await?;
         let volume = self.volumes.volume(record.export_id(), record.size_bytes, Some(&counterpart));
-        let replaced = held.replaced(record, volume);
+        // Nobody finds the old entry once it counts as gone.
         let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let replaced = held.replaced(record, volume);
         exports.by_name.insert(replaced.entry().name().clone(), Arc::clone(replaced.entry()));
         drop(exports);
         self.volumes.remove(old);

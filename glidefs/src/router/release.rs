@@ -114,16 +114,7 @@ impl Router {
     }
 
     async fn drain_now(self: &Arc<Self>) -> Drain {
-        let drained = self.entries().into_iter().map(|entry| async move {
-            match self.flush(entry.name().as_str()).await {
-                // It was deleted meanwhile.
-                Err(
-                    RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
-                ) => Ok(Drained::Gone),
-                Ok(_) => self.release_drained(entry).await,
-                Err(error) => Err(error),
-            }
-        });
+        let drained = self.entries().into_iter().map(|entry| self.drain_one(entry));
         let mut drained = stream::iter(drained).buffer_unordered(FLUSHES_MAX);
         let mut drain = Drain::default();
         while let Some(drained) = drained.next().await {
@@ -138,6 +129,24 @@ impl Router {
             }
         }
         drain
+    }
+
+    /// Flushes an export and gives it up. One whose data was replaced meanwhile, by a rollback for example, is another entry of the
+    /// same name, which is flushed in its turn.
+    async fn drain_one(self: &Arc<Self>, mut entry: Arc<Entry>) -> Result<Drained, RouterError> {
+        loop {
+            let drained = match self.flush(entry.name().as_str()).await {
+                Err(
+                    RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
+                ) => Drained::Gone,
+                Ok(_) => self.release_drained(Arc::clone(&entry)).await?,
+                Err(error) => return Err(error),
+            };
+            match (drained, self.entry(entry.name().as_str())) {
+                (Drained::Gone, Some(next)) if !Arc::ptr_eq(&next, &entry) => entry = next,
+                (drained, _) => return Ok(drained),
+            }
+        }
     }
 
     /// Gives a flushed export up in the store, to the end whatever becomes of the caller, also while the daemon stops.

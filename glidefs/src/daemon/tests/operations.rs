@@ -346,6 +346,37 @@ fn an_export_that_went_back_without_an_answer_to_a_snapshot_that_is_gone_is_what
     world.runtime.block_on(host.router().flush("vm")).unwrap();
 }
 
+#[test]
+fn an_export_that_goes_back_while_everything_is_drained_is_released_as_well() {
+    let world = World::new(43, 0);
+    let mut host = with_a_snapshot(&world);
+    let router = host.router();
+    world.objects.pause_before("manifests");
+    write(&mut host, 2);
+    let rollback = world.runtime.spawn({
+        let router = router.clone();
+        async move { router.rollback("vm", name("before")).await }
+    });
+    world.runtime.block_on(world.objects.paused());
+    // The drain flushes the export as it was, and waits for the rollback with the release.
+    let drain = world.runtime.spawn({
+        let router = router.clone();
+        async move { router.drain().await }
+    });
+    world.runtime.block_on(async {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+    });
+    world.objects.resume();
+    world.runtime.block_on(rollback).unwrap().unwrap();
+    let drain = world.runtime.block_on(drain).unwrap();
+    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 0, 0));
+    let mut other = Host::new(&world);
+    world.runtime.block_on(other.router().create(request("vm", Source::Store))).unwrap();
+    assert!(holds(&mut other, 1) && !holds(&mut other, 2));
+}
+
 /// A host with a detached export that holds write 1, as the snapshot "before" does.
 fn with_a_snapshot(world: &World) -> Host {
     let mut host = Host::new(world);
