@@ -95,6 +95,10 @@ impl Volumes for Data {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn rescue(
         &self,
         _: ExportName,

@@ -137,6 +137,7 @@ impl From<RouterError> for ApiError {
             RouterError::NotFlushed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),
             RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "unconfirmed"),
             RouterError::NotLost { .. } => (StatusCode::CONFLICT, "not_lost"),
+            RouterError::Replaced { .. } => (StatusCode::CONFLICT, "replaced"),
             RouterError::NotInStore { .. } => (StatusCode::CONFLICT, "not_in_store"),
             RouterError::SnapshotNeeded { .. } => (StatusCode::CONFLICT, "snapshot_needed"),
             RouterError::SnapshotGone { .. } => (StatusCode::CONFLICT, "snapshot_gone"),
@@ -171,7 +172,9 @@ impl From<RouterError> for ApiError {
 fn store_status(error: &VolumeError) -> (StatusCode, &'static str) {
     match error {
         VolumeError::TooLarge { .. } => (StatusCode::BAD_REQUEST, "bad_size"),
-        VolumeError::NameTaken { .. } => (StatusCode::CONFLICT, "exists_in_store"),
+        VolumeError::NameTaken { .. } | VolumeError::OtherVolume { .. } => {
+            (StatusCode::CONFLICT, "exists_in_store")
+        }
         VolumeError::Held(_) => (StatusCode::CONFLICT, "held"),
         VolumeError::SnapshotExists { .. } => (StatusCode::CONFLICT, "snapshot_exists"),
         VolumeError::Diverged { .. } => (StatusCode::CONFLICT, "diverged"),

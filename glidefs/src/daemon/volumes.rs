@@ -164,6 +164,20 @@ impl Volumes for DaemonVolumes {
         .boxed()
     }
 
+    fn regain(
+        &self,
+        name: ExportName,
+        volume: Arc<Volume>,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        async move {
+            let (Some(side), Some(remote)) = (&self.store, volume.remote()) else { return Ok(None) };
+            side.check().await?;
+            let regained = side.volumes.take_over_known(&store_name(&name)?, remote.id()).await?;
+            Ok(Some(Resume { manifest: None, ..regained.state() }))
+        }
+        .boxed()
+    }
+
     fn rescue(
         &self,
         name: ExportName,

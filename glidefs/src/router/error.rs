@@ -206,6 +206,19 @@ pub enum RouterError {
         /// The name.
         name: String,
     },
+    /// The export was lost, and the store gives its name to another volume.
+    #[error(
+        "export {name} was lost, and what has its name in the store now is not the same: nothing was changed. Make another \
+         export of what is here (glidefs export fork {name} NEW --local), or give that up (glidefs export delete {name}), which \
+         leaves the store alone; open what has the name then (glidefs export open {name})"
+    )]
+    Replaced {
+        /// The export.
+        name: String,
+        /// What has the name.
+        #[source]
+        source: VolumeError,
+    },
     /// There is only one history of the export, and this host has it.
     #[error(
         "export {name} is this host's, with one history: --discard-local and --local are for exports that another host has \

@@ -13,9 +13,8 @@ use super::record::Desired;
 use super::removal::Users;
 use super::size::ExportSize;
 use super::state::State;
-use super::volumes::Source;
 use super::{ExportInfo, Router};
-use crate::store::volume::Resume;
+use crate::store::volume::{Resume, VolumeError};
 use crate::units::SECTOR_BYTES;
 
 impl Router {
@@ -46,11 +45,14 @@ impl Router {
         if held.entry().state() != State::Detached {
             self.detach_held(&held, Users::Spare).await?;
         }
-        let begin = async {
-            let begun = self.volumes.begin(name.clone(), Source::TakeOver).await;
-            begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
+        let regain = async {
+            let regained = self.volumes.regain(name.clone(), Arc::clone(&volume)).await;
+            regained.map_err(|source| match source {
+                VolumeError::OtherVolume { .. } => RouterError::Replaced { name: name.to_string(), source },
+                source => RouterError::Store { name: name.to_string(), source },
+            })
         };
-        let resume = self.unless_stopping(begin).await?.ok_or(RouterError::NoStore)?;
+        let resume = self.unless_stopping(regain).await?.ok_or(RouterError::NoStore)?;
         let size = ExportSize::new(resume.size_sectors.saturating_mul(SECTOR_BYTES))?;
         let figures = volume.figures();
         let held = self

@@ -55,6 +55,16 @@ pub trait Volumes: Send + Sync + 'static {
     /// Makes or finds the counterpart of a new export in the store; `None` where there is no store.
     fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
 
+    /// Takes the counterpart of `volume`, which was lost, over from whoever has it. `None` where there is no store.
+    ///
+    /// # Errors
+    /// [`VolumeError::OtherVolume`] when the store gives `name` to another volume, which is left alone.
+    fn regain(
+        &self,
+        name: ExportName,
+        volume: Arc<Volume>,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+
     /// Makes a volume in the store with what is here of `volume`, which was lost: what its last flush left in the store, and what
     /// was not flushed. `None` where there is no store.
     fn rescue(

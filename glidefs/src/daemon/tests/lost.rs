@@ -248,3 +248,21 @@ fn whoever_waits_for_the_store_may_be_attached_unconfirmed_detached_or_deleted()
     world.runtime.block_on(host.router().delete("vm")).unwrap();
     assert!(host.kernel().devices().is_empty());
 }
+
+#[test]
+fn giving_up_what_is_here_takes_no_other_volume_that_has_the_name_now() {
+    let world = World::new(77, 0);
+    let (first, mut other) = lost(&world);
+    // The host that has the volume deletes the export, and makes another one of the same name.
+    world.runtime.block_on(other.router().delete("vm")).unwrap();
+    world.runtime.block_on(other.router().create(blank())).unwrap();
+    write(&mut other, 4);
+    let discarded = world.runtime.block_on(first.router().discard_local("vm"));
+    assert!(matches!(discarded, Err(RouterError::Replaced { .. })), "{discarded:?}");
+    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    // What the refusal says to do works.
+    world.runtime.block_on(first.router().delete("vm")).unwrap();
+    let opened = world.runtime.block_on(first.router().create(request("vm", Source::Store)));
+    assert!(opened.is_err(), "the other host has it: {opened:?}");
+    world.runtime.block_on(other.router().flush("vm")).unwrap();
+}

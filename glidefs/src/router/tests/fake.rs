@@ -256,6 +256,10 @@ impl Volumes for FakeVolumes {
         Box::pin(std::future::ready(Ok(resume)))
     }
 
+    fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn rescue(
         &self,
         _: ExportName,

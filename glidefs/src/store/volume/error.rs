@@ -77,6 +77,18 @@ pub enum VolumeError {
     /// What was about to be stored could not be written down here, so the store was not asked.
     #[error("what is about to be stored cannot be written down; make room on the disk of cache.dir")]
     NotNoted(#[source] Arc<io::Error>),
+    /// The name means another volume than the one that was asked for.
+    #[error(
+        "in the store {name} is volume {found}, not {wanted}: the other one was deleted, or has another name"
+    )]
+    OtherVolume {
+        /// The name.
+        name: StoreName,
+        /// The volume of that name.
+        found: VolumeId,
+        /// The volume that was asked for.
+        wanted: VolumeId,
+    },
     /// Another host has the volume and has not released it.
     #[error(
         "{0}: detach the export there, which releases it; or take it over with --take-over, which stops it there and gives up what \

@@ -186,6 +186,19 @@ impl Volumes {
         Ok(self.0.store.name(name).await?.map(|record| record.volume))
     }
 
+    /// Takes over `wanted`, which has to be the volume that `name` means: whoever has it is fenced.
+    ///
+    /// # Errors
+    /// [`VolumeError::OtherVolume`] when the name means another volume, which is left alone.
+    pub async fn take_over_known(&self, name: &StoreName, wanted: VolumeId) -> Result<Volume, VolumeError> {
+        let found = self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })?;
+        if found != wanted {
+            return Err(VolumeError::OtherVolume { name: name.clone(), found, wanted });
+        }
+        // What has become of the name since does not matter: a deleted volume is refused.
+        self.acquire(wanted, true).await
+    }
+
     /// The names of all volumes.
     pub async fn names(&self) -> Result<Vec<StoreName>, VolumeError> {
         let listing = self.0.store.list(Folder::Names, None).await?;
