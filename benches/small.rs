@@ -75,7 +75,7 @@ impl Devices for Kernel {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn detach(&self, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+    fn detach(&self, _: ExportId, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -112,10 +112,11 @@ pub trait Devices: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Fails the requests that wait, stops serving and removes the device. Succeeds when there is none.
-    fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
+    /// Fails the requests of `export` that wait, stops serving it and removes its device. Succeeds when there is none: a device of
+    /// that number that was not made for `export` is left alone.
+    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
-    /// Tells the kernel that the export has grown to `export.size_bytes()`.
+    /// Tells the kernel that the export has grown to `export.size_bytes()`, if device `id` was made for the export.
     fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
     /// Every device in the kernel that this cache directory's daemon made in this boot, with the export it was made for.

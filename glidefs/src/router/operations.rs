@@ -176,7 +176,8 @@ impl Router {
     async fn adopt_number(&self, held: &Held, device: DeviceId) -> Result<(), RouterError> {
         let before = held.record().device.number;
         if let Err(error) = held.write(&self.catalog, |record| record.device.number = device.0).await {
-            self.devices.detach(device).await.map_err(|source| device_error("remove", held, source))?;
+            let removed = self.devices.detach(held.record().export_id(), device).await;
+            removed.map_err(|source| device_error("remove", held, source))?;
             return Err(error.into());
         }
         self.renumber(before, device.0);

@@ -129,7 +129,7 @@ impl Router {
             return Ok(());
         }
         held.step(Event::BeginDetach)?;
-        let removed = self.devices.detach(held.record().device_id()).await;
+        let removed = self.devices.detach(held.record().export_id(), held.record().device_id()).await;
         if let Err(source) = removed {
             return failed(held, device_error("remove", held, source));
         }
@@ -239,11 +239,11 @@ impl Router {
                         adopted.insert(id, device);
                     }
                 }
-                _ => orphans.push(device),
+                _ => orphans.push((id, device)),
             }
         }
-        let removals = orphans.into_iter().map(|device| async move {
-            match self.devices.detach(device).await {
+        let removals = orphans.into_iter().map(|(id, device)| async move {
+            match self.devices.detach(id, device).await {
                 Ok(()) => {
                     tracing::info!(device_id = device.0, "removed a device that no export wants");
                     1

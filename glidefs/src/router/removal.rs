@@ -99,9 +99,8 @@ impl Router {
         if users == Users::Cut {
             return Ok(());
         }
-        let serves = held.entry().state() == State::Serving;
         // What cannot be found cannot be removed either, which is told when the wish is written.
-        if !serves && !self.device_exists(held).await.unwrap_or(true) {
+        if !self.device_exists(held).await.unwrap_or(true) {
             return Ok(());
         }
         let device = held.record().device_id();
@@ -119,11 +118,13 @@ impl Router {
         }
     }
 
-    /// Removes the device, if the export has one. Only a device that is known to be the export's own is touched.
+    /// Removes the device, if the export has one. Only a device that is known to be the export's own is touched: somebody may have
+    /// removed the device of an export that is served, and another device may have got the number.
     async fn remove_device(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
         if serving || self.device_exists(held).await? {
-            let device = held.record().device_id();
-            self.devices.detach(device).await.map_err(|source| device_error("remove", held, source))?;
+            let record = held.record();
+            let removed = self.devices.detach(record.export_id(), record.device_id()).await;
+            removed.map_err(|source| device_error("remove", held, source))?;
         }
         Ok(())
     }

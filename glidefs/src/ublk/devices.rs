@@ -1,7 +1,8 @@
 //! Devices as the router sees them: attach, find, recover, detach, resize.
 //!
-//! Owns which devices this process serves and which worker serves which queue. Invariant: a device is deleted only after
-//! the workers have let go of all of its queues, as any reference to its character device blocks the deletion.
+//! Owns which devices this process serves and which worker serves which queue. Invariants: a device is deleted only after
+//! the workers have let go of all of its queues, as any reference to its character device blocks the deletion; only a device with
+//! the owner tag of its export is stopped or deleted, as the kernel gives the number of a deleted device away.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::abi::Commands;
-use super::control::{self, NewDevice, Opened, State};
+use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
 use super::in_use;
 use super::queue::UblkQueue;
@@ -38,8 +39,11 @@ pub struct UblkDevices {
     /// The upper half of every device's owner tag: which cache directory it belongs to.
     cache_tag: u32,
     steps: Steps,
-    hosted: Mutex<HashMap<DeviceId, Hosted>>,
+    hosted: Mutex<HashMap<Place, Hosted>>,
 }
+
+/// An export and the number of its device: a number alone may be another export's by now.
+type Place = (ExportId, DeviceId);
 
 /// A device this process serves.
 struct Hosted {
@@ -79,8 +83,14 @@ impl UblkDevices {
         self.bounce
     }
 
-    fn owner_tag(&self, export: &Export) -> u64 {
-        (u64::from(self.cache_tag) << 32) | u64::from(export.id().0)
+    fn owner_tag(&self, export: ExportId) -> u64 {
+        (u64::from(self.cache_tag) << 32) | u64::from(export.0)
+    }
+
+    /// What the kernel says of a device; `None` when there is none that was made for that export.
+    async fn info(&self, (export, id): Place) -> Result<Option<Info>, DeviceError> {
+        let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
+        Ok(info.filter(|info| info.owner_tag == self.owner_tag(export)))
     }
 
     /// Arms every queue of `opened` on a worker, then starts it.
@@ -90,7 +100,7 @@ impl UblkDevices {
         let mut hosted = Hosted { export: Arc::clone(&export), gone: Vec::new(), workers: Vec::new() };
         let armed = self.arm(&export, &opened, &mut hosted).await;
         // Queues that were armed before one failed are let go of like those of a device that was served.
-        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, hosted);
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert((export.id(), id), hosted);
         armed?;
         self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
         Ok(id)
@@ -138,11 +148,11 @@ impl UblkDevices {
         (0..self.workers.len()).min_by_key(load).unwrap_or(0)
     }
 
-    /// Fails the requests of device `id` that wait: the kernel stops a device when all of them have ended, not before.
-    async fn end_waits(&self, id: DeviceId) {
+    /// Fails the requests of a device that wait: the kernel stops a device when all of them have ended, not before.
+    async fn end_waits(&self, place: Place) {
         let hosted = {
             let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
-            hosted.get(&id).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
+            hosted.get(&place).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
         };
         let Some((export, workers)) = hosted else { return };
         export.volume().end_waits();
@@ -152,11 +162,12 @@ impl UblkDevices {
         }
     }
 
-    /// Stops device `id`, waits until no worker refers to it, and deletes it.
-    async fn remove(&self, id: DeviceId) -> Result<(), DeviceError> {
-        self.end_waits(id).await;
-        let existed = self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
-        self.let_go(id).await?;
+    /// Stops device `id`, waits until no worker refers to it, and deletes it, if the device is that of `export`.
+    async fn remove(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
+        self.end_waits((export, id)).await;
+        let is_own = self.info((export, id)).await?.is_some();
+        let existed = is_own && self.steps.on("STOP_DEV", id, move || control::stop(id)).await?;
+        self.let_go((export, id)).await?;
         if !existed {
             return Ok(());
         }
@@ -170,17 +181,17 @@ impl UblkDevices {
         Ok(())
     }
 
-    /// Returns when no worker refers to device `id`, which has been stopped.
-    async fn let_go(&self, id: DeviceId) -> Result<(), DeviceError> {
-        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    /// Returns when no worker refers to a device that has been stopped, or is gone.
+    async fn let_go(&self, place: Place) -> Result<(), DeviceError> {
+        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
         let Some(mut hosted) = hosted else { return Ok(()) };
         while let Some(mut gone) = hosted.gone.pop() {
             if tokio::time::timeout(self.steps.limit(), &mut gone).await.is_err() {
                 hosted.gone.push(gone);
-                self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, hosted);
+                self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(place, hosted);
                 return Err(DeviceError::TimedOut {
                     command: "letting go of the queues",
-                    path: id.path(),
+                    path: place.1.path(),
                     seconds: self.steps.limit().as_secs(),
                 });
             }
@@ -205,13 +216,13 @@ impl UblkDevices {
         }
     }
 
-    fn is_hosted(&self, id: DeviceId) -> bool {
-        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
+    fn is_hosted(&self, place: Place) -> bool {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&place)
     }
 
     /// Removes what a failed attach left, and gives back its error.
-    async fn undo(&self, id: DeviceId, error: DeviceError) -> DeviceError {
-        if let Err(again) = self.remove(id).await {
+    async fn undo(&self, (export, id): Place, error: DeviceError) -> DeviceError {
+        if let Err(again) = self.remove(export, id).await {
             tracing::warn!(
                 device_id = id.0,
                 error = &again as &dyn std::error::Error,
@@ -235,36 +246,37 @@ impl Devices for UblkDevices {
                 queues: options.queues,
                 depth: options.queue_depth,
                 bounce: self.bounce,
-                owner_tag: self.owner_tag(&export),
+                owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
             };
             let opened =
                 self.steps.anywhere("ADD_DEV", move || control::add(new), control::take_back).await?;
-            let id = opened.id();
+            let place = (export.id(), opened.id());
             match self.serve(export, opened).await {
                 Ok(id) => Ok(id),
-                Err(error) => Err(self.undo(id, error).await),
+                Err(error) => Err(self.undo(place, error).await),
             }
         }
         .boxed()
     }
 
     fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
-        let owner_tag = self.owner_tag(export);
+        let export = export.id();
         async move {
             let deadline = tokio::time::Instant::now() + RELEASE_PATIENCE;
             loop {
-                let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
-                let Some(info) = info.filter(|info| info.owner_tag == owner_tag) else { return Ok(None) };
+                let Some(info) = self.info((export, id)).await? else { return Ok(None) };
                 match info.state {
                     State::Quiesced => return Ok(Some(FoundDevice { id, quiesced: true })),
-                    State::Live if !self.is_hosted(id) && tokio::time::Instant::now() < deadline => {
+                    State::Live
+                        if !self.is_hosted((export, id)) && tokio::time::Instant::now() < deadline =>
+                    {
                         tokio::time::sleep(RELEASE_POLL).await;
                     }
                     State::Live | State::Failing => return Ok(Some(FoundDevice { id, quiesced: false })),
                     State::Dead => {
                         // Its maker died between adding and starting it: nobody can have used it.
-                        self.remove(id).await?;
+                        self.remove(export, id).await?;
                         return Ok(None);
                     }
                 }
@@ -304,8 +316,8 @@ impl Devices for UblkDevices {
 
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         async move {
-            if self.is_hosted(id)
-                && let Some(info) = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?
+            if self.is_hosted((export.id(), id))
+                && let Some(info) = self.info((export.id(), id)).await?
                 && info.state == State::Live
             {
                 // Removing it failed before it was stopped.
@@ -320,15 +332,18 @@ impl Devices for UblkDevices {
         .boxed()
     }
 
-    fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        self.remove(id).boxed()
+    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        self.remove(export, id).boxed()
     }
 
     fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let size_bytes = export.size_bytes();
+        let (place, size_bytes) = ((export.id(), id), export.size_bytes());
         async move {
             if !self.features.update_size() {
                 return Err(DeviceError::Unsupported { what: "resizing a live device", since: "6.16" });
+            }
+            if self.info(place).await?.is_none() {
+                return Err(DeviceError::NotFound { path: id.path() });
             }
             self.steps.on("UPDATE_SIZE", id, move || control::resize(id, size_bytes)).await
         }

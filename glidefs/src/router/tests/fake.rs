@@ -194,11 +194,13 @@ impl Devices for Kernel {
         Box::pin(std::future::ready(Ok(user)))
     }
 
-    fn detach(&self, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            let export = self.devices().get(&id.0).map_or(ExportId(0), |device| device.export);
             self.call("detach", (export, id.0), || {
-                self.devices().remove(&id.0);
+                let mut devices = self.devices();
+                if devices.get(&id.0).is_some_and(|device| device.export == export) {
+                    devices.remove(&id.0);
+                }
                 Ok(())
             })
             .await
@@ -210,7 +212,8 @@ impl Devices for Kernel {
         Box::pin(async move {
             self.call("resize", (export, id.0), || {
                 let mut devices = self.devices();
-                let device = devices.get_mut(&id.0).ok_or(DeviceError::NotFound { path: id.path() })?;
+                let device = devices.get_mut(&id.0).filter(|device| device.export == export);
+                let device = device.ok_or(DeviceError::NotFound { path: id.path() })?;
                 device.size_bytes = size_bytes;
                 Ok(())
             })

@@ -248,7 +248,7 @@ async fn a_device_in_use_is_removed_by_force_only_and_the_refusal_changes_nothin
         assert!(matches!(&error, RouterError::InUse { .. }), "{error}");
         assert!(error.to_string().contains("/dev/ublkb0 is mounted on /mnt/a"), "{error}");
     }
-    assert_eq!(host.kernel.take_log(), [""; 0]);
+    assert_eq!(host.kernel.take_log(), ["find 0"; 2]);
     assert_eq!(router.show("a").unwrap().state, State::Serving);
     drop_last(router);
     host.kernel.daemon_died();
@@ -277,7 +277,7 @@ async fn a_device_stays_while_nobody_can_tell_who_uses_it_unless_removed_by_forc
         assert!(error.to_string().contains(&format!("glidefs export {action} a --force")), "{error}");
     }
     tokio::time::resume();
-    assert_eq!(host.kernel.take_log(), [""; 0]);
+    assert_eq!(host.kernel.take_log(), ["find 0"; 2]);
     assert_eq!(router.show("a").unwrap().state, State::Serving);
     drop_last(router);
     host.kernel.daemon_died();
@@ -390,4 +390,29 @@ async fn a_deletion_that_was_not_finished_delays_no_start_and_no_stop() {
     *host.volumes.hangs.lock().unwrap() = false;
     *host.volumes.keeps.lock().unwrap() = false;
     assert_eq!(host.started().await.list().len(), 1);
+}
+
+#[tokio::test]
+async fn a_device_that_has_the_number_of_one_that_went_away_is_not_removed_in_its_place() {
+    let host = Host::new();
+    let router = host.started().await;
+    let number = router.create(create("a", MIB)).await.unwrap().info.device.unwrap().0;
+    // Somebody removes the device of "a" behind the daemon's back (`ublk del`), and the kernel gives its number to "b", whose own
+    // number is a foreign device's.
+    host.kernel.devices().remove(&number);
+    host.kernel.foreign.lock().unwrap().insert(number + 1);
+    let second = router.create(create("b", MIB)).await.unwrap().info;
+    assert_eq!(second.device.unwrap().0, number);
+    host.kernel.users.lock().unwrap().insert(number, "mounted on /mnt");
+    // What is done about "a" is done to no other device.
+    let size = ExportSize::new(2 * MIB).unwrap();
+    let grown = router.resize("a", size).await;
+    assert!(matches!(grown, Err(RouterError::SizeNotTold { .. })), "{grown:?}");
+    assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+    let device = host.kernel.devices().get(&number).cloned().unwrap();
+    assert_eq!((device.export, device.size_bytes), (second.id, MIB));
+    // Nor to one of another program.
+    host.kernel.devices().get_mut(&number).unwrap().export = ExportId(u32::MAX);
+    assert_eq!(router.force_delete("b").await.unwrap(), Deleted::Now);
+    assert!(host.kernel.devices().contains_key(&number));
 }
