@@ -45,6 +45,8 @@ pub struct Faults {
     failing: Mutex<BTreeSet<u32>>,
     /// Frames of which the page cache has a copy that went wrong.
     pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
+    /// What is not in the page cache cannot be read: the disk is away, or no file can be opened.
+    pub only_copies: AtomicBool,
     /// The next record gets to the disk, and its write fails; no later write of that file does anything.
     pub breaks: AtomicBool,
     broken: Mutex<BTreeSet<u32>>,
@@ -196,6 +198,9 @@ impl SegmentFile for File {
 
     fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.check(buffer.len(), offset)?;
+        if self.faults.only_copies.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let range = self.frames(buffer.len(), offset);
         self.faults.wrong_copies.lock().unwrap().retain(|frame| !range.contains(frame));
         self.inner.read_at(buffer, offset)

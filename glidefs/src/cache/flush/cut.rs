@@ -162,15 +162,13 @@ impl Cut {
         bytes: &mut [u8],
     ) -> Result<Result<(), &'static str>, IoError> {
         let file = self.shared.slots.get(number).file().ok_or(IoError::Read)?;
-        match read_again(&**file, bytes, offset(frame)) {
+        let mut read = read_again(&**file, bytes, offset(frame));
+        if read.is_ok() && self.first_bad(number, frame, bytes).is_some() {
+            // The copy in the page cache may be what went wrong. Where the disk does not say what it has, nobody knows.
+            read = file.read_from_disk(bytes, offset(frame));
+        }
+        match read {
             Ok(()) if self.first_bad(number, frame, bytes).is_none() => Ok(Ok(())),
-            // The copy in the page cache may be what went wrong.
-            Ok(())
-                if file.read_from_disk(bytes, offset(frame)).is_ok()
-                    && self.first_bad(number, frame, bytes).is_none() =>
-            {
-                Ok(Ok(()))
-            }
             Ok(()) => {
                 self.shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
                 Ok(Err("the data does not match its checksum"))

@@ -284,10 +284,11 @@ impl Cleaner {
             |crcs: &[u32]| (run.first..).zip(crcs).all(|(frame, crc)| slot.crc(frame) == Some(*crc));
         let mut crcs = crcs_of(&self.data[at..]);
         // The copy in the page cache may be what went wrong.
-        if run.frames == 1
-            && !are_intact(&crcs)
-            && file.read_from_disk(&mut self.data[at..], offset(run.first)).is_ok()
-        {
+        if run.frames == 1 && !are_intact(&crcs) {
+            if let Err(error) = file.read_from_disk(&mut self.data[at..], offset(run.first)) {
+                self.data.truncate(at);
+                return self.unread(shared, preparer, slot, number, run, volume, &error);
+            }
             crcs = crcs_of(&self.data[at..]);
         }
         if !are_intact(&crcs) {

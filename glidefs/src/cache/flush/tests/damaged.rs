@@ -139,6 +139,23 @@ fn a_copy_in_memory_that_went_wrong_costs_nothing() {
     assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
 }
 
+#[test]
+fn a_wrong_copy_in_memory_of_what_a_disk_that_is_away_has_is_no_loss() {
+    let mut host = written(memory());
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.faults.wrong_copies.lock().unwrap().insert(place);
+    host.faults.only_copies.store(true, Ordering::SeqCst);
+    let volume = host.volume();
+    volume.cut_now();
+    let (shared, seq) = (Arc::clone(&host.driver().cache.shared), volume.figures().last_seq);
+    let cut = Cut::new(shared, volume, seq, OnUnread::Fail);
+    let mut bytes = [0; 4096];
+    assert!(cut.read(frame(LOST), &mut bytes).is_err(), "lost for good: {:?}", cut.damaged());
+    host.faults.only_copies.store(false, Ordering::SeqCst);
+    cut.read(frame(LOST), &mut bytes).unwrap();
+    assert!(bytes == data(2, LOST) && !cut.has_losses());
+}
+
 /// A cut of nothing but damage, in as many places as a manifest lists.
 struct Sieve(Seq);
 
