@@ -66,7 +66,7 @@ impl Volume {
             Err(_) => {}
         }
         if committed.is_err() && cut.may_come_back() {
-            upload.clear();
+            upload.forget_lossy();
         }
         committed
     }
@@ -78,10 +78,11 @@ impl Volume {
         upload: &Upload,
     ) -> Result<Committed, VolumeError> {
         check(&**cut, size_sectors)?;
-        let _change = self.0.change.lock().await;
+        let mut change = self.0.change.lock().await;
         self.refresh().await?;
         read_suspects(cut, &upload.suspects()).await?;
-        for _ in 0..PACKINGS_MAX {
+        let mut packings = 0;
+        while packings < PACKINGS_MAX {
             let base = self.manifest().await?;
             let shrinks = size_sectors < base.size_sectors;
             if cut.extents().is_empty() && base.size_sectors == size_sectors && base.cut == cut.seq() {
@@ -98,9 +99,15 @@ impl Volume {
             let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
             self.0.host.check_notes(self.id(), next(base.number)).await?;
-            while self.upload(source.clone(), upload).await? == Uploaded::Some {
+            if self.upload(source, upload).await? == Uploaded::Some {
                 self.keep(&upload.uploads()).await?;
+                // Merges, snapshots and releases do not wait for an upload of hours.
+                drop(change);
+                change = self.0.change.lock().await;
+                self.refresh().await?;
+                continue;
             }
+            packings += 1;
             let uploads = upload.uploads();
             let uploads = if cut.may_come_back() { uploads.giving_up(Arc::clone(cut)) } else { uploads };
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;

@@ -50,6 +50,7 @@ impl Volume {
         let begun = host.options.clock.since_boot();
         self.writable()?;
         self.check_newest().await?;
+        self.settle().await?;
         let mut manifest = (*self.manifest().await?).clone();
         // Packs on their way belong to a later state.
         manifest.sections.uploaded.clear();

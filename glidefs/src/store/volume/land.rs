@@ -89,6 +89,23 @@ impl FromIterator<(PackRef, Duration)> for Uploads {
     }
 }
 
+/// A manifest that came so late that garbage collection may have taken some of its packs before.
+#[derive(Debug)]
+pub(super) struct Late {
+    manifest: Arc<Manifest>,
+    /// The one before.
+    base: Arc<Manifest>,
+    packs: Vec<PackRef>,
+}
+
+/// What became of the newest manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Stays,
+    /// The content is that of the manifest before.
+    Undone,
+}
+
 /// The packs that garbage collection keeps for `manifest` while that is the newest one.
 fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
     let listed = manifest.packs.iter().map(|pack| pack.pack);
@@ -150,7 +167,11 @@ impl Volume {
     /// Makes sure that this writer may write: without a request, if it heard from the store lately.
     pub(super) async fn refresh(&self) -> Result<(), VolumeError> {
         self.writable()?;
-        if self.is_stale() { self.check_newest().await } else { Ok(()) }
+        if self.is_stale() {
+            self.check_newest().await?;
+        }
+        // What came too late is undone or not: either way this writer may go on.
+        Box::pin(self.settle()).await.map(drop)
     }
 
     /// Asks the store whether the volume is still this writer's: one request.
@@ -371,7 +392,7 @@ impl Volume {
     async fn landed(
         &self,
         manifest: &Arc<Manifest>,
-        base: &Manifest,
+        base: &Arc<Manifest>,
         uploads: &Uploads,
         begun: Duration,
     ) -> Result<(), VolumeError> {
@@ -384,42 +405,54 @@ impl Volume {
             in_time
         };
         self.0.host.metadata.put_manifest(manifest);
+        if uploads.check_age(base, now, LATE_TIME_MAX).is_err() {
+            let (manifest, base) = (Arc::clone(manifest), Arc::clone(base));
+            let packs = uploads.packs().copied().collect();
+            self.head().late = Some(Arc::new(Late { manifest, base, packs }));
+        }
         if !in_time {
             self.check_newest().await?;
         }
-        if uploads.check_age(base, now, LATE_TIME_MAX).is_err() {
-            Box::pin(self.undo_if_incomplete(manifest, base, uploads, now)).await?;
+        match Box::pin(self.settle()).await? {
+            Settled::Stays => Ok(()),
+            Settled::Undone => Err(VolumeError::TooSlow { elapsed: uploads.age(base, now) }),
         }
-        Ok(())
     }
 
-    /// Goes back to `base` if garbage collection has taken one of the packs that were uploaded so long ago.
-    async fn undo_if_incomplete(
-        &self,
-        manifest: &Manifest,
-        base: &Manifest,
-        uploads: &Uploads,
-        now: Duration,
-    ) -> Result<(), VolumeError> {
+    /// Goes back to the manifest before the newest one, if that came so late that garbage collection had taken one of its packs.
+    /// After an error that is not known yet: nothing may be built on the newest manifest before.
+    pub(super) async fn settle(&self) -> Result<Settled, VolumeError> {
+        let Some(late) = self.head().late.clone() else { return Ok(Settled::Stays) };
+        if self.head().number != late.manifest.number {
+            // This writer went on from a manifest that it found.
+            self.head().late = None;
+            return Ok(Settled::Stays);
+        }
         let mut complete = true;
-        for pack in uploads.packs() {
+        for pack in &late.packs {
             match self.0.host.store.head(&Key::Pack(pack.volume, pack.pack)).await {
                 Err(error) if error.is_missing() => complete = false,
                 result => drop(result?),
             }
         }
         if complete {
-            return Ok(());
+            self.head().late = None;
+            return Ok(Settled::Stays);
         }
-        let undone =
-            Manifest { number: next(manifest.number), generation: manifest.generation, ..base.clone() };
+        let Manifest { number, generation, .. } = *late.manifest;
+        let undone = Manifest { number: next(number), generation, ..(*late.base).clone() };
         let key = Key::Manifest(undone.volume, undone.number);
         let encoded = undone.encode().map_err(|source| unfit(&key, source))?;
+        let begun = self.now();
         if self.0.host.create_noted(&undone, &encoded.into()).await? == Created::Created {
             let undone = Arc::new(undone);
-            self.head().follow(&undone, Some(now));
+            self.head().follow(&undone, Some(begun));
             self.0.host.metadata.put_manifest(&undone);
+        } else {
+            // Another writer, or an earlier try of this one: followed, and looked at again if it is neither.
+            Box::pin(self.adopt_or_yield(next(number), number, begun)).await?;
         }
-        Err(VolumeError::TooSlow { elapsed: uploads.age(base, now) })
+        self.head().late = None;
+        Ok(Settled::Undone)
     }
 }

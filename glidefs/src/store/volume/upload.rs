@@ -81,6 +81,11 @@ impl Upload {
         *self.lock() = Inner::default();
     }
 
+    /// Forgets the packs that were made without some of their content: that may be back.
+    pub(super) fn forget_lossy(&self) {
+        self.lock().spans.retain(|span| span.lost.is_empty());
+    }
+
     /// Begins a try, at `now`, to upload `content` with `total_bytes` of data behind `base`, the newest manifest: what earlier ones
     /// have left.
     pub(super) fn begin(

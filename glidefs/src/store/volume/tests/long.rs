@@ -14,6 +14,7 @@ use crate::store::clock::StoreClock;
 use crate::store::format::PACK_BYTES_TARGET;
 use crate::store::gc::{GcOptions, GcReport, collect};
 use crate::store::ids::PackId;
+use crate::store::key::Key;
 use crate::store::scripted::ManualClock;
 use crate::store::volume::upload::Upload;
 use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, Volume};
@@ -35,6 +36,7 @@ struct LongCut {
     runtime: Handle,
     /// The next read from the middle on fails.
     breaks: AtomicBool,
+    pack_time: Duration,
 }
 
 impl LongCut {
@@ -49,6 +51,7 @@ impl LongCut {
             store: world.daemon(9).volumes.store().clone(),
             runtime: Handle::current(),
             breaks: AtomicBool::new(breaks),
+            pack_time: PACK_TIME,
         })
     }
 }
@@ -67,7 +70,7 @@ impl CutSource for LongCut {
             return Err("the disk is away".into());
         }
         if range.start().is_multiple_of(PACK_SECTORS) {
-            self.clock.advance(PACK_TIME);
+            self.clock.advance(self.pack_time);
             self.runtime.block_on(gc(&self.store, &self.clock));
         }
         self.cut.read(range, buffer)
@@ -172,4 +175,88 @@ async fn only_the_writer_that_uploads_keeps_packs_that_are_no_content() {
     for volume in [&fork, &taken] {
         tags(volume, range(0, 8), &[0; 8]).await;
     }
+}
+
+/// A manifest that is to keep packs comes so late that they are collected before it, and what would undo it fails. The next try
+/// has to upload them again: the manifest in the store that names them keeps nothing that is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn packs_named_by_a_keeping_manifest_that_came_too_late_are_not_taken_for_kept() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let upload = Arc::new(Upload::default());
+    world.objects.pause_before("manifests");
+    let trying = tokio::spawn({
+        let (volume, upload, cut) = (volume.clone(), Arc::clone(&upload), LongCut::new(&world));
+        async move { volume.commit_on(cut, SIZE, &upload).await }
+    });
+    world.objects.paused().await;
+    // The host stands still, or its disk or its network does, on the way of the manifest.
+    let report = gc_all(&world).await;
+    assert!(report.packs_removed > 0, "{report:?}");
+    // The first thing that is asked afterwards gets no answer.
+    world.objects.refuse_to_list(Some("manifests"));
+    world.objects.resume();
+    trying.await.unwrap().unwrap_err();
+    world.objects.refuse_to_list(None);
+    let committed = volume.commit_on(LongCut::new(&world), SIZE, &upload).await;
+    committed.unwrap();
+    holds_the_cut(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap()).await;
+}
+
+/// As above, of the manifest that lists the packs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_came_too_late_does_not_leave_collected_packs_in_the_list() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let cut = || MemoryCut::new(2, &[(0, 8, 6)]);
+    world.objects.pause_before("manifests");
+    let trying = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(cut(), SIZE).await }
+    });
+    world.objects.paused().await;
+    assert_eq!(gc_all(&world).await.packs_removed, 1);
+    world.objects.refuse_to_list(Some("manifests"));
+    world.objects.resume();
+    trying.await.unwrap().unwrap_err();
+    world.objects.refuse_to_list(None);
+    volume.commit(cut(), SIZE).await.unwrap();
+    all_packs_are_there(&volume).await;
+}
+
+async fn all_packs_are_there(volume: &Volume) {
+    let store = &volume.0.host.store;
+    for pack in &volume.view().await.unwrap().manifest().packs {
+        store.head(&Key::Pack(pack.volume, pack.pack)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_does_not_wait_for_all_of_an_upload_of_hours() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.objects.pause_before("packs");
+    let cut =
+        LongCut { pack_time: Duration::from_mins(45), ..Arc::into_inner(LongCut::new(&world)).unwrap() };
+    let committing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.commit(Arc::new(cut), SIZE).await }
+    });
+    world.objects.paused().await;
+    // The packs behind the first are made meanwhile.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let begun = world.clock.since_boot();
+    let merging = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.compact().await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.objects.resume();
+    committing.await.unwrap().unwrap();
+    let merged = merging.await.unwrap();
+    let waited = world.clock.since_boot().saturating_sub(begun);
+    assert!(merged.is_ok(), "after {waited:?}: {merged:?}");
 }

@@ -337,8 +337,11 @@ async fn what_can_be_read_again_before_the_manifest_is_made_is_not_given_up() {
     let upload = Upload::default();
     let error = volume.commit_on(LossyCut::new(ComesBack::Now), SIZE, &upload).await.unwrap_err();
     assert!(matches!(error, VolumeError::Cut(_)), "{error}");
-    assert_eq!((volume.state().number, upload.progress().uploaded_bytes), (1, 0));
+    // Packs without losses stay.
+    assert!(!upload.has_losses() && upload.progress().uploaded_bytes > 0);
+    assert_eq!(volume.state().number, 1);
     // Nor is it by a later try, because of a pack that an earlier one has left.
+    let upload = Upload::default();
     world.objects.end_after(2, false);
     volume.commit_on(LossyCut::new(ComesBack::Perhaps), SIZE, &upload).await.unwrap_err();
     assert!(world.objects.go_on() && !upload.has_losses());
@@ -417,7 +420,9 @@ async fn a_disk_that_comes_back_while_the_manifest_is_noted_loses_nothing() {
     let away = AwayCut(LossyCut::new(ComesBack::Perhaps), is_back.clone());
     let error = volume.commit_on(Arc::new(away), SIZE, &upload).await.unwrap_err();
     assert!(matches!(error, VolumeError::Cut(_)) && is_back.load(SeqCst), "{error}");
-    assert_eq!((volume.state().number, upload.progress().uploaded_bytes), (1, 0));
+    // Packs without losses stay.
+    assert!(!upload.has_losses() && upload.progress().uploaded_bytes > 0);
+    assert_eq!(volume.state().number, 1);
     // The note on a manifest that the store was never asked for is in nobody's way.
     volume.commit_on(cut(), SIZE, &upload).await.unwrap();
     volume.confirm().await.unwrap();
