@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 
 use super::cut::{Cut, OnUnread};
@@ -272,8 +272,7 @@ async fn try_carry(
         if let Some((doubt, _)) = volume.doubt() {
             doubts::keep_state(volume, tie, doubt).await?;
         }
-        let (committed, compact) = commit(volume, tie, Arc::clone(&cut)).await?;
-        drop(permit);
+        let (committed, compact) = commit(volume, tie, Arc::clone(&cut), permits, permit).await?;
         note(shared, volume, committed).await?;
         if volume.is_doubted() {
             doubts::give_up_local(shared, volume, seq).await?;
@@ -289,15 +288,33 @@ async fn try_carry(
     Ok(compact)
 }
 
-/// Has the store take `cut`; returns what is to be written down, and whether the packs should be made fewer.
-async fn commit(volume: &Arc<Volume>, tie: &Tie, cut: Arc<Cut>) -> Result<(Resume, bool), Failure> {
+/// Has the store take `cut`, in turns with all other cuts, the first of which is that of `permit`; returns what is to be written down,
+/// and whether the packs should be made fewer.
+async fn commit<'a>(
+    volume: &Arc<Volume>,
+    tie: &Tie,
+    cut: Arc<Cut>,
+    permits: &'a Permits,
+    mut permit: Result<SemaphorePermit<'a>, AcquireError>,
+) -> Result<(Resume, bool), Failure> {
     let size_sectors = tie.size_sectors();
-    let committed = tie.remote.commit_on(cut, size_sectors, tie.upload()).await;
-    let committed = committed.map_err(|error| match error {
-        // What was removed cannot be read, and nobody wants it stored.
-        VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
-        error => failure(volume, &error),
-    })?;
+    let committed = loop {
+        let committed = tie.remote.commit_turn(Arc::clone(&cut) as _, size_sectors, tie.upload()).await;
+        let committed = committed.map_err(|error| match error {
+            // What was removed cannot be read, and nobody wants it stored.
+            VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
+            error => failure(volume, &error),
+        })?;
+        if let Some(committed) = committed {
+            break committed;
+        }
+        drop(permit);
+        permit = permits.uploads.acquire().await;
+        if volume.is_removed() {
+            return Err(Failure::Removed);
+        }
+    };
+    drop(permit);
     tie.stored_size(size_sectors);
     tie.crowding().set(committed.crowd);
     if !committed.compaction_due {
@@ -401,10 +418,8 @@ async fn resize(
     // A FLUSH may make a cut meanwhile, which comes later.
     let seq = volume.figures().flushed;
     let cut = Arc::new(Cut::empty(Arc::clone(shared), Arc::clone(volume), seq));
-    let (committed, compact) = {
-        let _permit = permits.uploads.acquire().await;
-        commit(volume, tie, cut).await?
-    };
+    let permit = permits.uploads.acquire().await;
+    let (committed, compact) = commit(volume, tie, cut, permits, permit).await?;
     note(shared, volume, committed).await?;
     Ok(compact)
 }

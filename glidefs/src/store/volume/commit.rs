@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
@@ -28,6 +29,8 @@ const SUSPECTS_AT_ONCE: usize = 1024;
 const UPLOADS_AT_ONCE: usize = 3;
 /// How often a cut is packed anew because the state before it turned out to be another one.
 const PACKINGS_MAX: usize = 3;
+/// For how long packs of a cut are made before whoever else wants to upload, or to change the volume, has a turn.
+const TURN_TIME: Duration = Duration::from_secs(5);
 
 /// How much of a cut is in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +62,29 @@ impl Volume {
         size_sectors: u64,
         upload: &Upload,
     ) -> Result<Committed, VolumeError> {
+        loop {
+            if let Some(committed) = self.commit_turn(Arc::clone(&cut), size_sectors, upload).await? {
+                return Ok(committed);
+            }
+        }
+    }
+
+    /// As [`Self::commit_on`], for [`TURN_TIME`] and what is under way then. `None` when the turn is over and the cut has more: call
+    /// it again, after whoever else waits to upload.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn commit_turn(
+        &self,
+        cut: Arc<dyn CutSource>,
+        size_sectors: u64,
+        upload: &Upload,
+    ) -> Result<Option<Committed>, VolumeError> {
         let committed = self.try_commit(&cut, size_sectors, upload).await;
         match &committed {
-            Ok(_) => upload.suspect(Vec::new()),
+            Ok(Some(_)) => upload.suspect(Vec::new()),
             Err(VolumeError::TooDamaged { .. }) => upload.suspect([cut.damaged(), upload.lost()].concat()),
-            Err(_) => {}
+            Ok(None) | Err(_) => {}
         }
         if committed.is_err() && cut.may_come_back() {
             upload.forget_lossy();
@@ -76,23 +97,22 @@ impl Volume {
         cut: &Arc<dyn CutSource>,
         size_sectors: u64,
         upload: &Upload,
-    ) -> Result<Committed, VolumeError> {
+    ) -> Result<Option<Committed>, VolumeError> {
         check(&**cut, size_sectors)?;
-        let mut change = self.0.change.lock().await;
+        let _change = self.0.change.lock().await;
         self.refresh().await?;
         read_suspects(cut, &upload.suspects()).await?;
-        let mut packings = 0;
-        while packings < PACKINGS_MAX {
+        for _ in 0..PACKINGS_MAX {
             let base = self.manifest().await?;
             let shrinks = size_sectors < base.size_sectors;
             if cut.extents().is_empty() && base.size_sectors == size_sectors && base.cut == cut.seq() {
-                return Ok(Committed {
+                return Ok(Some(Committed {
                     resume: self.state(),
                     packs: 0,
                     pack_bytes: 0,
                     compaction_due: super::choose::is_due(&base.packs),
                     crowd: Rows::of(&base.packs).crowd(),
-                });
+                }));
             }
             // What is known before anything is uploaded for nothing.
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
@@ -100,14 +120,11 @@ impl Volume {
             check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
             self.0.host.check_notes(self.id(), next(base.number)).await?;
             if self.upload(source, upload).await? == Uploaded::Some {
-                self.keep(&upload.uploads()).await?;
-                // Merges, snapshots and releases do not wait for an upload of hours.
-                drop(change);
-                change = self.0.change.lock().await;
-                self.refresh().await?;
-                continue;
+                if upload.wants_keeping(self.0.host.options.clock.since_boot()) {
+                    self.keep(&upload.uploads()).await?;
+                }
+                return Ok(None);
             }
-            packings += 1;
             let uploads = upload.uploads();
             let uploads = if cut.may_come_back() { uploads.giving_up(Arc::clone(cut)) } else { uploads };
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
@@ -124,7 +141,7 @@ impl Volume {
                 })
             };
             if let Some(landed) = self.land(&uploads, edit).await? {
-                return Ok(self.committed(&landed, &uploads));
+                return Ok(Some(self.committed(&landed, &uploads)));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
@@ -158,7 +175,9 @@ impl Volume {
         let base = self.manifest().await?;
         let kept = upload.begin(source.content(), source.data_bytes(), clock.since_boot(), &base);
         drop(base);
-        let stops = Arc::new(AtomicBool::new(upload.wants_keeping(clock.since_boot())));
+        let turn_end = clock.since_boot().saturating_add(TURN_TIME);
+        let is_over = |now| now >= turn_end || upload.wants_keeping(now);
+        let stops = Arc::new(AtomicBool::new(is_over(clock.since_boot())));
         let cut = source.cut.clone();
         let packing = Packing::new(source, &kept);
         // Owned, so that the future can move between threads.
@@ -190,7 +209,7 @@ impl Volume {
             match uploaded {
                 Ok(span) => {
                     upload.add(span);
-                    if upload.wants_keeping(clock.since_boot()) {
+                    if is_over(clock.since_boot()) {
                         stops.store(true, Ordering::Release);
                     }
                 }

@@ -260,3 +260,20 @@ async fn a_merge_does_not_wait_for_all_of_an_upload_of_hours() {
     let waited = world.clock.since_boot().saturating_sub(begun);
     assert!(merged.is_ok(), "after {waited:?}: {merged:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_of_hours_takes_turns_and_holds_nothing_between_them() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    let (cut, upload) = (LongCut::new(&world), Upload::default());
+    let mut turns = 1;
+    while volume.commit_turn(Arc::clone(&cut) as _, SIZE, &upload).await.unwrap().is_none() {
+        // Whoever waits for the volume has a turn.
+        volume.snapshot(&name(&format!("after-{turns}"))).await.unwrap();
+        turns += 1;
+    }
+    assert!(turns > 2, "{turns}");
+    holds_the_cut(&volume).await;
+    let snapshots = volume.snapshots().await.unwrap();
+    assert_eq!(snapshots.len(), turns - 1);
+}
