@@ -138,6 +138,11 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             gaps.extend(gap.map(|gap| Gap { to: frame, ..gap }));
             return Ok((walk, gaps));
         }
+        if footer && matches!(span, Span::Open(_)) {
+            // The segment was being closed. A record behind that place is one that failed, and was given up.
+            gaps.extend(gap.filter(|gap| gap.unreadable).map(|gap| Gap { to: frame, ..gap }));
+            return Ok((walk, gaps));
+        }
         if gap.is_none() {
             gap = Some(Gap { from: frame, to: frame, unreadable: !readable });
         }

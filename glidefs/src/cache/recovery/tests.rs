@@ -302,3 +302,24 @@ fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_st
         assert!(is_there(&mut open(&disk), 81), "with {dropped_behind} records behind");
     }
 }
+
+/// A record that failed is behind the footer that took the place of its announcement, though the disk has all of it.
+#[test]
+fn nothing_behind_a_footer_comes_back_when_the_trailer_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, false);
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    open(&disk).kill();
+    let footer = disk.frames(slot).find(|frame| is_magic(frame, b"GLIDEFTR")).unwrap();
+    let last = usize::try_from(last).unwrap();
+    let before = frames[..last].iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
+    frames[before] = footer;
+    disk.restore(slot, &frames);
+    let mut driver = open(&disk);
+    let volume = driver.cache.volume(A);
+    for number in [79_u64, 80] {
+        assert!(driver.read(&volume, range(number * 64, 64)).unwrap() == [0; 32 << 10], "{number}");
+    }
+    assert!(is_there(&mut driver, 78));
+}
