@@ -144,10 +144,17 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
         Ok(None) => {
             // Writes that wait for a merge make no commit, and only a commit would correct an older figure. The manifest is in
             // memory, as the step has just looked at it, or is fetched once more.
-            let crowd = tie.remote().view().await.map(|view| view.crowd()).unwrap_or_default();
-            tie.crowding().set(crowd);
-            tell_if_stopped(volume, crowd);
-            Stepped::Done
+            match tie.remote().view().await {
+                Ok(view) => {
+                    tie.crowding().set(view.crowd());
+                    tell_if_stopped(volume, view.crowd());
+                    Stepped::Done
+                }
+                Err(error) => {
+                    failed(shared, volume, &error);
+                    Stepped::Failed
+                }
+            }
         }
         Err(error) => {
             failed(shared, volume, &error);
