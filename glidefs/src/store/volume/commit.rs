@@ -168,7 +168,8 @@ impl Volume {
         self.land(uploads, edit).await.map(drop)
     }
 
-    /// Makes packs of `source` and uploads those that no earlier try has, or some of them, when a manifest has to keep these first.
+    /// Makes packs of `source` and uploads those that no earlier try has, or some of them, when the turn is over or a manifest
+    /// has to keep these first.
     /// What was uploaded is there after an error as well.
     async fn upload(&self, source: Source, upload: &Upload) -> Result<Uploaded, VolumeError> {
         let clock = &self.0.host.options.clock;
