@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
+
 use super::host::{Host, World, name, request};
 use crate::cache::IoError;
 use crate::cache::driver::{PATIENCE, bytes_of};
-use crate::router::{CreateExport, ExportSize, RouterError, Source};
+use crate::router::{CreateExport, ExportInfo, ExportSize, RouterError, Source};
 use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -294,19 +296,22 @@ fn an_export_that_cannot_fit_its_manifest_is_neither_made_nor_grown_and_told_the
     assert_eq!(resize(VOLUME_BYTES_MAX).unwrap().size_bytes, VOLUME_BYTES_MAX);
 }
 
+/// A rollback that has found its snapshot, and waits for the store to take what it does not have yet.
+fn flushing_rollback(world: &World, host: &mut Host) -> JoinHandle<Result<ExportInfo, RouterError>> {
+    world.objects.pause_before("manifests");
+    write(host, 2);
+    let router = host.router();
+    let rollback = world.runtime.spawn(async move { router.rollback("vm", name("before")).await });
+    world.runtime.block_on(world.objects.paused());
+    rollback
+}
+
 #[test]
 fn an_export_whose_snapshot_is_deleted_while_it_begins_to_go_back_can_be_attached_again() {
     let world = World::new(41, 0);
     let mut host = with_a_snapshot(&world);
     let router = host.router();
-    // The rollback has found the snapshot, and waits for the store to take what it does not have yet.
-    world.objects.pause_before("manifests");
-    write(&mut host, 2);
-    let rollback = world.runtime.spawn({
-        let router = router.clone();
-        async move { router.rollback("vm", name("before")).await }
-    });
-    world.runtime.block_on(world.objects.paused());
+    let rollback = flushing_rollback(&world, &mut host);
     // Somebody rotates snapshots meanwhile. Nothing says that this one is needed.
     assert!(world.runtime.block_on(router.delete_snapshot("vm", &name("before"))).unwrap());
     world.objects.resume();
@@ -351,13 +356,7 @@ fn an_export_that_goes_back_while_everything_is_drained_is_released_as_well() {
     let world = World::new(43, 0);
     let mut host = with_a_snapshot(&world);
     let router = host.router();
-    world.objects.pause_before("manifests");
-    write(&mut host, 2);
-    let rollback = world.runtime.spawn({
-        let router = router.clone();
-        async move { router.rollback("vm", name("before")).await }
-    });
-    world.runtime.block_on(world.objects.paused());
+    let rollback = flushing_rollback(&world, &mut host);
     // The drain flushes the export as it was, and waits for the rollback with the release.
     let drain = world.runtime.spawn({
         let router = router.clone();
