@@ -70,7 +70,7 @@ impl Host {
         Sections { uploaded: Vec::new(), ..self.held_as(sections, false) }
     }
 
-    fn held_as(&self, sections: &Sections, released: bool) -> Sections {
+    pub fn held_as(&self, sections: &Sections, released: bool) -> Sections {
         let holder = Some(Holder { host: self.options.host.clone(), released });
         Sections { holder, ..sections.clone() }
     }

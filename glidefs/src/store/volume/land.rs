@@ -89,25 +89,8 @@ impl FromIterator<(PackRef, Duration)> for Uploads {
     }
 }
 
-/// A manifest that came so late that garbage collection may have taken some of its packs before.
-#[derive(Debug)]
-pub(super) struct Late {
-    manifest: Arc<Manifest>,
-    /// The one before.
-    base: Arc<Manifest>,
-    packs: Vec<PackRef>,
-}
-
-/// What became of the newest manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    Stays,
-    /// The content is that of the manifest before.
-    Undone,
-}
-
 /// The packs that garbage collection keeps for `manifest` while that is the newest one.
-fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
+pub(super) fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
     let listed = manifest.packs.iter().map(|pack| pack.pack);
     listed.chain(manifest.sections.uploaded.iter().copied()).collect()
 }
@@ -154,7 +137,7 @@ impl Volume {
         self.lost(loss)
     }
 
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.0.host.options.clock.since_boot()
     }
 
@@ -170,8 +153,7 @@ impl Volume {
         if self.is_stale() {
             self.check_newest().await?;
         }
-        // What came too late is undone or not: either way this writer may go on.
-        Box::pin(self.settle()).await.map(drop)
+        Ok(())
     }
 
     /// Asks the store whether the volume is still this writer's: one request.
@@ -250,7 +232,7 @@ impl Volume {
     ///
     /// Commits may overtake the question, and drop the note. A number is given once: a writer that passed `number` since
     /// `before` created that manifest, or adopted that manifest with its note.
-    async fn adopt_or_yield(
+    pub(super) async fn adopt_or_yield(
         &self,
         number: u64,
         before: u64,
@@ -281,13 +263,12 @@ impl Volume {
         }
         let manifest = Arc::new(manifest);
         if manifest.number > self.head().number {
+            if let Some(undone) = self.undo_incomplete(&manifest).await? {
+                return Ok(undone);
+            }
             self.note_adopted(&manifest, hash).await;
         }
-        let mut head = self.head();
-        if manifest.number > head.number {
-            head.follow(&manifest, Some(begun));
-            self.0.host.metadata.put_manifest(&manifest);
-        }
+        self.follow(&manifest, begun);
         Ok(manifest)
     }
 
@@ -375,84 +356,35 @@ impl Volume {
             uploads.check_age(&base, begun, UPLOAD_TIME_MAX)?;
             self.0.host.note_manifest(&manifest, &encoded).await?;
             uploads.look_again().await?;
-            if self.0.host.create_after_note(&manifest, &encoded).await? == Created::Created {
-                let manifest = Arc::new(manifest);
-                self.landed(&manifest, &base, uploads, begun).await?;
+            let created = self.0.host.create_after_note(&manifest, &encoded).await? == Created::Created;
+            let manifest = Arc::new(manifest);
+            let now = self.now();
+            // The process may have stood still between the last check and the creation.
+            let known = self.head().known.is_some_and(|known| now.saturating_sub(known) < GRACE_MIN / 2);
+            if created && known && uploads.check_age(&base, now, LATE_TIME_MAX).is_ok() {
+                self.follow(&manifest, begun);
                 return Ok(Some(Landed { manifest, encoded }));
             }
-            let found = Box::pin(self.adopt_or_yield(manifest.number, base.number, begun)).await?;
-            if *found == manifest {
-                return Ok(Some(Landed { manifest: found, encoded }));
+            // Anything else is looked at like a manifest of an earlier process.
+            let found = if known {
+                Box::pin(self.adopt_or_yield(manifest.number, base.number, begun)).await?
+            } else {
+                self.check_newest().await?;
+                self.manifest().await?
+            };
+            if found == manifest && self.head().number == manifest.number {
+                return Ok(Some(Landed { manifest, encoded }));
             }
         }
         Err(VolumeError::Contended { volume: self.0.id })
     }
 
-    /// What follows the creation of `manifest` after `base`, begun at `begun`.
-    async fn landed(
-        &self,
-        manifest: &Arc<Manifest>,
-        base: &Arc<Manifest>,
-        uploads: &Uploads,
-        begun: Duration,
-    ) -> Result<(), VolumeError> {
-        let now = self.now();
-        let in_time = {
-            let mut head = self.head();
-            // The process may have stood still between the last check and the creation.
-            let in_time = head.known.is_some_and(|known| now.saturating_sub(known) < GRACE_MIN / 2);
-            head.follow(manifest, in_time.then_some(begun));
-            in_time
-        };
-        self.0.host.metadata.put_manifest(manifest);
-        if uploads.check_age(base, now, LATE_TIME_MAX).is_err() {
-            let (manifest, base) = (Arc::clone(manifest), Arc::clone(base));
-            let packs = uploads.packs().copied().collect();
-            self.head().late = Some(Arc::new(Late { manifest, base, packs }));
+    /// Goes on from `manifest`, which was the newest at some time after `begun`, if it is newer than what this writer knows.
+    pub(super) fn follow(&self, manifest: &Arc<Manifest>, begun: Duration) {
+        let mut head = self.head();
+        if manifest.number > head.number {
+            head.follow(manifest, Some(begun));
+            self.0.host.metadata.put_manifest(manifest);
         }
-        if !in_time {
-            self.check_newest().await?;
-        }
-        match Box::pin(self.settle()).await? {
-            Settled::Stays => Ok(()),
-            Settled::Undone => Err(VolumeError::TooSlow { elapsed: uploads.age(base, now) }),
-        }
-    }
-
-    /// Goes back to the manifest before the newest one, if that came so late that garbage collection had taken one of its packs.
-    /// After an error that is not known yet: nothing may be built on the newest manifest before.
-    pub(super) async fn settle(&self) -> Result<Settled, VolumeError> {
-        let Some(late) = self.head().late.clone() else { return Ok(Settled::Stays) };
-        if self.head().number != late.manifest.number {
-            // This writer went on from a manifest that it found.
-            self.head().late = None;
-            return Ok(Settled::Stays);
-        }
-        let mut complete = true;
-        for pack in &late.packs {
-            match self.0.host.store.head(&Key::Pack(pack.volume, pack.pack)).await {
-                Err(error) if error.is_missing() => complete = false,
-                result => drop(result?),
-            }
-        }
-        if complete {
-            self.head().late = None;
-            return Ok(Settled::Stays);
-        }
-        let Manifest { number, generation, .. } = *late.manifest;
-        let undone = Manifest { number: next(number), generation, ..(*late.base).clone() };
-        let key = Key::Manifest(undone.volume, undone.number);
-        let encoded = undone.encode().map_err(|source| unfit(&key, source))?;
-        let begun = self.now();
-        if self.0.host.create_noted(&undone, &encoded.into()).await? == Created::Created {
-            let undone = Arc::new(undone);
-            self.head().follow(&undone, Some(begun));
-            self.0.host.metadata.put_manifest(&undone);
-        } else {
-            // Another writer, or an earlier try of this one: followed, and looked at again if it is neither.
-            Box::pin(self.adopt_or_yield(next(number), number, begun)).await?;
-        }
-        self.head().late = None;
-        Ok(Settled::Undone)
     }
 }

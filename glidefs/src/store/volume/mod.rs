@@ -7,6 +7,7 @@
 //! ```text
 //! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (land: who that is)
 //!           │          │            (packing: how; upload: what is there already)
+//!           │          │            (incomplete: packs of a manifest that came too late)
 //!  (shared) │          ├─ history   snapshot, rollback, fork
 //!           │          ├─ hold      which host has it: open, take over, release
 //!           │          ├─ end       delete, undelete
@@ -29,6 +30,7 @@
 //! **What may be collected.** A pack is in use from its upload on, but only a manifest says so. Whoever uploads packs, or
 //! lists those of another volume, has a manifest that names them in the store within [`UPLOAD_TIME_MAX`], or gives up. While a cut
 //! is uploaded for long, manifests of the same content keep its packs: they name them as uploaded, and none as content.
+//! A manifest of which the answer was lost, or that took long, counts only when its packs were found in the store.
 
 mod ahead;
 mod choose;
@@ -43,6 +45,7 @@ mod fetch;
 mod history;
 mod hold;
 mod host;
+mod incomplete;
 mod land;
 mod merge;
 mod metadata;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::ahead::Streams;
 use super::host::Host;
-use super::land::{Landed, Late};
+use super::land::Landed;
 use super::metadata::Listing;
 use super::notes::Loss;
 use super::view::View;
@@ -58,8 +58,6 @@ pub(super) struct Head {
     pub lost: Option<Loss>,
     /// How many sectors of the volume are damaged.
     pub damaged_sectors: u64,
-    /// The manifest of that number, while it is not known whether its packs are there.
-    pub late: Option<Arc<Late>>,
 }
 
 impl Head {
@@ -85,7 +83,6 @@ impl Volume {
             known: Some(begun),
             lost: None,
             damaged_sectors: damage::sectors(&manifest.sections.damaged),
-            late: None,
         };
         Self::with(host, manifest.volume, head)
     }
@@ -110,7 +107,6 @@ impl Volume {
             known: None,
             lost: host.options.notes.loss(resume.volume, resume.epoch),
             damaged_sectors: resume.damaged_sectors,
-            late: None,
         };
         Self::with(host, resume.volume, head)
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::line::BigCut;
 use super::support::*;
@@ -17,7 +18,9 @@ use crate::store::ids::PackId;
 use crate::store::key::Key;
 use crate::store::scripted::ManualClock;
 use crate::store::volume::upload::Upload;
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, Volume};
+use crate::store::volume::{
+    CutExtent, CutSource, GRACE_MIN, Resume, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError,
+};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -222,6 +225,81 @@ async fn a_manifest_that_came_too_late_does_not_leave_collected_packs_in_the_lis
     world.objects.refuse_to_list(None);
     volume.commit(cut(), SIZE).await.unwrap();
     all_packs_are_there(&volume).await;
+}
+
+/// Has the manifest of `change` stand still for so long that its packs are collected, and get no answer.
+async fn late(world: &World, change: impl FnOnce() -> JoinHandle<Result<(), VolumeError>>) {
+    world.objects.pause_before("manifests");
+    world.objects.fail_creations("manifests", 1, true);
+    world.objects.refuse_to_list(Some("manifests"));
+    let changing = change();
+    world.objects.paused().await;
+    let report = gc_all(world).await;
+    assert!(report.packs_removed > 0, "{report:?}");
+    world.objects.resume();
+    changing.await.unwrap().unwrap_err();
+    world.objects.refuse_to_list(None);
+}
+
+/// A volume with eight sectors of 4, and a commit of 6 to them that comes too late. What the volume was before.
+async fn late_commit(world: &World) -> (Volume, Resume) {
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 4)]), SIZE).await.unwrap();
+    let (committing, before) = (volume.clone(), volume.state());
+    let commit = async move { committing.commit(MemoryCut::new(2, &[(0, 8, 6)]), SIZE).await.map(drop) };
+    late(world, || tokio::spawn(commit)).await;
+    (volume, before)
+}
+
+/// What comes too late is found by asking for the newest manifest when no answer came, and by the next process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_came_too_late_without_an_answer_is_undone_before_it_counts_as_stored() {
+    let world = World::new();
+    let (volume, before) = late_commit(&world).await;
+    volume.confirm().await.unwrap();
+    assert_eq!((volume.cut(), volume.size_sectors()), (before.cut, SIZE));
+    all_packs_are_there(&volume).await;
+    tags(&volume, range(0, 8), &[4; 8]).await;
+    volume.commit(MemoryCut::new(3, &[(0, 4, 8)]), SIZE).await.unwrap();
+    tags(
+        &world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(),
+        range(0, 8),
+        &[8, 8, 8, 8, 4, 4, 4, 4],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_came_too_late_is_undone_by_the_next_process() {
+    let world = World::new();
+    let (volume, before) = late_commit(&world).await;
+    drop(volume);
+    // What the manifest before had and this one has stays, however long the host is away.
+    gc_all(&world).await;
+    let volume = world.daemon(1).volumes.resume(&before);
+    volume.confirm().await.unwrap();
+    assert_eq!(volume.cut(), before.cut);
+    all_packs_are_there(&volume).await;
+    tags(&volume, range(0, 8), &[4; 8]).await;
+    volume.commit(MemoryCut::new(2, &[(0, 8, 6)]), SIZE).await.unwrap();
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[6; 8]).await;
+}
+
+/// What a merge replaced is gone as well when the host is away for long: there is no way back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_came_too_late_and_cannot_be_undone_is_not_taken_for_stored() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    let before = volume.state();
+    late(&world, || tokio::spawn(async move { volume.compact().await.map(drop) })).await;
+    gc_all(&world).await;
+    let volume = world.daemon(1).volumes.resume(&before);
+    let error = volume.confirm().await.unwrap_err();
+    assert!(matches!(error, VolumeError::Gone { .. }), "{error:?}");
+    assert_eq!(volume.state().number, before.number);
 }
 
 async fn all_packs_are_there(volume: &Volume) {
