@@ -283,7 +283,7 @@ pub struct GcAnswer {
     pub packs_in_use: u64,
     /// Their length, bytes.
     pub bytes_in_use: u64,
-    /// Packs that are not in use, and wait for the end of the grace period.
+    /// Packs that are not in use, and wait for the end of the grace period, or for the next manifest of their volume.
     pub packs_waiting: u64,
     /// Their length, bytes.
     pub bytes_waiting: u64,

@@ -108,7 +108,8 @@ pub(super) enum Command {
         glidefs gc --dry-run\n  \
         glidefs gc --grace 12h --json\n\n\
         Any number of daemons may collect at once, beside all other use of the store. What is not in use is seen so by a \
-        first run and removed by a later one, when the grace period is over.")]
+        first run and removed by a later one, when the grace period is over. What the last four hours of an export that is not \
+        detached have left waits for its next flush.")]
     Gc {
         /// Change nothing, say what would go
         #[arg(long)]

@@ -144,7 +144,7 @@ pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
 pub(super) fn gc(gc: &GcAnswer) -> String {
     let removed = if gc.dry_run { "would be removed" } else { "removed" };
     let mut text = format!(
-        "{} volumes; in use: {} packs, {}\nwaiting for the end of the grace period: {} packs, {}\n{removed}: {} packs, {}, \
+        "{} volumes; in use: {} packs, {}\nwaiting: {} packs, {}\n{removed}: {} packs, {}, \
          and {} other objects",
         gc.volumes,
         gc.packs_in_use,

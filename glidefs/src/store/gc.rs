@@ -4,9 +4,12 @@
 //! removed only when two runs, at least the grace period apart, and every run between them, saw that nothing used it.
 //!
 //! **In use** is what the newest manifest of a volume names, as content or as uploaded, unless the volume was deleted, and what its
-//! snapshots list. A pack that no manifest names yet looks unused; its writer brings one within [`super::volume::UPLOAD_TIME_MAX`]
-//! or gives up, and the grace period is longer. For the same reason everything that a manifest lists which is younger than the grace
-//! period stays as well: the pack went out of use after that manifest, and was seen to be only then.
+//! snapshots list. A pack that no manifest names yet looks unused; its writer sends one within [`super::volume::UPLOAD_TIME_MAX`] or
+//! gives up. That manifest may arrive days later, when a host was paused, and must find its packs: a pack stays until another
+//! manifest was created so long after the pack that it has the number of any such manifest, or a later one, or until the host
+//! has released the volume. So what an upload that failed, or merging, has left of the last hours before a volume came to rest stays
+//! until the next manifest of that volume. Everything that a manifest lists which is younger than the grace period stays as well:
+//! the pack went out of use after that manifest, and was seen to be only then.
 //!
 //! A volume that was deleted can be had back until the grace period is over: its packs count as unused since its deletion, and stay
 //! until garbage collection itself creates a manifest that says that the deletion is for good. That manifest is the next one of
@@ -26,12 +29,13 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use self::look::{AT_ONCE, FIRST_MANIFEST, InUse, Listed, Standing};
+use self::look::{AT_ONCE, FIRST_MANIFEST, Found, InUse, Listed, Standing};
 use self::observations::Observations;
 use super::client::{Created, Store};
 use super::clock::StoreClock;
 use super::error::StoreError;
 use super::format::{CANDIDATES_MAX, Candidate, Candidates, Deletion, Manifest, Sections};
+use super::ids::PackId;
 use super::key::{Folder, Key};
 use super::volume::GRACE_MIN;
 
@@ -61,7 +65,7 @@ pub struct GcReport {
     pub packs_in_use: u64,
     /// Their length, bytes.
     pub bytes_in_use: u64,
-    /// Packs that are not in use, and wait for the end of the grace period.
+    /// Packs that are not in use, and wait for the end of the grace period, or for the next manifest of their volume.
     pub packs_waiting: u64,
     /// Their length, bytes.
     pub bytes_waiting: u64,
@@ -123,7 +127,8 @@ pub async fn collect(
     let seen = Observations::read(store).await?;
     let mut in_use = InUse::default();
     let volumes = in_use.look(store).await?;
-    let live = |volume: &&Listed| matches!(volume.standing, Standing::Live | Standing::Damaged);
+    let live =
+        |volume: &&Listed| matches!(volume.standing, Standing::Live | Standing::Released | Standing::Damaged);
     let mut report = GcReport { volumes: volumes.iter().filter(live).count() as u64, ..GcReport::default() };
     let mut unused = Vec::new();
     for volume in &volumes {
@@ -133,31 +138,33 @@ pub async fn collect(
                 report.bytes_in_use += pack.bytes;
             } else {
                 let since_unix_millis = seen.unused_since(pack.id).unwrap_or(0);
-                unused.push((Candidate { volume: volume.id, pack: pack.id, since_unix_millis }, *pack));
+                let candidate = Candidate { volume: volume.id, pack: pack.id, since_unix_millis };
+                unused.push((candidate, *pack, volume));
             }
         }
     }
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
-        let candidates = unused.iter().map(|(candidate, _)| *candidate).take(CANDIDATES_MAX).collect();
+        let candidates = unused.iter().map(|(candidate, ..)| *candidate).take(CANDIDATES_MAX).collect();
         seen.replace(store, &Candidates(candidates)).await?
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
-    let due = |candidate: &Candidate| {
-        candidate.since_unix_millis > 0 && deadline.is_over(candidate.since_unix_millis)
+    let due = |candidate: &Candidate, pack: &Found<PackId>, volume: &Listed| {
+        let passed = options.alone || volume.has_passed(pack, |created| deadline.is_over(created));
+        passed && candidate.since_unix_millis > 0 && deadline.is_over(candidate.since_unix_millis)
     };
-    if !options.dry_run && unused.iter().any(|(candidate, _)| due(candidate)) {
+    if !options.dry_run && unused.iter().any(|(candidate, pack, volume)| due(candidate, pack, volume)) {
         // Something may have moved from a volume that was not looked at yet to one that already was.
         in_use.look(store).await?;
     }
     let mut keys = Vec::new();
-    for (candidate, pack) in unused {
+    for (candidate, pack, volume) in unused {
         if in_use.uses(&pack) {
             report.packs_in_use += 1;
             report.bytes_in_use += pack.bytes;
-        } else if due(&candidate) && !in_use.holds(pack.id) {
+        } else if due(&candidate, &pack, volume) && !in_use.holds(pack.id) {
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(candidate.volume, candidate.pack));
@@ -195,7 +202,7 @@ fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
     let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
     let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
     match volume.standing {
-        Standing::Live => {
+        Standing::Live | Standing::Released => {
             let (_, older) = volume.manifests.split_last().unzip();
             // The first one stays: by its key everybody can ask whether the volume exists, without a listing.
             let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
@@ -284,7 +291,7 @@ async fn ways_to_nowhere(
         Key::Deleted(_, volume) => match standings.get(volume) {
             Some(Standing::Deleted { .. } | Standing::Damaged) => false,
             // A way is made before the deletion, which may be under way, and the volume may be younger than the look at what is there.
-            Some(Standing::Live) | None => deadline.is_over(object.created_unix_millis),
+            Some(Standing::Live | Standing::Released) | None => deadline.is_over(object.created_unix_millis),
             Some(Standing::Gone { .. } | Standing::Tombstoned) => true,
         },
         _ => false,

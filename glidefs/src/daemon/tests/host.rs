@@ -27,8 +27,6 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
 /// A few writes make another cut while one is on its way.
 const CUT_BYTES_MAX: u64 = 96 << 10;
-/// How long a daemon needs at most to take a manifest back.
-const TAKEN_BACK_IN: Duration = Duration::from_secs(2);
 
 /// What hosts share: the store, and its clock.
 pub struct World {
@@ -147,13 +145,12 @@ impl World {
         })
     }
 
-    /// What `look` finds. When the clock jumps while a daemon stands between its last look at the clock and the creation of a
-    /// manifest, that manifest may list a pack that garbage collection has taken, until the daemon takes the manifest back.
+    /// What `look` finds.
     fn look<T, F: Future<Output = Result<T, VolumeError>>>(
         &self,
         name: &str,
         snapshot: Option<&str>,
-        look: impl Fn(View) -> F,
+        look: impl FnOnce(View) -> F,
     ) -> Option<T> {
         let objects = self.objects.another_way(0);
         let volumes = Volumes::new(
@@ -163,16 +160,8 @@ impl World {
         self.runtime.block_on(async {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
             let point = StatePoint { volume, snapshot: snapshot.map(|name| name.parse().unwrap()) };
-            let mut gone = None;
-            loop {
-                let view = volumes.view(&point).await.unwrap();
-                let number = view.manifest().number;
-                match look(view).await {
-                    Err(error) if error.is_missing() && gone != Some(number) => gone = Some(number),
-                    found => return Some(found.unwrap()),
-                }
-                tokio::time::sleep(TAKEN_BACK_IN).await;
-            }
+            let view = volumes.view(&point).await.unwrap();
+            Some(look(view).await.unwrap())
         })
     }
 

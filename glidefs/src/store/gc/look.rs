@@ -12,9 +12,13 @@ use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, PackRef};
 use crate::store::ids::{PackId, StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
+use crate::store::volume::UPLOAD_TIME_MAX;
 
 /// Volumes that are looked at, and manifests that are read, at once.
 pub(super) const AT_ONCE: usize = 16;
+/// How long after a pack was dated its writer may choose the number of the first manifest that names the pack: the clocks of the
+/// writer and of the store may go differently.
+const NAMED_WITHIN_MILLIS: u64 = (UPLOAD_TIME_MAX.as_secs() + 3600) * 1000;
 /// Number of the manifest that a volume begins with. It stays as long as the volume.
 pub(super) const FIRST_MANIFEST: u64 = 1;
 
@@ -32,6 +36,8 @@ pub(super) enum Standing {
     /// It is there for everybody; or nothing says yet that it is.
     #[default]
     Live,
+    /// The same, and its writer has nothing on the way into the store.
+    Released,
     /// It is deleted by manifest `number`, and can be had back.
     Deleted { number: u64 },
     /// It is deleted for good by manifest `number`.
@@ -62,6 +68,24 @@ impl Listed {
     /// When manifest `number` was created by the clock of the store. `None`: the listing did not show it yet.
     pub fn created_millis(&self, number: u64) -> Option<u64> {
         self.manifests.iter().find(|found| found.id == number).map(|found| found.created_millis)
+    }
+
+    /// Whether no manifest can come any more that would be the first to name `pack`, which the newest manifest does not name.
+    ///
+    /// A manifest that names a new pack may be on its way for any time, after a host stood still, but its number was fixed within
+    /// [`UPLOAD_TIME_MAX`] of the upload. Another manifest that was created later has that number, or a later one.
+    pub fn has_passed(&self, pack: &Found<PackId>, is_over: impl Fn(u64) -> bool) -> bool {
+        let Some(newest) = self.manifests.last() else { return true };
+        match self.standing {
+            Standing::Gone { .. } | Standing::Tombstoned => return true,
+            Standing::Released | Standing::Deleted { .. } if pack.created_millis < newest.created_millis => {
+                return true;
+            }
+            Standing::Live | Standing::Released | Standing::Deleted { .. } | Standing::Damaged => {}
+        }
+        let Some(named) = pack.created_millis.checked_add(NAMED_WITHIN_MILLIS) else { return false };
+        // A writer that stood still before that manifest may need a moment after it.
+        self.manifests.iter().any(|found| found.created_millis > named && is_over(found.created_millis))
     }
 
     /// Whether the volume is there, or can be had back.
@@ -101,7 +125,7 @@ impl InUse {
 
     fn add(&mut self, standing: Standing, packs: impl IntoIterator<Item = PackId>) {
         match standing {
-            Standing::Live | Standing::Damaged => self.packs.extend(packs),
+            Standing::Live | Standing::Released | Standing::Damaged => self.packs.extend(packs),
             Standing::Deleted { .. } => self.held.extend(packs),
             Standing::Gone { .. } | Standing::Tombstoned => {}
         }
@@ -206,9 +230,9 @@ async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
     Ok(volume)
 }
 
-/// What the newest manifest of a volume says, which was `newest` a moment ago, and the packs it keeps: those it lists, and those that
-/// are on their way into a later one. `marked`: the volume has
-/// the mark of an earlier version that it is deleted.
+/// What the newest manifest of a volume says, which was `newest` a moment ago, and the packs that manifest keeps: those that are
+/// listed, and those that are on their way into a later manifest. `marked`: the volume has the mark of an earlier version that
+/// the volume is deleted.
 async fn standing(
     store: Store,
     newest: ManifestId,
@@ -226,6 +250,7 @@ async fn standing(
         _ if is_marked => Standing::Tombstoned,
         Some(Deletion::CanBeUndone) => Standing::Deleted { number: manifest.number },
         Some(Deletion::ForGood) => Standing::Gone { number: manifest.number },
+        None if manifest.is_released() => Standing::Released,
         None => Standing::Live,
     };
     let listed = manifest.packs.iter().map(|pack| pack.pack);

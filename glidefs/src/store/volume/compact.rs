@@ -65,6 +65,10 @@ impl Volume {
         let successors = [&outputs[..], &rest].concat();
         let before = step.inputs.start.checked_sub(1).and_then(|at| manifest.packs.get(at));
         let edit = |base: &Manifest| {
+            // A volume that was released has nothing on its way from before: garbage collection relies on that.
+            if base.is_released() && base.number != manifest.number {
+                return None;
+            }
             let from = base.packs.iter().position(|pack| inputs.first() == Some(pack))?;
             let until = from + inputs.len();
             let (newer, older) = (base.packs.get(..from)?, base.packs.get(until..)?);

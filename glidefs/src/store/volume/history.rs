@@ -5,12 +5,18 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
 use super::host::{Beginning, Volumes};
 use super::land::Uploads;
 use super::{Committed, SnapshotInfo, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Origin, Sections, Snapshot};
 use crate::store::ids::StoreName;
+use crate::store::key::Key;
+
+/// Packs that are looked for at the same time.
+const HEADS_MAX: usize = 16;
 
 impl Volumes {
     /// A new volume with the content of another one, whoever writes that: fewer than ten requests, and no data is copied.
@@ -121,9 +127,15 @@ impl Volume {
         };
         let fork = host.begin(name, beginning).await?;
         // The new volume lists the packs now: what is there stays.
-        let found = match host.are_there(base.packs.iter().map(|pack| (pack.volume, pack.pack))).await {
-            Ok(false) => Err(gone()),
-            found => found.map(drop),
+        let store = host.store.clone();
+        let heads = stream::iter(base.packs.clone()).map(move |pack| {
+            let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
+            async move { store.head(&key).await.map(drop) }
+        });
+        let found: Result<(), _> = heads.buffer_unordered(HEADS_MAX).boxed().try_collect().await;
+        let found = match found {
+            Err(error) if error.is_missing() => Err(gone()),
+            found => found.map_err(VolumeError::from),
         };
         if let Err(error) = found.and_then(|()| in_time(begun, host.options.clock.since_boot())) {
             fork.delete().await?;

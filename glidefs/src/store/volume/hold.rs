@@ -70,7 +70,7 @@ impl Host {
         Sections { uploaded: Vec::new(), ..self.held_as(sections, false) }
     }
 
-    pub fn held_as(&self, sections: &Sections, released: bool) -> Sections {
+    fn held_as(&self, sections: &Sections, released: bool) -> Sections {
         let holder = Some(Holder { host: self.options.host.clone(), released });
         Sections { holder, ..sections.clone() }
     }
@@ -93,7 +93,7 @@ impl Host {
     /// An error when another host has the volume of `newest`.
     fn check_not_held(&self, newest: &Manifest) -> Result<(), VolumeError> {
         let holder = newest.sections.holder.as_ref();
-        if newest.writer == self.options.writer || holder.is_some_and(|holder| holder.released) {
+        if newest.writer == self.options.writer || newest.is_released() {
             return Ok(());
         }
         Err(VolumeError::Held(Box::new(Held {
@@ -123,9 +123,8 @@ impl Volume {
         self.check_newest().await?;
         let host = &self.0.host;
         let edit = |base: &Manifest| {
-            let is_released = base.sections.holder.as_ref().is_some_and(|holder| holder.released);
             let sections = host.held_as(&base.sections, released);
-            (!(released && is_released)).then(|| Manifest { sections, ..base.clone() })
+            (!(released && base.is_released())).then(|| Manifest { sections, ..base.clone() })
         };
         let landed = self.land(&Uploads::default(), edit).await?;
         Ok(landed.map_or_else(|| self.state(), |landed| self.resume_landed(&landed)))
@@ -136,5 +135,10 @@ impl Manifest {
     /// Whether the volume is deleted for good.
     pub(in crate::store) fn is_gone(&self) -> bool {
         self.sections.deleted == Some(Deletion::ForGood)
+    }
+
+    /// Whether the host that had the volume has given the volume up, with all that was on the way into the store.
+    pub(in crate::store) fn is_released(&self) -> bool {
+        self.sections.holder.as_ref().is_some_and(|holder| holder.released)
     }
 }

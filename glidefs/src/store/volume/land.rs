@@ -13,9 +13,7 @@ use bytes::Bytes;
 use super::commit::blocking;
 use super::host::{ROUNDS_MAX, next};
 use super::notes::{Divergence, Loss, ManifestHash};
-use super::{
-    CutSource, Fence, GRACE_MIN, LATE_TIME_MAX, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Volume, VolumeError,
-};
+use super::{CutSource, Fence, GRACE_MIN, TRUST_TIME_MAX, UPLOAD_TIME_MAX, Volume, VolumeError};
 use crate::store::client::Created;
 use crate::store::error::unfit;
 use crate::store::format::{Manifest, PackRef};
@@ -31,8 +29,8 @@ pub(super) struct Landed {
     pub encoded: Bytes,
 }
 
-/// What a manifest is to list that no manifest may list yet: packs, each with a time at which garbage collection had no reason to
-/// take the pack for unused.
+/// What a manifest is to list that no manifest may list yet: packs, each with the time at which its upload was begun, or at which
+/// the pack was in use.
 #[derive(Default)]
 pub(super) struct Uploads {
     packs: Vec<(PackRef, Duration)>,
@@ -63,23 +61,22 @@ impl Uploads {
         blocking(look).await
     }
 
-    /// For how long garbage collection has been waiting for a manifest after `base` that lists the packs; no pack counts that
-    /// `base` keeps.
-    fn age(&self, base: &Manifest, now: Duration) -> Duration {
-        let age = |begun: &Duration| now.saturating_sub(*begun);
-        let oldest = self.packs.iter().map(|(_, begun)| age(begun)).max().unwrap_or_default();
-        if oldest <= UPLOAD_TIME_MAX {
-            return oldest;
+    /// An error when a pack, other than those that `base` keeps, is too old for a manifest after `base` to be the first that names
+    /// the pack.
+    fn check_age(&self, base: &Manifest, now: Duration) -> Result<(), VolumeError> {
+        let too_old = |begun: Duration| {
+            let elapsed = now.saturating_sub(begun);
+            (elapsed > UPLOAD_TIME_MAX).then_some(elapsed)
+        };
+        if self.packs.iter().all(|(_, begun)| too_old(*begun).is_none()) {
+            return Ok(());
         }
         let kept = kept_by(base);
         let others = self.packs.iter().filter(|(pack, _)| !kept.contains(&pack.pack));
-        others.map(|(_, begun)| age(begun)).max().unwrap_or_default()
-    }
-
-    /// An error when garbage collection does not wait for a manifest after `base` any more, after `max`.
-    fn check_age(&self, base: &Manifest, now: Duration, max: Duration) -> Result<(), VolumeError> {
-        let elapsed = self.age(base, now);
-        if elapsed <= max { Ok(()) } else { Err(VolumeError::TooSlow { elapsed }) }
+        match others.filter_map(|(_, begun)| too_old(*begun)).max() {
+            Some(elapsed) => Err(VolumeError::TooSlow { elapsed }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -90,7 +87,7 @@ impl FromIterator<(PackRef, Duration)> for Uploads {
 }
 
 /// The packs that garbage collection keeps for `manifest` while that is the newest one.
-pub(super) fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
+fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
     let listed = manifest.packs.iter().map(|pack| pack.pack);
     listed.chain(manifest.sections.uploaded.iter().copied()).collect()
 }
@@ -137,7 +134,7 @@ impl Volume {
         self.lost(loss)
     }
 
-    pub(super) fn now(&self) -> Duration {
+    fn now(&self) -> Duration {
         self.0.host.options.clock.since_boot()
     }
 
@@ -232,7 +229,7 @@ impl Volume {
     ///
     /// Commits may overtake the question, and drop the note. A number is given once: a writer that passed `number` since
     /// `before` created that manifest, or adopted that manifest with its note.
-    pub(super) async fn adopt_or_yield(
+    async fn adopt_or_yield(
         &self,
         number: u64,
         before: u64,
@@ -263,12 +260,13 @@ impl Volume {
         }
         let manifest = Arc::new(manifest);
         if manifest.number > self.head().number {
-            if let Some(undone) = self.undo_incomplete(&manifest).await? {
-                return Ok(undone);
-            }
             self.note_adopted(&manifest, hash).await;
         }
-        self.follow(&manifest, begun);
+        let mut head = self.head();
+        if manifest.number > head.number {
+            head.follow(&manifest, Some(begun));
+            self.0.host.metadata.put_manifest(&manifest);
+        }
         Ok(manifest)
     }
 
@@ -353,38 +351,33 @@ impl Volume {
             let encoded = manifest.encode().map_err(|source| unfit(&key, source))?;
             let encoded = Bytes::from(encoded);
             let begun = self.now();
-            uploads.check_age(&base, begun, UPLOAD_TIME_MAX)?;
+            uploads.check_age(&base, begun)?;
             self.0.host.note_manifest(&manifest, &encoded).await?;
             uploads.look_again().await?;
-            let created = self.0.host.create_after_note(&manifest, &encoded).await? == Created::Created;
-            let manifest = Arc::new(manifest);
-            let now = self.now();
-            // The process may have stood still between the last check and the creation.
-            let known = self.head().known.is_some_and(|known| now.saturating_sub(known) < GRACE_MIN / 2);
-            if created && known && uploads.check_age(&base, now, LATE_TIME_MAX).is_ok() {
-                self.follow(&manifest, begun);
+            if self.0.host.create_after_note(&manifest, &encoded).await? == Created::Created {
+                let manifest = Arc::new(manifest);
+                self.landed(&manifest, begun).await?;
                 return Ok(Some(Landed { manifest, encoded }));
             }
-            // Anything else is looked at like a manifest of an earlier process.
-            let found = if known {
-                Box::pin(self.adopt_or_yield(manifest.number, base.number, begun)).await?
-            } else {
-                self.check_newest().await?;
-                self.manifest().await?
-            };
-            if found == manifest && self.head().number == manifest.number {
-                return Ok(Some(Landed { manifest, encoded }));
+            let found = Box::pin(self.adopt_or_yield(manifest.number, base.number, begun)).await?;
+            if *found == manifest {
+                return Ok(Some(Landed { manifest: found, encoded }));
             }
         }
         Err(VolumeError::Contended { volume: self.0.id })
     }
 
-    /// Goes on from `manifest`, which was the newest at some time after `begun`, if it is newer than what this writer knows.
-    pub(super) fn follow(&self, manifest: &Arc<Manifest>, begun: Duration) {
-        let mut head = self.head();
-        if manifest.number > head.number {
-            head.follow(manifest, Some(begun));
-            self.0.host.metadata.put_manifest(manifest);
-        }
+    /// Follows the creation of `manifest`, begun at `begun`.
+    async fn landed(&self, manifest: &Arc<Manifest>, begun: Duration) -> Result<(), VolumeError> {
+        let now = self.now();
+        let in_time = {
+            let mut head = self.head();
+            // The process may have stood still between the last check and the creation.
+            let in_time = head.known.is_some_and(|known| now.saturating_sub(known) < GRACE_MIN / 2);
+            head.follow(manifest, in_time.then_some(begun));
+            in_time
+        };
+        self.0.host.metadata.put_manifest(manifest);
+        if in_time { Ok(()) } else { self.check_newest().await }
     }
 }

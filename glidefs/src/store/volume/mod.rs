@@ -7,7 +7,6 @@
 //! ```text
 //! Volumes ──┬─ Volume ─┬─ commit    cut ─> packs ─> manifest, by one writer   (land: who that is)
 //!           │          │            (packing: how; upload: what is there already)
-//!           │          │            (incomplete: packs of a manifest that came too late)
 //!  (shared) │          ├─ history   snapshot, rollback, fork
 //!           │          ├─ hold      which host has it: open, take over, release
 //!           │          ├─ end       delete, undelete
@@ -30,7 +29,8 @@
 //! **What may be collected.** A pack is in use from its upload on, but only a manifest says so. Whoever uploads packs, or
 //! lists those of another volume, has a manifest that names them in the store within [`UPLOAD_TIME_MAX`], or gives up. While a cut
 //! is uploaded for long, manifests of the same content keep its packs: they name them as uploaded, and none as content.
-//! A manifest of which the answer was lost, or that took long, counts only when its packs were found in the store.
+//! A manifest may then be on its way for any time: garbage collection takes no pack that such a manifest may be the first to name
+//! before another manifest has its number.
 
 mod ahead;
 mod choose;
@@ -45,7 +45,6 @@ mod fetch;
 mod history;
 mod hold;
 mod host;
-mod incomplete;
 mod land;
 mod merge;
 mod metadata;
@@ -75,9 +74,7 @@ use crate::units::{SectorRange, Seq};
 
 /// Shortest time that garbage collection leaves alone what is not in use, or not any more.
 pub const GRACE_MIN: Duration = Duration::from_hours(6);
-/// How late a manifest may come for the packs it lists, without a look whether they are still there.
-const LATE_TIME_MAX: Duration = Duration::from_hours(5);
-/// Longest time between the upload of a pack and a manifest that names it.
+/// Longest time between the begin of the upload of a pack and the last look at which manifest the one that names the pack follows.
 pub const UPLOAD_TIME_MAX: Duration = Duration::from_hours(3);
 /// How long a writer believes that its manifest is the newest without asking.
 pub const TRUST_TIME_MAX: Duration = Duration::from_hours(1);

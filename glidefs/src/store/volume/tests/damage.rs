@@ -130,6 +130,7 @@ async fn merging_and_garbage_collection_bring_nothing_old_back_under_damage() {
     }
     assert!(steps > 0, "nothing was merged");
     is_as_expected(&volume).await;
+    volume.release().await.unwrap();
     world.clock.advance(2 * GRACE_MIN);
     let options = GcOptions { grace: GRACE_MIN, ..GcOptions::default() };
     let mut removed = 0;

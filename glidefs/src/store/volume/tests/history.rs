@@ -5,7 +5,6 @@ use crate::store::client::Created;
 use crate::store::faulty::Seeded;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackRef};
 use crate::store::ids::{PackId, VolumeId};
-use crate::store::key::{Folder, Key};
 use crate::store::volume::{GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, VolumeError};
 use crate::units::Seq;
 
@@ -206,30 +205,4 @@ async fn what_took_too_long_is_taken_back() {
     volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
     tags(&volume, range(0, 8), &[2; 8]).await;
     assert!(UPLOAD_TIME_MAX < GRACE_MIN);
-}
-
-#[tokio::test]
-async fn a_pack_that_was_collected_before_its_manifest_came_is_taken_out_again() {
-    let world = World::new();
-    let daemon = world.daemon(1);
-    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    // The process stands still between its last look at the clock and the manifest, and everything new is collected.
-    let id = volume.id();
-    let known = volume.view().await.unwrap().manifest().packs[0].pack;
-    world.objects.pause_before("manifests");
-    let commit = {
-        let volume = volume.clone();
-        tokio::spawn(async move { volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await })
-    };
-    world.objects.paused().await;
-    world.clock.advance(GRACE_MIN * 2);
-    let packs = daemon.volumes.store().list(Folder::Packs(id), None).await.unwrap().objects;
-    let new = packs.into_iter().map(|object| object.key).filter(|key| *key != Key::Pack(id, known));
-    daemon.volumes.store().delete(&new.collect::<Vec<_>>()).await.unwrap();
-    world.objects.resume();
-    let error = commit.await.unwrap().unwrap_err();
-    assert!(matches!(error, VolumeError::TooSlow { .. }), "{error}");
-    tags(&volume, range(0, 8), &[1; 8]).await;
-    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
 }
