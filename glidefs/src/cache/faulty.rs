@@ -45,6 +45,8 @@ pub struct Faults {
     failing: Mutex<BTreeSet<u32>>,
     /// Frames of which the page cache has a copy that went wrong.
     pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
+    /// Writes of footers fail.
+    pub footers: AtomicBool,
     /// What is not in the page cache cannot be read: the disk is away, or no file can be opened.
     pub only_copies: AtomicBool,
     /// The next record gets to the disk, and its write fails; no later write of that file does anything.
@@ -168,6 +170,10 @@ impl SegmentFile for File {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
         let range = self.frames(len, offset);
+        let is_footer = parts.first().is_some_and(|part| part.starts_with(b"GLIDEFTR"));
+        if is_footer && self.faults.footers.load(Ordering::SeqCst) {
+            return Err(eio());
+        }
         let mut frames = self.faults.frames.lock().unwrap();
         if !self.faults.stay.load(Ordering::SeqCst) {
             frames.retain(|frame| !range.contains(frame));

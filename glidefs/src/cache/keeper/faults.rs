@@ -1,8 +1,9 @@
 //! What the keeper does when the disk loses data: the data is lost, and nothing else.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use crate::cache::driver::Driver;
+use crate::cache::driver::{Driver, PATIENCE};
 use crate::cache::faulty::Faulty;
 use crate::cache::{IoError, Known};
 use crate::units::{ExportId, SectorRange};
@@ -154,5 +155,29 @@ fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
             let number = u8::try_from((sector / 10).min(5)).unwrap();
             assert_eq!(driver.read(&a, range(sector, 1)).unwrap(), [0x10 + number; 512], "{loss:?} {sector}");
         }
+    }
+}
+
+#[test]
+fn a_footer_that_the_disk_did_not_take_is_written_once_the_disk_takes_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    let a = driver.cache.volume(A);
+    disk.faults.footers.store(true, Ordering::SeqCst);
+    // More than a segment holds.
+    for number in 0..12 {
+        driver.write(&a, range(number * 256, 256), Some(&[0xA0; 128 << 10])).unwrap();
+    }
+    driver.flush(&a).unwrap();
+    driver.keep();
+    let is_closed = || disk.find(|frame| frame.starts_with(b"GLIDETRL")).is_some();
+    assert!(!is_closed());
+    disk.faults.footers.store(false, Ordering::SeqCst);
+    let deadline = Instant::now() + PATIENCE;
+    while !is_closed() {
+        assert!(Instant::now() < deadline, "nobody writes the footer");
+        driver.keep();
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -9,6 +9,7 @@ mod clean;
 #[cfg(test)]
 mod faults;
 mod runs;
+mod sealing;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use self::clean::Cleaner;
+use self::sealing::{Sealing, seal_one, write_footer_again};
 use super::disk::SegmentFile;
 use super::format::SegmentHeader;
 use super::handle::Shared;
@@ -31,6 +33,8 @@ use super::volume::Place;
 
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Pause between two tries to write the footers that the disk did not take.
+const FOOTER_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of a new segment that are written and synced at once.
 const FILL_BYTES: usize = 1 << 20;
 const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
@@ -45,6 +49,9 @@ pub struct Keeper {
     shared: Arc<Shared>,
     /// Segments to seal.
     closed: Vec<Segment>,
+    /// Sealed segments whose footer or trailer the disk did not take, and when to try again.
+    without_footer: Vec<Segment>,
+    footers_at: Duration,
     barrier: Option<Barrier>,
     cleaner: Cleaner,
     preparer: Preparer,
@@ -63,6 +70,8 @@ impl Keeper {
         Self {
             shared,
             closed: Vec::new(),
+            without_footer: Vec::new(),
+            footers_at: Duration::ZERO,
             barrier: None,
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
@@ -119,15 +128,30 @@ impl Keeper {
         self.shared.take_closed(&mut self.closed);
         let mut progress = false;
         for segment in std::mem::take(&mut self.closed) {
-            if seal_one(&self.shared, &segment) {
-                progress = true;
-                // A sync takes long: do not let shards run dry for several in a row.
-                self.prepare();
-            } else {
-                self.closed.push(segment);
+            match seal_one(&self.shared, &segment) {
+                Sealing::Waits => {
+                    self.closed.push(segment);
+                    continue;
+                }
+                Sealing::WithoutFooter => self.without_footer.push(segment),
+                Sealing::Done => {}
             }
+            progress = true;
+            // A sync takes long: do not let shards run dry for several in a row.
+            self.prepare();
         }
+        self.write_footers();
         progress
+    }
+
+    /// Tries again to write the footers that the disk did not take.
+    fn write_footers(&mut self) {
+        let now = self.shared.clock.now();
+        if self.without_footer.is_empty() || now < self.footers_at {
+            return;
+        }
+        self.footers_at = now.saturating_add(FOOTER_PAUSE);
+        self.without_footer.retain(|segment| !write_footer_again(&self.shared, segment));
     }
 
     /// Frees the slots nobody needs, as soon as what replaced them is stable.
@@ -236,44 +260,6 @@ impl Keeper {
         }
         news
     }
-}
-
-/// Makes `segment` stable and seals it; `false` when its file is being synced by somebody else.
-fn seal_one(shared: &Shared, segment: &Segment) -> bool {
-    let slot = shared.slots.get(segment.slot);
-    if slot.segment_id() != segment.key.segment_id || slot.state() != State::Closed {
-        // It was emptied and freed before its turn came.
-        return true;
-    }
-    if slot.is_poisoned() && !heal(shared, slot, segment) {
-        // Recovery must not take its contents for stable.
-        return false;
-    }
-    if !slot.begin_sync() {
-        return false;
-    }
-    let covers = slot.appended();
-    // Without a footer the segment is as good, but recovery has to scan it.
-    let footer = seal::write_footer(segment);
-    let synced = segment.file.sync();
-    slot.end_sync(covers, synced.is_ok());
-    shared.sync_ended();
-    if let Err(error) = &synced {
-        report(shared, segment.slot, error, SYNC_FAILED);
-        return false;
-    }
-    let trailer =
-        footer.and_then(|trailer| seal::write_trailer(segment, &trailer, shared.slots.segment_frames()));
-    if let Err(error) = &trailer {
-        report(
-            shared,
-            segment.slot,
-            error,
-            "writing a footer failed; the next start will have to scan the segment",
-        );
-    }
-    slot.on(Event::Seal);
-    true
 }
 
 /// Writes a segment again whose sync failed, where it is: that takes no room, and the kernel counts the pages as unwritten

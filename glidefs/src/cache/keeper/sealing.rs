@@ -1,0 +1,74 @@
+//! Sealing one segment: making it stable, and writing its footer and trailer.
+//!
+//! Does not own when. Invariant: the trailer is written only after a sync of everything before it, by whoever holds the file.
+
+use super::{SYNC_FAILED, heal, report};
+use crate::cache::handle::Shared;
+use crate::cache::seal;
+use crate::cache::segment::Segment;
+use crate::cache::slots::{Event, State};
+
+const NO_FOOTER: &str =
+    "writing a footer failed, and is tried again: without it the next start has to scan the segment";
+
+/// How far sealing a segment came.
+pub(super) enum Sealing {
+    /// Its file is being synced by somebody else, or is not stable.
+    Waits,
+    /// It is sealed, and the disk did not take its footer or its trailer.
+    WithoutFooter,
+    Done,
+}
+
+/// Makes `segment` stable and seals it.
+pub(super) fn seal_one(shared: &Shared, segment: &Segment) -> Sealing {
+    let slot = shared.slots.get(segment.slot);
+    if slot.segment_id() != segment.key.segment_id || slot.state() != State::Closed {
+        // It was emptied and freed before its turn came.
+        return Sealing::Done;
+    }
+    if slot.is_poisoned() && !heal(shared, slot, segment) {
+        // Recovery must not take its contents for stable.
+        return Sealing::Waits;
+    }
+    if !slot.begin_sync() {
+        return Sealing::Waits;
+    }
+    let covers = slot.appended();
+    // Without a footer the segment is as good, but recovery has to scan it.
+    let footer = seal::write_footer(segment);
+    let synced = segment.file.sync();
+    slot.end_sync(covers, synced.is_ok());
+    shared.sync_ended();
+    if let Err(error) = &synced {
+        report(shared, segment.slot, error, SYNC_FAILED);
+        return Sealing::Waits;
+    }
+    let trailer =
+        footer.and_then(|trailer| seal::write_trailer(segment, &trailer, shared.slots.segment_frames()));
+    slot.on(Event::Seal);
+    if let Err(error) = &trailer {
+        report(shared, segment.slot, error, NO_FOOTER);
+        return Sealing::WithoutFooter;
+    }
+    Sealing::Done
+}
+
+/// Writes footer and trailer of `segment`, all of which is stable; `false` when the disk does not take them, or somebody else has
+/// the file.
+pub(super) fn write_footer_again(shared: &Shared, segment: &Segment) -> bool {
+    let slot = shared.slots.get(segment.slot);
+    if !slot.begin_sync() {
+        return false;
+    }
+    // Whoever frees the slot, or uses it again, holds its file.
+    let is_done = slot.segment_id() != segment.key.segment_id || slot.state() != State::Sealed || {
+        let written = seal::write_footer(segment).and_then(|trailer| {
+            segment.file.sync()?;
+            seal::write_trailer(segment, &trailer, shared.slots.segment_frames())
+        });
+        written.is_ok()
+    };
+    shared.cancel_sync(slot);
+    is_done
+}
