@@ -1,8 +1,9 @@
 //! Opening a cache: what is there becomes the indexes, and nothing that was stable is lost without saying so.
 //!
 //! Owns the order of the steps. Does not own the formats or the segments' use afterwards. Invariants: a failed open changed
-//! nothing that was stable; after a successful one every segment with data is sealed and stable, so that nothing that this
-//! recovery dropped can come back; damage to a segment costs the data that was there, and never keeps the cache from opening.
+//! nothing that was stable; after a successful one every segment with records, dropped ones included, is sealed and stable, so
+//! that nothing that this recovery dropped can come back; damage to a segment costs the data that was there, and never keeps
+//! the cache from opening.
 
 mod losses;
 mod patience;

@@ -41,7 +41,7 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// It is not closed on the disk, so that the next recovery finds the same in it.
     pub held: bool,
-    /// What a walk found in it; `None` when its footer said it, or it holds nothing.
+    /// What a walk found in it, though all of that may have been dropped; `None` when its footer said it, or nothing was found.
     pub walk: Option<Walk>,
 }
 
@@ -54,6 +54,11 @@ struct Replayed {
 }
 
 impl Found {
+    /// Whether a walk left no record of the segment.
+    fn holds_nothing(&self) -> bool {
+        self.walk.as_ref().is_some_and(|walk| walk.records.is_empty())
+    }
+
     /// The records of a sealed segment, which have been read before.
     pub fn footer_again(&self) -> Option<Vec<FooterRecord>> {
         scan::read_footer(&*self.file, self.trailer.as_ref()?).ok()
@@ -207,7 +212,8 @@ impl Recovery<'_> {
         } else {
             let mut walk = self.walk(found)?;
             let records = std::mem::take(&mut walk.records);
-            if records.is_empty() && walk.holes.is_empty() {
+            // A segment of which all was dropped is closed as well: otherwise the next walk may find what was dropped.
+            if records.is_empty() && walk.holes.is_empty() && !walk.torn {
                 return Ok(());
             }
             let tail = found.trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
@@ -432,7 +438,12 @@ impl Recovery<'_> {
         // A write may fail for a moment only.
         match self.try_seal(found).or_else(|_| self.try_seal(found)) {
             // One with a trailer was walked because of its footer.
-            Err(error) if used.is_unreadable() || found.closed || found.trailer.is_some() => {
+            Err(error)
+                if used.is_unreadable()
+                    || found.closed
+                    || found.trailer.is_some()
+                    || found.holds_nothing() =>
+            {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "a segment that is damaged cannot be closed: what it holds moves, and its file is not used any more"
@@ -469,7 +480,13 @@ impl Recovery<'_> {
             "writing the trailer",
             name,
         )?;
-        self.slots.get(slot).on(Event::Seal);
+        let used = self.slots.get(slot);
+        used.on(Event::Seal);
+        if found.holds_nothing() && used.extents() == 0 && !used.is_unreadable() {
+            // Cleaning may have no other slot to move data to.
+            used.end_use();
+            used.on(Event::Release);
+        }
         Ok(())
     }
 
