@@ -45,6 +45,8 @@ pub struct Faults {
     failing: Mutex<BTreeSet<u32>>,
     /// Frames of which the page cache has a copy that went wrong.
     pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
+    /// Those copies stay until the frames are written: the kernel does not drop them.
+    pub copies_stay: AtomicBool,
     /// Writes of footers fail.
     pub footers: AtomicBool,
     /// What is not in the page cache cannot be read: the disk is away, or no file can be opened.
@@ -174,6 +176,7 @@ impl SegmentFile for File {
         if is_footer && self.faults.footers.load(Ordering::SeqCst) {
             return Err(eio());
         }
+        self.faults.wrong_copies.lock().unwrap().retain(|frame| !range.contains(frame));
         let mut frames = self.faults.frames.lock().unwrap();
         if !self.faults.stay.load(Ordering::SeqCst) {
             frames.retain(|frame| !range.contains(frame));
@@ -208,7 +211,9 @@ impl SegmentFile for File {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         let range = self.frames(buffer.len(), offset);
-        self.faults.wrong_copies.lock().unwrap().retain(|frame| !range.contains(frame));
+        if !self.faults.copies_stay.load(Ordering::SeqCst) {
+            self.faults.wrong_copies.lock().unwrap().retain(|frame| !range.contains(frame));
+        }
         self.inner.read_at(buffer, offset)
     }
 

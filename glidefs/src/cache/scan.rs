@@ -3,6 +3,7 @@
 //! Does not own the walk along its records (`walk`). Invariant: what is returned was checked against the
 //! checksums in it, and belongs to the segment asked for.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use super::disk::SegmentFile;
@@ -28,11 +29,21 @@ pub(super) fn read_frame(file: &dyn SegmentFile, frame: u32) -> io::Result<Box<F
     Ok(bytes)
 }
 
-/// Fills `buffer` from `offset`, in several tries: a failure that passes must not count as a loss.
+/// Fills `buffer` from `offset`, in several tries.
 pub(super) fn read_again(file: &dyn SegmentFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    try_again(|| file.read_at(buffer, offset))
+}
+
+/// Whether the disk says that it cannot read what is there. Other errors are about the way to the disk, or about this host.
+pub(super) fn is_of_the_medium(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
+}
+
+/// Calls `read`, in several tries: a failure that passes must not count as a loss.
+pub(super) fn try_again(mut read: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let mut tries = 1;
     loop {
-        match file.read_at(buffer, offset) {
+        match read() {
             Err(error) if tries < READ_TRIES_MAX && error.kind() != io::ErrorKind::UnexpectedEof => {
                 tries += 1;
             }
@@ -167,6 +178,13 @@ pub(super) fn read_footer(file: &dyn SegmentFile, trailer: &Trailer) -> Result<V
     let mut bytes = vec![0; trailer.footer_bytes as usize];
     file.read_at(&mut bytes, trailer.footer_offset_bytes()).map_err(Unusable::Unreadable)?;
     decode_footer(&bytes, trailer).map(|footer| footer.records).map_err(Unusable::Damaged)
+}
+
+/// Writes `frames`, by their numbers, over the copies in the page cache that went wrong. The disk has these frames.
+pub(super) fn put_back(file: &dyn SegmentFile, frames: &BTreeMap<u32, Box<Frame>>) -> io::Result<()> {
+    frames
+        .iter()
+        .try_for_each(|(frame, bytes)| file.write_at(&[io::IoSlice::new(&bytes[..])], offset(*frame)))
 }
 
 /// Writes the bytes of frames `from..to` once more, so that the next sync covers them even if an earlier write-back of

@@ -4,12 +4,14 @@
 //! next one. Does not change anything. Invariants: what is returned was checked against the checksums in it, and belongs to
 //! the segment asked for; where a record that was promised to be stable may have been, and is not found, there is a hole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use super::disk::SegmentFile;
-use super::format::{FooterRecord, Record, SegmentKey, decode_record, frame_crc, is_footer, newer_version};
-use super::scan::{offset, read_again};
+use super::format::{
+    FooterRecord, Frame, Record, SegmentKey, decode_record, frame_crc, is_footer, newer_version,
+};
+use super::scan::{is_of_the_medium, offset, read_again, try_again};
 use crate::units::FRAME_BYTES;
 
 /// Frames read from the disk at once.
@@ -46,6 +48,8 @@ pub(super) struct Walk {
     described_at: BTreeSet<u32>,
     /// Exports are announced in the segment before their first entry.
     pub announces: bool,
+    /// What the disk has in frames of which the page cache has something else.
+    pub wrong_copies: BTreeMap<u32, Box<Frame>>,
 }
 
 impl Walk {
@@ -99,6 +103,7 @@ pub(super) fn walk(file: &dyn SegmentFile, key: &SegmentKey, span: Span) -> io::
         cut(&mut walk, torn);
     }
     walk.unreadable = u32::try_from(window.bad.len()).unwrap_or(u32::MAX);
+    walk.wrong_copies = window.wrong_copies;
     Ok(walk)
 }
 
@@ -118,10 +123,19 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
     let mut gap: Option<Gap> = None;
     while frame < span.end() {
         let bytes = window.frame(frame)?;
-        let (readable, footer) = (bytes.is_some(), bytes.is_some_and(|bytes| is_footer(bytes, key)));
-        walk.newer = walk.newer.or(bytes.and_then(|bytes| newer_version(bytes, key)));
-        let record = bytes.and_then(|bytes| decode_record(bytes, key, frame).ok());
-        if let Some((record, end)) = record.and_then(|record| within(record, frame, span.end())) {
+        let readable = bytes.is_some();
+        let mut here = bytes.map_or(Here::Nothing, |bytes| what_is(bytes, key, frame, span.end()));
+        if matches!(here, Here::Nothing) && readable && gap.is_none() {
+            // Where a record or a footer should begin. The copy in the page cache may be what went wrong.
+            let is_one = |bytes: &[u8]| !matches!(what_is(bytes, key, frame, span.end()), Here::Nothing);
+            let found = window.reread(frame, is_one).ok().flatten();
+            here = found.map_or(Here::Nothing, |bytes| what_is(bytes, key, frame, span.end()));
+        }
+        let footer = matches!(here, Here::Footer);
+        if let Here::Newer(version) = here {
+            walk.newer = walk.newer.or(Some(version));
+        }
+        if let Here::Record(record, end) = here {
             if let Some(gap) = gap.take() {
                 gaps.extend(make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
             }
@@ -157,6 +171,29 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
     Ok((walk, gaps))
 }
 
+/// What a frame is.
+enum Here {
+    /// A record's header, and where the record ends.
+    Record(Record, u32),
+    Footer,
+    /// A record's header of a newer version.
+    Newer(u16),
+    /// None of the segment's structures.
+    Nothing,
+}
+
+/// What frame `at` of segment `key` is, that has `bytes`, where records end before frame `limit`.
+fn what_is(bytes: &[u8], key: &SegmentKey, at: u32, limit: u32) -> Here {
+    if is_footer(bytes, key) {
+        return Here::Footer;
+    }
+    if let Some(version) = newer_version(bytes, key) {
+        return Here::Newer(version);
+    }
+    let record = decode_record(bytes, key, at).ok().and_then(|record| within(record, at, limit));
+    record.map_or(Here::Nothing, |(record, end)| Here::Record(record, end))
+}
+
 /// Finds the last record in `gap` in its description `before`, if the record behind the gap has one, and returns what is left
 /// of the gap.
 fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Option<Gap> {
@@ -184,9 +221,15 @@ fn first_torn(window: &mut Window<'_>, walk: &Walk) -> io::Result<Option<u32>> {
             continue;
         }
         for (frame, crc) in frames.zip(&record.crcs) {
+            let is_right = |bytes: &[u8]| frame_crc(bytes) == *crc;
             // What cannot be read is lost, and not torn: who reads it is told.
-            if window.frame(frame)?.is_some_and(|bytes| frame_crc(bytes) != *crc) {
-                return Ok(Some(record.position_frames));
+            if window.frame(frame)?.is_none_or(is_right) {
+                continue;
+            }
+            match window.reread(frame, is_right) {
+                Ok(Some(_)) => {}
+                Err(error) if is_of_the_medium(&error) => _ = window.bad.insert(frame),
+                Ok(None) | Err(_) => return Ok(Some(record.position_frames)),
             }
         }
     }
@@ -219,11 +262,21 @@ struct Window<'a> {
     single_to: u32,
     /// Frames that could not be read.
     bad: BTreeSet<u32>,
+    /// Frames that the disk has, and of which the page cache has something else.
+    wrong_copies: BTreeMap<u32, Box<Frame>>,
 }
 
 impl<'a> Window<'a> {
     fn new(file: &'a dyn SegmentFile, end: u32) -> Self {
-        Self { file, end, first: 0, bytes: Vec::new(), single_to: 0, bad: BTreeSet::new() }
+        Self {
+            file,
+            end,
+            first: 0,
+            bytes: Vec::new(),
+            single_to: 0,
+            bad: BTreeSet::new(),
+            wrong_copies: BTreeMap::new(),
+        }
     }
 
     /// The bytes of `frame`; `None` when the disk does not read them.
@@ -234,6 +287,16 @@ impl<'a> Window<'a> {
         }
         let at = (frame - self.first) as usize * FRAME_BYTES;
         Ok(self.bytes.get(at..at + FRAME_BYTES))
+    }
+
+    /// `frame` as the disk has it, past the page cache, if that satisfies `is_right`.
+    fn reread(&mut self, frame: u32, is_right: impl Fn(&[u8]) -> bool) -> io::Result<Option<&[u8]>> {
+        let mut bytes = Box::new([0; FRAME_BYTES]);
+        try_again(|| self.file.read_from_disk(&mut bytes[..], offset(frame)))?;
+        if !is_right(&bytes[..]) {
+            return Ok(None);
+        }
+        Ok(Some(&self.wrong_copies.entry(frame).or_insert(bytes)[..]))
     }
 
     /// Reads `frame` and those behind it.

@@ -14,7 +14,7 @@ use crate::cache::error::IoError;
 use crate::cache::format::frame_crc;
 use crate::cache::handle::Shared;
 use crate::cache::index::{Backing, Extent, Piece};
-use crate::cache::scan::{offset, read_again};
+use crate::cache::scan::{is_of_the_medium, offset, read_again};
 use crate::cache::slots::frames_of;
 use crate::cache::volume::Volume;
 use crate::store::volume::{CutExtent, CutSource};
@@ -27,11 +27,6 @@ pub(super) enum OnUnread {
     Fail,
     /// The frame is lost.
     GiveUp,
-}
-
-/// Whether the disk says that it cannot read what is there. Other errors are about the way to the disk, or about this host.
-fn is_of_the_medium(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
 }
 
 /// One cut of one volume.

@@ -61,6 +61,11 @@ impl SegmentFile for Patient<'_> {
         }
     }
 
+    fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        // A disk that cannot be read past the page cache is not waited for.
+        self.file.read_from_disk(buffer, offset)
+    }
+
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
         self.file.read_now(buffer, offset)
     }

@@ -310,6 +310,13 @@ impl Recovery<'_> {
                 "the disk does not read parts of a segment"
             );
         }
+        if !walk.wrong_copies.is_empty() {
+            tracing::error!(
+                file = name(),
+                frames = walk.wrong_copies.len(),
+                "the page cache has other data than the disk, which has what was written: check the memory of this host"
+            );
+        }
         if walk.torn {
             self.found.torn_tails += 1;
             tracing::info!(file = name(), offset_bytes = offset(walk.tail), "dropped an unfinished record");
@@ -460,6 +467,8 @@ impl Recovery<'_> {
         let (slot, file) = (*slot, Arc::clone(file));
         let name = || self.disk.segment_name(slot);
         let evidence_end = walk.evidence_end();
+        // Before anything is written again from the page cache.
+        at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
         at(scan::rewrite(&*file, walk.stable, evidence_end), "rewriting", name)?;
         if *held {
             at(file.sync(), "syncing", name)?;

@@ -397,3 +397,39 @@ fn a_segment_of_which_nothing_is_left_and_that_cannot_be_closed_is_not_used_any_
     disk.faults.footers.store(false, Ordering::SeqCst);
     require_overwritten(&disk);
 }
+
+#[test]
+fn a_copy_in_memory_that_went_wrong_drops_no_record_at_start() {
+    let is_data = |frame: &[u8]| frame == [1; FRAME_BYTES];
+    for (stays, of_header) in [(false, false), (false, true), (true, false), (true, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Faulty::new(directory.path());
+        let mut driver = open(&disk);
+        let volumes = [driver.cache.volume(A), driver.cache.volume(B)];
+        for (number, volume) in (1..).zip(&volumes) {
+            driver.write(volume, range(0, 64), Some(&[number; 32 << 10])).unwrap();
+        }
+        for volume in &volumes {
+            driver.flush(volume).unwrap();
+        }
+        drop(volumes);
+        driver.kill();
+        let place = if of_header { last_record(&disk, false) } else { disk.find(is_data).unwrap() };
+        disk.faults.wrong_copies.lock().unwrap().insert(place);
+        disk.faults.copies_stay.store(stays, Ordering::SeqCst);
+        for life in 0..2 {
+            let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+            assert_eq!((found.torn_tails, found.holes, found.unreadable), (0, 0, 0), "{place:?}");
+            let mut driver = Driver::new(cache);
+            for (number, export) in (1..).zip([A, B]) {
+                let volume = driver.cache.volume(export);
+                let data = driver.read(&volume, range(0, 64)).unwrap();
+                assert!(
+                    data == [number; 32 << 10],
+                    "life {life}: {number}, stays: {stays}, header: {of_header}"
+                );
+            }
+            driver.kill();
+        }
+    }
+}
