@@ -126,7 +126,11 @@ impl Volume {
             let sections = Sections { deleted, uploaded: Vec::new(), ..base.sections.clone() };
             Some(Manifest { sections, ..base.clone() })
         };
-        self.land(&Uploads::default(), edit).await?;
+        match self.land(&Uploads::default(), edit).await {
+            // An earlier try has arrived meanwhile.
+            Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
+            landed => landed?,
+        };
         self.lose_deleted();
         let Head { own, number, .. } = self.head().clone();
         // The manifest says itself that the volume is deleted.

@@ -190,6 +190,27 @@ async fn a_deletion_that_stopped_half_way_is_finished_by_the_next_that_wants_the
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_finds_an_earlier_try_in_the_store_frees_the_name() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.delay_every(Some("manifests"));
+    volume.delete().await.unwrap_err();
+    world.objects.delay_every(None);
+    // The first one arrives while the second is on its way.
+    world.objects.pause_before("manifests");
+    let deleting = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.delete().await }
+    });
+    world.objects.paused().await;
+    assert!(world.objects.arrive().await > 0);
+    world.objects.resume();
+    deleting.await.unwrap().unwrap();
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), None);
+}
+
 #[tokio::test]
 async fn what_took_too_long_is_taken_back() {
     let world = World::new();
