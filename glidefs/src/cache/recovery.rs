@@ -81,7 +81,8 @@ pub(super) fn open(
         recovery.seal(found)?;
     }
     recovery.drop_slots_beyond(limit, &present)?;
-    let Recovery { volumes, last_segment_id, mut found, .. } = recovery;
+    let next_segment_id = recovery.new_segment_id()?;
+    let Recovery { volumes, mut found, .. } = recovery;
     count_start(&*disk, &mut superblock, &*known.book)?;
     warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
     found.seconds = clock.now().saturating_sub(started).as_secs_f64();
@@ -92,7 +93,7 @@ pub(super) fn open(
         clock,
         slots,
         volumes,
-        next_segment_id: last_segment_id + 1,
+        next_segment_id,
         lock,
         book: known.book,
         bad_footers,

@@ -141,18 +141,21 @@ fn readable(file: &dyn SegmentFile, frame: u32) -> io::Result<Option<Box<Frame>>
 }
 
 /// The segment that was the last to be appended to a file, as the records in it tell, and whether all of the file can be read.
+/// Data that a guest wrote may look like a record of another cache, and tells nothing.
 pub(super) fn newest_segment(
     file: &dyn SegmentFile,
     cache_id: [u8; 16],
     frames: u32,
 ) -> io::Result<(Option<u64>, bool)> {
     let (mut newest, mut whole) = (None, true);
-    let key = SegmentKey { cache_id, segment_id: 0 };
     for frame in 1..frames {
         match readable(file, frame)? {
             None => whole = false,
             Some(bytes) => {
-                if let Err(FormatError::OtherSegment { found }) = decode_record(&bytes[..], &key, frame) {
+                let of = |segment_id| decode_record(&bytes[..], &SegmentKey { cache_id, segment_id }, frame);
+                if let Err(FormatError::OtherSegment { found }) = of(0)
+                    && of(found).is_ok()
+                {
                     newest = newest.max(Some(found));
                 }
             }

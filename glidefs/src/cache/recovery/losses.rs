@@ -170,10 +170,9 @@ impl Recovery<'_> {
         let name = || self.disk.segment_name(number);
         let file = at(self.disk.open_segment(number, self.slots.segment_bytes()), "opening", name)?;
         let file = Arc::clone(slot.set_file(file));
-        self.last_segment_id += 1;
         let header = SegmentHeader {
             cache_id: self.slots.cache_id(),
-            segment_id: self.last_segment_id,
+            segment_id: self.new_segment_id()?,
             shard: CLEANER,
             segment_bytes: self.slots.segment_bytes(),
         };

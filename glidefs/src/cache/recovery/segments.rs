@@ -178,6 +178,17 @@ impl Recovery<'_> {
         }))
     }
 
+    /// An id that no segment has or had.
+    pub fn new_segment_id(&mut self) -> Result<u64, CacheError> {
+        let next = self.last_segment_id.checked_add(1).ok_or_else(|| CacheError::Damaged {
+            file: self.disk.location(),
+            offset_bytes: 0,
+            what: "a segment has the highest id there is".into(),
+        })?;
+        self.last_segment_id = next;
+        Ok(next)
+    }
+
     /// Takes a slot that holds nothing out of use, because the disk does not read its file.
     fn quarantine(&mut self, slot: u32) {
         self.found.unreadable += 1;

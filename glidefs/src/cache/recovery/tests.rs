@@ -1,5 +1,7 @@
 //! A start, and another one, after the disk lost what the log is read by.
 
+mod again;
+
 use std::sync::atomic::Ordering;
 
 use crate::cache::driver::Driver;
