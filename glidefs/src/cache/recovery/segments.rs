@@ -131,7 +131,7 @@ impl Recovery<'_> {
         }
         // The highest id is in some header even if nothing was appended under it.
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
-        let by_cleaner = header.shard == CLEANER;
+        let by_cleaner = header.shard >= UNKNOWN_SHARD;
         Ok(Some(Found {
             slot,
             shard: Some(header.shard).filter(|shard| *shard < UNKNOWN_SHARD),
