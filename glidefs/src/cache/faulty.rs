@@ -268,6 +268,8 @@ impl Disk for Faulty {
     }
 
     fn remove_segment(&self, slot: u32) -> io::Result<()> {
+        // The next file of that name has other sectors.
+        self.faults.frames.lock().unwrap().retain(|(bad, _)| *bad != slot);
         self.inner.remove_segment(slot)
     }
 

@@ -36,9 +36,9 @@ pub(super) struct Layers {
     clean: Index,
     /// Last sequence number of the last cut that is in the store.
     flushed: Seq,
-    /// What is not newer cannot be relied on, until the store has a cut that is: the cut says what is lost. Kept afterwards, so
-    /// that the log goes on saying which segments were spoken of.
-    doubt: Option<Doubt>,
+    /// What is not newer than the highest cannot be relied on, until the store has a cut that is: the cut says what is lost. Kept
+    /// afterwards, so that the log goes on saying which damage was found.
+    doubts: Vec<Doubt>,
 }
 
 /// Where a sector has its newest content that is not in the store.
@@ -68,8 +68,8 @@ pub(super) struct Frozen {
 struct Doubt {
     seq: Seq,
     slot: u32,
-    /// The last segment of which the doubt speaks.
-    through: u64,
+    /// The id of the damaged segment, and what stands for the damage found there: the sectors of the entry.
+    evidence: SectorRange,
     /// The export ended before this sector when it was made larger; no record that may be lost has a later one.
     end: u64,
 }
@@ -181,11 +181,11 @@ impl Layers {
     pub fn extents_in(&self, slot: u32) -> impl Iterator<Item = Extent> {
         let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
         let all = self.active.iter().chain(frozen).chain(self.clean.iter());
-        let doubt = self.doubt.and_then(|doubt| {
+        let doubts = self.doubts.iter().map(|doubt| {
             let backing = Backing::Doubt { slot: doubt.slot };
-            Some(Extent { range: SectorRange::new(doubt.through, 1)?, seq: doubt.seq, backing })
+            Extent { range: doubt.evidence, seq: doubt.seq, backing }
         });
-        all.chain(doubt).filter(move |extent| extent.backing.slot() == slot)
+        all.chain(doubts).filter(move |extent| extent.backing.slot() == slot)
     }
 
     /// Number of extents.
@@ -208,9 +208,14 @@ impl Layers {
     /// Makes `extent` the content of its sectors, except where a newer one is.
     pub fn insert(&mut self, slots: &Slots, extent: Extent) {
         if let Backing::Doubt { slot } = extent.backing {
-            let doubt = Doubt { seq: extent.seq, slot, through: extent.range.start(), end: u64::MAX };
-            if self.doubt.is_none_or(|known| known.seq <= extent.seq) {
-                self.set_doubt(slots, Some(doubt));
+            let is_same = |known: &&mut Doubt| (known.seq, known.evidence) == (extent.seq, extent.range);
+            match self.doubts.iter_mut().find(is_same) {
+                Some(known) => known.move_to(slots, slot),
+                None => {
+                    let doubt = Doubt { seq: extent.seq, slot, evidence: extent.range, end: u64::MAX };
+                    doubt.count(slots, 1);
+                    self.doubts.push(doubt);
+                }
             }
             return;
         }
@@ -271,7 +276,7 @@ impl Layers {
     /// Calls `visit` with what of `range` still comes from write `seq` in `slot`, hidden by newer data or not.
     /// Data that is in the store does not count.
     pub fn dirty_parts(&self, range: SectorRange, seq: Seq, slot: u32, mut visit: impl FnMut(SectorRange)) {
-        if self.doubt_in(slot).is_some_and(|doubt| doubt.seq == seq) {
+        if self.doubts.iter().any(|doubt| (doubt.slot, doubt.seq, doubt.evidence) == (slot, seq, range)) {
             return visit(range);
         }
         if seq > self.flushed {
@@ -283,8 +288,10 @@ impl Layers {
     /// while a cut is taken note of, what is newer may have left the layer for the next one.
     pub fn relocate(&mut self, slots: &Slots, copy: Extent, from: u32) {
         if let Backing::Doubt { slot } = copy.backing {
-            if let Some(doubt) = self.doubt_in(from).filter(|doubt| doubt.seq == copy.seq) {
-                self.set_doubt(slots, Some(Doubt { slot, ..doubt }));
+            let moves =
+                |doubt: &&mut Doubt| (doubt.slot, doubt.seq, doubt.evidence) == (from, copy.seq, copy.range);
+            if let Some(doubt) = self.doubts.iter_mut().find(moves) {
+                doubt.move_to(slots, slot);
             }
             return;
         }
@@ -382,27 +389,46 @@ impl Layers {
 
     /// Takes note that the export is made larger than `size_sectors`: a doubt is about what it had before.
     pub fn grows_from(&mut self, size_sectors: u64) {
-        if let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.seq > self.flushed) {
+        for doubt in self.doubts.iter_mut().filter(|doubt| doubt.seq > self.flushed) {
             doubt.end = doubt.end.min(size_sectors);
         }
     }
 
     /// Whether a doubt has ended of which the log may still have something newer than `evicted`.
     pub fn has_ended_doubt(&self, evicted: Seq) -> bool {
-        self.doubt.is_some_and(|doubt| doubt.seq <= self.flushed && doubt.seq > evicted)
+        self.doubted_to() <= self.flushed && self.doubted_to() > evicted
+    }
+
+    /// Up to which sequence number a doubt goes or went; 0 without one.
+    pub fn doubted_to(&self) -> Seq {
+        self.doubts.iter().map(|doubt| doubt.seq).max().unwrap_or_default()
+    }
+
+    /// Whether there is or was a doubt about the damage that `evidence` stands for.
+    pub fn has_doubt_of(&self, evidence: SectorRange) -> bool {
+        self.doubts.iter().any(|doubt| doubt.evidence == evidence)
+    }
+
+    /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
+    pub fn forget_doubts(&mut self, slots: &Slots, is_gone: impl Fn(u64) -> bool) {
+        let highest = self.doubted_to();
+        self.doubts.retain(|doubt| {
+            let stays = doubt.seq == highest || !is_gone(doubt.evidence.start());
+            if !stays {
+                doubt.count(slots, -1);
+            }
+            stays
+        });
     }
 
     fn doubt_in_force(&self) -> Option<Doubt> {
-        self.doubt.filter(|doubt| doubt.seq > self.flushed)
-    }
-
-    fn doubt_in(&self, slot: u32) -> Option<Doubt> {
-        self.doubt.filter(|doubt| doubt.slot == slot)
+        let highest = self.doubts.iter().max_by_key(|doubt| doubt.seq).copied();
+        highest.filter(|doubt| doubt.seq > self.flushed)
     }
 
     /// Whether the entry in `slot` says that a record may be lost.
     pub fn is_doubted_in(&self, slot: u32) -> bool {
-        self.doubt_in(slot).is_some()
+        self.doubts.iter().any(|doubt| doubt.slot == slot)
     }
 
     /// Forgets what is in the store, all of it.
@@ -413,20 +439,11 @@ impl Layers {
         });
     }
 
-    fn set_doubt(&mut self, slots: &Slots, doubt: Option<Doubt>) {
-        let count = |doubt: Doubt, extents| slots.count_refs(Refs { slot: doubt.slot, extents, sectors: 0 });
-        let old = std::mem::replace(&mut self.doubt, doubt);
-        if let Some(new) = doubt {
-            count(new, 1);
-        }
-        if let Some(old) = old {
-            count(old, -1);
-        }
-    }
-
     /// Forgets everything.
     pub fn clear(&mut self, slots: &Slots) {
-        self.set_doubt(slots, None);
+        for doubt in std::mem::take(&mut self.doubts) {
+            doubt.count(slots, -1);
+        }
         clear(std::mem::take(&mut self.active), slots);
         for cut in std::mem::take(&mut self.frozen) {
             clear(cut.index, slots);
@@ -436,6 +453,19 @@ impl Layers {
 }
 
 impl Doubt {
+    /// Counts `extents` more in the slot that has the entry.
+    fn count(&self, slots: &Slots, extents: i32) {
+        slots.count_refs(Refs { slot: self.slot, extents, sectors: 0 });
+    }
+
+    /// Takes note that the entry is in `slot` now, and not where it was.
+    fn move_to(&mut self, slots: &Slots, slot: u32) {
+        let old = *self;
+        self.slot = slot;
+        self.count(slots, 1);
+        old.count(slots, -1);
+    }
+
     /// `piece`, as far as it can be relied on.
     fn judge(self, piece: Piece) -> Piece {
         if piece.seq > self.seq {

@@ -11,7 +11,6 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -57,7 +56,6 @@ pub(super) fn open(
         volumes: known.exports.iter().map(|(id, marks)| (*id, Arc::new(Volume::at(*id, *marks)))).collect(),
         last_segment_id: 0,
         announces: false,
-        spoken_for: HashMap::new(),
         fronts: Vec::new(),
         found: Recovered::default(),
     };
@@ -66,6 +64,7 @@ pub(super) fn open(
     for slot in &present {
         segments.extend(recovery.identify(*slot)?);
     }
+    recovery.name_the_nameless(&mut segments)?;
     // Of two copies of the same write the one replayed last is referred to. That is the one that cleaning made, and its
     // newest, so that what it emptied is free.
     segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
@@ -76,7 +75,8 @@ pub(super) fn open(
     recovery.make_room_to_clean(&segments);
     recovery.rewrite_fronts(&segments);
     let doubts = recovery.doubts(&segments);
-    recovery.write_down(&doubts, &mut segments, &mut superblock, &*known.book)?;
+    recovery.write_down(doubts, &mut segments, &mut superblock, &*known.book)?;
+    recovery.forget_old_doubts(&segments);
     for found in &segments {
         recovery.seal(found)?;
     }

@@ -286,6 +286,21 @@ impl Volume {
         inner.evicted
     }
 
+    /// Up to which sequence number a doubt of it goes or went.
+    pub(super) fn doubted_to(&self) -> Seq {
+        self.lock().layers.doubted_to()
+    }
+
+    /// Whether there is or was a doubt about the segment and the damage that `evidence` stands for.
+    pub(super) fn has_doubt_of(&self, evidence: SectorRange) -> bool {
+        self.lock().layers.has_doubt_of(evidence)
+    }
+
+    /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
+    pub(super) fn forget_doubts(&self, slots: &Slots, is_gone: impl Fn(u64) -> bool) {
+        self.lock().layers.forget_doubts(slots, is_gone);
+    }
+
     /// Whether the store has a cut that ended a doubt, and it was not written down that what was in doubt is out of use.
     pub(super) fn has_ended_doubt(&self) -> bool {
         let inner = self.lock();

@@ -25,7 +25,7 @@ use super::format::SegmentHeader;
 use super::handle::Shared;
 use super::handoff::{OWNED_MAX, OWNED_MIN};
 use super::pressure::RESERVE;
-use super::scan;
+use super::scan::{self, Identity};
 use super::seal;
 use super::segment::Segment;
 use super::slots::{Event, Slot, Stability, State};
@@ -184,7 +184,7 @@ impl Keeper {
         }
         let mut progress = false;
         for number in barrier.slots {
-            progress |= release(shared, shared.slots.get(number));
+            progress |= release(shared, number);
         }
         progress
     }
@@ -309,23 +309,38 @@ pub(super) fn sync(shared: &Shared, slot: &Slot, number: u32) -> Option<bool> {
 }
 
 /// Frees a slot that nobody needs, unless a read or a sync of it is still under way.
-fn release(shared: &Shared, slot: &Slot) -> bool {
+fn release(shared: &Shared, number: u32) -> bool {
+    let slot = shared.slots.get(number);
     if slot.extents() != 0 || slot.is_pinned() || !slot.begin_sync() {
         return false;
     }
     let unreadable = slot.is_unreadable();
-    if let Some(file) = slot.file().filter(|_| unreadable)
-        && let Err(error) = seal::erase(&**file, shared.slots.segment_frames())
-    {
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "a segment file that is not used any more cannot be erased"
-        );
+    if let Some(file) = slot.file().filter(|_| unreadable) {
+        discard(shared, number, &**file);
     }
     slot.end_use();
     slot.on(if unreadable { Event::Quarantine } else { Event::Release });
     shared.cancel_sync(slot);
     true
+}
+
+/// Makes sure that no recovery takes the file of slot `number`, which nobody needs, for a segment with data: the file is erased,
+/// or goes where the disk still does not say that it is.
+fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
+    let frames = shared.slots.segment_frames();
+    // Whether that failed is what the disk then says.
+    let _ = seal::erase(file, frames);
+    file.forget_pages();
+    if matches!(scan::identify(file, shared.slots.cache_id(), frames), Ok(Identity::Blank { .. })) {
+        return;
+    }
+    if let Err(error) = shared.disk.remove_segment(number) {
+        tracing::warn!(
+            file = shared.disk.segment_name(number),
+            error = &error as &dyn std::error::Error,
+            "a segment file that is not used any more cannot be erased nor removed"
+        );
+    }
 }
 
 fn report(shared: &Shared, slot: u32, error: &std::io::Error, what: &'static str) {

@@ -99,7 +99,7 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     assert_eq!(woken.load(Ordering::SeqCst), 1, "a segment was prepared");
 
     let segment = port.take().unwrap();
-    let slot = shared.slots.get(segment.slot);
+    let slot = segment.slot;
     port.gave_back();
     shared.close(segment);
     port.block_on_sync();

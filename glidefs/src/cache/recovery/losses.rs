@@ -3,33 +3,34 @@
 //! Does not own finding the holes (`walk`). Invariants: an export that may have lost a record answers no read with what may be
 //! older than that record; which exports those are is stable in the log before the cache takes a write.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::at;
 use super::segments::{Found, Recovery};
 use crate::cache::error::CacheError;
 use crate::cache::flush::Book;
-use crate::cache::format::{Entry, EntryKind, FooterRecord, SegmentHeader};
+use crate::cache::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
 use crate::cache::keeper::CLEANER;
 use crate::cache::pressure::RESERVE;
 use crate::cache::seal;
 use crate::cache::segment::{Batch, Segment, extent};
 use crate::cache::slots::{Event, State};
 use crate::cache::superblock::{Superblock, VERSION_DAMAGED};
-use crate::cache::walk::Hole;
+use crate::cache::volume::Volume;
+use crate::cache::walk::{Hole, Walk};
 use crate::units::{ExportId, SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
 const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
+/// As many entries of doubt as the smallest segment has room for.
+const ENTRIES_MANY: usize = 1000;
 /// Sequence numbers in a piece of an export's history. A doubt leaves one piece at least without any.
 const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
 
 /// The highest sequence number in each piece of each export's history of which the log has any.
 type Pieces = HashMap<(ExportId, u64), Seq>;
-
-/// Exports that may have lost a record, each with the highest sequence number which that may have.
-pub(super) type Doubts = HashMap<ExportId, Seq>;
 
 /// What a segment with a hole says of an export.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,87 +43,100 @@ struct Beside {
 }
 
 impl Recovery<'_> {
-    /// The exports that may have lost records in `segments`, which have been read.
-    pub fn doubts(&self, segments: &[Found]) -> Doubts {
-        let mut doubts = Doubts::new();
-        let mut pieces = None;
+    /// Entries of doubt: one for each segment, of those that have been read, and each export that may have lost records there
+    /// that no earlier doubt covers.
+    pub fn doubts(&self, segments: &[Found]) -> Vec<Entry> {
+        let (mut doubts, mut pieces) = (Vec::new(), None);
         for found in segments {
-            let Some(walk) = &found.walk else { continue };
-            if walk.holes.is_empty() {
-                continue;
-            }
-            // In a segment without a record, nobody could be announced before the first.
-            let announces = walk.announces || (walk.records.is_empty() && self.announces);
-            let later = first_behind(segments, found);
+            let Some(walk) = found.walk.as_ref().filter(|walk| !walk.holes.is_empty()) else { continue };
+            let Some(range) = evidence(found, walk) else { continue };
             let pieces = pieces.get_or_insert_with(|| pieces_of(segments));
+            let later = first_behind(segments, found);
+            let mut highest: HashMap<ExportId, Seq> = HashMap::new();
             for hole in &walk.holes {
-                let beside = beside(&walk.records, *hole);
-                for (export, volume) in &self.volumes {
-                    let knows_all = announces && !hole.of_anyone;
-                    if knows_all && !beside.get(export).is_some_and(|beside| beside.known) {
-                        continue;
-                    }
-                    // An earlier start found the hole: what was written since is newer than any record that was there.
-                    if self.spoken_for.get(export).is_some_and(|through| found.key.segment_id <= *through) {
-                        continue;
-                    }
-                    // Numbers ascend in a segment, unless it has copies.
-                    let beside = if found.by_cleaner { None } else { beside.get(export).copied() };
-                    let mut beside = beside.unwrap_or_default();
-                    beside.behind = beside.behind.or_else(|| later.get(export).copied());
-                    let highest = match beside {
-                        Beside { before: Some(before), behind: Some(behind), .. }
-                            if behind.0 == before.0 + 1 =>
-                        {
-                            continue;
-                        }
-                        Beside { behind: Some(behind), .. } => Seq(behind.0 - 1),
-                        // Numbers go on behind those that may have been given out, so that none is given out twice.
-                        Beside { behind: None, before, .. } => {
-                            let last = before.map(|before| last_of_life(pieces, *export, before));
-                            let last = last.unwrap_or(volume.figures().last_seq);
-                            Seq(last.0.saturating_add(SEQS_IN_A_SEGMENT))
-                        }
-                    };
-                    let doubt = doubts.entry(*export).or_default();
-                    *doubt = highest.max(*doubt);
+                self.lost_in(*hole, found, walk, &later, pieces, &mut highest);
+            }
+            for (export, seq) in highest {
+                // An earlier start found the same in the segment: what was written since is newer than any record that was there.
+                let is_known =
+                    |volume: &Arc<Volume>| seq <= volume.doubted_to() || volume.has_doubt_of(range);
+                if self.volumes.get(&export).is_some_and(|volume| !is_known(volume)) {
+                    doubts.push(Entry { export, seq, range, kind: EntryKind::Doubt });
                 }
             }
         }
         doubts
     }
 
-    /// Makes `doubts` stable in the log, and has the indexes heed them.
+    /// Raises `highest` to the highest number that a record lost in `hole` may have, for each export that may have lost one.
+    fn lost_in(
+        &self,
+        hole: Hole,
+        found: &Found,
+        walk: &Walk,
+        later: &HashMap<ExportId, Seq>,
+        pieces: &Pieces,
+        highest: &mut HashMap<ExportId, Seq>,
+    ) {
+        // In a segment without a record, nobody could be announced before the first.
+        let announces = walk.announces || (walk.records.is_empty() && self.announces);
+        let knows_all = announces && !hole.of_anyone;
+        let all_beside = beside(&walk.records, hole);
+        for (export, volume) in &self.volumes {
+            let beside = all_beside.get(export).copied();
+            if knows_all && !beside.is_some_and(|beside| beside.known) {
+                continue;
+            }
+            // Numbers ascend in a segment, unless it has copies.
+            let Beside { before, behind, .. } = beside.filter(|_| !found.by_cleaner).unwrap_or_default();
+            let behind = behind.or_else(|| later.get(export).copied());
+            let last = match (before, behind) {
+                (Some(before), Some(behind)) if behind.0 == before.0 + 1 => continue,
+                (_, Some(behind)) => Seq(behind.0 - 1),
+                // Numbers go on behind those that may have been given out, so that none is given out twice.
+                (_, None) => {
+                    let last = before.map(|before| last_of_life(pieces, *export, before));
+                    let last = last.unwrap_or(volume.figures().last_seq);
+                    Seq(last.0.saturating_add(SEQS_IN_A_SEGMENT))
+                }
+            };
+            let known = highest.entry(*export).or_default();
+            *known = last.max(*known);
+        }
+    }
+
+    /// Makes `entries` of doubt stable in the log, and has the indexes heed them.
     pub fn write_down(
         &mut self,
-        doubts: &Doubts,
+        mut entries: Vec<Entry>,
         segments: &mut [Found],
         superblock: &mut Superblock,
         book: &dyn Book,
     ) -> Result<(), CacheError> {
-        let (mut marks, mut entries) = (Vec::new(), Vec::new());
-        for (export, volume) in self.volumes.iter().filter(|(_, volume)| volume.has_ended_doubt()) {
-            marks.push((*export, volume.forget_clean(self.slots)));
-        }
-        for (export, seq) in doubts {
-            let Some(volume) = self.volumes.get(export) else { continue };
+        let mut marks: HashMap<ExportId, Seq> = HashMap::new();
+        let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
+        for (export, volume) in &self.volumes {
             // What of it is in the store is right there; copies of it here may be older.
-            let flushed = volume.forget_clean(self.slots);
-            marks.push((*export, flushed));
-            if *seq <= flushed {
-                continue;
+            if volume.has_ended_doubt() || in_doubt.contains(export) {
+                marks.insert(*export, volume.forget_clean(self.slots));
             }
+        }
+        entries.retain(|entry| marks.get(&entry.export).is_some_and(|flushed| entry.seq > *flushed));
+        if entries.len() > ENTRIES_MANY {
+            // The highest of an export covers the others.
+            entries.sort_unstable_by_key(|entry| (entry.export.0, Reverse(entry.seq)));
+            entries.dedup_by_key(|entry| entry.export);
+        }
+        let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
+        for export in in_doubt {
             self.found.doubted += 1;
             tracing::error!(
                 export = export.0,
                 "records of this export may be lost: all of it that was not written since fails until it is written again. Go \
                  back to a snapshot, or restore a copy: what the store has now is kept as one"
             );
-            // Every hole that was found is in a segment up to this one.
-            if let Some(range) = SectorRange::new(self.last_segment_id, 1) {
-                entries.push(Entry { export: *export, seq: *seq, range, kind: EntryKind::Doubt });
-            }
         }
+        let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
         marks.retain(|(_, flushed)| *flushed > Seq(0));
         let name = || self.disk.location();
         if !marks.is_empty() {
@@ -147,20 +161,28 @@ impl Recovery<'_> {
         }
     }
 
-    /// Has the damaged segments stand for `entries`: they stay as they are, so that the next recovery finds the same, until the
-    /// keeper has moved the entries to a segment of their own.
+    /// Has each damaged segment stand for those of `entries` that are about it: it stays as it is, so that the next recovery
+    /// finds the same, until the keeper has moved these entries to a segment of their own.
     fn hold(&self, entries: &[Entry], segments: &mut [Found]) {
-        let is_damaged = |found: &&mut Found| found.walk.as_ref().is_some_and(|walk| !walk.holes.is_empty());
-        for found in segments.iter_mut().filter(is_damaged) {
-            found.held = true;
-            self.slots.get(found.slot).set_unreadable();
-            for entry in entries {
+        for found in segments {
+            let about = found.walk.as_ref().and_then(|walk| evidence(found, walk));
+            for entry in entries.iter().filter(|entry| Some(entry.range) == about) {
+                found.held = true;
+                self.slots.get(found.slot).set_unreadable();
                 if let (Some(volume), Some(extent)) =
                     (self.volumes.get(&entry.export), extent(entry, found.slot, 0))
                 {
                     volume.recovered(self.slots, extent);
                 }
             }
+        }
+    }
+
+    /// Forgets which damage was found in segments that are gone, so that the log need not keep the entries for ever.
+    pub fn forget_old_doubts(&self, segments: &[Found]) {
+        let ids: HashSet<u64> = segments.iter().map(|found| found.key.segment_id).collect();
+        for volume in self.volumes.values() {
+            volume.forget_doubts(self.slots, |segment_id| !ids.contains(&segment_id));
         }
     }
 
@@ -220,6 +242,16 @@ impl Recovery<'_> {
         batch.reset();
         Ok(())
     }
+}
+
+/// What an entry of doubt has for sectors: the id of the segment, and a checksum of which records were found there. When more is
+/// lost of the segment, that is another one. An entry of an older version has 1 in this place.
+fn evidence(found: &Found, walk: &Walk) -> Option<SectorRange> {
+    let places: Vec<u8> =
+        walk.records.iter().flat_map(|record| record.position_frames.to_le_bytes()).collect();
+    let checksum = u64::from(frame_crc(&places).max(2));
+    // Ids count up from 1, so this is a range.
+    SectorRange::new(found.key.segment_id.min(u64::MAX - checksum), checksum)
 }
 
 /// The first sequence number of each export in the segments that the shard of `found` appended to later.

@@ -25,6 +25,8 @@ use crate::units::ExportId;
 
 /// Shard number in the header of a segment whose header was lost.
 const UNKNOWN_SHARD: u32 = CLEANER - 1;
+/// Stands for the id of a segment until that has one; no segment on a disk has this id.
+const NAMELESS: u64 = 0;
 
 /// A segment that was found.
 pub(super) struct Found {
@@ -73,8 +75,6 @@ pub(super) struct Recovery<'a> {
     pub last_segment_id: u64,
     /// A program that announces exports in segments has written to the cache, and so has closed all older segments with records.
     pub announces: bool,
-    /// For each export that the log has an entry of doubt for, the last segment of which such an entry speaks.
-    pub spoken_for: HashMap<ExportId, u64>,
     /// Headers to write again.
     pub fronts: Vec<(u32, SegmentHeader)>,
     pub found: Recovered,
@@ -162,9 +162,11 @@ impl Recovery<'_> {
             self.quarantine(slot);
             return Ok(None);
         }
-        let key = self.slots.key(newest.unwrap_or(self.last_segment_id + 1));
+        let key = self.slots.key(newest.unwrap_or(NAMELESS));
         self.last_segment_id = self.last_segment_id.max(key.segment_id);
-        self.fronts.push((slot, self.rebuilt_header(&key)));
+        if newest.is_some() {
+            self.fronts.push((slot, self.rebuilt_header(&key)));
+        }
         Ok(Some(Found {
             slot,
             shard: None,
@@ -176,6 +178,16 @@ impl Recovery<'_> {
             held: false,
             walk: None,
         }))
+    }
+
+    /// Gives ids to the segments of which nothing says an id. Call when all others have been identified: what an earlier start
+    /// found of a segment must not be taken for what is known of another one.
+    pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
+        for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
+            found.key = self.slots.key(self.new_segment_id()?);
+            self.fronts.push((found.slot, self.rebuilt_header(&found.key)));
+        }
+        Ok(())
     }
 
     /// An id that no segment has or had.
@@ -243,10 +255,6 @@ impl Recovery<'_> {
         used.on(Event::Close);
         for entry in records.iter().flat_map(|record| &record.entries) {
             self.announces |= entry.kind == EntryKind::Announced;
-            if entry.kind == EntryKind::Doubt {
-                let through = self.spoken_for.entry(entry.export).or_default();
-                *through = entry.range.start().max(*through);
-            }
         }
         let replayed = self.replay(slot, &records);
         self.found.entries += replayed.entries;

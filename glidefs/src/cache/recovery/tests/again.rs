@@ -4,6 +4,54 @@ use super::*;
 use crate::cache::format::{RecordBuilder, SegmentHeader, SegmentKey};
 use crate::units::Seq;
 
+/// The slots whose segments are sealed, oldest first.
+fn sealed(disk: &Faulty) -> Vec<u32> {
+    let mut found: Vec<(u64, u32)> = (0..16)
+        .filter_map(|slot| {
+            let frames: Vec<_> = disk.frames(slot).collect();
+            let holds = is_magic(frames.last()?, b"GLIDETRL") && is_magic(&frames[1], b"GLIDEREC");
+            holds.then(|| (segment_id(&frames[0]), slot))
+        })
+        .collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, slot)| slot).collect()
+}
+
+fn segment_id(frame: &[u8]) -> u64 {
+    u64::from_le_bytes(frame[32..40].try_into().unwrap())
+}
+
+/// Loses the last record of the sealed segment in `slot`, and what would make up for that.
+fn lose_last_record(disk: &Faulty, slot: u32) {
+    let frames: Vec<_> = disk.frames(slot).collect();
+    let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
+    disk.rot((slot, LAST));
+    disk.rot((slot, last as u64));
+}
+
+#[test]
+fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let sealed = sealed(&disk);
+    for (life, slot) in (0..2).zip(&sealed) {
+        lose_last_record(&disk, *slot);
+        let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+        // Of a record that is wrong nobody knows whose it was.
+        assert_eq!((found.holes, found.doubted), (1, 2), "life {life}: {found:?}");
+        let mut driver = Driver::new(cache);
+        assert!((1..=80).any(|number| !is_there(&mut driver, number)), "life {life}");
+        (0..life).for_each(|number| assert!(is_there(&mut driver, 100 + number), "life {life}"));
+        write(&mut driver, 100 + life);
+        driver.kill();
+    }
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.holes, found.doubted), (0, 0), "{found:?}");
+    let mut driver = Driver::new(cache);
+    assert!(is_there(&mut driver, 100) && is_there(&mut driver, 101));
+    driver.kill();
+}
+
 #[test]
 fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
     for claimed in [1 << 40, u64::MAX] {
@@ -30,6 +78,89 @@ fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
     }
 }
 
+#[test]
+fn a_file_of_which_nothing_can_be_read_is_news_after_a_hole_that_an_earlier_start_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let first = segment_id(&disk.frames(0).next().unwrap());
+    lose_last_record(&disk, sealed(&disk)[0]);
+    let mut driver = open(&disk);
+    let reused = |disk: &Faulty| {
+        let frames: Vec<_> = disk.frames(0).collect();
+        segment_id(&frames[0]) > first && segment_id(&frames[1]) == segment_id(&frames[0])
+    };
+    let mut rounds = 0;
+    while !reused(&disk) {
+        assert!(rounds < 100, "the first slot is never used again");
+        (1..=80).for_each(|number| write(&mut driver, number));
+        rounds += 1;
+    }
+    (1..=80).for_each(|number| assert!(is_there(&mut driver, number)));
+    driver.kill();
+    (0..=LAST).for_each(|frame| disk.lose(0, frame));
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!(found.doubted, 2, "{found:?}");
+    let mut driver = Driver::new(cache);
+    driver.keep();
+    write(&mut driver, 100);
+    driver.kill();
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!(found.doubted, 0, "{found:?}");
+    let mut driver = Driver::new(cache);
+    assert!(is_there(&mut driver, 100));
+    driver.kill();
+}
+
+#[test]
+fn a_file_of_which_nothing_can_be_read_or_written_is_news_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    disk.faults.stay.store(true, Ordering::SeqCst);
+    (0..=LAST).for_each(|frame| disk.lose(0, frame));
+    for life in 0..4 {
+        let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!(found.doubted, if life == 0 { 2 } else { 0 }, "life {life}: {found:?}");
+        let mut driver = Driver::new(cache);
+        (0..life).for_each(|number| assert!(is_there(&mut driver, 100 + number), "life {life}: {number}"));
+        write(&mut driver, 100 + life);
+        driver.keep();
+        driver.kill();
+    }
+}
+
+/// Two damaged segments, of which each says that another export may have lost a record, in a cache without a free segment.
+#[test]
+fn a_segment_that_stands_for_a_doubt_is_erased_when_the_doubt_is_elsewhere_and_not_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = open(&disk);
+    for number in 0..100_u64 {
+        let volume = driver.cache.volume(if (35..70).contains(&number) { B } else { A });
+        let at = if number % 28 < 3 { number } else { 200 };
+        driver.write(&volume, range(at * 64, 64), Some(&[7; 32 << 10])).unwrap();
+        driver.flush(&volume).unwrap();
+    }
+    driver.kill();
+    let sealed = sealed(&disk);
+    lose_last_record(&disk, sealed[0]);
+    lose_last_record(&disk, sealed[1]);
+    let (cache, found) = disk.open_with(5, Known::local(&[A, B])).unwrap();
+    assert_eq!((found.holes, found.doubted), (2, 2), "{found:?}");
+    let mut keeper = cache.keeper();
+    while cache.stats().segments_quarantined == 0 {
+        assert!(keeper.step(), "{:?}", cache.stats());
+    }
+    drop((keeper, cache));
+    for life in 0..3 {
+        let mut driver = Driver::new(disk.open_with(5, Known::local(&[A, B])).unwrap().0);
+        for export in [A, B] {
+            assert!(driver.cache.volume(export).is_doubted(), "life {life}: {export:?}");
+        }
+        driver.keep();
+        driver.kill();
+    }
+}
+
 /// A segment of copies, whose front was lost once: numbers around a hole say nothing of what was in the hole.
 #[test]
 fn a_hole_among_copies_is_not_judged_by_the_numbers_beside_it_after_the_front_was_lost() {
@@ -44,7 +175,9 @@ fn a_hole_among_copies_is_not_judged_by_the_numbers_beside_it_after_the_front_wa
         shard: u32::MAX - 1,
         segment_bytes,
     };
-    frames.iter_mut().for_each(|frame| frame.fill(0));
+    for frame in &mut frames {
+        frame.fill(0);
+    }
     frames[0].copy_from_slice(&header.encode());
     frames.last_mut().unwrap().copy_from_slice(&header.encode());
     for (frame, seq) in [(1, 50), (3, 51)] {
