@@ -160,7 +160,11 @@ impl World {
         self.runtime.block_on(async {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
             let point = StatePoint { volume, snapshot: snapshot.map(|name| name.parse().unwrap()) };
-            let view = volumes.view(&point).await.unwrap();
+            let view = match volumes.view(&point).await {
+                // The creation of the name arrived when the deletion had freed the name.
+                Err(VolumeError::Deleted { .. }) => return None,
+                view => view.unwrap(),
+            };
             Some(look(view).await.unwrap())
         })
     }
