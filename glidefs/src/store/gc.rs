@@ -35,7 +35,7 @@ use super::client::{Created, Store};
 use super::clock::StoreClock;
 use super::error::StoreError;
 use super::format::{CANDIDATES_MAX, Candidate, Candidates, Deletion, Manifest, Sections};
-use super::ids::PackId;
+use super::ids::{PackId, VolumeId};
 use super::key::{Folder, Key};
 use super::volume::GRACE_MIN;
 
@@ -139,32 +139,36 @@ pub async fn collect(
             } else {
                 let since_unix_millis = seen.unused_since(pack.id).unwrap_or(0);
                 let candidate = Candidate { volume: volume.id, pack: pack.id, since_unix_millis };
-                unused.push((candidate, *pack, volume));
+                unused.push((candidate, *pack));
             }
         }
     }
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
-        let candidates = unused.iter().map(|(candidate, ..)| *candidate).take(CANDIDATES_MAX).collect();
+        let candidates = unused.iter().map(|(candidate, _)| *candidate).take(CANDIDATES_MAX).collect();
         seen.replace(store, &Candidates(candidates)).await?
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
-    let due = |candidate: &Candidate, pack: &Found<PackId>, volume: &Listed| {
-        let passed = options.alone || volume.has_passed(pack, |created| deadline.is_over(created));
-        passed && candidate.since_unix_millis > 0 && deadline.is_over(candidate.since_unix_millis)
+    let passed_until: HashMap<VolumeId, u64> =
+        volumes.iter().map(|volume| (volume.id, volume.passed_until(|at| deadline.is_over(at)))).collect();
+    let due = |candidate: &Candidate, pack: &Found<PackId>| {
+        let is_passed = passed_until.get(&candidate.volume).is_some_and(|until| pack.created_millis < *until);
+        (options.alone || is_passed)
+            && candidate.since_unix_millis > 0
+            && deadline.is_over(candidate.since_unix_millis)
     };
-    if !options.dry_run && unused.iter().any(|(candidate, pack, volume)| due(candidate, pack, volume)) {
+    if !options.dry_run && unused.iter().any(|(candidate, pack)| due(candidate, pack)) {
         // Something may have moved from a volume that was not looked at yet to one that already was.
         in_use.look(store).await?;
     }
     let mut keys = Vec::new();
-    for (candidate, pack, volume) in unused {
+    for (candidate, pack) in unused {
         if in_use.uses(&pack) {
             report.packs_in_use += 1;
             report.bytes_in_use += pack.bytes;
-        } else if due(&candidate, &pack, volume) && !in_use.holds(pack.id) {
+        } else if due(&candidate, &pack) && !in_use.holds(pack.id) {
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(candidate.volume, candidate.pack));

@@ -70,22 +70,21 @@ impl Listed {
         self.manifests.iter().find(|found| found.id == number).map(|found| found.created_millis)
     }
 
-    /// Whether no manifest can come any more that would be the first to name `pack`, which the newest manifest does not name.
+    /// Packs created before this time, by the clock of the store, are named for the first time by no manifest that is still to come.
     ///
     /// A manifest that names a new pack may be on its way for any time, after a host stood still, but its number was fixed within
     /// [`UPLOAD_TIME_MAX`] of the upload. Another manifest that was created later has that number, or a later one.
-    pub fn has_passed(&self, pack: &Found<PackId>, is_over: impl Fn(u64) -> bool) -> bool {
-        let Some(newest) = self.manifests.last() else { return true };
+    pub fn passed_until(&self, is_over: impl Fn(u64) -> bool) -> u64 {
+        let Some(newest) = self.manifests.last() else { return u64::MAX };
+        // A writer that stood still before a manifest may need a moment after that.
+        let over =
+            self.manifests.iter().map(|found| found.created_millis).filter(|created| is_over(*created));
+        let passed = over.max().unwrap_or_default().saturating_sub(NAMED_WITHIN_MILLIS);
         match self.standing {
-            Standing::Gone { .. } | Standing::Tombstoned => return true,
-            Standing::Released | Standing::Deleted { .. } if pack.created_millis < newest.created_millis => {
-                return true;
-            }
-            Standing::Live | Standing::Released | Standing::Deleted { .. } | Standing::Damaged => {}
+            Standing::Gone { .. } | Standing::Tombstoned => u64::MAX,
+            Standing::Released | Standing::Deleted { .. } => newest.created_millis.max(passed),
+            Standing::Live | Standing::Damaged => passed,
         }
-        let Some(named) = pack.created_millis.checked_add(NAMED_WITHIN_MILLIS) else { return false };
-        // A writer that stood still before that manifest may need a moment after it.
-        self.manifests.iter().any(|found| found.created_millis > named && is_over(found.created_millis))
     }
 
     /// Whether the volume is there, or can be had back.

@@ -27,10 +27,10 @@
 //! this writer, or a store that has gone back, is a second history: the volume stops.
 //!
 //! **What may be collected.** A pack is in use from its upload on, but only a manifest says so. Whoever uploads packs, or
-//! lists those of another volume, has a manifest that names them in the store within [`UPLOAD_TIME_MAX`], or gives up. While a cut
+//! lists those of another volume, sends a manifest that names them within [`UPLOAD_TIME_MAX`], or gives up. While a cut
 //! is uploaded for long, manifests of the same content keep its packs: they name them as uploaded, and none as content.
-//! A manifest may then be on its way for any time: garbage collection takes no pack that such a manifest may be the first to name
-//! before another manifest has its number.
+//! A manifest may be on its way for any time after that: garbage collection takes no pack that such a manifest may be the first to
+//! name before another manifest has the number of that manifest.
 
 mod ahead;
 mod choose;
