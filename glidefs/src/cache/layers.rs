@@ -36,8 +36,8 @@ pub(super) struct Layers {
     clean: Index,
     /// Last sequence number of the last cut that is in the store.
     flushed: Seq,
-    /// What is not newer than the highest cannot be relied on, until the store has a cut that is: the cut says what is lost. Kept
-    /// afterwards, so that the log goes on saying which damage was found.
+    /// No content that is as old as the highest doubt can be relied on, until the store has a newer cut: the cut says which content is
+    /// lost. Doubts are kept afterwards, so that the log goes on saying which damage was found.
     doubts: Vec<Doubt>,
 }
 

@@ -13,9 +13,9 @@ const NO_FOOTER: &str =
 
 /// How far sealing a segment came.
 pub(super) enum Sealing {
-    /// Its file is being synced by somebody else, or is not stable.
+    /// Somebody else is syncing the file, or the file is not stable.
     Waits,
-    /// It is sealed, and the disk did not take its footer or its trailer.
+    /// The segment is sealed, and the disk did not take the footer or the trailer.
     WithoutFooter,
     Done,
 }

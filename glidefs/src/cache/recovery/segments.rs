@@ -43,7 +43,7 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// It is not closed on the disk, so that the next recovery finds the same in it.
     pub held: bool,
-    /// What a walk found in it, though all of that may have been dropped; `None` when its footer said it, or nothing was found.
+    /// What a walk found, all of which may have been dropped. `None` when the footer lists the records, or the walk found nothing.
     pub walk: Option<Walk>,
 }
 
