@@ -2,9 +2,11 @@
 //!
 //! Owns which object is which format, and that nothing is believed before it was checked. Does not own policies. Invariant:
 //! an object that is not what it should be is read once more, since bytes also change on their way, and is an error then.
+//! The marker has no checksum: its bytes count once two reads have agreed on them.
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::backend::Backend;
@@ -16,11 +18,14 @@ use super::format::{
 };
 use super::ids::{PackId, StoreName, VolumeId};
 use super::key::{Folder, Key};
+use super::stats::Operation;
 
 /// Longest object that is read whole, bytes: more than the longest manifest.
 const OBJECT_BYTES_MAX: u64 = 64 << 20;
 /// How often an object is read that is not what it should be.
 const READS_MAX: usize = 2;
+/// How often an object without a checksum is read while no two reads agree.
+const READS_UNLIKE_MAX: u32 = 4;
 
 /// What may be done with a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +101,30 @@ impl Store {
 
     /// The marker, and its bytes.
     async fn marker(&self) -> Result<(Marker, Bytes), StoreError> {
-        let decode = |bytes: &[u8]| Ok((Marker::decode(bytes)?, Bytes::copy_from_slice(bytes)));
-        self.checked(&Key::Marker, decode).await
+        let decode = |bytes: &Bytes| Ok((Marker::decode(bytes)?, bytes.clone()));
+        self.until_intact(&Key::Marker, || self.get_alike(&Key::Marker), decode).await
+    }
+
+    /// The bytes of an object without a checksum: those on which two reads agree, since bytes also change on their way.
+    async fn get_alike(&self, key: &Key) -> Result<Bytes, StoreError> {
+        let begun = Instant::now();
+        let mut found = Vec::new();
+        for _ in 0..READS_UNLIKE_MAX {
+            let bytes = self.get(key, OBJECT_BYTES_MAX).await?;
+            if found.contains(&bytes) {
+                self.stats().damaged.add(found.len() as u64 - 1);
+                return Ok(bytes);
+            }
+            found.push(bytes);
+        }
+        self.stats().damaged.add(found.len() as u64);
+        Err(StoreError::Unreachable {
+            operation: Operation::Get,
+            key: key.to_string(),
+            tries: READS_UNLIKE_MAX,
+            elapsed: begun.elapsed(),
+            source: "no two answers have the same bytes".into(),
+        })
     }
 
     /// Makes sure that the store creates an object only where there is none: that is what keeps two writers of a volume

@@ -102,6 +102,30 @@ async fn daemons_that_make_a_store_at_once_agree_which_it_is() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_marker_that_changes_on_its_way_is_never_taken_for_that_of_another_store() {
+    let memory = Arc::new(InMemory::new());
+    let (_, marker) = open(&memory, WRITE).await.unwrap();
+    let (mut right, mut fired) = (0, 0);
+    for seed in 0..200 {
+        let faults = Faults::new(seed);
+        faults.set_all(&[Fault::FlippedBit, Fault::Truncated], 100);
+        let faulty = FaultyStore::new(Arc::clone(&memory) as _, Arc::clone(&faults));
+        let store = Store::over(Backend::over(Arc::new(faulty), true), StoreOptions::default());
+        for access in [Access::ReadOnly, WRITE, Access::Known(marker.store_id)] {
+            match store.check(access).await {
+                Ok(found) => {
+                    assert_eq!(found, marker, "seed {seed}");
+                    right += 1;
+                }
+                Err(error) => assert!(error.is_transient(), "seed {seed}: {error}"),
+            }
+        }
+        fired += faults.fired(Fault::FlippedBit);
+    }
+    assert!(right > 500 && fired > 100, "{right} right, {fired} wrong bits");
+}
+
 #[tokio::test]
 async fn a_place_with_the_marker_of_something_else_is_refused_and_left_alone() {
     for (text, says) in [
