@@ -5,11 +5,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::flush::Fill;
 use super::{Admission, Cache, IoError, Keeper, Shard, ShardStats, Token, Volume, Want};
 use crate::units::{FRAME_BYTES, SectorRange};
 
 /// How long something may take that must happen.
 pub const PATIENCE: Duration = Duration::from_mins(2);
+/// Between two looks whether a fetch was answered.
+const FETCH_PAUSE: Duration = Duration::from_micros(50);
 
 /// A request, and its memory.
 #[derive(Debug)]
@@ -133,7 +139,7 @@ impl Driver {
             request.buffer.truncate(bytes);
             match result {
                 Err(IoError::Remote) => {
-                    fill = volume.fetch(range).map(|fetch| fetch.blocking_recv().unwrap()).transpose()?;
+                    fill = volume.fetch(range).map(answer).transpose()?;
                 }
                 result => return result.map(|()| request.buffer),
             }
@@ -168,6 +174,20 @@ impl Driver {
             // The store is waited for.
             std::thread::yield_now();
         }
+    }
+}
+
+/// The answer to a fetch.
+fn answer(mut fetch: Receiver<Result<Fill, IoError>>) -> Result<Fill, IoError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match fetch.try_recv() {
+            Ok(answer) => return answer,
+            Err(TryRecvError::Closed) => panic!("nobody fetches any more"),
+            Err(TryRecvError::Empty) => {}
+        }
+        assert!(Instant::now() < deadline, "a fetch never came back");
+        std::thread::sleep(FETCH_PAUSE);
     }
 }
 
