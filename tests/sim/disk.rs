@@ -225,18 +225,25 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_file_may_come_back_after_a_power_cut_and_not_after_a_kill() {
-        let mut back = [false; 2];
-        for seed in 0..40 {
+    fn a_file_comes_back_only_when_the_power_was_cut_while_it_was_removed() {
+        let mut back = [false; 4];
+        for seed in 0..80 {
             let shared = shared(seed);
             FakeDisk::new(&shared).open_segment(0, SEGMENT).unwrap();
-            FakeDisk::new(&shared).remove_segment(0).unwrap();
             let crash = if seed % 2 == 0 { Crash::Kill } else { Crash::PowerCut };
+            let while_removed = seed % 4 < 2;
+            if while_removed {
+                machine(&shared).arm(0, crash);
+            }
+            let disk = FakeDisk::new(&shared);
+            assert_eq!(disk.remove_segment(0).is_err(), while_removed);
+            let gone = machine(&shared).bytes_of(0).is_none();
             machine(&shared).crash_now(crash);
             machine(&shared).reboot();
-            back[usize::from(crash == Crash::PowerCut)] |= machine(&shared).bytes_of(0).is_some();
+            let back_again = gone && machine(&shared).bytes_of(0).is_some();
+            back[usize::from(crash == Crash::PowerCut) + 2 * usize::from(while_removed)] |= back_again;
         }
-        assert_eq!(back, [false, true]);
+        assert_eq!(back, [false, false, false, true]);
     }
 
     #[test]

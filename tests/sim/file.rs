@@ -31,6 +31,8 @@ pub struct File {
     dirty: BTreeMap<usize, Vec<Version>>,
     /// Frames that cannot be read until they are written.
     lost: BTreeSet<usize>,
+    /// What a power cut took from frames that were not written since: a header that it left may say that it is there.
+    cut: BTreeMap<usize, Vec<Box<[u8]>>>,
 }
 
 impl File {
@@ -66,14 +68,17 @@ impl File {
         for frame in offset / FRAME..(offset + bytes.len()).div_ceil(FRAME) {
             // The medium puts another sector in the place of one that is written.
             self.lost.remove(&frame);
+            self.cut.remove(&frame);
             let bytes = self.live[frame * FRAME..(frame + 1) * FRAME].into();
             self.dirty.entry(frame).or_default().push(Version { tick, bytes });
         }
     }
 
-    /// Makes a frame unreadable.
-    pub fn lose(&mut self, frame: usize) {
+    /// Makes a frame unreadable, and returns what a reader may look for there.
+    pub fn lose(&mut self, frame: usize) -> Vec<Box<[u8]>> {
         self.lost.insert(frame);
+        let cut = self.cut.get(&frame).cloned().unwrap_or_default();
+        [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(cut).collect()
     }
 
     /// Whether `len` bytes at `offset` can be read.
@@ -118,6 +123,7 @@ impl File {
     ) -> (Option<u64>, Option<u64>) {
         let (mut newest_kept, mut oldest_lost) = (None::<u64>, None::<u64>);
         for (frame, versions) in std::mem::take(&mut self.dirty) {
+            self.cut.insert(frame, versions.iter().map(|version| version.bytes.clone()).collect());
             let place = &mut self.durable[frame * FRAME..(frame + 1) * FRAME];
             let first_tick = versions.first().map_or(0, |version| version.tick);
             if !rng.permille(cut.kept) {

@@ -210,12 +210,12 @@ impl Machine {
     /// Makes a frame of the file of `slot` unreadable until it is written.
     pub fn lose_frame(&mut self, slot: u32, frame: u32) {
         let (inode, frame) = (self.names[&slot], usize::try_from(frame).unwrap());
-        let bytes = self.files[&inode].live()[frame * FRAME..(frame + 1) * FRAME].to_vec();
-        self.note_lost(&bytes);
+        for bytes in self.file(inode).lose(frame) {
+            self.note_lost(&bytes);
+        }
         let file = self.file(inode);
         let beside = [frame.checked_sub(1), frame.checked_add(1)];
         let alone = beside.into_iter().flatten().all(|next| file.is_readable(next * FRAME, FRAME));
-        file.lose(frame);
         let frames = self.files[&inode].live().chunks_exact(FRAME);
         let named: Vec<ExportId> = frames.flat_map(exports_of).collect();
         match &mut self.hurt {
@@ -386,13 +386,19 @@ impl Machine {
 
     /// Removes the file of `slot`. Who has it open keeps it.
     pub fn remove(&mut self, generation: u64, slot: u32) -> io::Result<()> {
-        match self.fate(generation) {
+        let crashes = match self.fate(generation) {
             Fate::Dead => return Err(eio()),
-            Fate::Crashes if self.rng.coin() => return Err(eio()),
-            Fate::Crashes | Fate::Done => {}
+            Fate::Crashes => true,
+            Fate::Done => false,
+        };
+        if crashes && self.rng.coin() {
+            return Err(eio());
         }
         let inode = self.names.remove(&slot).ok_or(io::ErrorKind::NotFound)?;
-        self.unlinked.insert(slot, inode);
+        if crashes {
+            self.unlinked.insert(slot, inode);
+            return Err(eio());
+        }
         Ok(())
     }
 
@@ -411,6 +417,7 @@ impl Machine {
         if self.trace {
             let frame = offset / FRAME;
             eprintln!("    file {inode} frame {frame}: {written} of {} bytes written", bytes.len());
+            bytes.chunks_exact(FRAME).flat_map(entries_of).for_each(|entry| eprintln!("      {entry}"));
         }
         self.file(inode).write(offset, &bytes[..written], tick);
         if crashes {
@@ -566,6 +573,22 @@ fn exports_of(frame: &[u8]) -> Vec<ExportId> {
     let entries = usize::from(u16::from_le_bytes([frame[10], frame[11]]));
     let number = |entry: &[u8]| ExportId(u32::from_le_bytes([entry[20], entry[21], entry[22], entry[23]]));
     frame[48..].chunks_exact(28).take(entries).map(number).collect()
+}
+
+/// The entries of `frame`, if it is a record header, for a reader of the trace.
+fn entries_of(frame: &[u8]) -> Vec<String> {
+    if structure(frame) != Event::RecordUnread {
+        return Vec::new();
+    }
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    let short = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+    let entries = frame[48..].chunks_exact(28).take(usize::from(u16::from_le_bytes([frame[10], frame[11]])));
+    let text = |entry: &[u8]| {
+        let kind = ["?", "data", "zero", "damaged", "doubt", "announced"][usize::from(entry[26]).min(5)];
+        let (seq, start, count) = (number(&entry[..8]), number(&entry[8..16]), short(&entry[16..20]));
+        format!("{kind} {seq} of {}: {count} sectors from {start}", short(&entry[20..24]))
+    };
+    entries.map(text).collect()
 }
 
 /// The event of reading `frame` when the disk does not.

@@ -177,7 +177,8 @@ impl Disk for Directory {
     }
 
     fn remove_segment(&self, slot: u32) -> io::Result<()> {
-        fs::remove_file(self.segment_path(slot))
+        fs::remove_file(self.segment_path(slot))?;
+        sync_directory(&self.segments_path())
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -209,6 +210,21 @@ impl RealSegment {
     }
 }
 
+/// Fills `buffer`, whole frames, from `offset`: each frame by `cached`, and by `direct` where that fails. A frame that a failed sync
+/// did not write is in the page cache only: to read past the page cache what is in it would be to read something older.
+fn by_frames(
+    buffer: &mut [u8],
+    offset: u64,
+    cached: impl Fn(&mut [u8], u64) -> io::Result<()>,
+    direct: impl Fn(&mut [u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let offsets = (offset..).step_by(FRAME_BYTES);
+    buffer
+        .chunks_mut(FRAME_BYTES)
+        .zip(offsets)
+        .try_for_each(|(frame, offset)| cached(frame, offset).or_else(|_| direct(frame, offset)))
+}
+
 impl SegmentFile for RealSegment {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -228,9 +244,13 @@ impl SegmentFile for RealSegment {
         match self.file.read_exact_at(buffer, offset) {
             // The page cache reads in pieces of up to 2 MiB and fails all of a piece for one bad sector, whichever part of the
             // piece was asked for.
-            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                self.read_past_cache(buffer, offset).map_err(|_| error)
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => by_frames(
+                buffer,
+                offset,
+                |frame, offset| self.file.read_exact_at(frame, offset),
+                |frame, offset| self.read_past_cache(frame, offset),
+            )
+            .map_err(|_| error),
             read => read,
         }
     }
@@ -313,6 +333,25 @@ mod tests {
         file.lock().unwrap();
         file.write_all_at(owner.as_bytes(), 0).unwrap();
         file
+    }
+
+    #[test]
+    fn only_frames_that_the_page_cache_does_not_give_are_read_past_it() {
+        let bad = FRAME_BYTES as u64;
+        let cached = |frame: &mut [u8], offset| {
+            frame.fill(1);
+            if offset == bad { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+        };
+        let direct = |frame: &mut [u8], _| {
+            frame.fill(2);
+            Ok(())
+        };
+        let mut buffer = vec![0; 3 * FRAME_BYTES];
+        by_frames(&mut buffer, 0, cached, direct).unwrap();
+        let read: Vec<u8> = buffer.chunks(FRAME_BYTES).map(|frame| frame[0]).collect();
+        assert_eq!(read, [1, 2, 1]);
+        let fails = |_: &mut [u8], _| Err(io::ErrorKind::Other.into());
+        assert!(by_frames(&mut buffer, 0, cached, fails).is_err());
     }
 
     #[test]

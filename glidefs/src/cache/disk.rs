@@ -45,7 +45,7 @@ pub trait Disk: Debug + Send + Sync {
     /// added reads as zeroes. Its entry in the directory and its length survive a power cut once this returns.
     fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>>;
 
-    /// Removes the segment file of `slot`.
+    /// Removes the segment file of `slot`. It does not come back after a power cut once this returns.
     fn remove_segment(&self, slot: u32) -> io::Result<()>;
 
     /// Bytes that the file system has free for this user.

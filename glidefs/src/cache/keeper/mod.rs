@@ -328,10 +328,12 @@ fn release(shared: &Shared, number: u32) -> bool {
 /// or goes where the disk still does not say that it is.
 fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
     let frames = shared.slots.segment_frames();
-    // Whether that failed is what the disk then says.
-    let _ = seal::erase(file, frames);
+    let erased = seal::erase(file, frames);
     file.forget_pages();
-    if matches!(scan::identify(file, shared.slots.cache_id(), frames), Ok(Identity::Blank { .. })) {
+    // After a sync that failed the page cache may have zeroes where the disk has a segment.
+    let is_blank =
+        || matches!(scan::identify(file, shared.slots.cache_id(), frames), Ok(Identity::Blank { .. }));
+    if erased.is_ok() && is_blank() {
         return;
     }
     if let Err(error) = shared.disk.remove_segment(number) {
