@@ -2,10 +2,10 @@
 //!
 //! Owns the faults only: everything else is a real directory's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +41,10 @@ pub struct Faults {
     pub stay: AtomicBool,
     /// Reads fail until somebody has slept for so long.
     pub away: Mutex<Duration>,
+    /// Frames that only the page cache has, with what the disk has: the next sync of the file fails and costs them.
+    pub unstable: Mutex<BTreeMap<(u32, u64), Vec<u8>>>,
+    /// Syncs of such a file that pass before.
+    pub unstable_after: AtomicU32,
     /// Files whose next sync fails.
     failing: Mutex<BTreeSet<u32>>,
     /// Frames of which the page cache has a copy that went wrong.
@@ -168,6 +172,24 @@ impl File {
     }
 }
 
+impl File {
+    /// The frames that a sync costs now, with what the disk has.
+    fn costs_of_a_sync(&self) -> BTreeMap<(u32, u64), Vec<u8>> {
+        let mut unstable = self.faults.unstable.lock().unwrap();
+        let passes = &self.faults.unstable_after;
+        let is_mine = unstable.keys().any(|(slot, _)| *slot == self.slot);
+        if is_mine
+            && passes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        {
+            return BTreeMap::new();
+        }
+        let mut others = unstable.clone();
+        others.retain(|(slot, _), _| *slot != self.slot);
+        unstable.retain(|(slot, _), _| *slot == self.slot);
+        std::mem::replace(&mut *unstable, others)
+    }
+}
+
 impl SegmentFile for File {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
@@ -225,6 +247,13 @@ impl SegmentFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let costs = self.costs_of_a_sync();
+        for ((_, frame), bytes) in &costs {
+            self.inner.write_at(&[IoSlice::new(bytes)], frame * FRAME_BYTES as u64)?;
+        }
+        if !costs.is_empty() {
+            return Err(eio());
+        }
         if self.faults.failing.lock().unwrap().remove(&self.slot) || self.faults.syncs.load(Ordering::SeqCst)
         {
             return Err(eio());

@@ -303,12 +303,16 @@ pub(super) struct Parts {
     pub lock: LockGuard,
     pub book: Arc<dyn Book>,
     pub bad_footers: u64,
+    /// Segments to seal that recovery could not.
+    pub given_up: Vec<Segment>,
 }
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
-        let Parts { disk, superblock, clock, slots, volumes, next_segment_id, lock, book, bad_footers } =
-            parts;
+        let Parts { disk, superblock, clock, slots, volumes, next_segment_id, lock, book, .. } = parts;
+        // Room for all that shards may have, so that letting go of one allocates nothing.
+        let mut closed = parts.given_up;
+        closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
         // Checked when opening: there are far more slots than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
         Self {
@@ -320,15 +324,14 @@ impl Shared {
             on_full: options.on_full,
             pressure: Pressure::default(),
             signal: Signal::default(),
-            figures: Figures { bad_footers: AtomicU64::new(bad_footers), ..Figures::default() },
+            figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
             book,
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
             flushes: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
-            // Room for all that shards may have, so that letting go of one allocates nothing.
-            closed: Mutex::new(Vec::with_capacity(options.shards.saturating_mul(OWNED_MAX as usize))),
+            closed: Mutex::new(closed),
             volumes: Mutex::new(volumes),
             lock,
         }

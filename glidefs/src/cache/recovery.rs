@@ -11,23 +11,27 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use self::patience::Patience;
-use self::segments::Recovery;
+use self::segments::{Found, Recovery};
 use super::disk::{Clock, Disk};
 use super::error::CacheError;
 use super::flush::{Book, Start};
 use super::handle::{Known, LockGuard, Options, Parts, Recovered, Shared};
+use super::layers::Marks;
 use super::pressure::RESERVE;
 use super::slots::Slots;
 use super::superblock::{Superblock, VERSION_SOUND};
 use super::volume::Volume;
-use crate::units::FRAME_BYTES;
+use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: it takes the largest WRITE, and a few of them.
 const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
+/// Times that a start reads the cache, when syncs that fail take what was read.
+const TRIES_MAX: u32 = 4;
 /// Largest segment: its sectors are counted in 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 
@@ -43,62 +47,110 @@ pub(super) fn open(
     let mut superblock = read_superblock(&*disk, options, &*known.book)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = slot_limit(options, superblock.segment_bytes)?;
-    let mut present = at(disk.segments(), "listing", || disk.location())?;
-    present.sort_unstable();
-    // Slot numbers are eight digits, so adding one cannot overflow.
-    let count = present.last().map_or(0, |last| last + 1).max(limit);
-    let slots = Slots::new(count, limit, superblock.cache_id, frames);
+    let mut exports = known.exports;
+    let (patience, mut doubted) = (Patience::new(&*clock), 0);
+    for tries_left in (0..TRIES_MAX).rev() {
+        let mut present = at(disk.segments(), "listing", || disk.location())?;
+        present.sort_unstable();
+        // Slot numbers are eight digits, so adding one cannot overflow.
+        let count = present.last().map_or(0, |last| last + 1).max(limit);
+        let slots = Slots::new(count, limit, superblock.cache_id, frames);
+        let volume = |(id, marks): &(ExportId, Marks)| (*id, Arc::new(Volume::at(*id, *marks)));
+        let mut recovery = Recovery {
+            disk: &*disk,
+            patience: &patience,
+            slots: &slots,
+            volumes: exports.iter().map(volume).collect(),
+            last_segment_id: 0,
+            announces: false,
+            fronts: Vec::new(),
+            made_up: Vec::new(),
+            noted: HashMap::new(),
+            given_up: Vec::new(),
+            is_last_try: tries_left == 0,
+            found: Recovered::default(),
+        };
+        let is_done = recovery.run(&present, &mut superblock, &*known.book)?;
+        let next_segment_id = recovery.new_segment_id()?;
+        let Recovery { volumes, noted, given_up, mut found, .. } = recovery;
+        doubted += found.doubted;
+        if !is_done {
+            tracing::warn!("a sync failed and took what was read before: reading the cache again");
+            for (id, marks) in &mut exports {
+                marks.evicted = noted.get(id).copied().unwrap_or_default().max(marks.evicted);
+            }
+            continue;
+        }
+        count_start(&*disk, &mut superblock, &*known.book)?;
+        warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
+        found.doubted = doubted;
+        found.seconds = clock.now().saturating_sub(started).as_secs_f64();
+        let bad_footers = found.bad_footers;
+        let book = known.book;
+        let parts = Parts {
+            disk,
+            superblock,
+            clock,
+            slots,
+            volumes,
+            next_segment_id,
+            lock,
+            book,
+            bad_footers,
+            given_up,
+        };
+        return Ok((Shared::new(parts, options), found));
+    }
+    // The last try is always done.
+    let source = io::Error::other("what was read went on changing");
+    Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
+}
 
-    let mut recovery = Recovery {
-        disk: &*disk,
-        patience: Patience::new(&*clock),
-        slots: &slots,
-        volumes: known.exports.iter().map(|(id, marks)| (*id, Arc::new(Volume::at(*id, *marks)))).collect(),
-        last_segment_id: 0,
-        announces: false,
-        fronts: Vec::new(),
-        found: Recovered::default(),
-    };
-    // Everything is read before anything is written: damage anywhere leaves the cache as it was.
-    let mut segments = Vec::new();
-    for slot in &present {
-        segments.extend(recovery.identify(*slot)?);
+impl Recovery<'_> {
+    /// Reads the segment files of the slots `present` into the indexes and closes them. `false` when a sync that failed took from
+    /// the page cache what had been read of a segment that nobody knows to be stable: then the indexes are worth nothing.
+    fn run(
+        &mut self,
+        present: &[u32],
+        superblock: &mut Superblock,
+        book: &dyn Book,
+    ) -> Result<bool, CacheError> {
+        // Everything is read before anything is written: damage anywhere leaves the cache as it was.
+        let mut segments = Vec::new();
+        for slot in present {
+            segments.extend(self.identify(*slot)?);
+        }
+        self.name_the_nameless(&mut segments)?;
+        // Of two copies of the same write the one replayed last is referred to. That is the one that cleaning made, and its
+        // newest, so that what it emptied is free.
+        segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+        for found in &mut segments {
+            self.read(found)?;
+        }
+        self.refuse_a_disk_that_reads_nothing(present)?;
+        self.make_room_to_clean(&segments);
+        if !self.rewrite_fronts(&segments) {
+            return Ok(false);
+        }
+        let doubts = self.doubts(&segments);
+        self.write_down(doubts, &mut segments, superblock, book)?;
+        self.forget_old_doubts(&segments);
+        // An id that was made up hides which segment the file was: by now the log says what may be lost with it.
+        self.fronts = std::mem::take(&mut self.made_up);
+        if !self.rewrite_fronts(&segments) {
+            return Ok(false);
+        }
+        // Once a damaged segment is closed, only the entry of doubt tells that something was lost there.
+        let (doubting, others): (Vec<&Found>, Vec<&Found>) =
+            segments.iter().partition(|found| found.says_doubt());
+        for found in doubting.into_iter().chain(others) {
+            if !self.seal(found)? {
+                return Ok(false);
+            }
+        }
+        self.drop_slots_beyond(present)?;
+        Ok(true)
     }
-    recovery.name_the_nameless(&mut segments)?;
-    // Of two copies of the same write the one replayed last is referred to. That is the one that cleaning made, and its
-    // newest, so that what it emptied is free.
-    segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
-    for found in &mut segments {
-        recovery.read(found)?;
-    }
-    recovery.refuse_a_disk_that_reads_nothing(&present)?;
-    recovery.make_room_to_clean(&segments);
-    recovery.rewrite_fronts(&segments);
-    let doubts = recovery.doubts(&segments);
-    recovery.write_down(doubts, &mut segments, &mut superblock, &*known.book)?;
-    recovery.forget_old_doubts(&segments);
-    for found in &segments {
-        recovery.seal(found)?;
-    }
-    recovery.drop_slots_beyond(limit, &present)?;
-    let next_segment_id = recovery.new_segment_id()?;
-    let Recovery { volumes, mut found, .. } = recovery;
-    count_start(&*disk, &mut superblock, &*known.book)?;
-    warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
-    found.seconds = clock.now().saturating_sub(started).as_secs_f64();
-    let bad_footers = found.bad_footers;
-    let parts = Parts {
-        disk,
-        superblock,
-        clock,
-        slots,
-        volumes,
-        next_segment_id,
-        lock,
-        book: known.book,
-        bad_footers,
-    };
-    Ok((Shared::new(parts, options), found))
 }
 
 fn at<R>(

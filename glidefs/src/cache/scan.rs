@@ -240,3 +240,20 @@ pub(super) fn rewrite_records(
     }
     Ok(true)
 }
+
+/// As [`rewrite`], up to frame `end`, without frames that are not what was written: a frame of data whose CRC is not the one that
+/// `crc` says, and one that is no record header either.
+pub(super) fn rewrite_intact(
+    file: &dyn SegmentFile,
+    key: &SegmentKey,
+    end: u32,
+    crc: impl Fn(u32) -> Option<u32>,
+) -> io::Result<()> {
+    for frame in 1..end {
+        let Ok(bytes) = read_frame(file, frame) else { continue };
+        if crc(frame) == Some(frame_crc(&bytes[..])) || decode_record(&bytes[..], key, frame).is_ok() {
+            file.write_at(&[io::IoSlice::new(&bytes[..])], offset(frame))?;
+        }
+    }
+    Ok(())
+}

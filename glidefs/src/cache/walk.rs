@@ -40,6 +40,8 @@ pub(super) struct Walk {
     pub holes: Vec<Hole>,
     /// A record that a newer glidefs wrote, and its version.
     pub newer: Option<u16>,
+    /// Frames of headers of records that were dropped.
+    dropped: Vec<u32>,
     /// Frames that the disk did not read.
     pub unreadable: u32,
     /// Records that the next one described, and not a header of their own.
@@ -58,6 +60,11 @@ impl Walk {
     pub fn evidence_end(&self) -> u32 {
         // The header that describes a record is in the frame behind the record.
         if self.described_at.contains(&self.tail) { self.tail.saturating_add(1) } else { self.tail }
+    }
+
+    /// Headers of records that were dropped and that nobody needs: a walk that misses footer and trailer must not find them.
+    pub fn headers_to_erase(&self) -> impl Iterator<Item = u32> {
+        self.dropped.iter().copied().filter(|frame| *frame >= self.evidence_end())
     }
 }
 
@@ -136,9 +143,13 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             walk.newer = walk.newer.or(Some(version));
         }
         if let Here::Record(record, end) = here {
-            if let Some(gap) = gap.take() {
-                gaps.extend(make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
+            let is_dropped = is_dropped(window, key, frame, &record)?;
+            let left =
+                gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
+            if is_dropped {
+                return Ok(closed_at(frame, walk, gaps, left, span));
             }
+            gaps.extend(left);
             walk.stable = walk.stable.max(record.stable_frames);
             walk.announces |= record.announces;
             let (entries, crcs) = (record.entries, record.crcs);
@@ -146,16 +157,15 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             (walk.tail, frame) = (end, end);
             continue;
         }
-        if footer && matches!(span, Span::Closed(_)) {
-            // All that is before a footer was stable, found or not.
-            walk.stable = frame;
-            gaps.extend(gap.map(|gap| Gap { to: frame, ..gap }));
-            return Ok((walk, gaps));
+        if let Here::Dropped(before) = here
+            && matches!(span, Span::To(_))
+        {
+            let left = gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, before, &mut walk));
+            return Ok(closed_at(frame, walk, gaps, left, span));
         }
-        if footer && matches!(span, Span::Open(_)) {
-            // The segment was being closed. A record behind that place is one that failed, and was given up.
-            gaps.extend(gap.filter(|gap| gap.unreadable).map(|gap| Gap { to: frame, ..gap }));
-            return Ok((walk, gaps));
+        if footer && !matches!(span, Span::To(_)) {
+            let left = gap.map(|gap| Gap { to: frame, ..gap });
+            return Ok(closed_at(frame, walk, gaps, left, span));
         }
         if gap.is_none() {
             gap = Some(Gap { from: frame, to: frame, unreadable: !readable });
@@ -171,10 +181,35 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
     Ok((walk, gaps))
 }
 
+/// Whether a footer is in the place of the first data of `record`, whose header is in frame `at`: then an earlier recovery dropped
+/// the record, and kept the header for what that says of the record before.
+fn is_dropped(window: &mut Window<'_>, key: &SegmentKey, at: u32, record: &Record) -> io::Result<bool> {
+    let Some(crc) = record.crcs.first() else { return Ok(false) };
+    let data = window.frame(at + 1)?;
+    Ok(data.is_some_and(|data| is_footer(data, key) && frame_crc(data) != *crc))
+}
+
+/// The end of a walk where a footer says that the segment has no record from frame `at` on. `left` is the gap before that.
+fn closed_at(at: u32, mut walk: Walk, mut gaps: Vec<Gap>, left: Option<Gap>, span: Span) -> (Walk, Vec<Gap>) {
+    walk.tail = walk.records.last().map_or(1, end_of);
+    match span {
+        // All that is before a footer was stable, found or not.
+        Span::Closed(_) | Span::To(_) => {
+            walk.stable = at;
+            gaps.extend(left);
+        }
+        // The segment was being closed. A record behind that place is one that failed, and was given up.
+        Span::Open(_) => gaps.extend(left.filter(|gap| gap.unreadable)),
+    }
+    (walk, gaps)
+}
+
 /// What a frame is.
 enum Here {
     /// A record's header, and where the record ends.
     Record(Record, u32),
+    /// The header of a record that was dropped, whose data would be behind the end, and what it says of the record before.
+    Dropped(Option<FooterRecord>),
     Footer,
     /// A record's header of a newer version.
     Newer(u16),
@@ -190,8 +225,12 @@ fn what_is(bytes: &[u8], key: &SegmentKey, at: u32, limit: u32) -> Here {
     if let Some(version) = newer_version(bytes, key) {
         return Here::Newer(version);
     }
-    let record = decode_record(bytes, key, at).ok().and_then(|record| within(record, at, limit));
-    record.map_or(Here::Nothing, |(record, end)| Here::Record(record, end))
+    let Ok(record) = decode_record(bytes, key, at) else { return Here::Nothing };
+    match end_of_record(&record, at) {
+        Some(end) if end <= limit => Here::Record(record, end),
+        _ if at.checked_add(1) == Some(limit) => Here::Dropped(record.before),
+        _ => Here::Nothing,
+    }
 }
 
 /// Finds the last record in `gap` in its description `before`, if the record behind the gap has one, and returns what is left
@@ -206,10 +245,9 @@ fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Optio
     (gap.from < to).then_some(Gap { to, ..gap })
 }
 
-/// `record`, which begins at frame `at`, and where it ends, if that is not behind frame `limit`.
-fn within(record: Record, at: u32, limit: u32) -> Option<(Record, u32)> {
-    let end = u32::try_from(record.crcs.len()).ok()?.checked_add(at)?.checked_add(1)?;
-    (end <= limit).then_some((record, end))
+/// Where `record` ends, which begins at frame `at`.
+fn end_of_record(record: &Record, at: u32) -> Option<u32> {
+    u32::try_from(record.crcs.len()).ok()?.checked_add(at)?.checked_add(1)
 }
 
 /// Where the first record begins that is not known to be stable and has wrong data.
@@ -238,6 +276,9 @@ fn first_torn(window: &mut Window<'_>, walk: &Walk) -> io::Result<Option<u32>> {
 
 /// Takes back everything from frame `from` on.
 fn cut(walk: &mut Walk, from: u32) {
+    let dropped =
+        walk.records.iter().map(|record| record.position_frames).filter(|position| *position >= from);
+    walk.dropped = dropped.chain(std::mem::take(&mut walk.dropped)).collect();
     walk.torn = walk.records.iter().any(|record| record.position_frames >= from);
     walk.records.retain(|record| record.position_frames < from);
     walk.holes.retain(|hole| hole.from < from);

@@ -4,9 +4,9 @@
 
 use super::{SYNC_FAILED, heal, report};
 use crate::cache::handle::Shared;
-use crate::cache::seal;
 use crate::cache::segment::Segment;
-use crate::cache::slots::{Event, State};
+use crate::cache::slots::{Event, Slot, State};
+use crate::cache::{scan, seal};
 
 const NO_FOOTER: &str =
     "writing a footer failed, and is tried again: without it the next start has to scan the segment";
@@ -28,8 +28,13 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment) -> Sealing {
         return Sealing::Done;
     }
     if slot.is_poisoned() && !heal(shared, slot, segment) {
-        // Recovery must not take its contents for stable.
-        return Sealing::Waits;
+        // Recovery must not take its contents for stable. What is left of them moves, unless there is nowhere to move to.
+        let is_full = shared.slots.count(State::Free) == 0;
+        return if is_full && seal_what_is_left(shared, slot, segment) {
+            Sealing::Done
+        } else {
+            Sealing::Waits
+        };
     }
     if !slot.begin_sync() {
         return Sealing::Waits;
@@ -52,6 +57,35 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment) -> Sealing {
         return Sealing::WithoutFooter;
     }
     Sealing::Done
+}
+
+/// Makes stable, where it is, what a sync that failed has left of `segment`. The trailer becomes stable before anything counts as
+/// stable: to a walk a frame that is lost would be the torn end of the segment. Reads of a lost frame fail by its checksum.
+fn seal_what_is_left(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
+    if !slot.begin_sync() {
+        return false;
+    }
+    let crc = |frame| slot.crc(frame);
+    let sealed = scan::rewrite_intact(&*segment.file, &segment.key, slot.appended(), crc).and_then(|()| {
+        let trailer = seal::write_footer(segment)?;
+        segment.file.sync()?;
+        seal::write_trailer(segment, &trailer, shared.slots.segment_frames())?;
+        segment.file.sync()
+    });
+    match &sealed {
+        Ok(()) => {
+            slot.heal();
+            slot.on(Event::Seal);
+            tracing::error!(
+                file = shared.disk.segment_name(segment.slot),
+                "a failed sync has cost data in the cache, and there is no room to move the rest to: the rest is stable again, and \
+                 sectors that are lost fail until they are written"
+            );
+        }
+        Err(error) => report(shared, segment.slot, error, SYNC_FAILED),
+    }
+    shared.cancel_sync(slot);
+    sealed.is_ok()
 }
 
 /// Writes footer and trailer of `segment`, all of which is stable; `false` when the disk does not take them, or somebody else has

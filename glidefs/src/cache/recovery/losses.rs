@@ -141,6 +141,7 @@ impl Recovery<'_> {
         let name = || self.disk.location();
         if !marks.is_empty() {
             at(book.evicted(&marks), "noting in the catalog what is left out", name)?;
+            self.noted.extend(marks);
         }
         if entries.is_empty() {
             return Ok(());

@@ -4,7 +4,7 @@
 //! or that is not what was written, costs no more than that structure.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use super::at;
@@ -21,7 +21,7 @@ use crate::cache::slots::{Event, Slot, Slots, State};
 use crate::cache::superblock::CACHE_VERSION;
 use crate::cache::volume::{Place, Volume};
 use crate::cache::walk::{self, Span, Walk};
-use crate::units::ExportId;
+use crate::units::{ExportId, FRAME_BYTES, Seq};
 
 /// Shard number in the header of a segment whose header was lost.
 const UNKNOWN_SHARD: u32 = CLEANER - 1;
@@ -61,6 +61,23 @@ impl Found {
         self.walk.as_ref().is_some_and(|walk| walk.records.is_empty())
     }
 
+    /// The segment as it is to be closed, with the records of `walk`.
+    fn closing(&self, walk: &Walk) -> Segment {
+        let mut footer = FooterBuilder::new();
+        for record in &walk.records {
+            footer.add_record(record.position_frames, &record.entries, &record.crcs);
+        }
+        // In the place of a footer that was lost there is room for another one.
+        let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
+        Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer)
+    }
+
+    /// Whether an entry in the segment, which has been scanned, says that records are lost.
+    pub fn says_doubt(&self) -> bool {
+        let records = self.walk.iter().flat_map(|walk| &walk.records);
+        records.flat_map(|record| &record.entries).any(|entry| entry.kind == EntryKind::Doubt)
+    }
+
     /// The records of a sealed segment, which have been read before.
     pub fn footer_again(&self) -> Option<Vec<FooterRecord>> {
         scan::read_footer(&*self.file, self.trailer.as_ref()?).ok()
@@ -69,7 +86,7 @@ impl Found {
 
 pub(super) struct Recovery<'a> {
     pub disk: &'a dyn Disk,
-    pub patience: Patience<'a>,
+    pub patience: &'a Patience<'a>,
     pub slots: &'a Slots,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
@@ -77,6 +94,14 @@ pub(super) struct Recovery<'a> {
     pub announces: bool,
     /// Headers to write again.
     pub fronts: Vec<(u32, SegmentHeader)>,
+    /// Headers of segments whose ids were made up.
+    pub made_up: Vec<(u32, SegmentHeader)>,
+    /// What the book was told that nothing up to it may be taken from the log any more.
+    pub noted: HashMap<ExportId, Seq>,
+    /// Segments that could not be closed.
+    pub given_up: Vec<Segment>,
+    /// A segment that changes while it is closed is given up, and not read again.
+    pub is_last_try: bool,
     pub found: Recovered,
 }
 
@@ -185,7 +210,7 @@ impl Recovery<'_> {
     pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
         for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
             found.key = self.slots.key(self.new_segment_id()?);
-            self.fronts.push((found.slot, self.rebuilt_header(&found.key)));
+            self.made_up.push((found.slot, self.rebuilt_header(&found.key)));
         }
         Ok(())
     }
@@ -290,15 +315,27 @@ impl Recovery<'_> {
         }
     }
 
-    fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
-        let name = || self.disk.segment_name(found.slot);
+    /// Where the records of `found` may be.
+    fn span(&self, found: &Found) -> Span {
         // The last frame is the trailer's.
         let end = self.slots.segment_frames() - 1;
-        let span = match &found.trailer {
+        match &found.trailer {
             Some(trailer) => Span::To(trailer.footer_frame),
             None if found.closed => Span::Closed(end),
             None => Span::Open(end),
-        };
+        }
+    }
+
+    /// Whether a segment still has what was found in it. A sync that failed may have cost what only the page cache had.
+    fn is_as_found(&self, found: &Found) -> bool {
+        let Some(walk) = &found.walk else { return true };
+        let again = walk::walk(&self.patience.with(&*found.file), &found.key, self.span(found));
+        again.is_ok_and(|again| (&again.records, &again.holes) == (&walk.records, &walk.holes))
+    }
+
+    fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
+        let name = || self.disk.segment_name(found.slot);
+        let span = self.span(found);
         let walk = at(walk::walk(&self.patience.with(&*found.file), &found.key, span), "scanning", name)?;
         if let Some(found) = walk.newer {
             return Err(CacheError::TooNew { directory: self.disk.location(), found, known: CACHE_VERSION });
@@ -416,14 +453,20 @@ impl Recovery<'_> {
 
     /// Makes the headers stable of segments that did not get far enough to prove that they are. A segment whose front the disk
     /// does not take is moved, and then not used any more; until then its last frame, which may be all that says which segment
-    /// this is, stays as it is.
-    pub fn rewrite_fronts(&mut self, segments: &[Found]) {
+    /// this is, stays as it is. `false` when a segment is not what was read any more.
+    pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
         for (slot, header) in std::mem::take(&mut self.fronts) {
             let used = self.slots.get(slot);
             let Some(file) = used.file() else { continue };
             let rewrite = || seal::rewrite_front(&**file, &header).and_then(|()| file.sync());
+            let Err(error) = rewrite() else { continue };
+            let found = segments.iter().find(|found| found.slot == slot);
+            let is_as_found = found.is_none_or(|found| self.is_as_found(found));
+            if !is_as_found && !self.is_last_try {
+                return false;
+            }
             // A write may fail for a moment only.
-            let Err(error) = rewrite().or_else(|_| rewrite()) else { continue };
+            let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
             tracing::error!(
                 file = self.disk.segment_name(slot),
                 error = &error as &dyn std::error::Error,
@@ -432,20 +475,25 @@ impl Recovery<'_> {
             match used.state() {
                 State::Free => self.quarantine(slot),
                 State::Closed => {
-                    if let Some(found) = segments.iter().find(|found| found.slot == slot) {
+                    if let Some(found) = found {
                         self.give_up(found);
                     }
                 }
                 State::Open | State::Sealed | State::Quarantined => used.set_unreadable(),
             }
         }
+        true
     }
 
     /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
-    fn give_up(&self, found: &Found) {
+    fn give_up(&mut self, found: &Found) {
         let used = self.slots.get(found.slot);
         used.set_unreadable();
         let Some(walk) = &found.walk else { return used.poison() };
+        if !found.held {
+            // The keeper tries to close it as well: there may be no room to move to.
+            self.given_up.push(found.closing(walk));
+        }
         used.poison_from(walk.stable);
         let place = Place { slot: found.slot, segment_id: found.key.segment_id, end: used.appended() };
         for entry in walk.records.iter().flat_map(|record| &record.entries) {
@@ -455,17 +503,23 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes a segment that was scanned stable and closes it for ever.
-    pub fn seal(&mut self, found: &Found) -> Result<(), CacheError> {
+    /// Makes a segment that was scanned stable and closes it for ever. `false` when it is not what was read any more.
+    pub fn seal(&mut self, found: &Found) -> Result<bool, CacheError> {
         let used = self.slots.get(found.slot);
         if used.is_poisoned() {
-            return Ok(());
+            return Ok(true);
+        }
+        let Err(error) = self.try_seal(found) else { return Ok(true) };
+        let is_as_found = self.is_as_found(found);
+        if !is_as_found && !self.is_last_try {
+            return Ok(false);
         }
         // A write may fail for a moment only.
-        match self.try_seal(found).or_else(|_| self.try_seal(found)) {
+        match if is_as_found { self.try_seal(found) } else { Err(error) } {
             // One with a trailer was walked because of its footer.
             Err(error)
-                if used.is_unreadable()
+                if !is_as_found
+                    || used.is_unreadable()
                     || found.closed
                     || found.trailer.is_some()
                     || found.holds_nothing() =>
@@ -475,32 +529,28 @@ impl Recovery<'_> {
                     "a segment that is damaged cannot be closed: what it holds moves, and its file is not used any more"
                 );
                 self.give_up(found);
-                Ok(())
+                Ok(true)
             }
-            sealed => sealed,
+            sealed => sealed.map(|()| true),
         }
     }
 
     fn try_seal(&self, found: &Found) -> Result<(), CacheError> {
-        let Found { slot, key, file, walk: Some(walk), trailer, held, .. } = found else { return Ok(()) };
+        let Found { slot, file, walk: Some(walk), held, .. } = found else { return Ok(()) };
         let (slot, file) = (*slot, Arc::clone(file));
         let name = || self.disk.segment_name(slot);
-        let evidence_end = walk.evidence_end();
         // Before anything is written again from the page cache.
         at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
-        at(scan::rewrite(&*file, walk.stable, evidence_end), "rewriting", name)?;
+        at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
         if *held {
             at(file.sync(), "syncing", name)?;
             self.slots.get(slot).on(Event::Seal);
             return Ok(());
         }
-        let mut footer = FooterBuilder::new();
-        for record in &walk.records {
-            footer.add_record(record.position_frames, &record.entries, &record.crcs);
+        for frame in walk.headers_to_erase() {
+            at(file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame)), "erasing", name)?;
         }
-        // In the place of a footer that was lost there is room for another one.
-        let end = trailer.as_ref().map_or(evidence_end, |trailer| trailer.footer_frame);
-        let segment = Segment::resume(slot, *key, file, end, footer);
+        let segment = found.closing(walk);
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
         at(
@@ -508,6 +558,10 @@ impl Recovery<'_> {
             "writing the trailer",
             name,
         )?;
+        if !walk.holes.is_empty() {
+            // Exports that are made from now on had nothing in the segment: the next start must not find the hole again.
+            at(segment.file.sync(), "syncing", name)?;
+        }
         let used = self.slots.get(slot);
         used.on(Event::Seal);
         if found.holds_nothing() && used.extents() == 0 && !used.is_unreadable() {
@@ -519,7 +573,8 @@ impl Recovery<'_> {
     }
 
     /// Removes segment files that the cache's size has no room for, unless they hold data.
-    pub fn drop_slots_beyond(&self, limit: u32, present: &[u32]) -> Result<(), CacheError> {
+    pub fn drop_slots_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
+        let limit = self.slots.limit();
         let needed = |number: u32| self.slots.get(number).extents() > 0;
         let beyond: Vec<u32> = present.iter().copied().filter(|slot| *slot >= limit).collect();
         let first = beyond.iter().copied().find(|slot| needed(*slot));

@@ -1,6 +1,7 @@
 //! A start, and another one, after the disk lost what the log is read by.
 
 mod again;
+mod syncs;
 
 use std::sync::atomic::Ordering;
 
@@ -303,6 +304,56 @@ fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_st
         disk.restore(slot, &frames);
         assert!(is_there(&mut open(&disk), 81), "with {dropped_behind} records behind");
     }
+}
+
+/// A cache after a start that dropped the record of number 82, whose header alone describes the record of number 81. Returns the
+/// slot of both, and the frame of that header, which a footer follows.
+fn described_by_a_dropped_one(path: &std::path::Path) -> (Faulty, u32, u64) {
+    let disk = killed(path);
+    let mut driver = open(&disk);
+    let volume = driver.cache.volume(A);
+    for number in [81, 82] {
+        driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
+    }
+    drop(volume);
+    driver.kill();
+    let (slot, dropped) = last_record(&disk, false);
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let at = usize::try_from(dropped).unwrap();
+    let described = frames[..at].iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
+    frames[described].fill(0xEE);
+    frames[at + 2][100] ^= 1;
+    disk.restore(slot, &frames);
+    open(&disk).kill();
+    let frames: Vec<_> = disk.frames(slot).collect();
+    assert!(is_magic(&frames[at], b"GLIDEREC") && is_magic(&frames[at + 1], b"GLIDEFTR"));
+    (disk, slot, dropped)
+}
+
+/// A footer that was written before the record was dropped may still be behind that record.
+#[test]
+fn a_record_that_was_dropped_does_not_come_back_when_the_trailer_is_torn() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, slot, dropped) = described_by_a_dropped_one(directory.path());
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let [footer, end] = [dropped + 1, dropped + RECORD_FRAMES].map(|at| usize::try_from(at).unwrap());
+    frames[end] = frames[footer].clone();
+    frames.last_mut().unwrap()[..512].fill(0xEE);
+    disk.restore(slot, &frames);
+    let mut driver = open(&disk);
+    let volume = driver.cache.volume(A);
+    assert!(driver.read(&volume, range(82 * 64, 64)).unwrap() == [0; 32 << 10], "what was dropped came back");
+    assert!(is_there(&mut driver, 81));
+}
+
+#[test]
+fn a_footer_that_is_lost_costs_nothing_where_a_dropped_record_describes_the_last_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, slot, dropped) = described_by_a_dropped_one(directory.path());
+    disk.lose(slot, dropped + 1);
+    let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+    assert_eq!((found.holes, found.doubted), (0, 0), "{found:?}");
+    assert!(is_there(&mut Driver::new(cache), 81));
 }
 
 /// A record that failed is behind the footer that took the place of its announcement, though the disk has all of it.

@@ -1,0 +1,71 @@
+//! A start during which syncs fail: what only the page cache had may be gone afterwards.
+
+use super::*;
+
+/// Has the next sync of `slot` fail, after which `frame` is empty.
+fn make_unstable(disk: &Faulty, slot: u32, frame: u64) {
+    disk.faults.unstable.lock().unwrap().insert((slot, frame), vec![0; FRAME_BYTES]);
+}
+
+/// Puts `end` back in the place of the trailer of `slot`, as if that had not been stable when the power failed.
+fn lose_trailer(disk: &Faulty, slot: u32, end: &[u8]) {
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
+    *frames.last_mut().unwrap() = end.to_vec();
+    disk.restore(slot, &frames);
+}
+
+#[test]
+fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let mut driver = open(&disk);
+    let volume = driver.cache.volume(A);
+    driver.write(&volume, range(82 * 64, 64), Some(&[82; 32 << 10])).unwrap();
+    drop(volume);
+    driver.kill();
+    let (slot, frame) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
+    let end = disk.frames(slot).next_back().unwrap();
+    make_unstable(&disk, slot, frame + 3);
+    let first_frame = |driver: &mut Driver| {
+        let volume = driver.cache.volume(A);
+        driver.read(&volume, range(82 * 64, 8)).unwrap()
+    };
+    let mut driver = open(&disk);
+    let before = first_frame(&mut driver);
+    driver.kill();
+    lose_trailer(&disk, slot, &end);
+    assert!(first_frame(&mut open(&disk)) == before, "what a start has served is gone after the next one");
+}
+
+#[test]
+fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_damage_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, true);
+    disk.rot((slot, LAST));
+    disk.rot((slot, last));
+    let damaged: Vec<_> = disk.frames(slot).collect();
+    let is_lost = |driver: &mut Driver| (1..=80).any(|number| !is_there(driver, number));
+    let mut driver = open(&disk);
+    assert!(is_lost(&mut driver));
+    driver.kill();
+    // As if that start had been killed before it made the doubt stable.
+    disk.restore(slot, &damaged);
+    let says_doubt = |frame: &[u8]| is_magic(frame, b"GLIDEREC") && frame[48 + 26] == 4;
+    let (doubt, frame) = disk.find(says_doubt).unwrap();
+    lose_trailer(&disk, doubt, &[0xEE; FRAME_BYTES]);
+    let mut frames: Vec<_> = disk.frames(doubt).collect();
+    let footer = frames.iter().position(|frame| is_magic(frame, b"GLIDEFTR")).unwrap();
+    frames[footer].fill(0);
+    *frames.last_mut().unwrap() = frames[0].clone();
+    disk.restore(doubt, &frames);
+    make_unstable(&disk, doubt, frame);
+    // The sync of the front passes, and the one before the trailer fails.
+    disk.faults.unstable_after.store(1, Ordering::SeqCst);
+    for life in 0..2 {
+        let mut driver = open(&disk);
+        assert!(is_lost(&mut driver), "life {life}");
+        driver.kill();
+    }
+}
