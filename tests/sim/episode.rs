@@ -199,6 +199,9 @@ impl Episode {
                     self.reboot(before);
                 }
                 Ok((cache, found)) => {
+                    if machine(&self.world.machine).has_gone_pages() {
+                        *before = Before::PowerCut;
+                    }
                     self.count(&cache, &found, segments, tries);
                     let appends = self.world.rng.index(5);
                     return Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
@@ -343,7 +346,7 @@ impl Episode {
         let quarantined = process.cache.stats().segments_quarantined;
         let room = (self.segments - 2 * self.shards_max - 4).saturating_sub(quarantined) * FRAMES_PER_SEGMENT;
         assert!(
-            self.too_large || live > room / 2,
+            self.too_large || live > room / 2 || room == 0,
             "{rest:?}: writes wait for ever although all data takes {live} frames of {room}: {:?}",
             process.cache.stats()
         );
