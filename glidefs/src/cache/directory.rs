@@ -210,7 +210,7 @@ impl RealSegment {
     }
 }
 
-/// Fills `buffer`, whole frames, from `offset`: each frame by `cached`, and by `direct` where that fails. A frame that a failed sync
+/// Fills `buffer`, whole frames, from `offset`: each frame by `cached`, which does not wait for the disk, and by `direct` where that fails. A frame that a failed sync
 /// did not write is in the page cache only: to read past the page cache what is in it would be to read something older.
 fn by_frames(
     buffer: &mut [u8],
@@ -247,7 +247,10 @@ impl SegmentFile for RealSegment {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => by_frames(
                 buffer,
                 offset,
-                |frame, offset| self.file.read_exact_at(frame, offset),
+                |frame, offset| match self.read_now(frame, offset)? {
+                    true => Ok(()),
+                    false => Err(io::ErrorKind::WouldBlock.into()),
+                },
                 |frame, offset| self.read_past_cache(frame, offset),
             )
             .map_err(|_| error),

@@ -39,12 +39,16 @@ pub struct Faults {
     pub frames: Mutex<BTreeSet<(u32, u64)>>,
     /// These frames stay bad: a write of one is taken, and the next sync of the file fails.
     pub stay: AtomicBool,
+    /// The page cache has what was written of frames that stay bad.
+    pub copies_of_bad: AtomicBool,
     /// Reads fail until somebody has slept for so long.
     pub away: Mutex<Duration>,
     /// Frames that only the page cache has, with what the disk has: the next sync of the file fails and costs them.
     pub unstable: Mutex<BTreeMap<(u32, u64), Vec<u8>>>,
     /// Syncs of such a file that pass before.
     pub unstable_after: AtomicU32,
+    /// Frames that stay bad and that the page cache has.
+    pub copied: Mutex<BTreeSet<(u32, u64)>>,
     /// Files whose next sync fails.
     failing: Mutex<BTreeSet<u32>>,
     /// Frames of which the page cache has a copy that went wrong.
@@ -155,7 +159,15 @@ impl File {
         if !self.faults.away.lock().unwrap().is_zero() {
             return Err(eio());
         }
-        match self.faults.frames.lock().unwrap().range(self.frames(len, offset)).next() {
+        let copied = self.faults.copied.lock().unwrap();
+        match self
+            .faults
+            .frames
+            .lock()
+            .unwrap()
+            .range(self.frames(len, offset))
+            .find(|bad| !copied.contains(*bad))
+        {
             Some(_) => Err(eio()),
             None => Ok(()),
         }
@@ -202,8 +214,11 @@ impl SegmentFile for File {
         let mut frames = self.faults.frames.lock().unwrap();
         if !self.faults.stay.load(Ordering::SeqCst) {
             frames.retain(|frame| !range.contains(frame));
-        } else if frames.range(range).next().is_some() {
+        } else if frames.range(range.clone()).next().is_some() {
             self.faults.failing.lock().unwrap().insert(self.slot);
+            if self.faults.copies_of_bad.load(Ordering::SeqCst) {
+                self.faults.copied.lock().unwrap().extend(frames.range(range));
+            }
         }
         drop(frames);
         let mut broken = self.faults.broken.lock().unwrap();

@@ -20,6 +20,7 @@ use self::segments::{Found, Recovery};
 use super::disk::{Clock, Disk};
 use super::error::CacheError;
 use super::flush::{Book, Start};
+use super::format::SegmentHeader;
 use super::handle::{Known, LockGuard, Options, Parts, Recovered, Shared};
 use super::layers::Marks;
 use super::pressure::RESERVE;
@@ -72,7 +73,8 @@ pub(super) fn open(
         };
         let is_done = recovery.run(&present, &mut superblock, &*known.book)?;
         let next_segment_id = recovery.new_segment_id()?;
-        let Recovery { volumes, noted, given_up, mut found, .. } = recovery;
+        let Recovery { volumes, noted, mut given_up, mut found, .. } = recovery;
+        given_up.retain(|segment| segment.slot < limit);
         doubted += found.doubted;
         if !is_done {
             tracing::warn!("a sync failed and took what was read before: reading the cache again");
@@ -136,7 +138,10 @@ impl Recovery<'_> {
         self.write_down(doubts, &mut segments, superblock, book)?;
         self.forget_old_doubts(&segments);
         // An id that was made up hides which segment the file was: by now the log says what may be lost with it.
-        self.fronts = std::mem::take(&mut self.made_up);
+        // A slot in which nothing was found is free, and may have the entries of doubt now.
+        let is_used =
+            |(slot, header): &(u32, SegmentHeader)| self.slots.get(*slot).segment_id() == header.segment_id;
+        self.fronts = std::mem::take(&mut self.made_up).into_iter().filter(is_used).collect();
         if !self.rewrite_fronts(&segments) {
             return Ok(false);
         }

@@ -143,6 +143,7 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             walk.newer = walk.newer.or(Some(version));
         }
         if let Here::Record(record, end) = here {
+            walk.stable = walk.stable.max(record.stable_frames);
             let is_dropped = is_dropped(window, key, frame, &record)?;
             let left =
                 gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
@@ -150,7 +151,6 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
                 return Ok(closed_at(frame, walk, gaps, left, span));
             }
             gaps.extend(left);
-            walk.stable = walk.stable.max(record.stable_frames);
             walk.announces |= record.announces;
             let (entries, crcs) = (record.entries, record.crcs);
             walk.records.push(FooterRecord { position_frames: frame, entries, crcs });

@@ -33,8 +33,8 @@ use super::volume::Place;
 
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Pause between two tries to write the footers that the disk did not take.
-const FOOTER_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two tries to write what the disk did not take.
+const DISK_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of a new segment that are written and synced at once.
 const FILL_BYTES: usize = 1 << 20;
 const SYNC_FAILED: &str = "the cache disk failed to make data stable; FLUSH fails until it was written again";
@@ -52,6 +52,8 @@ pub struct Keeper {
     /// Sealed segments whose footer or trailer the disk did not take, and when to try again.
     without_footer: Vec<Segment>,
     footers_at: Duration,
+    /// When to make stable again what is left of segments, where there is no room to move it to.
+    rescue_at: Duration,
     barrier: Option<Barrier>,
     cleaner: Cleaner,
     preparer: Preparer,
@@ -72,6 +74,7 @@ impl Keeper {
             closed: Vec::new(),
             without_footer: Vec::new(),
             footers_at: Duration::ZERO,
+            rescue_at: Duration::ZERO,
             barrier: None,
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
@@ -127,8 +130,13 @@ impl Keeper {
         self.cleaner.heal(&self.shared);
         self.shared.take_closed(&mut self.closed);
         let mut progress = false;
+        let now = self.shared.clock.now();
+        let is_full = now >= self.rescue_at && self.usable() == 0;
+        if is_full {
+            self.rescue_at = now.saturating_add(DISK_PAUSE);
+        }
         for segment in std::mem::take(&mut self.closed) {
-            match seal_one(&self.shared, &segment) {
+            match seal_one(&self.shared, &segment, is_full) {
                 Sealing::Waits => {
                     self.closed.push(segment);
                     continue;
@@ -150,7 +158,7 @@ impl Keeper {
         if self.without_footer.is_empty() || now < self.footers_at {
             return;
         }
-        self.footers_at = now.saturating_add(FOOTER_PAUSE);
+        self.footers_at = now.saturating_add(DISK_PAUSE);
         self.without_footer.retain(|segment| !write_footer_again(&self.shared, segment));
     }
 

@@ -20,16 +20,15 @@ pub(super) enum Sealing {
     Done,
 }
 
-/// Makes `segment` stable and seals it.
-pub(super) fn seal_one(shared: &Shared, segment: &Segment) -> Sealing {
+/// Makes `segment` stable and seals it; with `is_full`, what is left of it, as there is nowhere to move that to.
+pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sealing {
     let slot = shared.slots.get(segment.slot);
     if slot.segment_id() != segment.key.segment_id || slot.state() != State::Closed {
         // It was emptied and freed before its turn came.
         return Sealing::Done;
     }
     if slot.is_poisoned() && !heal(shared, slot, segment) {
-        // Recovery must not take its contents for stable. What is left of them moves, unless there is nowhere to move to.
-        let is_full = shared.slots.count(State::Free) == 0;
+        // Recovery must not take its contents for stable.
         return if is_full && seal_what_is_left(shared, slot, segment) {
             Sealing::Done
         } else {

@@ -164,11 +164,12 @@ impl Recovery<'_> {
 
     /// Has each damaged segment stand for those of `entries` that are about it: it stays as it is, so that the next recovery
     /// finds the same, until the keeper has moved these entries to a segment of their own.
-    fn hold(&self, entries: &[Entry], segments: &mut [Found]) {
+    fn hold(&mut self, entries: &[Entry], segments: &mut [Found]) {
         for found in segments {
             let about = found.walk.as_ref().and_then(|walk| evidence(found, walk));
             for entry in entries.iter().filter(|entry| Some(entry.range) == about) {
                 found.held = true;
+                self.given_up.retain(|segment| segment.slot != found.slot);
                 self.slots.get(found.slot).set_unreadable();
                 if let (Some(volume), Some(extent)) =
                     (self.volumes.get(&entry.export), extent(entry, found.slot, 0))

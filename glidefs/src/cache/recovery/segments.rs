@@ -20,7 +20,7 @@ use crate::cache::segment::{Segment, extent};
 use crate::cache::slots::{Event, Slot, Slots, State};
 use crate::cache::superblock::CACHE_VERSION;
 use crate::cache::volume::{Place, Volume};
-use crate::cache::walk::{self, Span, Walk};
+use crate::cache::walk::{self, Hole, Span, Walk};
 use crate::units::{ExportId, FRAME_BYTES, Seq};
 
 /// Shard number in the header of a segment whose header was lost.
@@ -330,7 +330,9 @@ impl Recovery<'_> {
     fn is_as_found(&self, found: &Found) -> bool {
         let Some(walk) = &found.walk else { return true };
         let again = walk::walk(&self.patience.with(&*found.file), &found.key, self.span(found));
-        again.is_ok_and(|again| (&again.records, &again.holes) == (&walk.records, &walk.holes))
+        // What can be read now, or was written there, is no loss.
+        let is_known = |hole: &Hole| walk.holes.contains(hole);
+        again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
     }
 
     fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
@@ -516,13 +518,14 @@ impl Recovery<'_> {
         }
         // A write may fail for a moment only.
         match if is_as_found { self.try_seal(found) } else { Err(error) } {
-            // One with a trailer was walked because of its footer.
+            // One with a trailer was walked because of its footer. What was dropped from a whole one must not come back.
             Err(error)
                 if !is_as_found
                     || used.is_unreadable()
                     || found.closed
                     || found.trailer.is_some()
-                    || found.holds_nothing() =>
+                    || found.holds_nothing()
+                    || !found.walk.as_ref().is_some_and(|walk| walk.torn) =>
             {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,

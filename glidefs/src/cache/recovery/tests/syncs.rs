@@ -69,3 +69,48 @@ fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_dam
         driver.kill();
     }
 }
+
+#[test]
+fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_cache_from_opening() {
+    for is_read in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = killed(directory.path());
+        let (slot, last) = last_record(&disk, false);
+        disk.faults.stay.store(true, Ordering::SeqCst);
+        disk.faults.copies_of_bad.store(true, Ordering::SeqCst);
+        disk.lose(slot, last + RECORD_FRAMES);
+        if is_read {
+            disk.faults.copied.lock().unwrap().insert((slot, last + RECORD_FRAMES));
+        }
+        let mut driver = open(&disk);
+        // Nobody knows whether a record was where nothing is read.
+        assert_eq!(driver.cache.stats().doubted_exports > 0, !is_read);
+        write(&mut driver, 100);
+        assert!(is_there(&mut driver, 100));
+        assert_eq!((1..=80).filter(|number| !is_there(&mut driver, *number)).count() == 0, is_read);
+        driver.kill();
+    }
+}
+
+/// The file whose ends cannot be read is one in which nothing was ever appended.
+#[test]
+fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, true);
+    let is_standby = |slot: &u32| {
+        let frames: Vec<_> = disk.frames(*slot).collect();
+        frames.first().is_some_and(|front| is_magic(front, b"GLIDESEG")) && !is_magic(&frames[1], b"GLIDEREC")
+    };
+    let standby = (0..16).find(is_standby).unwrap();
+    disk.rot((slot, LAST));
+    disk.rot((slot, last));
+    disk.lose(standby, 0);
+    disk.lose(standby, LAST);
+    for life in 0..2 {
+        let mut driver = open(&disk);
+        let lost = (1..=80).filter(|number| !is_there(&mut driver, *number)).count();
+        assert!(lost > 0, "life {life}: a flushed record is gone, and its sectors read as something older");
+        driver.kill();
+    }
+}
