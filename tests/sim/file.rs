@@ -81,6 +81,11 @@ impl File {
         [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(cut).collect()
     }
 
+    /// Whether some frame cannot be read.
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     /// Whether `len` bytes at `offset` can be read.
     pub fn is_readable(&self, offset: usize, len: usize) -> bool {
         self.lost.range(offset / FRAME..(offset + len).div_ceil(FRAME)).next().is_none()

@@ -178,6 +178,13 @@ impl Machine {
         if crash == Some(Crash::PowerCut) {
             self.lose_power();
         }
+        // Where a file with a bad frame was used again, that frame may be where a record should be.
+        let used = self.names.values().map(|inode| &self.files[inode]).filter(|file| file.has_lost());
+        let named: Vec<ExportId> =
+            used.flat_map(|file| file.live().chunks_exact(FRAME).flat_map(exports_of)).collect();
+        if let Some(hurt) = &mut self.hurt {
+            hurt.extend(named);
+        }
         self.generation += 1;
         self.dead = false;
         self.fuse = None;
