@@ -247,9 +247,9 @@ impl SegmentFile for RealSegment {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => by_frames(
                 buffer,
                 offset,
-                |frame, offset| match self.read_now(frame, offset)? {
-                    true => Ok(()),
-                    false => Err(io::ErrorKind::WouldBlock.into()),
+                |frame, offset| {
+                    let is_there = self.read_now(frame, offset)?;
+                    if is_there { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
                 },
                 |frame, offset| self.read_past_cache(frame, offset),
             )

@@ -591,6 +591,8 @@ impl Recovery<'_> {
         }
         for slot in beyond {
             at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
+            // No FLUSH waits for one that could not be closed.
+            self.slots.get(slot).end_use();
         }
         Ok(())
     }
