@@ -174,7 +174,7 @@ impl Episode {
                 let first = self.next_content == 1;
                 if rng.permille(if first { 400 } else { 150 }) {
                     let crash = if rng.coin() { Crash::Kill } else { Crash::PowerCut };
-                    machine.arm(rng.within(0..if first { 2 } else { 12 }), crash);
+                    machine.arm(rng.within(0..if first { 2 } else { 60 }), crash);
                 }
                 if rng.permille(150) {
                     machine.faults =
@@ -232,8 +232,8 @@ impl Episode {
     }
 
     fn count(&mut self, cache: &Cache, found: &Recovered, segments_before: u64, tries: u32) {
-        let writes_failed = machine(&self.world.machine).injected()[0] > 0;
-        self.world.given_up = writes_failed && cache.stats().segments_poisoned > 0;
+        let [writes, syncs, _] = machine(&self.world.machine).injected();
+        self.world.given_up = writes + syncs > 0 && cache.stats().segments_poisoned > 0;
         let now = self.world.oracle.tick();
         let doubted = self.exports.iter().filter(|export| cache.volume(**export).figures().doubted);
         let doubted: Vec<ExportId> = doubted.copied().collect();

@@ -77,7 +77,10 @@ impl File {
     /// Makes a frame unreadable, and returns what a reader may look for there.
     pub fn lose(&mut self, frame: usize) -> Vec<Box<[u8]>> {
         self.lost.insert(frame);
-        let cut = self.cut.get(&frame).cloned().unwrap_or_default();
+        let is_last = (frame + 1) * FRAME == self.live.len();
+        // Without the last frame nobody knows whether a footer that the power cut left was true.
+        let cut = self.cut.iter().filter(|(at, _)| is_last || **at == frame);
+        let cut = cut.flat_map(|(_, versions)| versions.iter().cloned());
         [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(cut).collect()
     }
 

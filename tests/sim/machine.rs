@@ -277,7 +277,6 @@ impl Machine {
         }
         for (slot, inode) in std::mem::take(&mut self.unlinked) {
             if self.rng.coin() && !self.names.contains_key(&slot) {
-                self.tally.hit(Event::RemovalLost);
                 self.names.insert(slot, inode);
             }
         }

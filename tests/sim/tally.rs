@@ -34,8 +34,6 @@ pub enum Event {
     FrameTorn,
     /// A frame survived a power cut, and one written before it, in any file, did not.
     FramesReordered,
-    /// A removed file was back after a power cut.
-    RemovalLost,
     /// A write failed with EIO.
     WriteEio,
     /// A write failed with ENOSPC.
@@ -136,7 +134,7 @@ pub enum Event {
 
 impl Event {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 62] = {
+    pub const ALL: [Self; 61] = {
         use Event as E;
         [
             E::Kill,
@@ -152,7 +150,6 @@ impl Event {
             E::FrameKept,
             E::FrameTorn,
             E::FramesReordered,
-            E::RemovalLost,
             E::WriteEio,
             E::WriteEnospc,
             E::WriteShort,

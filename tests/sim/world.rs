@@ -25,7 +25,7 @@ pub struct World {
     pub tally: Tally,
     /// Exports of which a record may be lost, and when that was found: reads of what is older may fail.
     pub doubted: BTreeMap<ExportId, Moment>,
-    /// Opening could not close a segment because a write failed: a FLUSH fails until what is in the segment has moved.
+    /// Opening could not close a segment because a write or a sync failed: a FLUSH fails until what is in the segment has moved.
     pub given_up: bool,
     /// Prints every event.
     pub trace: bool,
