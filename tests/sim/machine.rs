@@ -13,6 +13,7 @@ use super::content::stamp_of;
 use super::faults::{Crash, Faults, PowerCut, eio, enospc};
 use super::file::{FRAME, File, SECTOR};
 use super::rng::Rng;
+use super::structure::{STRUCTURES, entries_of, exports_of, structure};
 use super::tally::{Event, Tally};
 
 /// Number of a file, never used again.
@@ -63,15 +64,6 @@ pub struct Copy {
     superblock: Option<Vec<u8>>,
     files: BTreeMap<u32, Vec<u8>>,
 }
-
-/// What a frame of a segment file is, as its first bytes tell, or its place.
-const STRUCTURES: [(&[u8], Event); 5] = [
-    (b"GLIDESEG", Event::HeaderUnread),
-    (b"GLIDETRL", Event::TrailerUnread),
-    (b"GLIDEFTR", Event::FooterUnread),
-    (b"GLIDEREC", Event::RecordUnread),
-    (b"", Event::DataUnread),
-];
 
 /// What becomes of one change to the disk.
 enum Fate {
@@ -569,36 +561,4 @@ impl Machine {
         assert!(offset + len <= self.file(inode).len(), "a write beyond the end of a segment file");
         offset
     }
-}
-
-/// The exports that `frame` names, if it is a record header.
-fn exports_of(frame: &[u8]) -> Vec<ExportId> {
-    if structure(frame) != Event::RecordUnread {
-        return Vec::new();
-    }
-    let entries = usize::from(u16::from_le_bytes([frame[10], frame[11]]));
-    let number = |entry: &[u8]| ExportId(u32::from_le_bytes([entry[20], entry[21], entry[22], entry[23]]));
-    frame[48..].chunks_exact(28).take(entries).map(number).collect()
-}
-
-/// The entries of `frame`, if it is a record header, for a reader of the trace.
-fn entries_of(frame: &[u8]) -> Vec<String> {
-    if structure(frame) != Event::RecordUnread {
-        return Vec::new();
-    }
-    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-    let short = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
-    let entries = frame[48..].chunks_exact(28).take(usize::from(u16::from_le_bytes([frame[10], frame[11]])));
-    let text = |entry: &[u8]| {
-        let kind = ["?", "data", "zero", "damaged", "doubt", "announced"][usize::from(entry[26]).min(5)];
-        let (seq, start, count) = (number(&entry[..8]), number(&entry[8..16]), short(&entry[16..20]));
-        format!("{kind} {seq} of {}: {count} sectors from {start}", short(&entry[20..24]))
-    };
-    entries.map(text).collect()
-}
-
-/// The event of reading `frame` when the disk does not.
-fn structure(frame: &[u8]) -> Event {
-    let found = STRUCTURES.iter().find(|(magic, _)| frame.starts_with(magic));
-    found.map_or(Event::DataUnread, |(_, event)| *event)
 }

@@ -27,6 +27,7 @@ pub mod process;
 pub mod request;
 pub mod rig;
 pub mod rng;
+pub mod structure;
 pub mod tally;
 pub mod workload;
 pub mod world;

@@ -15,5 +15,7 @@ pub mod file;
 pub mod machine;
 #[path = "../../../../tests/sim/rng.rs"]
 pub mod rng;
+#[path = "../../../../tests/sim/structure.rs"]
+pub mod structure;
 #[path = "../../../../tests/sim/tally.rs"]
 pub mod tally;
