@@ -31,8 +31,8 @@ pub struct File {
     dirty: BTreeMap<usize, Vec<Version>>,
     /// Frames that cannot be read until they are written.
     lost: BTreeSet<usize>,
-    /// What a power cut took from frames that were not written since: a header that it left may say that it is there.
-    cut: BTreeMap<usize, Vec<Box<[u8]>>>,
+    /// Versions that a power cut took from frames that were not written since: a record header that was left may describe them.
+    taken: BTreeMap<usize, Vec<Box<[u8]>>>,
 }
 
 impl File {
@@ -68,7 +68,7 @@ impl File {
         for frame in offset / FRAME..(offset + bytes.len()).div_ceil(FRAME) {
             // The medium puts another sector in the place of one that is written.
             self.lost.remove(&frame);
-            self.cut.remove(&frame);
+            self.taken.remove(&frame);
             let bytes = self.live[frame * FRAME..(frame + 1) * FRAME].into();
             self.dirty.entry(frame).or_default().push(Version { tick, bytes });
         }
@@ -79,9 +79,9 @@ impl File {
         self.lost.insert(frame);
         let is_last = (frame + 1) * FRAME == self.live.len();
         // Without the last frame nobody knows whether a footer that the power cut left was true.
-        let cut = self.cut.iter().filter(|(at, _)| is_last || **at == frame);
-        let cut = cut.flat_map(|(_, versions)| versions.iter().cloned());
-        [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(cut).collect()
+        let taken = self.taken.iter().filter(|(at, _)| is_last || **at == frame);
+        let taken = taken.flat_map(|(_, versions)| versions.iter().cloned());
+        [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(taken).collect()
     }
 
     /// Whether some frame cannot be read.
@@ -131,7 +131,7 @@ impl File {
     ) -> (Option<u64>, Option<u64>) {
         let (mut newest_kept, mut oldest_lost) = (None::<u64>, None::<u64>);
         for (frame, versions) in std::mem::take(&mut self.dirty) {
-            self.cut.insert(frame, versions.iter().map(|version| version.bytes.clone()).collect());
+            self.taken.insert(frame, versions.iter().map(|version| version.bytes.clone()).collect());
             let place = &mut self.durable[frame * FRAME..(frame + 1) * FRAME];
             let first_tick = versions.first().map_or(0, |version| version.tick);
             if !rng.permille(cut.kept) {

@@ -16,30 +16,32 @@ pub const STRUCTURES: [(&[u8], Event); 5] = [
     (b"", Event::DataUnread),
 ];
 
+/// The entries of `frame`, as bytes; none if it is no record header.
+fn entries(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let is_record = structure(frame) == Event::RecordUnread;
+    let count = if is_record { usize::from(u16::from_le_bytes([frame[10], frame[11]])) } else { 0 };
+    frame[48..].chunks_exact(28).take(count)
+}
+
+fn export_of(entry: &[u8]) -> ExportId {
+    ExportId(u32::from_le_bytes(entry[20..24].try_into().unwrap()))
+}
+
 /// The exports that `frame` names, if it is a record header.
 pub fn exports_of(frame: &[u8]) -> Vec<ExportId> {
-    if structure(frame) != Event::RecordUnread {
-        return Vec::new();
-    }
-    let entries = usize::from(u16::from_le_bytes([frame[10], frame[11]]));
-    let number = |entry: &[u8]| ExportId(u32::from_le_bytes([entry[20], entry[21], entry[22], entry[23]]));
-    frame[48..].chunks_exact(28).take(entries).map(number).collect()
+    entries(frame).map(export_of).collect()
 }
 
 /// The entries of `frame`, if it is a record header, for a reader of the trace.
 pub fn entries_of(frame: &[u8]) -> Vec<String> {
-    if structure(frame) != Event::RecordUnread {
-        return Vec::new();
-    }
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-    let short = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
-    let entries = frame[48..].chunks_exact(28).take(usize::from(u16::from_le_bytes([frame[10], frame[11]])));
     let text = |entry: &[u8]| {
         let kind = ["?", "data", "zero", "damaged", "doubt", "announced"][usize::from(entry[26]).min(5)];
-        let (seq, start, count) = (number(&entry[..8]), number(&entry[8..16]), short(&entry[16..20]));
-        format!("{kind} {seq} of {}: {count} sectors from {start}", short(&entry[20..24]))
+        let (seq, start) = (number(&entry[..8]), number(&entry[8..16]));
+        let count = u32::from_le_bytes(entry[16..20].try_into().unwrap());
+        format!("{kind} {seq} of {}: {count} sectors from {start}", export_of(entry))
     };
-    entries.map(text).collect()
+    entries(frame).map(text).collect()
 }
 
 /// The event of reading `frame` when the disk does not.

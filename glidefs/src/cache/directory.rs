@@ -210,8 +210,8 @@ impl RealSegment {
     }
 }
 
-/// Fills `buffer`, whole frames, from `offset`: each frame by `cached`, which does not wait for the disk, and by `direct` where that fails. A frame that a failed sync
-/// did not write is in the page cache only: to read past the page cache what is in it would be to read something older.
+/// Fills `buffer`, whole frames, from `offset`: each frame by `cached`, which does not wait for the disk, and by `direct` where
+/// `cached` fails. A frame that a failed sync did not write is in the page cache only; the disk has an older one.
 fn by_frames(
     buffer: &mut [u8],
     offset: u64,

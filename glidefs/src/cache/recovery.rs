@@ -31,7 +31,7 @@ use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: it takes the largest WRITE, and a few of them.
 const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
-/// Times that a start reads the cache, when syncs that fail take what was read.
+/// Most times that one start reads the cache: failed syncs may take frames that the start has read.
 const TRIES_MAX: u32 = 4;
 /// Largest segment: its sectors are counted in 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
@@ -137,7 +137,7 @@ impl Recovery<'_> {
         let doubts = self.doubts(&segments);
         self.write_down(doubts, &mut segments, superblock, book)?;
         self.forget_old_doubts(&segments);
-        // An id that was made up hides which segment the file was: by now the log says what may be lost with it.
+        // A made-up id hides which segment the file was: by now the log says which exports may have lost records in the file.
         // A slot in which nothing was found is free, and may have the entries of doubt now.
         let is_used =
             |(slot, header): &(u32, SegmentHeader)| self.slots.get(*slot).segment_id() == header.segment_id;

@@ -241,8 +241,8 @@ pub(super) fn rewrite_records(
     Ok(true)
 }
 
-/// As [`rewrite`], up to frame `end`, without frames that are not what was written: a frame of data whose CRC is not the one that
-/// `crc` says, and one that is no record header either.
+/// As [`rewrite`], up to frame `end`, but only frames that are intact: record headers of segment `key`, and frames of data whose CRC
+/// `crc` gives.
 pub(super) fn rewrite_intact(
     file: &dyn SegmentFile,
     key: &SegmentKey,

@@ -131,7 +131,8 @@ impl Keeper {
         self.shared.take_closed(&mut self.closed);
         let mut progress = false;
         let now = self.shared.clock.now();
-        let is_full = now >= self.rescue_at && self.usable() == 0;
+        let poisoned = |segment: &Segment| self.shared.slots.get(segment.slot).is_poisoned();
+        let is_full = now >= self.rescue_at && self.closed.iter().any(poisoned) && self.usable() == 0;
         if is_full {
             self.rescue_at = now.saturating_add(DISK_PAUSE);
         }

@@ -20,7 +20,8 @@ pub(super) enum Sealing {
     Done,
 }
 
-/// Makes `segment` stable and seals it; with `is_full`, what is left of it, as there is nowhere to move that to.
+/// Makes `segment` stable and seals the segment. With `is_full`, when no slot is free to move frames to, lost frames do not keep
+/// the segment from being sealed.
 pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sealing {
     let slot = shared.slots.get(segment.slot);
     if slot.segment_id() != segment.key.segment_id || slot.state() != State::Closed {
@@ -58,8 +59,8 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
     Sealing::Done
 }
 
-/// Makes stable, where it is, what a sync that failed has left of `segment`. The trailer becomes stable before anything counts as
-/// stable: to a walk a frame that is lost would be the torn end of the segment. Reads of a lost frame fail by its checksum.
+/// Makes the frames of `segment` that a failed sync has left stable in their place. The trailer becomes stable before any frame
+/// counts as stable: a walk would take a lost frame for the torn end of the segment. Reads of a lost frame fail by its checksum.
 fn seal_what_is_left(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
     if !slot.begin_sync() {
         return false;

@@ -96,7 +96,7 @@ pub(super) struct Recovery<'a> {
     pub fronts: Vec<(u32, SegmentHeader)>,
     /// Headers of segments whose ids were made up.
     pub made_up: Vec<(u32, SegmentHeader)>,
-    /// What the book was told that nothing up to it may be taken from the log any more.
+    /// The marks that the book was given: recovery takes no entry of the export up to its mark from the log.
     pub noted: HashMap<ExportId, Seq>,
     /// Segments that could not be closed.
     pub given_up: Vec<Segment>,
@@ -326,11 +326,11 @@ impl Recovery<'_> {
         }
     }
 
-    /// Whether a segment still has what was found in it. A sync that failed may have cost what only the page cache had.
+    /// Whether a segment still has the records of its walk. A failed sync may have cost frames that only the page cache had.
     fn is_as_found(&self, found: &Found) -> bool {
         let Some(walk) = &found.walk else { return true };
         let again = walk::walk(&self.patience.with(&*found.file), &found.key, self.span(found));
-        // What can be read now, or was written there, is no loss.
+        // A hole that is gone is no loss: its frames can be read now, or were written.
         let is_known = |hole: &Hole| walk.holes.contains(hole);
         again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
     }
@@ -518,7 +518,8 @@ impl Recovery<'_> {
         }
         // A write may fail for a moment only.
         match if is_as_found { self.try_seal(found) } else { Err(error) } {
-            // One with a trailer was walked because of its footer. What was dropped from a whole one must not come back.
+            // A segment with a trailer was walked because of its footer. A record that was dropped from a segment without damage
+            // must not come back: such a segment is closed, or the start fails.
             Err(error)
                 if !is_as_found
                     || used.is_unreadable()
@@ -529,7 +530,7 @@ impl Recovery<'_> {
             {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "a segment that is damaged cannot be closed: what it holds moves, and its file is not used any more"
+                    "a segment cannot be closed: what it holds moves, and its file is not used any more"
                 );
                 self.give_up(found);
                 Ok(true)
@@ -591,7 +592,7 @@ impl Recovery<'_> {
         }
         for slot in beyond {
             at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
-            // No FLUSH waits for one that could not be closed.
+            // No FLUSH waits for a segment that could not be closed.
             self.slots.get(slot).end_use();
         }
         Ok(())

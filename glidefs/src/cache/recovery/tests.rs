@@ -33,6 +33,17 @@ fn write(driver: &mut Driver, number: u8) {
     driver.flush(&volume).unwrap();
 }
 
+/// Writes `numbers` in a life that ends without a FLUSH.
+fn write_unflushed(disk: &Faulty, numbers: &[u8]) {
+    let mut driver = open(disk);
+    let volume = driver.cache.volume(A);
+    for number in numbers {
+        driver.write(&volume, range(u64::from(*number) * 64, 64), Some(&[*number; 32 << 10])).unwrap();
+    }
+    drop(volume);
+    driver.kill();
+}
+
 /// What a read of number `number` says: `true` where the data is there.
 fn is_there(driver: &mut Driver, number: u8) -> bool {
     let volume = driver.cache.volume(A);
@@ -310,13 +321,7 @@ fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_st
 /// slot of both, and the frame of that header, which a footer follows.
 fn described_by_a_dropped_one(path: &std::path::Path) -> (Faulty, u32, u64) {
     let disk = killed(path);
-    let mut driver = open(&disk);
-    let volume = driver.cache.volume(A);
-    for number in [81, 82] {
-        driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
-    }
-    drop(volume);
-    driver.kill();
+    write_unflushed(&disk, &[81, 82]);
     let (slot, dropped) = last_record(&disk, false);
     let mut frames: Vec<_> = disk.frames(slot).collect();
     let at = usize::try_from(dropped).unwrap();
@@ -381,13 +386,7 @@ fn nothing_behind_a_footer_comes_back_when_the_trailer_is_lost() {
 /// announcement and of the first record's header the disk has something else. Returns the last frame of that segment, too.
 fn left_by_a_power_cut(path: &std::path::Path) -> (Faulty, Vec<u8>) {
     let disk = killed(path);
-    let mut driver = open(&disk);
-    let volume = driver.cache.volume(A);
-    for number in [81, 82] {
-        driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
-    }
-    drop(volume);
-    driver.kill();
+    write_unflushed(&disk, &[81, 82]);
     let (slot, _) = disk.find(|frame| frame == [81; FRAME_BYTES]).unwrap();
     let mut frames: Vec<_> = disk.frames(slot).collect();
     disk.restore(slot, &vec![vec![0; FRAME_BYTES]; frames.len()]);

@@ -19,11 +19,7 @@ fn lose_trailer(disk: &Faulty, slot: u32, end: &[u8]) {
 fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let mut driver = open(&disk);
-    let volume = driver.cache.volume(A);
-    driver.write(&volume, range(82 * 64, 64), Some(&[82; 32 << 10])).unwrap();
-    drop(volume);
-    driver.kill();
+    write_unflushed(&disk, &[82]);
     let (slot, frame) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
     let end = disk.frames(slot).next_back().unwrap();
     make_unstable(&disk, slot, frame + 3);
