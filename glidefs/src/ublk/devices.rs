@@ -116,17 +116,13 @@ impl UblkDevices {
         let fail = |source| DeviceError::Kernel { command: "mapping the queues", path: id.path(), source };
         let char_device = Arc::new(opened.char_device().map_err(fail)?);
         let commands = Commands::new(self.features.ioctl_encoded());
-        for queue_id in 0..opened.queues() {
-            let queue = UblkQueue::new(
-                Arc::clone(export),
-                id.0,
-                queue_id,
-                opened.depth(),
-                commands,
-                Arc::clone(&char_device),
-                opened.bounce(),
-            )
-            .map_err(fail)?;
+        let queue = |queue_id| {
+            let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
+            UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.bounce())
+        };
+        // Before the first is armed: the kernel gives the tags of a device that is taken over back only when this process ends.
+        let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
+        for queue in queues {
             let worker = self.least_loaded(&hosted.workers);
             self.placed[worker].fetch_add(1, Ordering::Relaxed);
             hosted.workers.push(worker);

@@ -15,18 +15,20 @@ use io_uring::{opcode, squeue, types};
 
 use super::driver::TagEvent;
 use super::engine::{Engine, probe};
-use super::{Failure, QueueDriver, QueueGone, Worker, WorkerOptions, affinity, start};
+use super::{Failure, QueueDriver, QueueGone, Worker, WorkerError, WorkerOptions, affinity, start};
 use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
 mod ending;
 mod failures;
+mod places;
 mod remote;
 mod risk;
 
 const DEPTH: u16 = 8;
 const SLOTS: usize = 4;
+const QUEUES_MAX: u32 = 8;
 
 /// What client and queue share of one tag.
 #[derive(Default)]
@@ -118,6 +120,10 @@ struct Client {
 
 impl Client {
     async fn attach(worker: &Worker, export: &Arc<Export>) -> Self {
+        Self::try_attach(worker, export).await.unwrap()
+    }
+
+    async fn try_attach(worker: &Worker, export: &Arc<Export>) -> Result<Self, WorkerError> {
         let shared = Arc::new(SharedTags::default());
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..DEPTH {
@@ -132,8 +138,8 @@ impl Client {
             pipes: theirs,
             bytes: vec![0; usize::from(DEPTH)].into(),
         };
-        let gone = worker.attach(Box::new(queue)).await.unwrap();
-        Self { shared, pipes: ours, gone: Some(gone) }
+        let gone = worker.attach(Box::new(queue)).await?;
+        Ok(Self { shared, pipes: ours, gone: Some(gone) })
     }
 
     fn start(&mut self, tag: u16, operation: Operation, start: u64, count: u64, data: Vec<u8>) {
@@ -203,7 +209,7 @@ impl Bench {
         std::thread::spawn(move || keeper.run(&stop));
         let cpus = vec![affinity::allowed().unwrap()[0]];
         let options =
-            WorkerOptions { cpus, slots_per_worker: SLOTS, queues_max: 64, appends: engine.appends };
+            WorkerOptions { cpus, slots_per_worker: SLOTS, queues_max: QUEUES_MAX, appends: engine.appends };
         let worker = start(&cache, &options).unwrap().remove(0);
         Self { _directory: directory, cache, worker, stop_keeper }
     }
