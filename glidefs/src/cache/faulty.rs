@@ -59,6 +59,8 @@ pub struct Faults {
     pub footers: AtomicBool,
     /// What is not in the page cache cannot be read: the disk is away, or no file can be opened.
     pub only_copies: AtomicBool,
+    /// No file can be made longer: the file system is full.
+    pub full: AtomicBool,
     /// The next record gets to the disk, and its write fails; no later write of that file does anything.
     pub breaks: AtomicBool,
     broken: Mutex<BTreeSet<u32>>,
@@ -307,6 +309,9 @@ impl Disk for Faulty {
     }
 
     fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        if bytes > 0 && self.faults.full.load(Ordering::SeqCst) && self.frames(slot).len() == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         let inner = self.inner.open_segment(slot, bytes)?;
         Ok(Arc::new(File { inner, slot, faults: Arc::clone(&self.faults) }))
     }

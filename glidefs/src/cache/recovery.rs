@@ -5,6 +5,7 @@
 //! that nothing that this recovery dropped can come back; damage to a segment costs the data that was there, and never keeps
 //! the cache from opening.
 
+mod closing;
 mod losses;
 mod patience;
 mod segments;

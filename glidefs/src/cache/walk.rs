@@ -40,14 +40,12 @@ pub(super) struct Walk {
     pub holes: Vec<Hole>,
     /// A record that a newer glidefs wrote, and its version.
     pub newer: Option<u16>,
-    /// Frames of headers of records that were dropped.
+    /// Frames of the headers of records that were dropped, now or by an earlier start that kept the header. In ascending order.
     dropped: Vec<u32>,
     /// Frames that the disk did not read.
     pub unreadable: u32,
     /// Records that the next one described, and not a header of their own.
     pub made_up_for: u32,
-    /// Frames of the headers that described those.
-    described_at: BTreeSet<u32>,
     /// Exports are announced in the segment before their first entry.
     pub announces: bool,
     /// What the disk has in frames of which the page cache has something else.
@@ -55,11 +53,15 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// One past the last frame that says what the records are. The header of a record that was dropped may be all that describes
-    /// the one before: without a footer a later walk needs that header.
+    /// One past the last frame that says what the records are. The header of the first record that was dropped says up to where
+    /// the segment is stable, and may be all that describes the record before: without a trailer a later walk needs that header.
     pub fn evidence_end(&self) -> u32 {
-        // The header that describes a record is in the frame behind the record.
-        if self.described_at.contains(&self.tail) { self.tail.saturating_add(1) } else { self.tail }
+        if self.dropped.first() == Some(&self.tail) { self.tail.saturating_add(1) } else { self.tail }
+    }
+
+    /// Whether records were dropped whose headers say something of the records before.
+    pub fn has_dropped(&self) -> bool {
+        !self.dropped.is_empty()
     }
 
     /// Headers of records that were dropped and that nobody needs: a walk that misses footer and trailer must not find them.
@@ -89,8 +91,18 @@ impl Span {
 
 /// Walks segment `key`. Fails when the file is too short, and for nothing else.
 pub(super) fn walk(file: &dyn SegmentFile, key: &SegmentKey, span: Span) -> io::Result<Walk> {
+    walk_again(file, key, span, 1)
+}
+
+/// Walks segment `key`, of which an earlier walk found out that frames before `stable` were stable.
+pub(super) fn walk_again(
+    file: &dyn SegmentFile,
+    key: &SegmentKey,
+    span: Span,
+    stable: u32,
+) -> io::Result<Walk> {
     let mut window = Window::new(file, span.end());
-    let (mut walk, gaps) = find(&mut window, key, span)?;
+    let (mut walk, gaps) = find(&mut window, key, span, stable)?;
     for gap in gaps {
         // What was neither promised to be stable nor is in the way of the disk was not written to its end.
         if gap.from >= walk.stable && !gap.unreadable {
@@ -123,9 +135,9 @@ struct Gap {
     unreadable: bool,
 }
 
-/// All records of segment `key`, and the gaps between them.
-fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Walk, Vec<Gap>)> {
-    let mut walk = Walk { tail: 1, stable: 1, ..Walk::default() };
+/// All records of segment `key`, of which frames before `stable` are stable, and the gaps between them.
+fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span, stable: u32) -> io::Result<(Walk, Vec<Gap>)> {
+    let mut walk = Walk { tail: 1, stable, ..Walk::default() };
     let (mut gaps, mut frame): (Vec<Gap>, _) = (Vec::new(), 1);
     let mut gap: Option<Gap> = None;
     while frame < span.end() {
@@ -148,7 +160,7 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             let left =
                 gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
             if is_dropped {
-                return Ok(closed_at(frame, walk, gaps, left, span));
+                return Ok(dropped_at(frame, walk, gaps, left, span));
             }
             gaps.extend(left);
             walk.announces |= record.announces;
@@ -161,7 +173,7 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
             && matches!(span, Span::To(_))
         {
             let left = gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, before, &mut walk));
-            return Ok(closed_at(frame, walk, gaps, left, span));
+            return Ok(dropped_at(frame, walk, gaps, left, span));
         }
         if footer && !matches!(span, Span::To(_)) {
             let left = gap.map(|gap| Gap { to: frame, ..gap });
@@ -182,11 +194,21 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span) -> io::Result<(Wa
 }
 
 /// Whether a footer is in the place of the first data of `record`, whose header is in frame `at`: then an earlier recovery dropped
-/// the record, and kept the header for what that says of the record before.
+/// the record, and kept the header for what that says of the records before.
 fn is_dropped(window: &mut Window<'_>, key: &SegmentKey, at: u32, record: &Record) -> io::Result<bool> {
     let Some(crc) = record.crcs.first() else { return Ok(false) };
     let data = window.frame(at + 1)?;
     Ok(data.is_some_and(|data| is_footer(data, key) && frame_crc(data) != *crc))
+}
+
+/// The end of a walk at the header, in frame `at`, of a record that an earlier recovery dropped. `left` is the gap before that.
+fn dropped_at(at: u32, walk: Walk, gaps: Vec<Gap>, left: Option<Gap>, span: Span) -> (Walk, Vec<Gap>) {
+    let (mut walk, gaps) = closed_at(at, walk, gaps, left, span);
+    if walk.tail == at {
+        // The next closing keeps it as well.
+        walk.dropped.push(at);
+    }
+    (walk, gaps)
 }
 
 /// The end of a walk where a footer says that the segment has no record from frame `at` on. `left` is the gap before that.
@@ -195,7 +217,7 @@ fn closed_at(at: u32, mut walk: Walk, mut gaps: Vec<Gap>, left: Option<Gap>, spa
     match span {
         // All that is before a footer was stable, found or not.
         Span::Closed(_) | Span::To(_) => {
-            walk.stable = at;
+            walk.stable = walk.stable.max(at);
             gaps.extend(left);
         }
         // The segment was being closed. A record behind that place is one that failed, and was given up.
@@ -241,7 +263,6 @@ fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Optio
     let to = record.position_frames;
     walk.records.push(record);
     walk.made_up_for = walk.made_up_for.saturating_add(1);
-    walk.described_at.insert(gap.to);
     (gap.from < to).then_some(Gap { to, ..gap })
 }
 

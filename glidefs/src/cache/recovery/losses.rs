@@ -12,6 +12,7 @@ use super::segments::{Found, Recovery};
 use crate::cache::error::CacheError;
 use crate::cache::flush::Book;
 use crate::cache::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
+use crate::cache::index::Extent;
 use crate::cache::keeper::CLEANER;
 use crate::cache::pressure::RESERVE;
 use crate::cache::seal;
@@ -150,15 +151,42 @@ impl Recovery<'_> {
             superblock.version = VERSION_DAMAGED;
             at(self.disk.replace_superblock(&superblock.encode()), "writing cache.meta", name)?;
         }
-        let is_free = |number: &u32| self.slots.get(*number).state() == State::Free;
-        // Cleaning must find a free slot to move data to.
-        let spare = self.slots.count(State::Free) > RESERVE;
-        match (0..self.slots.limit()).find(is_free).filter(|_| spare) {
-            Some(number) => self.append(&entries, number),
-            None => {
-                self.hold(&entries, segments);
-                Ok(())
+        for number in self.places_for_doubts() {
+            // Cleaning must find a free slot to move data to.
+            if self.slots.count(State::Free) <= RESERVE {
+                break;
             }
+            match self.append(&entries, number) {
+                Err(error @ CacheError::Disk { .. }) => self.pass_over(number, &error),
+                appended => return appended,
+            }
+        }
+        self.hold(&entries, segments);
+        Ok(())
+    }
+
+    /// Slots to write entries of doubt to, the best first: a file system that is full has room in the files that are there.
+    fn places_for_doubts(&self) -> Vec<u32> {
+        let free = self.slots.iter().filter(|(_, slot)| slot.state() == State::Free);
+        let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, slot)| slot.file().is_some());
+        places.extend(others.first());
+        places.into_iter().map(|(number, _)| number).collect()
+    }
+
+    /// Leaves out slot `number`, whose file did not take entries of doubt. The keeper erases what was written.
+    fn pass_over(&mut self, number: u32, error: &CacheError) {
+        tracing::error!(
+            file = self.disk.segment_name(number),
+            error = error as &dyn std::error::Error,
+            "a segment file does not take what is to be noted of lost records: trying another one"
+        );
+        let slot = self.slots.get(number);
+        if slot.state() == State::Open {
+            slot.set_unreadable();
+            slot.poison();
+            slot.on(Event::Close);
+        } else if slot.file().is_some() {
+            slot.on(Event::Quarantine);
         }
     }
 
@@ -205,25 +233,34 @@ impl Recovery<'_> {
         slot.begin_use(header.segment_id, 1);
         slot.on(Event::Prepare);
         let mut segment = Segment::new(number, header.key(), file, frames);
-        let mut batch = Batch::default();
+        let (mut batch, mut placed) = (Batch::default(), Vec::new());
         for entry in entries {
             if !batch.fits(1, 0) {
-                self.write(&mut segment, &mut batch)?;
+                self.write(&mut segment, &mut batch, &mut placed)?;
             }
             let pushed = batch.push_entry(*entry);
             debug_assert!(pushed.is_ok(), "the batch has room, and records hold such entries");
         }
-        self.write(&mut segment, &mut batch)?;
+        self.write(&mut segment, &mut batch, &mut placed)?;
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
         at(seal::write_trailer(&segment, &trailer, frames), "writing the trailer", name)?;
         slot.heal();
         slot.on(Event::Close);
         slot.on(Event::Seal);
+        for (volume, extent) in placed {
+            volume.recovered(self.slots, extent);
+        }
         Ok(())
     }
 
-    fn write(&self, segment: &mut Segment, batch: &mut Batch) -> Result<(), CacheError> {
+    /// Appends `batch`, and adds to `placed` where each entry is.
+    fn write(
+        &self,
+        segment: &mut Segment,
+        batch: &mut Batch,
+        placed: &mut Vec<(Arc<Volume>, Extent)>,
+    ) -> Result<(), CacheError> {
         let slot = segment.slot;
         if !segment.has_room_for(self.slots, batch, 0, 0) {
             return Err(CacheError::Damaged {
@@ -238,7 +275,7 @@ impl Recovery<'_> {
             if let (Some(volume), Some(extent)) =
                 (self.volumes.get(&entry.export), extent(entry, slot, position))
             {
-                volume.recovered(self.slots, extent);
+                placed.push((Arc::clone(volume), extent));
             }
         }
         batch.reset();

@@ -1,27 +1,26 @@
-//! The segments that recovery finds: which slot holds which, what is in each, and making each stable.
+//! The segments that recovery finds: which slot holds which, and what is in each.
 //!
-//! Does not own what to do about records that cannot be found (`losses`). Invariant: a structure that the disk does not read,
-//! or that is not what was written, costs no more than that structure.
+//! Does not own what to do about records that cannot be found (`losses`), nor making segments stable (`closing`). Invariants:
+//! a structure that the disk does not read, or that is not what was written, costs no more than that structure; nothing is written.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 
 use super::at;
 use super::patience::Patience;
 use crate::cache::disk::{Disk, SegmentFile};
 use crate::cache::error::CacheError;
-use crate::cache::format::{EntryKind, FooterBuilder, FooterRecord, SegmentHeader, SegmentKey, Trailer};
+use crate::cache::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::handle::Recovered;
 use crate::cache::keeper::CLEANER;
 use crate::cache::scan::{self, Identity, offset};
-use crate::cache::seal;
 use crate::cache::segment::{Segment, extent};
 use crate::cache::slots::{Event, Slot, Slots, State};
 use crate::cache::superblock::CACHE_VERSION;
-use crate::cache::volume::{Place, Volume};
-use crate::cache::walk::{self, Hole, Span, Walk};
-use crate::units::{ExportId, FRAME_BYTES, Seq};
+use crate::cache::volume::Volume;
+use crate::cache::walk::{self, Span, Walk};
+use crate::units::{ExportId, Seq};
 
 /// Shard number in the header of a segment whose header was lost.
 const UNKNOWN_SHARD: u32 = CLEANER - 1;
@@ -32,11 +31,11 @@ const NAMELESS: u64 = 0;
 pub(super) struct Found {
     pub slot: u32,
     pub key: SegmentKey,
-    file: Arc<dyn SegmentFile>,
+    pub file: Arc<dyn SegmentFile>,
     /// None when it was not sealed.
-    trailer: Option<Trailer>,
+    pub trailer: Option<Trailer>,
     /// Something is where the trailer should be.
-    closed: bool,
+    pub closed: bool,
     /// The shard that appended its records; `None` when cleaning did, or nobody knows.
     pub shard: Option<u32>,
     /// Cleaning filled it, or nobody knows who did.
@@ -56,22 +55,6 @@ struct Replayed {
 }
 
 impl Found {
-    /// Whether a walk left no record of the segment.
-    fn holds_nothing(&self) -> bool {
-        self.walk.as_ref().is_some_and(|walk| walk.records.is_empty())
-    }
-
-    /// The segment as it is to be closed, with the records of `walk`.
-    fn closing(&self, walk: &Walk) -> Segment {
-        let mut footer = FooterBuilder::new();
-        for record in &walk.records {
-            footer.add_record(record.position_frames, &record.entries, &record.crcs);
-        }
-        // In the place of a footer that was lost there is room for another one.
-        let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
-        Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer)
-    }
-
     /// Whether an entry in the segment, which has been scanned, says that records are lost.
     pub fn says_doubt(&self) -> bool {
         let records = self.walk.iter().flat_map(|walk| &walk.records);
@@ -227,7 +210,7 @@ impl Recovery<'_> {
     }
 
     /// Takes a slot that holds nothing out of use, because the disk does not read its file.
-    fn quarantine(&mut self, slot: u32) {
+    pub fn quarantine(&mut self, slot: u32) {
         self.found.unreadable += 1;
         tracing::error!(
             file = self.disk.segment_name(slot),
@@ -316,7 +299,7 @@ impl Recovery<'_> {
     }
 
     /// Where the records of `found` may be.
-    fn span(&self, found: &Found) -> Span {
+    pub fn span(&self, found: &Found) -> Span {
         // The last frame is the trailer's.
         let end = self.slots.segment_frames() - 1;
         match &found.trailer {
@@ -324,15 +307,6 @@ impl Recovery<'_> {
             None if found.closed => Span::Closed(end),
             None => Span::Open(end),
         }
-    }
-
-    /// Whether a segment still has the records of its walk. A failed sync may have cost frames that only the page cache had.
-    fn is_as_found(&self, found: &Found) -> bool {
-        let Some(walk) = &found.walk else { return true };
-        let again = walk::walk(&self.patience.with(&*found.file), &found.key, self.span(found));
-        // A hole that is gone is no loss: its frames can be read now, or were written.
-        let is_known = |hole: &Hole| walk.holes.contains(hole);
-        again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
     }
 
     fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
@@ -451,150 +425,5 @@ impl Recovery<'_> {
             shard: UNKNOWN_SHARD,
             segment_bytes: self.slots.segment_bytes(),
         }
-    }
-
-    /// Makes the headers stable of segments that did not get far enough to prove that they are. A segment whose front the disk
-    /// does not take is moved, and then not used any more; until then its last frame, which may be all that says which segment
-    /// this is, stays as it is. `false` when a segment is not what was read any more.
-    pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
-        for (slot, header) in std::mem::take(&mut self.fronts) {
-            let used = self.slots.get(slot);
-            let Some(file) = used.file() else { continue };
-            let rewrite = || seal::rewrite_front(&**file, &header).and_then(|()| file.sync());
-            let Err(error) = rewrite() else { continue };
-            let found = segments.iter().find(|found| found.slot == slot);
-            let is_as_found = found.is_none_or(|found| self.is_as_found(found));
-            if !is_as_found && !self.is_last_try {
-                return false;
-            }
-            // A write may fail for a moment only.
-            let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
-            tracing::error!(
-                file = self.disk.segment_name(slot),
-                error = &error as &dyn std::error::Error,
-                "the disk does not take a segment header: what the segment holds moves, and its file is not used any more"
-            );
-            match used.state() {
-                State::Free => self.quarantine(slot),
-                State::Closed => {
-                    if let Some(found) = found {
-                        self.give_up(found);
-                    }
-                }
-                State::Open | State::Sealed | State::Quarantined => used.set_unreadable(),
-            }
-        }
-        true
-    }
-
-    /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
-    fn give_up(&mut self, found: &Found) {
-        let used = self.slots.get(found.slot);
-        used.set_unreadable();
-        let Some(walk) = &found.walk else { return used.poison() };
-        if !found.held {
-            // The keeper tries to close it as well: there may be no room to move to.
-            self.given_up.push(found.closing(walk));
-        }
-        used.poison_from(walk.stable);
-        let place = Place { slot: found.slot, segment_id: found.key.segment_id, end: used.appended() };
-        for entry in walk.records.iter().flat_map(|record| &record.entries) {
-            if let Some(volume) = self.volumes.get(&entry.export) {
-                volume.must_sync(self.slots, place);
-            }
-        }
-    }
-
-    /// Makes a segment that was scanned stable and closes it for ever. `false` when it is not what was read any more.
-    pub fn seal(&mut self, found: &Found) -> Result<bool, CacheError> {
-        let used = self.slots.get(found.slot);
-        if used.is_poisoned() {
-            return Ok(true);
-        }
-        let Err(error) = self.try_seal(found) else { return Ok(true) };
-        let is_as_found = self.is_as_found(found);
-        if !is_as_found && !self.is_last_try {
-            return Ok(false);
-        }
-        // A write may fail for a moment only.
-        match if is_as_found { self.try_seal(found) } else { Err(error) } {
-            // A segment with a trailer was walked because of its footer. A record that was dropped from a segment without damage
-            // must not come back: such a segment is closed, or the start fails.
-            Err(error)
-                if !is_as_found
-                    || used.is_unreadable()
-                    || found.closed
-                    || found.trailer.is_some()
-                    || found.holds_nothing()
-                    || !found.walk.as_ref().is_some_and(|walk| walk.torn) =>
-            {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "a segment cannot be closed: what it holds moves, and its file is not used any more"
-                );
-                self.give_up(found);
-                Ok(true)
-            }
-            sealed => sealed.map(|()| true),
-        }
-    }
-
-    fn try_seal(&self, found: &Found) -> Result<(), CacheError> {
-        let Found { slot, file, walk: Some(walk), held, .. } = found else { return Ok(()) };
-        let (slot, file) = (*slot, Arc::clone(file));
-        let name = || self.disk.segment_name(slot);
-        // Before anything is written again from the page cache.
-        at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
-        at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
-        if *held {
-            at(file.sync(), "syncing", name)?;
-            self.slots.get(slot).on(Event::Seal);
-            return Ok(());
-        }
-        for frame in walk.headers_to_erase() {
-            at(file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame)), "erasing", name)?;
-        }
-        let segment = found.closing(walk);
-        let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
-        at(segment.file.sync(), "syncing", name)?;
-        at(
-            seal::write_trailer(&segment, &trailer, self.slots.segment_frames()),
-            "writing the trailer",
-            name,
-        )?;
-        if !walk.holes.is_empty() {
-            // Exports that are made from now on had nothing in the segment: the next start must not find the hole again.
-            at(segment.file.sync(), "syncing", name)?;
-        }
-        let used = self.slots.get(slot);
-        used.on(Event::Seal);
-        if found.holds_nothing() && used.extents() == 0 && !used.is_unreadable() {
-            // Cleaning may have no other slot to move data to.
-            used.end_use();
-            used.on(Event::Release);
-        }
-        Ok(())
-    }
-
-    /// Removes segment files that the cache's size has no room for, unless they hold data.
-    pub fn drop_slots_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
-        let limit = self.slots.limit();
-        let needed = |number: u32| self.slots.get(number).extents() > 0;
-        let beyond: Vec<u32> = present.iter().copied().filter(|slot| *slot >= limit).collect();
-        let first = beyond.iter().copied().find(|slot| needed(*slot));
-        let last = beyond.iter().copied().rfind(|slot| needed(*slot));
-        if let (Some(first), Some(last)) = (first, last) {
-            return Err(CacheError::CannotShrink {
-                slots: limit,
-                file: self.disk.segment_name(first),
-                size_bytes_min: (u64::from(last) + 1) * self.slots.segment_bytes(),
-            });
-        }
-        for slot in beyond {
-            at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
-            // No FLUSH waits for a segment that could not be closed.
-            self.slots.get(slot).end_use();
-        }
-        Ok(())
     }
 }

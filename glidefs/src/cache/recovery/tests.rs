@@ -1,10 +1,12 @@
 //! A start, and another one, after the disk lost what the log is read by.
 
 mod again;
+mod places;
 mod syncs;
 
 use std::sync::atomic::Ordering;
 
+use crate::cache::disk::Disk as _;
 use crate::cache::driver::Driver;
 use crate::cache::faulty::{Faulty, SEGMENT_BYTES};
 use crate::cache::{IoError, Known};
@@ -133,6 +135,12 @@ fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
     let frames: Vec<_> = disk.frames(slot).collect();
     let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
     (slot, last as u64)
+}
+
+/// Whether `slot` has a segment to which nothing was appended.
+fn is_standby(disk: &Faulty, slot: u32) -> bool {
+    let frames: Vec<_> = disk.frames(slot).collect();
+    frames.first().is_some_and(|front| is_magic(front, b"GLIDESEG")) && !is_magic(&frames[1], b"GLIDEREC")
 }
 
 /// Frames of a record that [`write`] makes.

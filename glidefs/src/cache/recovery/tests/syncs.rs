@@ -94,11 +94,7 @@ fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost(
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     let (slot, last) = last_record(&disk, true);
-    let is_standby = |slot: &u32| {
-        let frames: Vec<_> = disk.frames(*slot).collect();
-        frames.first().is_some_and(|front| is_magic(front, b"GLIDESEG")) && !is_magic(&frames[1], b"GLIDEREC")
-    };
-    let standby = (0..16).find(is_standby).unwrap();
+    let standby = (0..16).find(|slot| is_standby(&disk, *slot)).unwrap();
     disk.rot((slot, LAST));
     disk.rot((slot, last));
     disk.lose(standby, 0);
@@ -108,5 +104,62 @@ fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost(
         let lost = (1..=80).filter(|number| !is_there(&mut driver, *number)).count();
         assert!(lost > 0, "life {life}: a flushed record is gone, and its sectors read as something older");
         driver.kill();
+    }
+}
+
+/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Slot, end, and the place of 85.
+fn torn_behind_rot(disk: &Faulty) -> (u32, Vec<u8>, u64) {
+    let mut driver = open(disk);
+    write(&mut driver, 82);
+    let volume = driver.cache.volume(A);
+    for number in [83, 84] {
+        driver.write(&volume, range(number * 64, 64), Some(&[number as u8; 32 << 10])).unwrap();
+    }
+    driver.flush(&volume).unwrap();
+    driver.write(&volume, range(85 * 64, 64), Some(&[85; 32 << 10])).unwrap();
+    drop(volume);
+    driver.kill();
+    let (slot, torn) = disk.find(|frame| frame == [85; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    frames[usize::try_from(torn).unwrap()].fill(0);
+    disk.restore(slot, &frames);
+    disk.rot(disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap());
+    (slot, frames.pop().unwrap(), torn)
+}
+
+/// Fails unless 84 is there and 83, whose data is rotten, cannot be read.
+fn assert_only_rot_is_lost(disk: &Faulty, when: &str) {
+    let mut driver = open(disk);
+    assert!(is_there(&mut driver, 82) && is_there(&mut driver, 84), "{when}: a flushed write is gone");
+    let volume = driver.cache.volume(A);
+    assert_eq!(driver.read(&volume, range(83 * 64, 64)), Err(IoError::Corrupt), "{when}");
+    drop(volume);
+    driver.kill();
+}
+
+/// Only the header of the torn record says that what is before was stable, so that 83 is damaged and not torn. A start that wrote
+/// its footer over that header, and lost its trailer to a power cut, had the next one drop 83 and 84.
+#[test]
+fn the_header_that_says_what_is_stable_outlives_the_closing_of_its_segment() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, end, _) = torn_behind_rot(&disk);
+    for life in ["a start", "one after a power cut", "a third"] {
+        assert_only_rot_is_lost(&disk, life);
+        lose_trailer(&disk, slot, &end);
+    }
+}
+
+/// The look that follows the failed sync saw the segment with the footer that was to close it.
+#[test]
+fn a_sync_that_fails_while_a_torn_segment_is_closed_costs_nothing_that_was_stable() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, _, torn) = torn_behind_rot(&disk);
+    make_unstable(&disk, slot, torn + 4);
+    // The sync of the front passes, and the one before the trailer fails.
+    disk.faults.unstable_after.store(1, Ordering::SeqCst);
+    for life in ["the start whose sync failed", "the next one"] {
+        assert_only_rot_is_lost(&disk, life);
     }
 }

@@ -1,0 +1,207 @@
+//! Closing the segments that recovery has read: making each stable, so that the next recovery finds the same, and removing files
+//! that the cache has no room for.
+//!
+//! Does not own finding and reading them (`segments`). Invariants: nothing is written over a frame that says what was stable
+//! before something else says that; a segment that does not become stable is given up: all it holds moves, and until then no
+//! FLUSH says that the data is stable.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::at;
+use super::segments::{Found, Recovery};
+use crate::cache::error::CacheError;
+use crate::cache::format::FooterBuilder;
+use crate::cache::scan::{self, offset};
+use crate::cache::seal;
+use crate::cache::segment::Segment;
+use crate::cache::slots::{Event, State};
+use crate::cache::volume::Place;
+use crate::cache::walk::{self, Hole, Walk};
+use crate::units::FRAME_BYTES;
+
+impl Found {
+    /// Whether a walk left no record of the segment.
+    fn holds_nothing(&self) -> bool {
+        self.walk.as_ref().is_some_and(|walk| walk.records.is_empty())
+    }
+
+    /// The segment as it is to be closed, with the records of `walk`.
+    fn closing(&self, walk: &Walk) -> Segment {
+        let mut footer = FooterBuilder::new();
+        for record in &walk.records {
+            footer.add_record(record.position_frames, &record.entries, &record.crcs);
+        }
+        // In the place of a footer that was lost there is room for another one.
+        let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
+        Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer)
+    }
+}
+
+impl Recovery<'_> {
+    /// Whether a segment still has the records of its walk. A failed sync may have cost frames that only the page cache had.
+    fn is_as_found(&self, found: &Found) -> bool {
+        let Some(walk) = &found.walk else { return true };
+        // The frames that said up to where the segment is stable may be among those that are gone.
+        let file = self.patience.with(&*found.file);
+        let again = walk::walk_again(&file, &found.key, self.span(found), walk.stable);
+        // A hole that is gone is no loss: its frames can be read now, or were written.
+        let is_known = |hole: &Hole| walk.holes.contains(hole);
+        again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
+    }
+
+    /// Makes the headers stable of segments that did not get far enough to prove that they are. A segment whose front the disk
+    /// does not take is moved, and then not used any more; until then its last frame, which may be all that says which segment
+    /// this is, stays as it is. `false` when a segment is not what was read any more.
+    pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
+        for (slot, header) in std::mem::take(&mut self.fronts) {
+            let used = self.slots.get(slot);
+            let Some(file) = used.file() else { continue };
+            let rewrite = || seal::rewrite_front(&**file, &header).and_then(|()| file.sync());
+            let Err(error) = rewrite() else { continue };
+            let found = segments.iter().find(|found| found.slot == slot);
+            let is_as_found = found.is_none_or(|found| self.is_as_found(found));
+            if !is_as_found && !self.is_last_try {
+                return false;
+            }
+            // A write may fail for a moment only.
+            let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
+            tracing::error!(
+                file = self.disk.segment_name(slot),
+                error = &error as &dyn std::error::Error,
+                "the disk does not take a segment header: what the segment holds moves, and its file is not used any more"
+            );
+            match used.state() {
+                State::Free => self.quarantine(slot),
+                State::Closed => {
+                    if let Some(found) = found {
+                        self.give_up(found);
+                    }
+                }
+                State::Open | State::Sealed | State::Quarantined => used.set_unreadable(),
+            }
+        }
+        true
+    }
+
+    /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
+    fn give_up(&mut self, found: &Found) {
+        let used = self.slots.get(found.slot);
+        used.set_unreadable();
+        let Some(walk) = &found.walk else { return used.poison() };
+        if !found.held {
+            // The keeper tries to close it as well: there may be no room to move to.
+            self.given_up.push(found.closing(walk));
+        }
+        used.poison_from(walk.stable);
+        let place = Place { slot: found.slot, segment_id: found.key.segment_id, end: used.appended() };
+        for entry in walk.records.iter().flat_map(|record| &record.entries) {
+            if let Some(volume) = self.volumes.get(&entry.export) {
+                volume.must_sync(self.slots, place);
+            }
+        }
+    }
+
+    /// Makes a segment that was scanned stable and closes it for ever. `false` when it is not what was read any more.
+    pub fn seal(&mut self, found: &Found) -> Result<bool, CacheError> {
+        let used = self.slots.get(found.slot);
+        if used.is_poisoned() {
+            return Ok(true);
+        }
+        let Err(error) = self.try_seal(found) else { return Ok(true) };
+        let is_as_found = self.is_as_found(found);
+        if !is_as_found && !self.is_last_try {
+            return Ok(false);
+        }
+        // A write may fail for a moment only.
+        match if is_as_found { self.try_seal(found) } else { Err(error) } {
+            // A segment with a trailer was walked because of its footer. A record that was dropped from a segment without damage
+            // must not come back: such a segment is closed, or the start fails.
+            Err(error)
+                if !is_as_found
+                    || used.is_unreadable()
+                    || found.closed
+                    || found.trailer.is_some()
+                    || found.holds_nothing()
+                    || !found.walk.as_ref().is_some_and(|walk| walk.torn) =>
+            {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "a segment cannot be closed: what it holds moves, and its file is not used any more"
+                );
+                self.give_up(found);
+                Ok(true)
+            }
+            sealed => sealed.map(|()| true),
+        }
+    }
+
+    fn try_seal(&self, found: &Found) -> Result<(), CacheError> {
+        let Found { slot, file, walk: Some(walk), held, .. } = found else { return Ok(()) };
+        let (slot, file) = (*slot, Arc::clone(file));
+        let name = || self.disk.segment_name(slot);
+        // Before anything is written again from the page cache.
+        at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
+        at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
+        if *held {
+            at(file.sync(), "syncing", name)?;
+            self.slots.get(slot).on(Event::Seal);
+            return Ok(());
+        }
+        for frame in walk.headers_to_erase() {
+            at(file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame)), "erasing", name)?;
+        }
+        let segment = found.closing(walk);
+        let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
+        at(segment.file.sync(), "syncing", name)?;
+        at(
+            seal::write_trailer(&segment, &trailer, self.slots.segment_frames()),
+            "writing the trailer",
+            name,
+        )?;
+        if !walk.holes.is_empty() || walk.has_dropped() {
+            // Exports that are made from now on had nothing in the segment: the next start must not find the hole again. Nor may
+            // that start miss what erased headers said of the records before.
+            at(segment.file.sync(), "syncing", name)?;
+        }
+        let used = self.slots.get(slot);
+        used.on(Event::Seal);
+        if found.holds_nothing() && used.extents() == 0 && !used.is_unreadable() {
+            // Cleaning may have no other slot to move data to.
+            used.end_use();
+            used.on(Event::Release);
+        }
+        Ok(())
+    }
+
+    /// Removes segment files that the cache's size has no room for, unless they hold data.
+    ///
+    /// While a segment with data is not stable, all files stay until a later start: what replaces their data may be in it.
+    pub fn drop_slots_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
+        let limit = self.slots.limit();
+        let needed = |number: u32| self.slots.get(number).extents() > 0;
+        let beyond: Vec<u32> = present.iter().copied().filter(|slot| *slot >= limit).collect();
+        let first = beyond.iter().copied().find(|slot| needed(*slot));
+        let last = beyond.iter().copied().rfind(|slot| needed(*slot));
+        if let (Some(first), Some(last)) = (first, last) {
+            return Err(CacheError::CannotShrink {
+                slots: limit,
+                file: self.disk.segment_name(first),
+                size_bytes_min: (u64::from(last) + 1) * self.slots.segment_bytes(),
+            });
+        }
+        let is_unstable = |slot: &u32| {
+            let slot = self.slots.get(*slot);
+            slot.is_poisoned() && slot.extents() > 0
+        };
+        if present.iter().any(is_unstable) {
+            return Ok(());
+        }
+        for slot in beyond {
+            at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
+            // No FLUSH waits for a segment that could not be closed.
+            self.slots.get(slot).end_use();
+        }
+        Ok(())
+    }
+}
