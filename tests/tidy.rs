@@ -293,16 +293,38 @@ fn missing_evidence(named: &str, sources: &[Source], metrics: &str) -> Option<St
     (!exists).then(|| format!("docs/faults.md: there is no {named}"))
 }
 
+/// Tests of `document` that are not in the file which their row says: the file named behind them, or the last one "in the same file".
+fn misplaced_tests(document: &str, sources: &[Source]) -> Vec<String> {
+    let text_of = |path: &str| sources.iter().find(|source| source.path == Path::new(path)).map(|s| &s.text);
+    let (mut tests, mut file, mut violations) = (Vec::new(), "", Vec::new());
+    // Text and names in back-ticks take turns.
+    for (index, piece) in document.split('`').enumerate() {
+        let is_named = index % 2 == 1;
+        if is_named && piece.matches('_').count() >= 3 {
+            tests.push(piece);
+        } else if is_named && is_source(piece) || piece.starts_with(" in the same file") {
+            file = if is_named { piece } else { file };
+            let text = text_of(file).map_or("", String::as_str);
+            let absent = tests.drain(..).filter(|test| !text.contains(&format!("fn {test}(")));
+            violations.extend(absent.map(|test| format!("docs/faults.md: {test} is not in {file}")));
+        } else if piece.contains(['|', ';', '\n']) {
+            tests.clear();
+        }
+    }
+    violations
+}
+
 #[test]
 fn the_table_of_faults_names_tests_and_metrics_that_exist() {
     let (document, sources, metrics) = (read("docs/faults.md"), sources(), read("docs/metrics.md"));
     let named: Vec<&str> = document.split('`').skip(1).step_by(2).collect();
     let tests = named.iter().filter(|name| is_source(name) || name.starts_with("scripts/"));
     assert!(tests.count() > 10, "the test looks in the wrong place");
-    let violations = named.iter().filter_map(|name| missing_evidence(name, &sources, &metrics));
-    fail_if_any(&violations.collect::<Vec<_>>());
+    let missing = named.iter().filter_map(|name| missing_evidence(name, &sources, &metrics));
+    fail_if_any(&missing.chain(misplaced_tests(&document, &sources)).collect::<Vec<_>>());
     assert!(missing_evidence("no_test_has_this_name_here", &[], "").is_some());
     assert!(missing_evidence("scripts/faults no-such-case", &[], "").is_some());
+    assert_eq!(misplaced_tests("`a.rs` | `one_two_three_four` in the same file", &[]).len(), 1);
 }
 
 #[test]
