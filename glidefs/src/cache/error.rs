@@ -100,6 +100,17 @@ pub enum CacheError {
         /// Highest format this program reads.
         known: u16,
     },
+    /// What recovery has to write does not fit the format of the log.
+    #[error(
+        "the log in {directory} cannot go on ({what}): put the whole cache directory back from one copy, or move it away, start \
+         with an empty one, and open exports from the store"
+    )]
+    Exhausted {
+        /// Where the cache is.
+        directory: String,
+        /// What does not fit.
+        what: &'static str,
+    },
     /// Bytes that were stable are wrong. Serving on could show stale data.
     #[error(
         "{file} is damaged at byte {offset_bytes} ({what}): data that was stable cannot be read. Put the whole cache directory \
@@ -145,7 +156,10 @@ pub enum CacheError {
         size_bytes_min: u64,
     },
     /// The disk failed.
-    #[error("{operation} of {file} failed")]
+    #[error(
+        "{operation} of {file} failed: see whether its disk has errors (dmesg) or is full, and start again; if that fails too, \
+         \"A damaged segment\" in operations.md says what to do"
+    )]
     Disk {
         /// What was tried.
         operation: &'static str,

@@ -133,8 +133,8 @@ impl Recovery<'_> {
             self.found.doubted += 1;
             tracing::error!(
                 export = export.0,
-                "records of this export may be lost: all of it that was not written since fails until it is written again. Go \
-                 back to a snapshot, or restore a copy: what the store has now is kept as one"
+                "records of this export may be lost: all of it that was not written since fails until it is written again. \
+                 Restore it from a backup; or, with a store, go back to the snapshot that the next flush makes of what the store has"
             );
         }
         let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
@@ -263,10 +263,9 @@ impl Recovery<'_> {
     ) -> Result<(), CacheError> {
         let slot = segment.slot;
         if !segment.has_room_for(self.slots, batch, 0, 0) {
-            return Err(CacheError::Damaged {
-                file: self.disk.location(),
-                offset_bytes: 0,
-                what: "records are lost, of more exports than a segment can name".into(),
+            return Err(CacheError::Exhausted {
+                directory: self.disk.location(),
+                what: "records are lost, of more exports than a segment can name",
             });
         }
         let appended = segment.append(self.slots, batch, std::iter::empty());

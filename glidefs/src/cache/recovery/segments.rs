@@ -200,10 +200,9 @@ impl Recovery<'_> {
 
     /// An id that no segment has or had.
     pub fn new_segment_id(&mut self) -> Result<u64, CacheError> {
-        let next = self.last_segment_id.checked_add(1).ok_or_else(|| CacheError::Damaged {
-            file: self.disk.location(),
-            offset_bytes: 0,
-            what: "a segment has the highest id there is".into(),
+        let next = self.last_segment_id.checked_add(1).ok_or_else(|| CacheError::Exhausted {
+            directory: self.disk.location(),
+            what: "a segment has the highest id there is",
         })?;
         self.last_segment_id = next;
         Ok(next)
