@@ -1,8 +1,9 @@
 //! READs that wait for the store: who asks it again, and when.
 //!
 //! Owns who waits, and whose turn it is to ask. Does not own the asking, nor what a READ does in the end. Invariants: of all that wait,
-//! one asks at a time, with a pause before each time; when the store answers anybody, all ask again; as long as somebody waits,
-//! somebody asks.
+//! one asks at a time, with a pause before each time; when the store answers anybody, all ask again but the READs that pause because
+//! they failed more than once, which wait for another answer or for their turn after the pause; as long as somebody waits, somebody
+//! asks or pauses before asking.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ use tokio::time::{Instant, sleep};
 
 /// Pause before one who waits asks for all.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-/// Pauses of a READ that failed again although the store had answered others: shortest and longest.
+/// Pauses of a READ from its second failure on, before it waits for an answer to another READ or for its turn: shortest and longest.
+/// An answer that comes during the pause does not end the pause.
 const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(250);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// How often it is logged that READs wait.
