@@ -236,7 +236,7 @@ metrics! {
     CacheSizeSegments: Gauge "glidefs_cache_size_segments" in Number by []
         = "Segments that the configured size of the cache allows.";
     CacheSegments: Gauge "glidefs_cache_segments" in Number by [state]
-        = "Segments by state: free, open for appends, sealed, poisoned by a disk that failed to sync, or quarantined because the disk does not read them.";
+        = "Segments by state: free, open for appends, sealed, poisoned by a disk that failed to sync, or quarantined because the disk does not read them or does not take what is written.";
     CacheSize: Gauge "glidefs_cache_size_bytes" in Bytes by []
         = "Configured size of the cache.";
     CacheUsed: Gauge "glidefs_cache_used_bytes" in Bytes by []
@@ -252,9 +252,9 @@ metrics! {
     CacheLostFrames: Counter "glidefs_cache_lost_frames_total" in Number by []
         = "Frames that were given up because the disk lost them: their sectors fail until they are written again.";
     CacheDoubted: Gauge "glidefs_cache_doubted_exports" in Number by []
-        = "Exports that may have lost a record: what of them is older, and not in the store, fails until it is written again.";
+        = "Exports that may have lost a record: all of them that was not written since fails, what the store has too, until it is written again. The next flush to the store ends the doubt and notes what was in doubt as damaged.";
     CacheBadFooters: Counter "glidefs_cache_bad_footers_total" in Number by []
-        = "Segment footers that recovery could not use and replaced by a scan.";
+        = "Segment headers, footers and record headers that could not be used, at start or while cleaning: copies, trailers or the records themselves serve instead, as far as they can.";
     CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []
         = "Segments whose live data was moved so that their space could be used again.";
     CacheCleaned: Counter "glidefs_cache_cleaned_bytes_total" in Bytes by []
