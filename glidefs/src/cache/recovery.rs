@@ -1,9 +1,10 @@
 //! Opening a cache: what is there becomes the indexes, and nothing that was stable is lost without saying so.
 //!
 //! Owns the order of the steps. Does not own the formats or the segments' use afterwards. Invariants: a failed open changed
-//! nothing that was stable; after a successful one every segment with records, dropped ones included, is sealed and stable, so
-//! that nothing that this recovery dropped can come back; damage to a segment costs the data that was there, and never keeps
-//! the cache from opening.
+//! nothing that was stable; after a successful one every segment with records, dropped ones included, is sealed and stable, or
+//! given up to the keeper, so that nothing that this recovery dropped can come back; damage to a segment costs the data that was
+//! there. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is shorter than a
+//! segment; a dropped record could come back, because the disk does not take the closing of its segment.
 
 mod closing;
 mod losses;
@@ -118,7 +119,8 @@ impl Recovery<'_> {
         superblock: &mut Superblock,
         book: &dyn Book,
     ) -> Result<bool, CacheError> {
-        // Everything is read before anything is written: damage anywhere leaves the cache as it was.
+        // Everything is read before anything is written: damage that refuses the start leaves the cache as it was. When `false` is
+        // returned, headers, entries of doubt and the catalog's marks may have been written: the next reading finds or is told them.
         let mut segments = Vec::new();
         for slot in present {
             segments.extend(self.identify(*slot)?);

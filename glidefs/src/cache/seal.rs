@@ -39,7 +39,7 @@ pub(super) fn write_header(
 }
 
 /// Writes the header in front once more, as recovery does: the last process may have died, or its disk failed, before it
-/// was stable. Must be synced before the last frame changes.
+/// was stable. Must be synced before the last frame changes to anything that does not name the segment.
 pub(super) fn rewrite_front(file: &dyn SegmentFile, header: &SegmentHeader) -> io::Result<()> {
     file.write_at(&[IoSlice::new(&header.encode())], 0)
 }
@@ -58,13 +58,15 @@ pub(super) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result<()> {
 /// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].
 pub(super) fn write_footer(segment: &Segment) -> io::Result<Trailer> {
     let footer = segment.footer().encode(&segment.key);
-    let trailer = Trailer::of(segment.key, segment.position(), &footer)
+    let mut trailer = Trailer::of(segment.key, segment.position(), &footer)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
+    trailer.lossy = segment.lossy;
     segment.file.write_at(&[IoSlice::new(&footer)], offset(segment.position()))?;
     Ok(trailer)
 }
 
-/// Writes the trailer. It need not be synced: without it recovery scans the segment.
-pub(super) fn write_trailer(segment: &Segment, trailer: &Trailer, frames: u32) -> io::Result<()> {
-    segment.file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))
+/// Writes the trailer. The trailer of a whole segment is not synced: without it recovery scans the segment.
+pub(super) fn write_trailer(file: &dyn SegmentFile, trailer: &Trailer, frames: u32) -> io::Result<()> {
+    file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))?;
+    if trailer.lossy { file.sync() } else { Ok(()) }
 }

@@ -210,6 +210,8 @@ pub(super) struct Segment {
     footer: FooterBuilder,
     /// Exports that were announced.
     exports: HashSet<ExportId>,
+    /// See [`Trailer::lossy`](super::format::Trailer::lossy).
+    pub lossy: bool,
 }
 
 impl fmt::Debug for Segment {
@@ -233,7 +235,7 @@ impl Segment {
         position: u32,
         footer: FooterBuilder,
     ) -> Self {
-        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW) }
+        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW), lossy: false }
     }
 
     /// Next frame to write.

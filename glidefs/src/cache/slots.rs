@@ -23,9 +23,9 @@ pub(super) enum State {
     Open,
     /// No longer appended to; its footer is not on disk.
     Closed,
-    /// Stable, with footer and trailer unless the disk refused them.
+    /// Stable, with footer and trailer unless the disk refused them or the segment stands for entries of doubt.
     Sealed,
-    /// The disk cannot read all of its file, so nothing is written there any more until the next start.
+    /// Holds nothing anybody needs, and is retired: nothing is written there before the next start.
     Quarantined,
 }
 
@@ -76,8 +76,9 @@ pub(super) struct Slot {
     /// else is given up.
     poisoned: AtomicBool,
     sync_busy: AtomicBool,
-    /// Some of its file cannot be read.
-    unreadable: AtomicBool,
+    /// No other segment is put into its file before the next start: the disk did not read or take some of the file, or a damaged
+    /// segment there stands for entries of doubt.
+    retired: AtomicBool,
     /// Writing the header in front failed, so what is there is unknown.
     pub front_unsure: AtomicBool,
     /// Reads under way.
@@ -164,13 +165,13 @@ impl Slot {
         self.poison();
     }
 
-    pub fn is_unreadable(&self) -> bool {
-        self.unreadable.load(Ordering::Acquire)
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
-    /// Notes that some of the file cannot be read, so that the slot is not used again once nobody needs its contents.
-    pub fn set_unreadable(&self) {
-        self.unreadable.store(true, Ordering::Release);
+    /// Keeps the file from being used for another segment before the next start.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
     }
 
     /// The file, once it was opened.

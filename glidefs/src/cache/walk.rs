@@ -44,8 +44,8 @@ pub(super) struct Walk {
     dropped: Vec<u32>,
     /// Frames that the disk did not read.
     pub unreadable: u32,
-    /// Records that the next one described, and not a header of their own.
-    pub made_up_for: u32,
+    /// Places of records that the next one described, and not a header of their own.
+    made_up_for: BTreeSet<u32>,
     /// Exports are announced in the segment before their first entry.
     pub announces: bool,
     /// What the disk has in frames of which the page cache has something else.
@@ -57,6 +57,11 @@ impl Walk {
     /// the segment is stable, and may be all that describes the record before: without a trailer a later walk needs that header.
     pub fn evidence_end(&self) -> u32 {
         if self.dropped.first() == Some(&self.tail) { self.tail.saturating_add(1) } else { self.tail }
+    }
+
+    /// How many records have no header of their own.
+    pub fn made_up(&self) -> usize {
+        self.made_up_for.len()
     }
 
     /// Whether records were dropped whose headers say something of the records before.
@@ -262,7 +267,7 @@ fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Optio
     let Some(record) = before.filter(fits) else { return Some(gap) };
     let to = record.position_frames;
     walk.records.push(record);
-    walk.made_up_for = walk.made_up_for.saturating_add(1);
+    walk.made_up_for.insert(to);
     (gap.from < to).then_some(Gap { to, ..gap })
 }
 
@@ -297,8 +302,8 @@ fn first_torn(window: &mut Window<'_>, walk: &Walk) -> io::Result<Option<u32>> {
 
 /// Takes back everything from frame `from` on.
 fn cut(walk: &mut Walk, from: u32) {
-    let dropped =
-        walk.records.iter().map(|record| record.position_frames).filter(|position| *position >= from);
+    let is_header = |position: &u32| *position >= from && !walk.made_up_for.contains(position);
+    let dropped = walk.records.iter().map(|record| record.position_frames).filter(is_header);
     walk.dropped = dropped.chain(std::mem::take(&mut walk.dropped)).collect();
     walk.torn = walk.records.iter().any(|record| record.position_frames >= from);
     walk.records.retain(|record| record.position_frames < from);

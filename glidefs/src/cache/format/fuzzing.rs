@@ -27,7 +27,8 @@ pub fn check_segment_header(bytes: &[u8]) -> bool {
     if let Ok(header) = header {
         assert_eq!(header.encode(), frame);
     }
-    let sample = Trailer { key: KEY, footer_frame: FOOTER_FRAME, footer_bytes: 8192, footer_crc: 3 };
+    let sample =
+        Trailer { key: KEY, footer_frame: FOOTER_FRAME, footer_bytes: 8192, footer_crc: 3, lossy: false };
     let frame = forge(&sample.encode(), bytes, segment::TRAILER_MAGIC, Some(KEY));
     let trailer = Trailer::decode(&frame, &KEY, SEGMENT_BYTES);
     if let Ok(trailer) = trailer {

@@ -115,7 +115,7 @@ impl Cleaner {
             return false;
         }
         let bad = shared.slots.iter().find(|(number, slot)| {
-            (slot.is_poisoned() || slot.is_unreadable())
+            (slot.is_poisoned() || slot.is_retired())
                 && slot.extents() > 0
                 && !self.was_passed(shared, *number, slot)
         });
@@ -345,7 +345,7 @@ impl Cleaner {
     ) -> Result<(), Halt> {
         self.unread_frames += 1;
         if self.gives_up {
-            slot.set_unreadable();
+            slot.retire();
             return self.lose(shared, preparer, number, run, volume, "the disk does not read it");
         }
         if self.unread_frames == 1 {

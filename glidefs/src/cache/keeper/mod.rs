@@ -323,12 +323,12 @@ fn release(shared: &Shared, number: u32) -> bool {
     if slot.extents() != 0 || slot.is_pinned() || !slot.begin_sync() {
         return false;
     }
-    let unreadable = slot.is_unreadable();
-    if let Some(file) = slot.file().filter(|_| unreadable) {
+    let retired = slot.is_retired();
+    if let Some(file) = slot.file().filter(|_| retired) {
         discard(shared, number, &**file);
     }
     slot.end_use();
-    slot.on(if unreadable { Event::Quarantine } else { Event::Release });
+    slot.on(if retired { Event::Quarantine } else { Event::Release });
     shared.cancel_sync(slot);
     true
 }

@@ -3,6 +3,7 @@
 //! Does not own when. Invariant: the trailer is written only after a sync of everything before it, by whoever holds the file.
 
 use super::{SYNC_FAILED, heal, report};
+use crate::cache::format::Trailer;
 use crate::cache::handle::Shared;
 use crate::cache::segment::Segment;
 use crate::cache::slots::{Event, Slot, State};
@@ -49,8 +50,8 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
         report(shared, segment.slot, error, SYNC_FAILED);
         return Sealing::Waits;
     }
-    let trailer =
-        footer.and_then(|trailer| seal::write_trailer(segment, &trailer, shared.slots.segment_frames()));
+    let trailer = footer
+        .and_then(|trailer| seal::write_trailer(&*segment.file, &trailer, shared.slots.segment_frames()));
     slot.on(Event::Seal);
     if let Err(error) = &trailer {
         report(shared, segment.slot, error, NO_FOOTER);
@@ -67,10 +68,9 @@ fn seal_what_is_left(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
     }
     let crc = |frame| slot.crc(frame);
     let sealed = scan::rewrite_intact(&*segment.file, &segment.key, slot.appended(), crc).and_then(|()| {
-        let trailer = seal::write_footer(segment)?;
+        let trailer = Trailer { lossy: true, ..seal::write_footer(segment)? };
         segment.file.sync()?;
-        seal::write_trailer(segment, &trailer, shared.slots.segment_frames())?;
-        segment.file.sync()
+        seal::write_trailer(&*segment.file, &trailer, shared.slots.segment_frames())
     });
     match &sealed {
         Ok(()) => {
@@ -99,7 +99,7 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &Segment) -> bool {
     let is_done = slot.segment_id() != segment.key.segment_id || slot.state() != State::Sealed || {
         let written = seal::write_footer(segment).and_then(|trailer| {
             segment.file.sync()?;
-            seal::write_trailer(segment, &trailer, shared.slots.segment_frames())
+            seal::write_trailer(&*segment.file, &trailer, shared.slots.segment_frames())
         });
         written.is_ok()
     };

@@ -26,6 +26,13 @@ impl Found {
         self.walk.as_ref().is_some_and(|walk| walk.records.is_empty())
     }
 
+    /// Whether a start must close the segment or fail: it is whole but for a torn tail, and the dropped record could come back as a
+    /// part of it. Of any other segment the next walk finds the same, whether the segment was closed or not.
+    fn must_be_closed(&self) -> bool {
+        let is_open = !self.closed && self.trailer.is_none();
+        is_open && !self.holds_nothing() && self.walk.as_ref().is_some_and(|walk| walk.torn)
+    }
+
     /// The segment as it is to be closed, with the records of `walk`.
     fn closing(&self, walk: &Walk) -> Segment {
         let mut footer = FooterBuilder::new();
@@ -34,7 +41,12 @@ impl Found {
         }
         // In the place of a footer that was lost there is room for another one.
         let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
-        Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer)
+        let mut segment = Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer);
+        // Exports that are made from now on had nothing in a hole of the segment: the next start must not find the hole again. Nor
+        // may that start miss what erased headers said of the records before.
+        let was_lossy = self.trailer.as_ref().is_some_and(|trailer| trailer.lossy);
+        segment.lossy = was_lossy || !walk.holes.is_empty() || walk.has_dropped();
+        segment
     }
 }
 
@@ -50,9 +62,9 @@ impl Recovery<'_> {
         again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
     }
 
-    /// Makes the headers stable of segments that did not get far enough to prove that they are. A segment whose front the disk
-    /// does not take is moved, and then not used any more; until then its last frame, which may be all that says which segment
-    /// this is, stays as it is. `false` when a segment is not what was read any more.
+    /// Makes the headers stable of segments that did not get far enough to prove that they are. What is in a segment whose front the
+    /// disk does not take moves, and its file is not used any more; until then its last frame says which segment it is, as a copy
+    /// of the header or as a trailer. `false` when a segment is not what was read any more.
     pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
         for (slot, header) in std::mem::take(&mut self.fronts) {
             let used = self.slots.get(slot);
@@ -78,7 +90,7 @@ impl Recovery<'_> {
                         self.give_up(found);
                     }
                 }
-                State::Open | State::Sealed | State::Quarantined => used.set_unreadable(),
+                State::Open | State::Sealed | State::Quarantined => used.retire(),
             }
         }
         true
@@ -87,15 +99,16 @@ impl Recovery<'_> {
     /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
     fn give_up(&mut self, found: &Found) {
         let used = self.slots.get(found.slot);
-        used.set_unreadable();
-        let Some(walk) = &found.walk else { return used.poison() };
-        if !found.held {
+        used.retire();
+        if let Some(walk) = found.walk.as_ref().filter(|_| !found.held) {
             // The keeper tries to close it as well: there may be no room to move to.
             self.given_up.push(found.closing(walk));
         }
-        used.poison_from(walk.stable);
+        used.poison_from(found.walk.as_ref().map_or(1, |walk| walk.stable));
         let place = Place { slot: found.slot, segment_id: found.key.segment_id, end: used.appended() };
-        for entry in walk.records.iter().flat_map(|record| &record.entries) {
+        let read = found.walk.is_none().then(|| found.footer_again()).flatten();
+        let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
+        for entry in records.into_iter().flatten().flat_map(|record| &record.entries) {
             if let Some(volume) = self.volumes.get(&entry.export) {
                 volume.must_sync(self.slots, place);
             }
@@ -115,16 +128,7 @@ impl Recovery<'_> {
         }
         // A write may fail for a moment only.
         match if is_as_found { self.try_seal(found) } else { Err(error) } {
-            // A segment with a trailer was walked because of its footer. A record that was dropped from a segment without damage
-            // must not come back: such a segment is closed, or the start fails.
-            Err(error)
-                if !is_as_found
-                    || used.is_unreadable()
-                    || found.closed
-                    || found.trailer.is_some()
-                    || found.holds_nothing()
-                    || !found.walk.as_ref().is_some_and(|walk| walk.torn) =>
-            {
+            Err(error) if !is_as_found || used.is_retired() || !found.must_be_closed() => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "a segment cannot be closed: what it holds moves, and its file is not used any more"
@@ -137,9 +141,15 @@ impl Recovery<'_> {
     }
 
     fn try_seal(&self, found: &Found) -> Result<(), CacheError> {
-        let Found { slot, file, walk: Some(walk), held, .. } = found else { return Ok(()) };
+        let Found { slot, file, held, .. } = found;
         let (slot, file) = (*slot, Arc::clone(file));
         let name = || self.disk.segment_name(slot);
+        let Some(walk) = &found.walk else {
+            // The last process may have died before the trailer was stable.
+            let Some(trailer) = found.trailer.filter(|trailer| trailer.lossy) else { return Ok(()) };
+            let rewritten = seal::write_trailer(&*file, &trailer, self.slots.segment_frames());
+            return at(rewritten, "making the trailer stable", name);
+        };
         // Before anything is written again from the page cache.
         at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
         at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
@@ -154,19 +164,10 @@ impl Recovery<'_> {
         let segment = found.closing(walk);
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
-        at(
-            seal::write_trailer(&segment, &trailer, self.slots.segment_frames()),
-            "writing the trailer",
-            name,
-        )?;
-        if !walk.holes.is_empty() || walk.has_dropped() {
-            // Exports that are made from now on had nothing in the segment: the next start must not find the hole again. Nor may
-            // that start miss what erased headers said of the records before.
-            at(segment.file.sync(), "syncing", name)?;
-        }
+        at(seal::write_trailer(&*file, &trailer, self.slots.segment_frames()), "writing the trailer", name)?;
         let used = self.slots.get(slot);
         used.on(Event::Seal);
-        if found.holds_nothing() && used.extents() == 0 && !used.is_unreadable() {
+        if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
             // Cleaning may have no other slot to move data to.
             used.end_use();
             used.on(Event::Release);

@@ -27,7 +27,8 @@ use crate::units::{ExportId, SectorRange, Seq};
 const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
 /// As many entries of doubt as the smallest segment has room for.
 const ENTRIES_MANY: usize = 1000;
-/// Sequence numbers in a piece of an export's history. A doubt leaves one piece at least without any.
+/// Sequence numbers in a piece of an export's history. A doubt makes an export skip [`SEQS_IN_A_SEGMENT`] numbers, so a piece that
+/// is empty lies between the numbers given out before a doubt and those given out after.
 const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
 
 /// The highest sequence number in each piece of each export's history of which the log has any.
@@ -182,7 +183,7 @@ impl Recovery<'_> {
         );
         let slot = self.slots.get(number);
         if slot.state() == State::Open {
-            slot.set_unreadable();
+            slot.retire();
             slot.poison();
             slot.on(Event::Close);
         } else if slot.file().is_some() {
@@ -198,7 +199,7 @@ impl Recovery<'_> {
             for entry in entries.iter().filter(|entry| Some(entry.range) == about) {
                 found.held = true;
                 self.given_up.retain(|segment| segment.slot != found.slot);
-                self.slots.get(found.slot).set_unreadable();
+                self.slots.get(found.slot).retire();
                 if let (Some(volume), Some(extent)) =
                     (self.volumes.get(&entry.export), extent(entry, found.slot, 0))
                 {
@@ -244,7 +245,7 @@ impl Recovery<'_> {
         self.write(&mut segment, &mut batch, &mut placed)?;
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
-        at(seal::write_trailer(&segment, &trailer, frames), "writing the trailer", name)?;
+        at(seal::write_trailer(&*segment.file, &trailer, frames), "writing the trailer", name)?;
         slot.heal();
         slot.on(Event::Close);
         slot.on(Event::Seal);

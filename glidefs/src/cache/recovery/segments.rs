@@ -2,6 +2,19 @@
 //!
 //! Does not own what to do about records that cannot be found (`losses`), nor making segments stable (`closing`). Invariants:
 //! a structure that the disk does not read, or that is not what was written, costs no more than that structure; nothing is written.
+//!
+//! ```text
+//!  on the disk                     trailer  closed  walk           state after reading   what closing does
+//!  trailer, whole footer           Some     –       None           Sealed                nothing
+//!  trailer, damaged footer         Some     –       To             Closed                footer and trailer again
+//!  no trailer, and the last frame
+//!    is the header's copy          None     false   Open           Closed                footer behind what is kept, trailer
+//!    is neither                    None     true    Closed         Closed                the same
+//!  header, and nothing else        None     false   None           Free                  the front again
+//! ```
+//!
+//! Two more things may happen to a segment that was walked: it stands for entries of doubt (`held`: it is synced and not closed),
+//! or the disk does not take its closing (`given_up`: the keeper moves what it holds, or closes it later).
 
 use std::collections::HashMap;
 use std::io;
@@ -73,7 +86,8 @@ pub(super) struct Recovery<'a> {
     pub slots: &'a Slots,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
-    /// A program that announces exports in segments has written to the cache, and so has closed all older segments with records.
+    /// A program that announces exports in segments has written to the cache, and so has closed the older segments with records,
+    /// as far as the disk took that.
     pub announces: bool,
     /// Headers to write again.
     pub fronts: Vec<(u32, SegmentHeader)>,
@@ -166,7 +180,7 @@ impl Recovery<'_> {
         self.found.bad_footers += 1;
         tracing::error!(file = name(), "neither the header nor the trailer of a segment can be read");
         if newest.is_none() && whole {
-            // Nothing was ever appended.
+            // Nothing was ever appended. But both ends are rotten: the file is not used before another start has looked.
             self.quarantine(slot);
             return Ok(None);
         }
@@ -208,12 +222,12 @@ impl Recovery<'_> {
         Ok(next)
     }
 
-    /// Takes a slot that holds nothing out of use, because the disk does not read its file.
+    /// Takes a slot that holds nothing out of use, because the disk does not read or take what is in its file.
     pub fn quarantine(&mut self, slot: u32) {
         self.found.unreadable += 1;
         tracing::error!(
             file = self.disk.segment_name(slot),
-            "the disk does not read a segment file, which holds nothing: it is not used until the next start"
+            "the disk loses what is written to a segment file, which holds nothing: it is not used until the next start"
         );
         self.slots.get(slot).on(Event::Quarantine);
     }
@@ -221,7 +235,7 @@ impl Recovery<'_> {
     /// Fails when the disk reads nothing at all: then it is not a segment that is damaged.
     pub fn refuse_a_disk_that_reads_nothing(&self, present: &[u32]) -> Result<(), CacheError> {
         let is_read =
-            |slot: &Slot| slot.extents() > 0 || !(slot.is_unreadable() || slot.state() == State::Quarantined);
+            |slot: &Slot| slot.extents() > 0 || !(slot.is_retired() || slot.state() == State::Quarantined);
         match present {
             [first, _, ..] if !present.iter().any(|number| is_read(self.slots.get(*number))) => {
                 Err(CacheError::Disk {
@@ -315,11 +329,11 @@ impl Recovery<'_> {
         if let Some(found) = walk.newer {
             return Err(CacheError::TooNew { directory: self.disk.location(), found, known: CACHE_VERSION });
         }
-        if walk.made_up_for > 0 {
-            self.found.bad_footers += u64::from(walk.made_up_for);
+        if walk.made_up() > 0 {
+            self.found.bad_footers += walk.made_up() as u64;
             tracing::error!(
                 file = name(),
-                records = walk.made_up_for,
+                records = walk.made_up(),
                 "record headers are damaged; the records behind them say the same"
             );
         }
@@ -334,7 +348,7 @@ impl Recovery<'_> {
         }
         if walk.unreadable > 0 {
             self.found.unreadable += u64::from(walk.unreadable);
-            self.slots.get(found.slot).set_unreadable();
+            self.slots.get(found.slot).retire();
             tracing::error!(
                 file = name(),
                 frames = walk.unreadable,
@@ -355,10 +369,10 @@ impl Recovery<'_> {
         Ok(walk)
     }
 
-    /// When no slot is free, gives up what an interrupted cleaning moved last, and goes back to the originals.
+    /// When no slot is free, refers to the originals of what an interrupted cleaning moved last, so that the slot of the copies
+    /// becomes free: without a free slot cleaning could never go on.
     ///
-    /// Cleaning takes the last free slot only to empty another one into it. Until that one is free again all its data is
-    /// still there, so the copies can be forgotten; otherwise cleaning could never go on.
+    /// Cleaning takes the last free slot only to empty another one into it. All data of that one is still there until it is free.
     pub fn make_room_to_clean(&self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.slot) else { return };

@@ -1,6 +1,7 @@
 //! A start during which syncs fail: what only the page cache had may be gone afterwards.
 
 use super::*;
+use crate::cache::format::{SegmentHeader, Trailer};
 
 /// Has the next sync of `slot` fail, after which `frame` is empty.
 fn make_unstable(disk: &Faulty, slot: u32, frame: u64) {
@@ -161,5 +162,60 @@ fn a_sync_that_fails_while_a_torn_segment_is_closed_costs_nothing_that_was_stabl
     disk.faults.unstable_after.store(1, Ordering::SeqCst);
     for life in ["the start whose sync failed", "the next one"] {
         assert_only_rot_is_lost(&disk, life);
+    }
+}
+
+/// The next record describes the torn one, whose header is gone: no header is there to be kept.
+#[test]
+fn a_torn_record_whose_header_is_lost_leaves_no_hole_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    write_unflushed(&disk, &[82, 83, 84]);
+    let (slot, torn) = disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let torn = usize::try_from(torn).unwrap();
+    assert!(is_magic(&frames[torn - 1], b"GLIDEREC"));
+    frames[torn - 1..=torn].iter_mut().for_each(|frame| frame.fill(0));
+    disk.restore(slot, &frames);
+    for life in 0..2 {
+        let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
+        assert_eq!((found.holes, found.doubted), (0, 0), "life {life}: {found:?}");
+        let mut driver = Driver::new(cache);
+        assert!(is_there(&mut driver, 82));
+        driver.kill();
+        // The power failed while the trailer was written.
+        lose_trailer(&disk, slot, &[0xEE; FRAME_BYTES]);
+    }
+}
+
+/// What is left of a segment was made stable, without its last record; the daemon was killed before its trailer was stable, and the
+/// first sync of the next start fails.
+#[test]
+fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    let (slot, last) = last_record(&disk, true);
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (last, end) = (usize::try_from(last).unwrap(), usize::try_from(LAST).unwrap());
+    let number = frames[last + 1][0];
+    frames[last + 1].fill(0);
+    let key = SegmentHeader::decode(&frames[0]).unwrap().key();
+    let trailer = Trailer::decode(&frames[end], &key, SEGMENT_BYTES).unwrap();
+    frames[end] = Trailer { lossy: true, ..trailer }.encode().to_vec();
+    disk.restore(slot, &frames);
+    disk.faults.unstable.lock().unwrap().insert((slot, LAST), frames[0].clone());
+    for life in 0..2 {
+        let mut driver = open(&disk);
+        let volume = driver.cache.volume(A);
+        let lost = driver.read(&volume, range(u64::from(number) * 64, 8));
+        assert_eq!(lost, Err(IoError::Corrupt), "life {life}");
+        drop(volume);
+        driver.kill();
+        // A power cut: what no sync has reached is as the disk has it.
+        for ((slot, frame), bytes) in std::mem::take(&mut *disk.faults.unstable.lock().unwrap()) {
+            let mut frames: Vec<_> = disk.frames(slot).collect();
+            frames[usize::try_from(frame).unwrap()] = bytes;
+            disk.restore(slot, &frames);
+        }
     }
 }
