@@ -36,6 +36,8 @@ pub struct World {
     pub objects: Arc<ScriptedStore>,
     /// How long daemons that start from now on try a request.
     pub time_budget: Duration,
+    /// Whether daemons that start from now on have `[store] unconfirmed = "serve"`.
+    pub serves_unconfirmed: bool,
     /// How often each fault happens when the store is there.
     per_mille: u64,
     /// No two daemons make the same random numbers.
@@ -102,6 +104,7 @@ impl World {
             faults,
             per_mille,
             time_budget: RetryPolicy::default().time_budget,
+            serves_unconfirmed: false,
             runtime: runtime.unwrap(),
             daemons: AtomicU64::new(seed << 20),
         }
@@ -284,7 +287,7 @@ impl Host {
             queue_depth_default: 64,
             on_unreachable_default: crate::cache::OnUnreachable::Wait,
             parallel_max: 8,
-            serve_unconfirmed: false,
+            serve_unconfirmed: world.serves_unconfirmed,
             confirm_patience: Duration::from_millis(300),
             boot_id: format!("boot {}", self.boots),
         };

@@ -35,6 +35,12 @@ fn held(host: &mut Host, export: &str) -> Vec<u64> {
     held
 }
 
+/// Whether the export has what write 1 wrote, of which the cache has all.
+fn has_first(host: &mut Host) -> bool {
+    let (volume, (range, data)) = (host.volume("vm"), written(1));
+    host.driver().read(&volume, range).unwrap() == data
+}
+
 /// A host that has lost its export `vm`: 1 was flushed, 2 is the other host's, 3 is only here.
 fn lost(world: &World) -> (Host, Host) {
     let mut first = Host::new(world);
@@ -232,9 +238,7 @@ fn whoever_waits_for_the_store_may_be_attached_unconfirmed_detached_or_deleted()
     host.restart(&world);
     let info = world.runtime.block_on(host.router().attach_unconfirmed("vm")).unwrap();
     assert_eq!(info.state, State::Serving);
-    let (volume, (range, data)) = (host.volume("vm"), written(1));
-    assert!(host.driver().read(&volume, range).unwrap() == data);
-    drop(volume);
+    assert!(has_first(&mut host));
     host.restart(&world);
     assert_eq!(world.runtime.block_on(host.router().detach("vm")).unwrap().state, State::Detached);
     world.store_comes_back();
@@ -247,6 +251,72 @@ fn whoever_waits_for_the_store_may_be_attached_unconfirmed_detached_or_deleted()
     world.store_comes_back();
     world.runtime.block_on(host.router().delete("vm")).unwrap();
     assert!(host.kernel().devices().is_empty());
+}
+
+#[test]
+fn where_the_user_wants_that_exports_are_served_before_the_store_has_confirmed_them() {
+    for serves in [true, false] {
+        for crash in [Crash::PowerCut, Crash::Kill] {
+            let mut world = World::new(19, 0);
+            world.serves_unconfirmed = serves;
+            let mut host = Host::new(&world);
+            world.runtime.block_on(host.router().create(blank())).unwrap();
+            write(&mut host, 1);
+            let volume = host.volume("vm");
+            host.driver().flush(&volume).unwrap();
+            drop(volume);
+            world.store_goes_away();
+            host.crash(&world, crash);
+            let state = host.router().show("vm").unwrap().state;
+            let served: Vec<_> = host.kernel().devices().values().map(|device| !device.quiesced).collect();
+            if serves {
+                assert_eq!((state, host.router().unconfirmed()), (State::Serving, 0), "{crash:?}");
+                assert_eq!(served, [true], "{crash:?}");
+                assert!(has_first(&mut host), "{crash:?}");
+            } else {
+                assert_eq!((state, host.router().unconfirmed()), (State::Waiting, 1), "{crash:?}");
+                // The device of the daemon that was killed is left as it is.
+                assert_eq!(served, vec![false; usize::from(crash == Crash::Kill)]);
+                let router = host.router();
+                let attached = world.runtime.block_on(router.attach("vm"));
+                assert!(matches!(attached, Err(RouterError::Unconfirmed { .. })), "{attached:?}");
+                let info = world.runtime.block_on(router.attach_unconfirmed("vm")).unwrap();
+                assert_eq!((info.state, router.unconfirmed()), (State::Serving, 0), "{crash:?}");
+                assert!(host.kernel().devices().values().all(|device| !device.quiesced), "{crash:?}");
+            }
+            world.store_comes_back();
+            world.runtime.block_on(host.router().confirm());
+            assert_eq!(held(&mut host, "vm"), [1]);
+
+            // The same of a device that is made while the daemon runs.
+            world.runtime.block_on(host.router().detach("vm")).unwrap();
+            world.store_goes_away();
+            let attached = world.runtime.block_on(host.router().attach("vm"));
+            assert_eq!(attached.is_ok(), serves, "{attached:?}");
+            assert_eq!(host.kernel().devices().len(), usize::from(serves));
+        }
+    }
+}
+
+#[test]
+fn what_is_served_unconfirmed_stops_when_the_store_says_that_another_host_has_it() {
+    for crash in [Crash::PowerCut, Crash::Kill] {
+        let mut world = World::new(20, 0);
+        let (mut first, _other) = down(&world, crash);
+        world.serves_unconfirmed = true;
+        world.store_goes_away();
+        first.come_up(&world);
+        // Old, as the user was told.
+        assert_eq!(first.router().show("vm").unwrap().state, State::Serving);
+        assert!(has_first(&mut first), "{crash:?}");
+
+        world.store_comes_back();
+        world.runtime.block_on(first.router().confirm());
+        let volume = first.volume("vm");
+        assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced), "{crash:?}");
+        let lost = world.runtime.block_on(first.router().flush("vm"));
+        assert!(matches!(lost, Err(RouterError::Flush { source: IoError::Fenced, .. })), "{lost:?}");
+    }
 }
 
 #[test]
