@@ -19,11 +19,13 @@ use tokio::task::JoinHandle;
 use super::connection::Patience;
 use super::serve::serve_with;
 use super::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, wire};
-use crate::router::tests::fake::Host;
+use crate::router::Router;
+use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
 /// An API that is served, and the host behind it.
 struct Served {
     host: Host,
+    router: Arc<Router>,
     dir: tempfile::TempDir,
     tcp: SocketAddr,
     ready: Readiness,
@@ -78,6 +80,17 @@ impl Served {
         Self::showing(|| Ok("glidefs_up 1\n".into()), access, patience).await
     }
 
+    /// An API of a daemon that has started while the store was away, with an export that waits for the store.
+    async fn with_waiting(name: &str) -> Self {
+        let host = Host::new();
+        let before = host.started().await;
+        before.create(create(name, 1 << 20)).await.unwrap();
+        drop_last(before);
+        let router = host.router();
+        store_is_away(&router);
+        Self::of(host, router, || Ok(String::new()), Access::default(), Patience::default()).await
+    }
+
     /// An API whose `/metrics` are what `encode` gives.
     async fn showing(
         encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
@@ -86,6 +99,17 @@ impl Served {
     ) -> Self {
         let host = Host::new();
         let router = host.started().await;
+        Self::of(host, router, encode, access, patience).await
+    }
+
+    /// An API of `router`, which is of `host`.
+    async fn of(
+        host: Host,
+        router: Arc<Router>,
+        encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        access: Access,
+        patience: Patience,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listen = Some(([127, 0, 0, 1], 0).into());
         let listeners = Listeners::bind(listen, &dir.path().join("run/sock"), access.group).await.unwrap();
@@ -93,7 +117,7 @@ impl Served {
         let ready = Readiness::default();
         let stats = Arc::<ApiStats>::default();
         let state = AppState {
-            router,
+            router: Arc::clone(&router),
             metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
@@ -102,7 +126,7 @@ impl Served {
         };
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(serve_with(listeners, state, access, patience, stopped));
-        Self { host, dir, tcp, ready, stats, stop, task }
+        Self { host, router, dir, tcp, ready, stats, stop, task }
     }
 
     fn socket(&self) -> PathBuf {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Served;
 use crate::api::{BODY_BYTES_MAX, openapi};
-use crate::router::tests::fake::Fault;
+use crate::router::tests::fake::{Fault, catalog_fails};
 
 #[tokio::test]
 async fn an_export_lives_from_create_to_delete() {
@@ -174,6 +174,42 @@ async fn the_daemon_tells_how_it_is() {
     let metrics = served.send("GET", "/metrics", "").await;
     assert_eq!(metrics.body, "glidefs_up 1\n");
     assert!(metrics.head.contains("content-type: text/plain; version=0.0.4"), "{}", metrics.head);
+}
+
+#[tokio::test]
+async fn a_daemon_whose_exports_wait_for_the_store_is_not_ready_until_none_does() {
+    let served = Served::with_waiting("vm-1").await;
+    let refusal = served.send("GET", "/readyz", "").await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (503, "not_ready"), "recovery comes first");
+    served.ready.set();
+    let refusal = served.send("GET", "/readyz", "").await.refusal();
+    assert_eq!((refusal.0, refusal.1.as_str()), (503, "unconfirmed"));
+    assert!(refusal.2.contains("1 exports wait for the store"), "{}", refusal.2);
+    assert_eq!(served.send("GET", "/healthz", "").await.status, 200);
+    let attached = served.send("POST", "/v1/exports/vm-1/attach?unconfirmed=true", "").await;
+    assert_eq!(attached.json()["state"], "serving");
+    assert_eq!(served.send("GET", "/readyz", "").await.body, "ready\n");
+}
+
+#[tokio::test]
+async fn a_daemon_whose_catalog_cannot_be_written_is_not_ready_until_it_can() {
+    let served = Served::with_waiting("vm-1").await;
+    for ready in [false, true] {
+        if ready {
+            served.ready.set();
+        }
+        catalog_fails(&served.router);
+        let refusal = served.send("GET", "/readyz", "").await.refusal();
+        assert_eq!((refusal.0, refusal.1.as_str()), (503, "catalog_fails"), "whatever else there is");
+        assert!(refusal.2.contains("No space left on device"), "{}", refusal.2);
+        let status = served.send("GET", "/v1/status", "").await.json();
+        assert!(status["catalog_fails"].as_str().unwrap().contains("No space left on device"), "{status}");
+    }
+    served.send("POST", "/v1/exports/vm-1/attach", "").await;
+    // What is written shows that the catalog can be.
+    assert_eq!(served.create("vm-2", "1GiB").await.status, 201);
+    assert_eq!(served.send("GET", "/readyz", "").await.body, "ready\n");
+    assert_eq!(served.send("GET", "/v1/status", "").await.json()["catalog_fails"], Value::Null);
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ impl CatalogHealth {
         self.errors.load(Ordering::Relaxed)
     }
 
-    fn fails(&self, error: &(dyn std::error::Error + 'static)) {
+    pub(in crate::router) fn fails(&self, error: &(dyn std::error::Error + 'static)) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         if self.set(Some(error.to_string())).is_none() {
             tracing::error!(

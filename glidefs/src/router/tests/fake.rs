@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 
 use crate::cache::Volume;
 use crate::export::Export;
+use crate::router::state::Event;
 use crate::router::stored::tests::resume;
 use crate::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
@@ -368,6 +369,19 @@ impl Host {
         self.kernel.faults.lock().unwrap().clear();
         self.options.boot_id.push('+');
     }
+}
+
+/// Has every export wait for the store that the catalog of a router before recovery has, as a start does while the store is away.
+pub fn store_is_away(router: &Router) {
+    let loaded = std::mem::take(&mut *router.loaded.lock().unwrap());
+    for held in &loaded {
+        held.step(Event::Wait).unwrap();
+    }
+}
+
+/// Lets the catalog of a router count as one that cannot be written, until something is written.
+pub fn catalog_fails(router: &Router) {
+    router.catalog_health().fails(&std::io::Error::from_raw_os_error(libc::ENOSPC));
 }
 
 /// Ends when the deletions that a start goes on with have.
