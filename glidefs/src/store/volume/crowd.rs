@@ -3,6 +3,8 @@
 //! Owns the figures and their bounds. Does not own slowing anybody down. Invariant: a volume with [`FAN_OUT_MAX`] packs to ask, or
 //! with nearly as many packs as a manifest can list, asks for its writers to be stopped.
 
+use std::borrow::Borrow;
+
 use super::VolumeError;
 use super::merge::MERGED_BYTES_MAX;
 use super::view::overlaps;
@@ -94,27 +96,27 @@ impl Rows {
     }
 
     /// Those of `packs`, which these rows were made of, that reach into `range`: newest first.
-    pub fn reaching<'a>(
+    pub fn reaching<'a, P: Borrow<PackRef>>(
         &'a self,
-        packs: &'a [PackRef],
+        packs: &'a [P],
         range: SectorRange,
-    ) -> impl Iterator<Item = &'a PackRef> {
+    ) -> impl Iterator<Item = &'a P> {
         self.rows(packs).flat_map(move |row| {
-            let first = row.partition_point(|pack| pack.highest_sector < range.start());
-            row[first..].iter().take_while(move |pack| overlaps(pack, range))
+            let first = row.partition_point(|pack| pack.borrow().highest_sector < range.start());
+            row[first..].iter().take_while(move |pack| overlaps((*pack).borrow(), range))
         })
     }
 
     /// The lowest sector behind `at` where one of `packs`, which these rows were made of, begins.
-    pub fn next_begin(&self, packs: &[PackRef], at: u64) -> Option<u64> {
-        let begin = |row: &[PackRef]| {
-            let next = row.get(row.partition_point(|pack| pack.lowest_sector <= at))?;
-            Some(next.lowest_sector)
+    pub fn next_begin<P: Borrow<PackRef>>(&self, packs: &[P], at: u64) -> Option<u64> {
+        let begin = |row: &[P]| {
+            let next = row.get(row.partition_point(|pack| pack.borrow().lowest_sector <= at))?;
+            Some(next.borrow().lowest_sector)
         };
         self.rows(packs).filter_map(begin).min()
     }
 
-    fn rows<'a>(&'a self, packs: &'a [PackRef]) -> impl Iterator<Item = &'a [PackRef]> {
+    fn rows<'a, P>(&'a self, packs: &'a [P]) -> impl Iterator<Item = &'a [P]> {
         let ends = self.starts.iter().skip(1).copied().chain([self.packs]);
         let row = |(start, end): (&u32, u32)| packs.get(*start as usize..end as usize).unwrap_or_default();
         self.starts.iter().zip(ends).map(row)

@@ -1,5 +1,8 @@
 //! Five hours of a writer in a minute: what merging does to the number of packs a read may have to ask, in counts only.
 
+use std::borrow::Borrow;
+use std::cell::Cell;
+
 use super::super::choose::{Limits, Step, choose, stored_bytes};
 use super::super::crowd::{FAN_OUT_MAX, Rows};
 use super::support::*;
@@ -211,5 +214,56 @@ fn rows_find_the_packs_that_a_look_at_each_finds() {
             let begins = packs.iter().map(|pack| pack.lowest_sector).filter(|lowest| *lowest > range.start());
             assert_eq!(rows.next_begin(&packs, range.start()), begins.min());
         }
+    }
+}
+
+/// A pack that counts the looks at it.
+struct Counted<'a> {
+    pack: PackRef,
+    looks: &'a Cell<u32>,
+}
+
+impl Borrow<PackRef> for Counted<'_> {
+    fn borrow(&self) -> &PackRef {
+        self.looks.set(self.looks.get() + 1);
+        &self.pack
+    }
+}
+
+/// Most looks at packs that it takes to find those of one sector, and the next one behind the sector, in `count` packs: in so
+/// many rows, each over the whole volume.
+fn looks_max(count: u64, rows: u64) -> u32 {
+    let (per_row, looks) = (count / rows, Cell::new(0));
+    // Each pack has eight sectors, and four behind it are in none.
+    let packs: Vec<PackRef> =
+        (0..count).map(|n| pack(n, 0, n % per_row * 12, n % per_row * 12 + 8, 100)).collect();
+    let found = Rows::of(&packs);
+    assert_eq!(found.crowd().fan_out as u64, rows);
+    let counted: Vec<_> = packs.iter().map(|pack| Counted { pack: *pack, looks: &looks }).collect();
+    let mut looks_max = 0;
+    for at in 0..per_row * 12 {
+        looks.set(0);
+        let reaching = found.reaching(&counted, range(at, 1)).count() as u64;
+        assert_eq!(reaching, if at % 12 < 8 { rows } else { 0 });
+        looks_max = looks_max.max(looks.get());
+        looks.set(0);
+        let next = (at / 12 + 1) * 12;
+        assert_eq!(found.next_begin(&counted, at), (next < per_row * 12).then_some(next));
+        looks_max = looks_max.max(looks.get());
+    }
+    looks_max
+}
+
+#[test]
+fn the_packs_of_a_sector_are_found_among_20480_with_three_looks_a_row_more_than_among_4096() {
+    for rows in [1, 8] {
+        let [few, many] = [4096, 20_480].map(|count| looks_max(count, rows));
+        println!("{rows} rows: {few} looks among 4,096 packs, {many} among 20,480");
+        // Halves of a row, the packs found, and one behind them in each row.
+        let bound =
+            |count: u64| u32::try_from(rows).unwrap() * ((count / rows).next_power_of_two().ilog2() + 3);
+        assert!(few <= bound(4096), "{rows} rows: {few} looks at 4,096 packs");
+        assert!(many <= bound(20_480), "{rows} rows: {many} looks at 20,480 packs");
+        assert!(many - few <= 3 * u32::try_from(rows).unwrap(), "{rows} rows: {few} and {many} looks");
     }
 }
