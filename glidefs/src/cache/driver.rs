@@ -42,6 +42,8 @@ pub struct Driver {
     shard: Shard<Request>,
     /// Whether the host is down, so that nothing ends any more.
     is_down: Option<Box<dyn Fn() -> bool + Send>>,
+    /// What happens whenever a write waits for room.
+    meanwhile: Option<Box<dyn FnMut() + Send>>,
 }
 
 impl Driver {
@@ -50,12 +52,17 @@ impl Driver {
         let shard = cache.shard(0, Arc::new(ShardStats::default()));
         let mut keeper = cache.keeper();
         while keeper.step() {}
-        Self { cache, keeper, shard, is_down: None }
+        Self { cache, keeper, shard, is_down: None, meanwhile: None }
     }
 
     /// Lets requests fail that are under way when the host goes down.
     pub fn ends_when(&mut self, is_down: impl Fn() -> bool + Send + 'static) {
         self.is_down = Some(Box::new(is_down));
+    }
+
+    /// Has `happens` called again and again while a write waits for room.
+    pub fn while_waiting(&mut self, happens: impl FnMut() + Send + 'static) {
+        self.meanwhile = Some(Box::new(happens));
     }
 
     fn is_down(&self) -> bool {
@@ -106,6 +113,7 @@ impl Driver {
                 Admission::Delay(_) | Admission::Wait if self.is_down() => return Err(IoError::Write),
                 Admission::Delay(_) | Admission::Wait => {
                     assert!(Instant::now() < deadline, "no room: {:?}", self.cache.stats());
+                    self.meanwhile.iter_mut().for_each(|happens| happens());
                     if !self.keeper.step() {
                         std::thread::sleep(Duration::from_millis(1));
                     }

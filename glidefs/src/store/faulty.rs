@@ -4,6 +4,8 @@
 //! the same order meet the same faults. Does not exist in the daemon. Invariant: what it stores is intact; faults change
 //! answers, or keep requests from arriving.
 
+mod line;
+
 use std::fmt;
 use std::future::pending;
 use std::io;
@@ -25,6 +27,7 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
+pub use self::line::Line;
 use super::classify::Answer;
 use super::ids::Entropy;
 
@@ -110,13 +113,19 @@ pub struct Faults {
     entropy: Seeded,
     per_mille: [AtomicU64; Fault::ALL.len()],
     fired: [AtomicU64; Fault::ALL.len()],
+    line: Line,
 }
 
 impl Faults {
     /// No fault fires until its rate is set.
     pub fn new(seed: u64) -> Arc<Self> {
         let zeroes = || std::array::from_fn(|_| AtomicU64::new(0));
-        Arc::new(Self { entropy: Seeded::new(seed), per_mille: zeroes(), fired: zeroes() })
+        Arc::new(Self {
+            entropy: Seeded::new(seed),
+            per_mille: zeroes(),
+            fired: zeroes(),
+            line: Line::default(),
+        })
     }
 
     /// Lets `fault` fire in so many of a thousand requests that it can happen to.
@@ -140,6 +149,11 @@ impl Faults {
     pub fn silent(&self) -> Vec<Fault> {
         let set = |fault: Fault| self.per_mille[fault as usize].load(Relaxed) > 0;
         Fault::ALL.into_iter().filter(|fault| set(*fault) && self.fired(*fault) == 0).collect()
+    }
+
+    /// What creations pass on their way to the store, which is not slow until it is told to be.
+    pub fn line(&self) -> &Line {
+        &self.line
     }
 
     /// Whether `fault` fires now.
@@ -212,6 +226,7 @@ pub(super) fn cut() -> Error {
 impl ObjectStore for FaultyStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.faults.before().await?;
+        self.faults.line.pass(payload.content_length() as u64).await;
         let result = self.inner.put_opts(location, payload, opts).await?;
         self.faults.after().map(|()| result)
     }

@@ -176,27 +176,63 @@ fn what_gathers_while_the_store_is_away_gets_there_in_several_cuts() {
     }
 }
 
-#[test]
-fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_when_the_store_recovers() {
-    let objects = Arc::new(InMemory::new());
-    let faults = Faults::new(8);
+/// A host whose writes turn the clock of the line to the store while they wait for room, how long they have waited, and the
+/// objects. Where `recovers` says a time, the line recovers then, as soon as a write waits.
+fn behind_a_line(recovers: Option<u64>) -> (Host, Arc<Faults>, Arc<AtomicU64>, Arc<InMemory>) {
+    let (objects, faults, waited) = (Arc::new(InMemory::new()), Faults::new(8), Arc::<AtomicU64>::default());
     let faulty = FaultyStore::new(objects.clone(), Arc::clone(&faults));
     let mut host = Host::new(Backend::over(Arc::new(faulty), true), 1, false);
-    faults.set(Fault::Delay, 1000);
-    let mut model = Model::new(8);
-    while model.written_bytes < 12 * SEGMENT_BYTES {
-        model.write(&mut host);
-        let dirty_bytes = host.driver().cache.stats().dirty_bytes;
-        assert!(
-            dirty_bytes <= 8 * SEGMENT_BYTES,
-            "{dirty_bytes} bytes are at risk in a cache of eight segments"
-        );
+    host.driver().while_waiting({
+        let (faults, waited) = (Arc::clone(&faults), Arc::clone(&waited));
+        move || {
+            let line = faults.line();
+            let begun = line.now();
+            line.advance_to_arrival();
+            waited.fetch_add(line.now() - begun, Ordering::Relaxed);
+            if recovers.is_some_and(|recovers| line.now() >= recovers) {
+                line.recover();
+            }
+        }
+    });
+    (host, faults, waited, objects)
+}
+
+#[test]
+fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_when_the_store_recovers() {
+    /// The time in which the writer could write so much.
+    const SLOW_FOR: u64 = 160 << 20;
+    for recovers in [true, false] {
+        let (mut host, faults, waited, objects) = behind_a_line(recovers.then_some(SLOW_FOR));
+        let (mut model, line) = (Model::new(8), faults.line());
+        line.slow_down(10);
+        while line.is_slow() && (recovers || line.now() < SLOW_FOR) {
+            let before = model.written_bytes;
+            // Each is acknowledged.
+            model.write(&mut host);
+            line.advance(model.written_bytes - before);
+            assert!(model.written_bytes < SLOW_FOR, "the writer waits for nothing");
+        }
+        let (now, waited, arrived) = (line.now(), waited.load(Ordering::Relaxed), line.arrived_bytes());
+        assert_eq!(now, model.written_bytes + waited);
+        assert!(waited > now / 2, "the writer waited for {waited} of {now}");
+        assert!(arrived > 0 && arrived <= now / 10, "{arrived} bytes in the time of {now}");
+
+        (0..30).for_each(|_| model.write(&mut host));
+        host.volume().ask_flush();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let is_flushed = |host: &mut Host| {
+            let figures = host.volume().figures();
+            (figures.cuts, figures.dirty_bytes, figures.flushed) == (0, 0, figures.last_seq)
+        };
+        while !is_flushed(&mut host) {
+            assert!(std::time::Instant::now() < deadline, "{:?}", host.driver().cache.stats());
+            if !line.advance_to_arrival() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
+        assert_eq!(line.is_slow(), !recovers, "the backlog drains whether or not the store recovers");
+        let mut other = Host::new(Backend::over(objects, true), 2, true);
+        model.check_all(&mut other);
     }
-    assert!(faults.fired(Fault::Delay) > 0);
-    faults.set(Fault::Delay, 0);
-    (0..30).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
-    assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
-    let mut other = Host::new(Backend::over(objects, true), 2, true);
-    model.check_all(&mut other);
 }

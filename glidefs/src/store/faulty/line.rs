@@ -1,0 +1,117 @@
+//! The line to a store that takes bytes more slowly than somebody writes them, by a clock that is turned by hand.
+//!
+//! Owns the clock, and when creations arrive. Does not own what is created. Invariant: creations arrive one after the other, and
+//! in no time more bytes than the line lets through.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The line of a [`super::FaultyStore`], as long as it is slow. Time is counted in bytes: those that a writer could write.
+#[derive(Debug, Default)]
+pub struct Line {
+    state: Mutex<State>,
+    moved: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    now: u64,
+    /// How much longer a byte takes than the writer needs for one; 0: no time.
+    times: u64,
+    /// When all that was sent has arrived.
+    free_at: u64,
+    /// When creations arrive that are on their way.
+    arrivals: BTreeSet<u64>,
+    arrived_bytes: u64,
+}
+
+/// A creation on its way, until it has arrived or nobody waits for it.
+struct Place<'a> {
+    line: &'a Line,
+    arrival: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.state().arrivals.remove(&self.arrival);
+    }
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets creations take `times` as long as the writer needs for as many bytes.
+    pub fn slow_down(&self, times: u64) {
+        self.state().times = times;
+    }
+
+    /// Lets creations take no time any more, those on their way too.
+    pub fn recover(&self) {
+        self.state().times = 0;
+        self.moved.notify_waiters();
+    }
+
+    /// Whether creations take time.
+    pub fn is_slow(&self) -> bool {
+        self.state().times > 0
+    }
+
+    /// The time since the begin.
+    pub fn now(&self) -> u64 {
+        self.state().now
+    }
+
+    /// How many bytes of creations have arrived while it was slow.
+    pub fn arrived_bytes(&self) -> u64 {
+        self.state().arrived_bytes
+    }
+
+    /// Lets the time pass in which the writer writes so much.
+    pub fn advance(&self, bytes: u64) {
+        self.state().now += bytes;
+        self.moved.notify_waiters();
+    }
+
+    /// Lets time pass until a creation has arrived. `false`: none is on its way, and no time passes.
+    pub fn advance_to_arrival(&self) -> bool {
+        let mut state = self.state();
+        let Some(arrival) = state.arrivals.first().copied() else { return false };
+        state.now = state.now.max(arrival);
+        drop(state);
+        self.moved.notify_waiters();
+        true
+    }
+
+    /// Ends when a creation of so many bytes has arrived.
+    pub(super) async fn pass(&self, bytes: u64) {
+        let place = {
+            let mut state = self.state();
+            if state.times == 0 {
+                return;
+            }
+            state.free_at = state.free_at.max(state.now) + bytes * state.times;
+            let arrival = state.free_at;
+            state.arrivals.insert(arrival);
+            Place { line: self, arrival }
+        };
+        loop {
+            let mut moved = std::pin::pin!(self.moved.notified());
+            moved.as_mut().enable();
+            {
+                let mut state = self.state();
+                if state.times == 0 {
+                    return;
+                }
+                if state.now >= place.arrival {
+                    state.arrived_bytes += bytes;
+                    return;
+                }
+            }
+            moved.await;
+        }
+    }
+}
