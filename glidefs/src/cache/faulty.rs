@@ -59,6 +59,8 @@ pub struct Faults {
     pub footers: AtomicBool,
     /// What is not in the page cache cannot be read: the disk is away, or no file can be opened.
     pub only_copies: AtomicBool,
+    /// How many more writes to segments succeed.
+    pub writes_left: Mutex<Option<u32>>,
     /// No file can be made longer: the file system is full.
     pub full: AtomicBool,
     /// The next record gets to the disk, and its write fails; no later write of that file does anything.
@@ -208,6 +210,11 @@ impl SegmentFile for File {
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
         let range = self.frames(len, offset);
+        match &mut *self.faults.writes_left.lock().unwrap() {
+            Some(0) => return Err(eio()),
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let is_footer = parts.first().is_some_and(|part| part.starts_with(b"GLIDEFTR"));
         if is_footer && self.faults.footers.load(Ordering::SeqCst) {
             return Err(eio());

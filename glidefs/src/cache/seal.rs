@@ -1,7 +1,7 @@
 //! The two ends of a segment's life on disk: its header, and its footer with the trailer.
 //!
 //! Owns the order of those writes. Invariants: the header is stable before anything is appended; the trailer is written
-//! only after everything else in the segment is stable, so that a trailer that is there proves it.
+//! only after all records of the segment are stable, so that a trailer that is there proves it.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,16 +57,39 @@ pub(super) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result<()> {
 
 /// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].
 pub(super) fn write_footer(segment: &Segment) -> io::Result<Trailer> {
-    let footer = segment.footer().encode(&segment.key);
-    let mut trailer = Trailer::of(segment.key, segment.position(), &footer)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
-    trailer.lossy = segment.lossy;
-    segment.file.write_at(&[IoSlice::new(&footer)], offset(segment.position()))?;
+    let (trailer, footer) = encode_footer(segment)?;
+    segment.file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
     Ok(trailer)
 }
 
-/// Writes the trailer. The trailer of a whole segment is not synced: without it recovery scans the segment.
+fn encode_footer(segment: &Segment) -> io::Result<(Trailer, Vec<u8>)> {
+    let footer = segment.footer().encode(&segment.key);
+    let trailer = Trailer::of(segment.key, segment.position(), &footer)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
+    Ok((trailer, footer))
+}
+
+/// Writes the trailer. The trailer of a whole segment need not be synced: without it recovery scans the segment.
 pub(super) fn write_trailer(file: &dyn SegmentFile, trailer: &Trailer, frames: u32) -> io::Result<()> {
-    file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))?;
-    if trailer.lossy { file.sync() } else { Ok(()) }
+    file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))
+}
+
+/// Writes the trailer of a segment of which some is lost or was dropped, all records of which are stable, and then the footer.
+///
+/// The trailer is stable first: the footer may be written over headers that say what was stable, and until then nothing else
+/// does. The frames of `erased`, headers of dropped records, are cleared together with the footer's.
+pub(super) fn close_lossy(
+    segment: &Segment,
+    frames: u32,
+    erased: impl Iterator<Item = u32>,
+) -> io::Result<()> {
+    let (trailer, footer) = encode_footer(segment)?;
+    let file = &*segment.file;
+    write_trailer(file, &Trailer { lossy: true, ..trailer }, frames)?;
+    file.sync()?;
+    for frame in erased {
+        file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame))?;
+    }
+    file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
+    file.sync()
 }

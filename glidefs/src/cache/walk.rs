@@ -40,7 +40,7 @@ pub(super) struct Walk {
     pub holes: Vec<Hole>,
     /// A record that a newer glidefs wrote, and its version.
     pub newer: Option<u16>,
-    /// Frames of the headers of records that were dropped, now or by an earlier start that kept the header. In ascending order.
+    /// Frames of the headers of records that were dropped.
     dropped: Vec<u32>,
     /// Frames that the disk did not read.
     pub unreadable: u32,
@@ -53,10 +53,13 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// One past the last frame that says what the records are. The header of the first record that was dropped says up to where
-    /// the segment is stable, and may be all that describes the record before: without a trailer a later walk needs that header.
+    /// One past the last frame that says what the records are. Where the last record has no header of its own, the header of a
+    /// record that was dropped is all that describes it: without a footer a later walk needs that header.
     pub fn evidence_end(&self) -> u32 {
-        if self.dropped.first() == Some(&self.tail) { self.tail.saturating_add(1) } else { self.tail }
+        let last = self.records.last();
+        let is_made_up = last.is_some_and(|last| self.made_up_for.contains(&last.position_frames));
+        // The header that describes a record is in the frame behind the record.
+        if is_made_up { self.tail.saturating_add(1) } else { self.tail }
     }
 
     /// How many records have no header of their own.
@@ -165,7 +168,7 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span, stable: u32) -> i
             let left =
                 gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, record.before, &mut walk));
             if is_dropped {
-                return Ok(dropped_at(frame, walk, gaps, left, span));
+                return Ok(closed_at(frame, walk, gaps, left, span));
             }
             gaps.extend(left);
             walk.announces |= record.announces;
@@ -178,7 +181,7 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span, stable: u32) -> i
             && matches!(span, Span::To(_))
         {
             let left = gap.take().and_then(|gap| make_up_for(Gap { to: frame, ..gap }, before, &mut walk));
-            return Ok(dropped_at(frame, walk, gaps, left, span));
+            return Ok(closed_at(frame, walk, gaps, left, span));
         }
         if footer && !matches!(span, Span::To(_)) {
             let left = gap.map(|gap| Gap { to: frame, ..gap });
@@ -206,16 +209,6 @@ fn is_dropped(window: &mut Window<'_>, key: &SegmentKey, at: u32, record: &Recor
     Ok(data.is_some_and(|data| is_footer(data, key) && frame_crc(data) != *crc))
 }
 
-/// The end of a walk at the header, in frame `at`, of a record that an earlier recovery dropped. `left` is the gap before that.
-fn dropped_at(at: u32, walk: Walk, gaps: Vec<Gap>, left: Option<Gap>, span: Span) -> (Walk, Vec<Gap>) {
-    let (mut walk, gaps) = closed_at(at, walk, gaps, left, span);
-    if walk.tail == at {
-        // The next closing keeps it as well.
-        walk.dropped.push(at);
-    }
-    (walk, gaps)
-}
-
 /// The end of a walk where a footer says that the segment has no record from frame `at` on. `left` is the gap before that.
 fn closed_at(at: u32, mut walk: Walk, mut gaps: Vec<Gap>, left: Option<Gap>, span: Span) -> (Walk, Vec<Gap>) {
     walk.tail = walk.records.last().map_or(1, end_of);
@@ -226,7 +219,10 @@ fn closed_at(at: u32, mut walk: Walk, mut gaps: Vec<Gap>, left: Option<Gap>, spa
             gaps.extend(left);
         }
         // The segment was being closed. A record behind that place is one that failed, and was given up.
-        Span::Open(_) => gaps.extend(left.filter(|gap| gap.unreadable)),
+        Span::Open(_) => {
+            let stable = walk.stable;
+            gaps.extend(left.filter(|gap| gap.unreadable || gap.from < stable));
+        }
     }
     (walk, gaps)
 }

@@ -1,9 +1,10 @@
 //! Sealing one segment: making it stable, and writing its footer and trailer.
 //!
-//! Does not own when. Invariant: the trailer is written only after a sync of everything before it, by whoever holds the file.
+//! Does not own when. Invariant: the trailer is written only after a sync of all records, by whoever holds the file.
+
+use std::iter;
 
 use super::{SYNC_FAILED, heal, report};
-use crate::cache::format::Trailer;
 use crate::cache::handle::Shared;
 use crate::cache::segment::Segment;
 use crate::cache::slots::{Event, Slot, State};
@@ -41,8 +42,9 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
         return Sealing::Waits;
     }
     let covers = slot.appended();
+    let frames = shared.slots.segment_frames();
     // Without a footer the segment is as good, but recovery has to scan it.
-    let footer = seal::write_footer(segment);
+    let footer = (!segment.lossy).then(|| seal::write_footer(segment));
     let synced = segment.file.sync();
     slot.end_sync(covers, synced.is_ok());
     shared.sync_ended();
@@ -50,10 +52,12 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
         report(shared, segment.slot, error, SYNC_FAILED);
         return Sealing::Waits;
     }
-    let trailer = footer
-        .and_then(|trailer| seal::write_trailer(&*segment.file, &trailer, shared.slots.segment_frames()));
+    let closed = match footer {
+        Some(footer) => footer.and_then(|trailer| seal::write_trailer(&*segment.file, &trailer, frames)),
+        None => seal::close_lossy(segment, frames, iter::empty()),
+    };
     slot.on(Event::Seal);
-    if let Err(error) = &trailer {
+    if let Err(error) = &closed {
         report(shared, segment.slot, error, NO_FOOTER);
         return Sealing::WithoutFooter;
     }
@@ -67,11 +71,10 @@ fn seal_what_is_left(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
         return false;
     }
     let crc = |frame| slot.crc(frame);
-    let sealed = scan::rewrite_intact(&*segment.file, &segment.key, slot.appended(), crc).and_then(|()| {
-        let trailer = Trailer { lossy: true, ..seal::write_footer(segment)? };
-        segment.file.sync()?;
-        seal::write_trailer(&*segment.file, &trailer, shared.slots.segment_frames())
-    });
+    let frames = shared.slots.segment_frames();
+    let sealed = scan::rewrite_intact(&*segment.file, &segment.key, slot.appended(), crc)
+        .and_then(|()| segment.file.sync())
+        .and_then(|()| seal::close_lossy(segment, frames, iter::empty()));
     match &sealed {
         Ok(()) => {
             slot.heal();
@@ -97,10 +100,15 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &Segment) -> bool {
     }
     // Whoever frees the slot, or uses it again, holds its file.
     let is_done = slot.segment_id() != segment.key.segment_id || slot.state() != State::Sealed || {
-        let written = seal::write_footer(segment).and_then(|trailer| {
-            segment.file.sync()?;
-            seal::write_trailer(&*segment.file, &trailer, shared.slots.segment_frames())
-        });
+        let frames = shared.slots.segment_frames();
+        let written = if segment.lossy {
+            seal::close_lossy(segment, frames, iter::empty())
+        } else {
+            seal::write_footer(segment).and_then(|trailer| {
+                segment.file.sync()?;
+                seal::write_trailer(&*segment.file, &trailer, frames)
+            })
+        };
         written.is_ok()
     };
     shared.cancel_sync(slot);

@@ -5,20 +5,18 @@
 //! before something else says that; a segment that does not become stable is given up: all it holds moves, and until then no
 //! FLUSH says that the data is stable.
 
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use super::at;
 use super::segments::{Found, Recovery};
 use crate::cache::error::CacheError;
 use crate::cache::format::FooterBuilder;
-use crate::cache::scan::{self, offset};
+use crate::cache::scan;
 use crate::cache::seal;
 use crate::cache::segment::Segment;
 use crate::cache::slots::{Event, State};
 use crate::cache::volume::Place;
 use crate::cache::walk::{self, Hole, Walk};
-use crate::units::FRAME_BYTES;
 
 impl Found {
     /// Whether a walk left no record of the segment.
@@ -43,7 +41,7 @@ impl Found {
         let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
         let mut segment = Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer);
         // Exports that are made from now on had nothing in a hole of the segment: the next start must not find the hole again. Nor
-        // may that start miss what erased headers said of the records before.
+        // may that start miss what the headers of dropped records said of the records before.
         let was_lossy = self.trailer.as_ref().is_some_and(|trailer| trailer.lossy);
         segment.lossy = was_lossy || !walk.holes.is_empty() || walk.has_dropped();
         segment
@@ -147,8 +145,8 @@ impl Recovery<'_> {
         let Some(walk) = &found.walk else {
             // The last process may have died before the trailer was stable.
             let Some(trailer) = found.trailer.filter(|trailer| trailer.lossy) else { return Ok(()) };
-            let rewritten = seal::write_trailer(&*file, &trailer, self.slots.segment_frames());
-            return at(rewritten, "making the trailer stable", name);
+            let written = seal::write_trailer(&*file, &trailer, self.slots.segment_frames());
+            return at(written.and_then(|()| file.sync()), "making the trailer stable", name);
         };
         // Before anything is written again from the page cache.
         at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
@@ -158,13 +156,15 @@ impl Recovery<'_> {
             self.slots.get(slot).on(Event::Seal);
             return Ok(());
         }
-        for frame in walk.headers_to_erase() {
-            at(file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame)), "erasing", name)?;
+        let (segment, frames) = (found.closing(walk), self.slots.segment_frames());
+        if segment.lossy {
+            at(file.sync(), "syncing", name)?;
+            at(seal::close_lossy(&segment, frames, walk.headers_to_erase()), "closing", name)?;
+        } else {
+            let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
+            at(file.sync(), "syncing", name)?;
+            at(seal::write_trailer(&*file, &trailer, frames), "writing the trailer", name)?;
         }
-        let segment = found.closing(walk);
-        let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
-        at(segment.file.sync(), "syncing", name)?;
-        at(seal::write_trailer(&*file, &trailer, self.slots.segment_frames()), "writing the trailer", name)?;
         let used = self.slots.get(slot);
         used.on(Event::Seal);
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
@@ -195,11 +195,11 @@ impl Recovery<'_> {
             let slot = self.slots.get(*slot);
             slot.is_poisoned() && slot.extents() > 0
         };
-        if present.iter().any(is_unstable) {
-            return Ok(());
-        }
+        let stay = present.iter().any(is_unstable);
         for slot in beyond {
-            at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
+            if !stay {
+                at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
+            }
             // No FLUSH waits for a segment that could not be closed.
             self.slots.get(slot).end_use();
         }

@@ -25,6 +25,8 @@ use crate::units::{ExportId, SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
 const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
+/// Most free files that entries of doubt are tried in: a disk that fails for a moment must not take all of them out of use.
+const PLACES_MAX: usize = 3;
 /// As many entries of doubt as the smallest segment has room for.
 const ENTRIES_MANY: usize = 1000;
 /// Sequence numbers in a piece of an export's history. A doubt makes an export skip [`SEQS_IN_A_SEGMENT`] numbers, so a piece that
@@ -167,11 +169,12 @@ impl Recovery<'_> {
     }
 
     /// Slots to write entries of doubt to, the best first: a file system that is full has room in the files that are there.
+    /// [`PLACES_MAX`] at most.
     fn places_for_doubts(&self) -> Vec<u32> {
         let free = self.slots.iter().filter(|(_, slot)| slot.state() == State::Free);
         let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, slot)| slot.file().is_some());
         places.extend(others.first());
-        places.into_iter().map(|(number, _)| number).collect()
+        places.into_iter().map(|(number, _)| number).take(PLACES_MAX).collect()
     }
 
     /// Leaves out slot `number`, whose file did not take entries of doubt. The keeper erases what was written.
@@ -186,8 +189,6 @@ impl Recovery<'_> {
             slot.retire();
             slot.poison();
             slot.on(Event::Close);
-        } else if slot.file().is_some() {
-            slot.on(Event::Quarantine);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A start during which syncs fail: what only the page cache had may be gone afterwards.
 
 use super::*;
-use crate::cache::format::{SegmentHeader, Trailer};
+use crate::cache::format::{SegmentHeader, Trailer, frame_crc};
 
 /// Has the next sync of `slot` fail, after which `frame` is empty.
 fn make_unstable(disk: &Faulty, slot: u32, frame: u64) {
@@ -108,8 +108,8 @@ fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost(
     }
 }
 
-/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Slot, end, and the place of 85.
-fn torn_behind_rot(disk: &Faulty) -> (u32, Vec<u8>, u64) {
+/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Slot and place of 85.
+fn torn_behind_rot(disk: &Faulty) -> (u32, u64) {
     let mut driver = open(disk);
     write(&mut driver, 82);
     let volume = driver.cache.volume(A);
@@ -125,7 +125,20 @@ fn torn_behind_rot(disk: &Faulty) -> (u32, Vec<u8>, u64) {
     frames[usize::try_from(torn).unwrap()].fill(0);
     disk.restore(slot, &frames);
     disk.rot(disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap());
-    (slot, frames.pop().unwrap(), torn)
+    (slot, torn)
+}
+
+/// Has the header of 85 follow behind its data once more, as that of another record, and loses it where it was.
+fn move_header_behind(disk: &Faulty, (slot, torn): (u32, u64)) {
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let header = usize::try_from(torn).unwrap() - 1;
+    let behind = header + usize::try_from(RECORD_FRAMES).unwrap();
+    frames[behind] = frames[header].clone();
+    frames[behind][40..44].copy_from_slice(&u32::try_from(behind).unwrap().to_le_bytes());
+    let crc = frame_crc(&frames[behind][..FRAME_BYTES - 4]);
+    frames[behind][FRAME_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    frames[header].fill(0);
+    disk.restore(slot, &frames);
 }
 
 /// Fails unless 84 is there and 83, whose data is rotten, cannot be read.
@@ -138,16 +151,28 @@ fn assert_only_rot_is_lost(disk: &Faulty, when: &str) {
     driver.kill();
 }
 
-/// Only the header of the torn record says that what is before was stable, so that 83 is damaged and not torn. A start that wrote
-/// its footer over that header, and lost its trailer to a power cut, had the next one drop 83 and 84.
+/// Only the header of a dropped record says that what is before was stable, so that 83 is damaged and not torn. A start that had
+/// written its footer over that header, and did not get to the trailer, had the next one drop 83 and 84.
 #[test]
-fn the_header_that_says_what_is_stable_outlives_the_closing_of_its_segment() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = killed(directory.path());
-    let (slot, end, _) = torn_behind_rot(&disk);
-    for life in ["a start", "one after a power cut", "a third"] {
-        assert_only_rot_is_lost(&disk, life);
-        lose_trailer(&disk, slot, &end);
+fn what_says_that_records_are_stable_outlives_a_start_that_ends_at_any_write() {
+    for is_behind in [false, true] {
+        let mut is_done = false;
+        for writes in 0.. {
+            let directory = tempfile::tempdir().unwrap();
+            let disk = killed(directory.path());
+            let place = torn_behind_rot(&disk);
+            if is_behind {
+                move_header_behind(&disk, place);
+            }
+            *disk.faults.writes_left.lock().unwrap() = Some(writes);
+            drop(disk.open(Known::local(&[A, B])));
+            let left = disk.faults.writes_left.lock().unwrap().take();
+            assert_only_rot_is_lost(&disk, &format!("header behind: {is_behind}, after {writes} writes"));
+            is_done |= left > Some(0);
+            if is_done {
+                break;
+            }
+        }
     }
 }
 
@@ -156,7 +181,7 @@ fn the_header_that_says_what_is_stable_outlives_the_closing_of_its_segment() {
 fn a_sync_that_fails_while_a_torn_segment_is_closed_costs_nothing_that_was_stable() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, _, torn) = torn_behind_rot(&disk);
+    let (slot, torn) = torn_behind_rot(&disk);
     make_unstable(&disk, slot, torn + 4);
     // The sync of the front passes, and the one before the trailer fails.
     disk.faults.unstable_after.store(1, Ordering::SeqCst);
