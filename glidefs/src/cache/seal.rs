@@ -74,18 +74,18 @@ pub(super) fn write_trailer(file: &dyn SegmentFile, trailer: &Trailer, frames: u
     file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))
 }
 
-/// Writes the trailer of a segment of which some is lost or was dropped, all records of which are stable, and then the footer.
+/// Writes the trailer of a segment, all records of which are stable and that a walk would misjudge, and then the footer.
 ///
 /// The trailer is stable first: the footer may be written over headers that say what was stable, and until then nothing else
 /// does. The frames of `erased`, headers of dropped records, are cleared together with the footer's.
-pub(super) fn close_lossy(
+pub(super) fn close_trailer_first(
     segment: &Segment,
     frames: u32,
     erased: impl Iterator<Item = u32>,
 ) -> io::Result<()> {
     let (trailer, footer) = encode_footer(segment)?;
     let file = &*segment.file;
-    write_trailer(file, &Trailer { lossy: true, ..trailer }, frames)?;
+    write_trailer(file, &Trailer { vital: true, ..trailer }, frames)?;
     file.sync()?;
     for frame in erased {
         file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame))?;

@@ -210,8 +210,8 @@ pub(super) struct Segment {
     footer: FooterBuilder,
     /// Exports that were announced.
     exports: HashSet<ExportId>,
-    /// See [`Trailer::lossy`](super::format::Trailer::lossy).
-    pub lossy: bool,
+    /// See [`Trailer::vital`](super::format::Trailer::vital).
+    pub vital: bool,
 }
 
 impl fmt::Debug for Segment {
@@ -235,7 +235,7 @@ impl Segment {
         position: u32,
         footer: FooterBuilder,
     ) -> Self {
-        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW), lossy: false }
+        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW), vital: false }
     }
 
     /// Next frame to write.
@@ -338,6 +338,8 @@ impl Segment {
     pub fn retract(&mut self, mark: Mark) {
         self.position = mark.position;
         self.footer.retract(mark.footer);
+        // A walk might find what was taken back.
+        self.vital = true;
     }
 
     /// The end of what was appended.

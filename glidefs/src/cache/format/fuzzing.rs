@@ -28,7 +28,7 @@ pub fn check_segment_header(bytes: &[u8]) -> bool {
         assert_eq!(header.encode(), frame);
     }
     let sample =
-        Trailer { key: KEY, footer_frame: FOOTER_FRAME, footer_bytes: 8192, footer_crc: 3, lossy: false };
+        Trailer { key: KEY, footer_frame: FOOTER_FRAME, footer_bytes: 8192, footer_crc: 3, vital: false };
     let frame = forge(&sample.encode(), bytes, segment::TRAILER_MAGIC, Some(KEY));
     let trailer = Trailer::decode(&frame, &KEY, SEGMENT_BYTES);
     if let Ok(trailer) = trailer {

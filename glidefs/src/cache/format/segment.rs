@@ -28,9 +28,9 @@ const HEADER_END: usize = SEGMENT_BYTES_AT + 8;
 //
 //    0     8    10      12             16         32           40             44           48      4092
 //   ┌─────┬─────┬───────┬──────────────┬──────────┬────────────┬──────────────┬────────────┬───────┬─────┐
-//   │magic│vers.│ lossy │ footer frame │ cache id │ segment id │ footer bytes │ footer CRC │  ..   │ CRC │
+//   │magic│vers.│ vital │ footer frame │ cache id │ segment id │ footer bytes │ footer CRC │  ..   │ CRC │
 //   └─────┴─────┴───────┴──────────────┴──────────┴────────────┴──────────────┴────────────┴───────┴─────┘
-const LOSSY_AT: usize = RESERVED_AT;
+const VITAL_AT: usize = RESERVED_AT;
 const FOOTER_FRAME_AT: usize = 12;
 const FOOTER_BYTES_AT: usize = BODY_AT;
 const FOOTER_CRC_AT: usize = FOOTER_BYTES_AT + 4;
@@ -92,23 +92,23 @@ pub struct Trailer {
     pub footer_bytes: u32,
     /// CRC-32C of all bytes of the footer.
     pub footer_crc: u32,
-    /// Some of the segment is lost, or was dropped: a walk would take more for a torn end than this trailer does, so the trailer
-    /// has to be stable.
-    pub lossy: bool,
+    /// A walk without this trailer would find other records than those that the trailer stands for, because some of the segment is
+    /// lost, or failed, or was dropped: the trailer has to be stable.
+    pub vital: bool,
 }
 
 impl Trailer {
     /// A trailer for the encoded `footer` at frame `footer_frame`, or `None` when the footer is 4 GiB or longer.
     pub fn of(key: SegmentKey, footer_frame: u32, footer: &[u8]) -> Option<Self> {
         let footer_bytes = u32::try_from(footer.len()).ok()?;
-        Some(Self { key, footer_frame, footer_bytes, footer_crc: frame_crc(footer), lossy: false })
+        Some(Self { key, footer_frame, footer_bytes, footer_crc: frame_crc(footer), vital: false })
     }
 
     /// The trailer as bytes.
     pub fn encode(&self) -> Frame {
         let mut frame = [0; FRAME_BYTES];
         put_preamble(&mut frame, TRAILER_MAGIC, &self.key);
-        put(&mut frame, LOSSY_AT, &u16::from(self.lossy).to_le_bytes());
+        put(&mut frame, VITAL_AT, &u16::from(self.vital).to_le_bytes());
         put(&mut frame, FOOTER_FRAME_AT, &self.footer_frame.to_le_bytes());
         put(&mut frame, FOOTER_BYTES_AT, &self.footer_bytes.to_le_bytes());
         put(&mut frame, FOOTER_CRC_AT, &self.footer_crc.to_le_bytes());
@@ -121,7 +121,7 @@ impl Trailer {
     pub fn decode(frame: &[u8], key: &SegmentKey, segment_bytes: u64) -> Result<Self, FormatError> {
         let (frame, found) = check_frame(frame, TRAILER_MAGIC)?;
         check_key(&found, key)?;
-        let lossy = match u16::from_le_bytes(get(frame, LOSSY_AT)) {
+        let vital = match u16::from_le_bytes(get(frame, VITAL_AT)) {
             0 => false,
             1 => true,
             _ => return Err(FormatError::Malformed("unused bytes are set")),
@@ -132,7 +132,7 @@ impl Trailer {
             footer_frame: u32::from_le_bytes(get(frame, FOOTER_FRAME_AT)),
             footer_bytes: u32::from_le_bytes(get(frame, FOOTER_BYTES_AT)),
             footer_crc: u32::from_le_bytes(get(frame, FOOTER_CRC_AT)),
-            lossy,
+            vital,
         };
         let frames_are_whole =
             trailer.footer_bytes != 0 && (trailer.footer_bytes as usize).is_multiple_of(FRAME_BYTES);

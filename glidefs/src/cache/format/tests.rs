@@ -110,12 +110,12 @@ proptest! {
     #[test]
     fn segment_header_and_trailer_come_back_as_they_were(
         cache_id: [u8; 16], segment_id: u64, shard: u32, frames in 5..=(u64::MAX >> 12),
-        footer_frame in 1..1000u32, footer_frames in 1..1000u32, footer_crc: u32, lossy: bool,
+        footer_frame in 1..1000u32, footer_frames in 1..1000u32, footer_crc: u32, vital: bool,
     ) {
         let header = SegmentHeader { cache_id, segment_id, shard, segment_bytes: frames << 12 };
         prop_assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
         let footer_bytes = footer_frames << 12;
-        let trailer = Trailer { key: header.key(), footer_frame, footer_bytes, footer_crc, lossy };
+        let trailer = Trailer { key: header.key(), footer_frame, footer_bytes, footer_crc, vital };
         let decoded = Trailer::decode(&trailer.encode(), &header.key(), SEGMENT_BYTES);
         prop_assert_eq!(decoded, Ok(trailer));
     }
@@ -332,7 +332,7 @@ fn records_of_a_footer_neither_overlap_nor_reach_into_it() {
 fn a_trailer_names_only_a_footer_between_header_and_trailer() {
     let frames = 100;
     let decode = |footer_frame, footer_bytes| {
-        let trailer = Trailer { key: KEY, footer_frame, footer_bytes, footer_crc: 0, lossy: false };
+        let trailer = Trailer { key: KEY, footer_frame, footer_bytes, footer_crc: 0, vital: false };
         Trailer::decode(&trailer.encode(), &KEY, frames << 12).is_ok()
     };
     assert!(decode(98, 4096));
@@ -343,7 +343,7 @@ fn a_trailer_names_only_a_footer_between_header_and_trailer() {
     assert!(!decode(u32::MAX, !4095));
     assert!(!decode(1, 0));
     assert!(!decode(1, 4097));
-    let trailer = Trailer { key: KEY, footer_frame: 1, footer_bytes: 4096, footer_crc: 0, lossy: false };
+    let trailer = Trailer { key: KEY, footer_frame: 1, footer_bytes: 4096, footer_crc: 0, vital: false };
     assert!(Trailer::decode(&trailer.encode(), &KEY, 0).is_err());
 }
 

@@ -44,7 +44,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
     let covers = slot.appended();
     let frames = shared.slots.segment_frames();
     // Without a footer the segment is as good, but recovery has to scan it.
-    let footer = (!segment.lossy).then(|| seal::write_footer(segment));
+    let footer = (!segment.vital).then(|| seal::write_footer(segment));
     let synced = segment.file.sync();
     slot.end_sync(covers, synced.is_ok());
     shared.sync_ended();
@@ -54,7 +54,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
     }
     let closed = match footer {
         Some(footer) => footer.and_then(|trailer| seal::write_trailer(&*segment.file, &trailer, frames)),
-        None => seal::close_lossy(segment, frames, iter::empty()),
+        None => seal::close_trailer_first(segment, frames, iter::empty()),
     };
     slot.on(Event::Seal);
     if let Err(error) = &closed {
@@ -74,7 +74,7 @@ fn seal_what_is_left(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
     let frames = shared.slots.segment_frames();
     let sealed = scan::rewrite_intact(&*segment.file, &segment.key, slot.appended(), crc)
         .and_then(|()| segment.file.sync())
-        .and_then(|()| seal::close_lossy(segment, frames, iter::empty()));
+        .and_then(|()| seal::close_trailer_first(segment, frames, iter::empty()));
     match &sealed {
         Ok(()) => {
             slot.heal();
@@ -101,8 +101,8 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &Segment) -> bool {
     // Whoever frees the slot, or uses it again, holds its file.
     let is_done = slot.segment_id() != segment.key.segment_id || slot.state() != State::Sealed || {
         let frames = shared.slots.segment_frames();
-        let written = if segment.lossy {
-            seal::close_lossy(segment, frames, iter::empty())
+        let written = if segment.vital {
+            seal::close_trailer_first(segment, frames, iter::empty())
         } else {
             seal::write_footer(segment).and_then(|trailer| {
                 segment.file.sync()?;

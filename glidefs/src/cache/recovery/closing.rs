@@ -41,9 +41,9 @@ impl Found {
         let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
         let mut segment = Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer);
         // Exports that are made from now on had nothing in a hole of the segment: the next start must not find the hole again. Nor
-        // may that start miss what the headers of dropped records said of the records before.
-        let was_lossy = self.trailer.as_ref().is_some_and(|trailer| trailer.lossy);
-        segment.lossy = was_lossy || !walk.holes.is_empty() || walk.has_dropped();
+        // may that start miss what the headers of dropped records said of the records before, or a record without a header.
+        let was_vital = self.trailer.as_ref().is_some_and(|trailer| trailer.vital);
+        segment.vital = was_vital || !walk.holes.is_empty() || walk.has_dropped() || walk.made_up() > 0;
         segment
     }
 }
@@ -144,7 +144,7 @@ impl Recovery<'_> {
         let name = || self.disk.segment_name(slot);
         let Some(walk) = &found.walk else {
             // The last process may have died before the trailer was stable.
-            let Some(trailer) = found.trailer.filter(|trailer| trailer.lossy) else { return Ok(()) };
+            let Some(trailer) = found.trailer.filter(|trailer| trailer.vital) else { return Ok(()) };
             let written = seal::write_trailer(&*file, &trailer, self.slots.segment_frames());
             return at(written.and_then(|()| file.sync()), "making the trailer stable", name);
         };
@@ -157,9 +157,9 @@ impl Recovery<'_> {
             return Ok(());
         }
         let (segment, frames) = (found.closing(walk), self.slots.segment_frames());
-        if segment.lossy {
+        if segment.vital {
             at(file.sync(), "syncing", name)?;
-            at(seal::close_lossy(&segment, frames, walk.headers_to_erase()), "closing", name)?;
+            at(seal::close_trailer_first(&segment, frames, walk.headers_to_erase()), "closing", name)?;
         } else {
             let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
             at(file.sync(), "syncing", name)?;

@@ -226,7 +226,7 @@ fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
     frames[last + 1].fill(0);
     let key = SegmentHeader::decode(&frames[0]).unwrap().key();
     let trailer = Trailer::decode(&frames[end], &key, SEGMENT_BYTES).unwrap();
-    frames[end] = Trailer { lossy: true, ..trailer }.encode().to_vec();
+    frames[end] = Trailer { vital: true, ..trailer }.encode().to_vec();
     disk.restore(slot, &frames);
     disk.faults.unstable.lock().unwrap().insert((slot, LAST), frames[0].clone());
     for life in 0..2 {
@@ -243,4 +243,29 @@ fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
             disk.restore(slot, &frames);
         }
     }
+}
+
+/// A power cut tears the frame that announces an export; the header behind that frame describes it. Once a start has found both, the
+/// record is there for good, and the disk loses that header later.
+#[test]
+fn a_record_whose_announcement_was_torn_is_not_taken_for_a_torn_end_after_a_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = killed(directory.path());
+    write_unflushed(&disk, &[82]);
+    let (slot, data) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let announcement = usize::try_from(data).unwrap() - 2;
+    assert!(is_magic(&frames[announcement], b"GLIDEREC"));
+    frames[announcement].fill(0xEE);
+    disk.restore(slot, &frames);
+    let mut driver = open(&disk);
+    assert!(is_there(&mut driver, 82));
+    driver.kill();
+    // A power cut before the kernel wrote what no sync had reached.
+    let trailer = disk.frames(slot).next_back().unwrap();
+    assert_eq!(trailer[10], 1, "the trailer was not made stable");
+    disk.lose(slot, data - 1);
+    let mut driver = open(&disk);
+    assert!(is_there(&mut driver, 82));
+    driver.kill();
 }
