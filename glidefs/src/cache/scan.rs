@@ -9,7 +9,7 @@ use std::io;
 use super::disk::SegmentFile;
 use super::format::{
     FooterRecord, FormatError, Frame, SegmentHeader, SegmentKey, Trailer, decode_footer, decode_record,
-    frame_crc,
+    frame_crc, is_torn_end,
 };
 use crate::units::FRAME_BYTES;
 
@@ -107,7 +107,8 @@ pub(super) fn identify(file: &dyn SegmentFile, cache_id: [u8; 16], frames: u32) 
         (Ok(header), copy) => {
             // The trailer of an earlier segment stands there only until the copy replaces it.
             let earlier = matches!(trailer_of(&header.key()), Err(FormatError::OtherSegment { .. }));
-            let closed = copy.is_err() && !earlier;
+            let torn = last.as_ref().is_some_and(|last| is_torn_end(&last[..]));
+            let closed = copy.is_err() && !earlier && !torn;
             return Ok(Identity::Unsealed { header, bad_header: false, closed });
         }
         (Err(_), Ok(header)) => return Ok(Identity::Unsealed { header, bad_header: true, closed: false }),

@@ -32,7 +32,7 @@ pub use record::{
     Entry, EntryKind, PushError, RECORD_DATA_FRAMES_MAX, RECORD_ENTRIES_MAX, Record, RecordBuilder,
     decode_record, newer_version,
 };
-pub use segment::{SEGMENT_BYTES_MIN, SegmentHeader, Trailer};
+pub use segment::{SEGMENT_BYTES_MIN, SegmentHeader, Trailer, is_torn_end};
 
 use crate::units::FRAME_BYTES;
 

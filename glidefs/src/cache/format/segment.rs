@@ -150,3 +150,10 @@ impl Trailer {
         u64::from(self.footer_frame) * FRAME_BYTES as u64
     }
 }
+
+/// Whether `frame`, the last of a segment and neither whole header nor trailer, may be what a write of a vital trailer left that was
+/// cut short: until that trailer is whole, a footer in the segment proves nothing.
+pub fn is_torn_end(frame: &[u8]) -> bool {
+    let is_vital = || frame.get(VITAL_AT..VITAL_AT + 2) == Some(&1_u16.to_le_bytes());
+    frame.starts_with(&HEADER_MAGIC) || (frame.starts_with(&TRAILER_MAGIC) && is_vital())
+}
