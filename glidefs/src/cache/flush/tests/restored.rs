@@ -24,15 +24,14 @@ impl Backup {
     fn restore(&self, host: &mut Host) {
         copy(self.directory.path(), host.directory.path());
         self.restore_book(host);
-        let options = VolumesOptions::new(host.writer());
-        host.volumes = Volumes::new(host.volumes.store().clone(), options);
     }
-}
 
-impl Backup {
-    fn restore_book(&self, host: &Host) {
+    /// Puts the book back alone. Another daemon knows nothing of the volume.
+    fn restore_book(&self, host: &mut Host) {
         *host.paper.0.lock().unwrap() = self.entries.clone();
         *host.paper.1.start.lock().unwrap() = self.start;
+        let options = VolumesOptions::new(host.writer());
+        host.volumes = Volumes::new(host.volumes.store().clone(), options);
     }
 }
 
@@ -163,10 +162,10 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
         host.stop();
         let newer = Backup::of(&host);
 
-        older.restore_book(&host);
+        older.restore_book(&mut host);
         let Err(CacheError::OtherAges { log, catalog, .. }) = host.open() else { panic!("an older book") };
         assert_eq!(log - catalog, starts);
-        newer.restore_book(&host);
+        newer.restore_book(&mut host);
 
         copy(older.directory.path(), host.directory.path());
         let Err(error) = host.open() else { panic!("an older log") };
@@ -180,6 +179,26 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
         model.check_all(&mut host);
         host.stop();
     }
+}
+
+/// Both count the same start, but the store knows more than the book noted.
+#[test]
+fn a_book_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() {
+    let mut host = Host::new(memory(), 1, false);
+    let mut model = Model::new(11);
+    (0..200).for_each(|_| model.write(&mut host));
+    host.flush_to_store().unwrap();
+    let older = Backup::of(&host);
+    (0..200).for_each(|_| model.write(&mut host));
+    host.flush_to_store().unwrap();
+    host.stop();
+    older.restore_book(&mut host);
+    host.start();
+    let range = SectorRange::new(0, 8).unwrap();
+    // The export may have stopped before.
+    let _ = host.write(range, Some(&[9; 4096]));
+    assert_eq!(host.flush_to_store(), Err(IoError::Diverged));
+    assert_eq!(host.read(range), Err(IoError::Diverged));
 }
 
 #[test]
