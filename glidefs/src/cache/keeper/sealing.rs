@@ -1,6 +1,8 @@
 //! Sealing one segment: making it stable, and writing its footer and trailer.
 //!
-//! Does not own when. Invariant: the trailer is written only after a sync of all records, by whoever holds the file.
+//! Does not own when. Invariants: the trailer is written only after a sync of all records; no slot is freed or prepared while its
+//! segment is sealed, as one thread, the keeper's, does all three. `sync_busy` alone would not do: [`seal_one`] gives the file
+//! back before the trailer is written.
 
 use std::iter;
 

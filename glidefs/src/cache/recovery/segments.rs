@@ -5,11 +5,11 @@
 //!
 //! ```text
 //!  on the disk                     trailer  closed  walk           state after reading   what closing does
-//!  trailer, whole footer           Some     –       None           Sealed                nothing
+//!  trailer, whole footer           Some     –       None           Sealed                a vital trailer again
 //!  trailer, damaged footer         Some     –       To             Closed                footer and trailer again
 //!  no trailer, and the last frame
 //!    is the header's copy          None     false   Open           Closed                footer behind what is kept, trailer
-//!    is neither                    None     true    Closed         Closed                the same
+//!    is neither, nor torn          None     true    Closed         Closed                the same
 //!  header, and nothing else        None     false   None           Free                  the front again
 //! ```
 //!
