@@ -29,42 +29,41 @@
 //!   stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new ones.
 //! * Every frame read is compared with the checksum made when it was acknowledged (`shard/read`).
 
-pub mod directory;
-pub mod disk;
+mod catalog;
 #[cfg(test)]
 pub(crate) mod driver;
-pub mod error;
+mod facade;
 #[cfg(test)]
 mod faulty;
-mod flush;
-pub mod format;
-mod handle;
 mod handoff;
-pub mod index;
 mod keeper;
-mod layers;
-mod pressure;
+mod log;
+mod options;
 mod recovery;
-mod scan;
-mod seal;
-mod segment;
 mod shard;
-mod slots;
+mod shared;
 mod stats;
-mod superblock;
 #[cfg(test)]
 mod tests;
 mod volume;
-mod walk;
+mod writeback;
 
-pub use directory::Directory;
-pub use disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};
-pub use error::{CacheError, IoError};
-pub use flush::{Book, Bound, Durability, Fill, Flusher, Link, OnUnreachable, Pace, Start, Triggers};
-pub use handle::{Cache, Known, OnFull, Options, Recovered};
-pub use handoff::Hook;
-pub use keeper::Keeper;
-pub use layers::Marks;
-pub use shard::{Admission, Reservation, Shard, Token, Want};
-pub use stats::{CacheStats, ShardStats};
-pub use volume::{AtRisk, Volume, VolumeFigures};
+pub use self::catalog::{Book, Start};
+pub use self::facade::Cache;
+pub use self::handoff::Hook;
+pub use self::keeper::Keeper;
+pub use self::log::directory::Directory;
+pub use self::log::disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};
+pub use self::log::error::CacheError;
+pub use self::log::{directory, disk, format};
+pub use self::options::{Known, OnFull, Options, Recovered};
+pub use self::shard::{Admission, Reservation, Shard, Token, Want};
+pub use self::stats::{CacheStats, ShardStats};
+pub use self::volume::durability::{Bound, Durability, Pace, Triggers};
+pub use self::volume::error::IoError;
+pub use self::volume::fetch::{Fill, OnUnreachable};
+pub use self::volume::layers::Marks;
+pub use self::volume::linked::AtRisk;
+pub use self::volume::store_link::Link;
+pub use self::volume::{Volume, VolumeFigures, index};
+pub use self::writeback::engine::Flusher;

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::flush::Fill;
-use super::{Admission, Cache, IoError, Keeper, Shard, ShardStats, Token, Volume, Want};
+use super::{Admission, Keeper, Shard, ShardStats, Token, Volume, Want};
+use crate::cache::facade::Cache;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::fetch::Fill;
 use crate::units::{FRAME_BYTES, SectorRange};
 
 /// How long something may take that must happen.

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::disk::{Clock, Disk, Lock, SegmentFile};
-use super::{Cache, CacheError, Directory, Known, MonotonicClock, OnFull, Options, Recovered};
+use super::{Directory, MonotonicClock};
+use crate::cache::facade::Cache;
+use crate::cache::log::disk::{Clock, Disk, Lock, SegmentFile};
+use crate::cache::log::error::CacheError;
+use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::units::FRAME_BYTES;
 
 /// Length of a segment of [`Faulty::open`].

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::segment::Segment;
+use crate::cache::log::segment::Segment;
 
 /// Called, from any thread, to make a worker take a turn.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;

@@ -20,16 +20,15 @@ use std::time::Duration;
 
 use self::clean::Cleaner;
 use self::sealing::{Sealing, seal_one, write_footer_again};
-use super::disk::SegmentFile;
-use super::format::SegmentHeader;
-use super::handle::Shared;
 use super::handoff::{OWNED_MAX, OWNED_MIN};
-use super::pressure::RESERVE;
-use super::scan::{self, Identity};
-use super::seal;
-use super::segment::Segment;
-use super::slots::{Event, Slot, Stability, State};
-use super::volume::Place;
+use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::format::SegmentHeader;
+use crate::cache::log::pressure::RESERVE;
+use crate::cache::log::scan::{self, Identity};
+use crate::cache::log::seal;
+use crate::cache::log::segment::Segment;
+use crate::cache::log::table::{Event, Place, Slot, Stability, State};
+use crate::cache::shared::Shared;
 
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -19,16 +19,17 @@ use std::sync::Arc;
 
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
-use super::disk::{Clock, Disk};
-use super::error::CacheError;
-use super::flush::{Book, Start};
-use super::format::SegmentHeader;
-use super::handle::{Known, LockGuard, Options, Parts, Recovered, Shared};
-use super::layers::Marks;
-use super::pressure::RESERVE;
-use super::slots::Slots;
-use super::superblock::{Superblock, VERSION_SOUND};
 use super::volume::Volume;
+use crate::cache::catalog::{Book, Start};
+use crate::cache::log::disk::{Clock, Disk};
+use crate::cache::log::error::CacheError;
+use crate::cache::log::format::SegmentHeader;
+use crate::cache::log::pressure::RESERVE;
+use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
+use crate::cache::log::table::Slots;
+use crate::cache::options::{Known, Options, Recovered};
+use crate::cache::shared::{LockGuard, Parts, Shared};
+use crate::cache::volume::layers::Marks;
 use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: it takes the largest WRITE, and a few of them.

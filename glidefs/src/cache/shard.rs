@@ -26,13 +26,13 @@ use std::time::Duration;
 use self::append::Log;
 use self::read::Reads;
 use self::sync::Syncs;
-use super::disk::SegmentFile;
-use super::error::IoError;
-use super::flush::Fill;
-use super::handle::Shared;
-use super::segment::Room;
 use super::stats::ShardStats;
 use super::volume::Volume;
+use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::segment::Room;
+use crate::cache::shared::Shared;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::fetch::Fill;
 use crate::observe::repeat::Repeat;
 use crate::units::SectorRange;
 

@@ -5,18 +5,26 @@
 //! volume appended and that is not known to be stable is in `unsynced` before the request that appended it is acknowledged;
 //! a cut is complete when every write it covers has been appended or has failed.
 
-mod stored;
+pub(super) mod crowding;
+pub mod durability;
+pub mod error;
+pub mod extent;
+pub mod fetch;
+pub mod index;
+pub mod layers;
+pub mod linked;
+pub mod store_link;
 mod waits;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use self::stored::AtRisk;
-use super::error::IoError;
-use super::flush::{Fill, Tie};
-use super::index::{Backing, Extent, Piece};
-use super::layers::{Dirty, Frozen, Layers, Marks};
-use super::slots::{Slots, Stability};
+use crate::cache::log::table::{Place, Slots, Stability};
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::{Backing, Extent, Piece};
+use crate::cache::volume::fetch::Fill;
+use crate::cache::volume::layers::{Dirty, Frozen, Layers, Marks};
+use crate::cache::volume::store_link::Tie;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, SectorRange, Seq};
 
@@ -76,23 +84,6 @@ const SAMPLE_EVERY: u64 = 8;
 const SAMPLE_HASH: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Cuts of a volume at the same time, at most.
 const CUTS_MAX: usize = 32;
-
-/// Where in which segment something ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Slot of the segment when it was written.
-    pub slot: u32,
-    /// The segment.
-    pub segment_id: u64,
-    /// One past the last frame.
-    pub end: u32,
-}
-
-impl Place {
-    pub fn stability(&self, slots: &Slots) -> Stability {
-        slots.stability(self.slot, self.segment_id, self.end)
-    }
-}
 
 /// Figures of one volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use super::runs::{Run, live_runs, part_of, records};
 use super::{CLEANER, Preparer, report};
-use crate::cache::format::{Entry, EntryKind, FooterBuilder, FooterRecord, frame_crc};
-use crate::cache::handle::Shared;
-use crate::cache::pressure::RESERVE;
-use crate::cache::scan::{offset, read_again};
-use crate::cache::segment::{Batch, HEADERS_MAX, Segment, extent};
-use crate::cache::slots::{Slot, State};
+use crate::cache::log::format::{Entry, EntryKind, FooterBuilder, FooterRecord, frame_crc};
+use crate::cache::log::pressure::RESERVE;
+use crate::cache::log::scan::{offset, read_again};
+use crate::cache::log::segment::{Batch, HEADERS_MAX, Segment};
+use crate::cache::log::table::{Slot, State};
+use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
+use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES};
 
 /// Data moved with one append, bytes; in small segments an eighth of one, or the longest entry.

@@ -6,13 +6,13 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use crate::cache::format::{Entry, EntryKind, FooterRecord};
-use crate::cache::handle::Shared;
-use crate::cache::index::{Backing, Extent};
-use crate::cache::scan::{self, Identity};
-use crate::cache::slots::{Slot, State, frames_of};
+use crate::cache::log::format::{Entry, EntryKind, FooterRecord};
+use crate::cache::log::scan::{self, Identity};
+use crate::cache::log::table::{Slot, State, frames_of};
+use crate::cache::log::walk::{self, Span};
+use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
-use crate::cache::walk::{self, Span};
+use crate::cache::volume::extent::{Backing, Extent};
 use crate::units::{ExportId, FRAME_SECTORS, SectorRange};
 
 /// Part of an entry that is still needed.
@@ -143,9 +143,9 @@ fn merge(last: &Run, next: &Run) -> Option<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::segment::extent;
-    use crate::cache::slots::Slots;
-    use crate::cache::volume::Place;
+    use crate::cache::log::table::Place;
+    use crate::cache::log::table::Slots;
+    use crate::cache::volume::extent::extent;
     use crate::units::Seq;
 
     #[test]

@@ -7,10 +7,10 @@
 use std::iter;
 
 use super::{SYNC_FAILED, heal, report};
-use crate::cache::handle::Shared;
-use crate::cache::segment::Segment;
-use crate::cache::slots::{Event, Slot, State};
-use crate::cache::{scan, seal};
+use crate::cache::log::segment::Segment;
+use crate::cache::log::table::{Event, Slot, State};
+use crate::cache::log::{scan, seal};
+use crate::cache::shared::Shared;
 
 const NO_FOOTER: &str =
     "writing a footer failed, and is tried again: without it the next start has to scan the segment";

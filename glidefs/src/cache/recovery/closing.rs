@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use super::at;
 use super::segments::{Found, Recovery};
-use crate::cache::error::CacheError;
-use crate::cache::format::FooterBuilder;
-use crate::cache::scan;
-use crate::cache::seal;
-use crate::cache::segment::Segment;
-use crate::cache::slots::{Event, State};
-use crate::cache::volume::Place;
-use crate::cache::walk::{self, Hole, Walk};
+use crate::cache::log::error::CacheError;
+use crate::cache::log::format::FooterBuilder;
+use crate::cache::log::scan;
+use crate::cache::log::seal;
+use crate::cache::log::segment::Segment;
+use crate::cache::log::table::Place;
+use crate::cache::log::table::{Event, State};
+use crate::cache::log::walk::{self, Hole, Walk};
 
 impl Found {
     /// Whether a walk left no record of the segment.

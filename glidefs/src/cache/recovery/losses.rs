@@ -9,18 +9,19 @@ use std::sync::Arc;
 
 use super::at;
 use super::segments::{Found, Recovery};
-use crate::cache::error::CacheError;
-use crate::cache::flush::Book;
-use crate::cache::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
-use crate::cache::index::Extent;
+use crate::cache::catalog::Book;
 use crate::cache::keeper::CLEANER;
-use crate::cache::pressure::RESERVE;
-use crate::cache::seal;
-use crate::cache::segment::{Batch, Segment, extent};
-use crate::cache::slots::{Event, State};
-use crate::cache::superblock::{Superblock, VERSION_DAMAGED};
+use crate::cache::log::error::CacheError;
+use crate::cache::log::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
+use crate::cache::log::pressure::RESERVE;
+use crate::cache::log::seal;
+use crate::cache::log::segment::{Batch, Segment};
+use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
+use crate::cache::log::table::{Event, State};
+use crate::cache::log::walk::{Hole, Walk};
 use crate::cache::volume::Volume;
-use crate::cache::walk::{Hole, Walk};
+use crate::cache::volume::extent::Extent;
+use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::cache::disk::{Clock, SegmentFile};
+use crate::cache::log::disk::{Clock, SegmentFile};
 
 /// Pauses before further tries, two seconds in all: a path to a disk that fails over is back by then.
 const PAUSES_MS: [u64; 6] = [20, 80, 200, 400, 600, 700];

@@ -22,17 +22,18 @@ use std::sync::Arc;
 
 use super::at;
 use super::patience::Patience;
-use crate::cache::disk::{Disk, SegmentFile};
-use crate::cache::error::CacheError;
-use crate::cache::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
-use crate::cache::handle::Recovered;
 use crate::cache::keeper::CLEANER;
-use crate::cache::scan::{self, Identity, offset};
-use crate::cache::segment::{Segment, extent};
-use crate::cache::slots::{Event, Slot, Slots, State};
-use crate::cache::superblock::CACHE_VERSION;
+use crate::cache::log::disk::{Disk, SegmentFile};
+use crate::cache::log::error::CacheError;
+use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
+use crate::cache::log::scan::{self, Identity, offset};
+use crate::cache::log::segment::Segment;
+use crate::cache::log::superblock::CACHE_VERSION;
+use crate::cache::log::table::{Event, Slot, Slots, State};
+use crate::cache::log::walk::{self, Span, Walk};
+use crate::cache::options::Recovered;
 use crate::cache::volume::Volume;
-use crate::cache::walk::{self, Span, Walk};
+use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, Seq};
 
 /// Shard number in the header of a segment whose header was lost.

@@ -6,9 +6,9 @@ mod syncs;
 
 use std::sync::atomic::Ordering;
 
-use crate::cache::disk::Disk as _;
 use crate::cache::driver::Driver;
 use crate::cache::faulty::{Faulty, SEGMENT_BYTES};
+use crate::cache::log::disk::Disk as _;
 use crate::cache::{IoError, Known};
 use crate::units::{ExportId, FRAME_BYTES, SectorRange};
 

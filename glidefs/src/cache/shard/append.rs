@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use super::flight::{self, Flight, Flights, Load};
 use super::{Admission, Reservation, Shard, Token, sync};
-use crate::cache::error::IoError;
-use crate::cache::format::frame_crc;
-use crate::cache::handle::OnFull;
-use crate::cache::segment::{Batch, Room, Segment, extent};
+use crate::cache::log::format::frame_crc;
+use crate::cache::log::segment::{Batch, Room, Segment};
+use crate::cache::options::OnFull;
 use crate::cache::volume::Volume;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::extent;
 use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX, SectorRange, Seq};
 
 /// Most frames a WRITE has.

@@ -10,8 +10,8 @@ use std::io;
 use super::append::{Pending, fail, publish};
 use super::{Shard, Token, Want};
 use crate::cache::handoff::OWNED_MAX;
-use crate::cache::segment::{Batch, HEADERS_MAX, Mark, Segment};
-use crate::cache::volume::Place;
+use crate::cache::log::segment::{Batch, HEADERS_MAX, Mark, Segment};
+use crate::cache::log::table::Place;
 use crate::units::FRAME_BYTES;
 
 /// A batch and its requests, in the order of its entries.

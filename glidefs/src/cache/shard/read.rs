@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering;
 use slab::Slab;
 
 use super::{Shard, Token, Want};
-use crate::cache::error::IoError;
-use crate::cache::flush::Fill;
-use crate::cache::format::{Frame, frame_crc};
-use crate::cache::handle::Shared;
-use crate::cache::index::{Backing, Piece};
-use crate::cache::slots::frames_of;
+use crate::cache::log::format::{Frame, frame_crc};
+use crate::cache::log::table::frames_of;
+use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::{Backing, Piece};
+use crate::cache::volume::fetch::Fill;
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
 
 /// Reads of the disk under way, at most; each has a buffer of up to 132 KiB.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::{Done, Shard, Token, Want};
-use crate::cache::error::IoError;
-use crate::cache::slots::Stability;
-use crate::cache::volume::{Place, Volume};
+use crate::cache::log::table::Place;
+use crate::cache::log::table::Stability;
+use crate::cache::volume::Volume;
+use crate::cache::volume::error::IoError;
 use crate::units::Seq;
 
 /// A FLUSH or a FUA write.

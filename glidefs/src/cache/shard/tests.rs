@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::cache::directory::Directory;
-use crate::cache::disk::MonotonicClock;
-use crate::cache::handle::{Cache, Known, OnFull, Options, Recovered};
+use crate::cache::facade::Cache;
 use crate::cache::keeper::Keeper;
+use crate::cache::log::directory::Directory;
+use crate::cache::log::disk::MonotonicClock;
+use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::cache::volume::CutState;
 use crate::units::{ExportId, FRAME_BYTES};
 

@@ -1,7 +1,7 @@
 //! A start that finds damage after an earlier start did, or that finds what looks like records and is not.
 
 use super::*;
-use crate::cache::format::{RecordBuilder, SegmentHeader, SegmentKey};
+use crate::cache::log::format::{RecordBuilder, SegmentHeader, SegmentKey};
 use crate::units::Seq;
 
 /// The slots whose segments are sealed, oldest first.

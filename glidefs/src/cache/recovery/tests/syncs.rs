@@ -1,7 +1,7 @@
 //! A start during which syncs fail: what only the page cache had may be gone afterwards.
 
 use super::*;
-use crate::cache::format::{SegmentHeader, Trailer, frame_crc};
+use crate::cache::log::format::{SegmentHeader, Trailer, frame_crc};
 
 /// Has the next sync of `slot` fail, after which `frame` is empty.
 fn make_unstable(disk: &Faulty, slot: u32, frame: u64) {

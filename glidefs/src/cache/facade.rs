@@ -1,0 +1,172 @@
+//! The cache as the rest of the daemon sees it: its volumes, its shards, its figures.
+//!
+//! Does not own how the cache is opened (`recovery`) or kept in order (`keeper`). Invariant: a volume is handed out as long as its
+//! export was not removed, always the same one.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::cache::handoff::Hook;
+use crate::cache::keeper::Keeper;
+use crate::cache::log::disk::{Clock, Disk};
+use crate::cache::log::error::CacheError;
+use crate::cache::log::format::frame_crc;
+use crate::cache::log::table::State;
+use crate::cache::options::{Known, Options, Recovered};
+use crate::cache::recovery;
+use crate::cache::shard::{Shard, Token};
+use crate::cache::shared::Shared;
+use crate::cache::stats::{CacheStats, ShardStats};
+use crate::cache::volume::Volume;
+use crate::cache::volume::durability::Triggers;
+use crate::cache::volume::store_link::Link;
+use crate::cache::writeback::cut::Cut;
+use crate::cache::writeback::engine::Flusher;
+use crate::store::WriterId;
+use crate::store::volume::CutSource;
+use crate::units::{ExportId, Seq};
+
+/// The cache. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Cache {
+    /// Opens the cache on `disk`, making it when there is none. Data of `exports` is brought back, as far as their marks
+    /// allow; data of any other export is forgotten. Takes writes once the [`Keeper`] runs.
+    ///
+    /// # Errors
+    /// See [`CacheError`]; nothing that was stable is changed when this fails.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        exports: Known,
+    ) -> Result<(Self, Recovered), CacheError> {
+        let (shared, recovered) = recovery::open(disk, clock, &options, exports)?;
+        Ok((Self { shared: Arc::new(shared) }, recovered))
+    }
+
+    /// What ties volumes of this cache to a store, whose work is done on `runtime`.
+    pub fn link(&self, runtime: tokio::runtime::Handle) -> Arc<Link> {
+        let slots = &self.shared.slots;
+        let size_bytes = u64::from(slots.limit()).saturating_mul(slots.segment_bytes());
+        Link::new(runtime, Arc::clone(&self.shared.clock), size_bytes)
+    }
+
+    /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
+    pub fn flusher(&self, link: Arc<Link>, triggers: Triggers) -> Flusher {
+        self.shared.attach_store();
+        Flusher::new(Arc::clone(&self.shared), link, triggers)
+    }
+
+    /// The data of export `id`: what was recovered, or an empty volume.
+    pub fn volume(&self, id: ExportId) -> Arc<Volume> {
+        Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
+    }
+
+    /// What of `volume`, which was lost to another writer, is not in the store, as a cut for another volume of the store. What
+    /// cannot be read of it, or relied on, is damaged there.
+    pub fn kept(&self, volume: &Arc<Volume>) -> Arc<dyn CutSource> {
+        Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume)))
+    }
+
+    /// The data of a new export `id`, whose history in the store goes up to `flushed`: nothing of it is here, and its sequence
+    /// numbers go on from there, so that none is given out twice.
+    pub fn begin(&self, id: ExportId, flushed: Seq) -> Arc<Volume> {
+        let begin = || Arc::new(Volume::at(id, crate::cache::Marks { flushed, evicted: Seq(0) }));
+        Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
+    }
+
+    /// Forgets all data of export `id`, for ever: the id must not be used again, not even after a restart.
+    pub fn remove(&self, id: ExportId) {
+        let removed = self.shared.volumes().remove(&id);
+        if let Some(volume) = removed {
+            volume.remove(&self.shared.slots);
+            self.shared.signal.raise();
+        }
+    }
+
+    /// A number that tells this cache directory from others, for marks that others may see. The cache's id must not be shown
+    /// to them; this does not give it away.
+    pub fn tag(&self) -> u32 {
+        let mut marked = [0; 24];
+        marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
+        marked[8..].copy_from_slice(&self.shared.slots.cache_id());
+        frame_crc(&marked)
+    }
+
+    #[cfg(test)]
+    pub(super) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.shared)
+    }
+
+    /// Which writer of volumes in the store this cache directory is.
+    pub fn writer(&self) -> WriterId {
+        WriterId::of(&self.shared.slots.cache_id())
+    }
+
+    /// The part of the log that worker `index` (below [`Options::shards`]) appends to. Call once for each index.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn shard<T: Token>(&self, index: usize, stats: Arc<ShardStats>) -> Shard<T> {
+        assert!(index < self.shared.ports.len(), "shard {index} of {}", self.shared.ports.len());
+        Shard::new(Arc::clone(&self.shared), index, stats)
+    }
+
+    /// What keeps other processes out. Register it with every ring that carries out [`Want::Append`](super::Want::Append), so
+    /// that no other process opens the cache while such a write is under way.
+    pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.lock_fd()
+    }
+
+    /// The background work; run it on a thread of its own. Call once.
+    pub fn keeper(&self) -> Keeper {
+        Keeper::new(Arc::clone(&self.shared))
+    }
+
+    /// `hook` is called, from any thread, when shard `shard` should take a turn and ask again for what had to wait.
+    /// It must not block or call the cache; waking the worker is all it should do.
+    pub fn on_progress(&self, shard: usize, hook: Hook) {
+        if let Some(port) = self.shared.ports.get(shard) {
+            port.set_hook(hook);
+        }
+    }
+
+    /// Figures at this moment. Takes time in proportion to the number of exports and segments.
+    pub fn stats(&self) -> CacheStats {
+        let Shared { slots, figures, .. } = &*self.shared;
+        let mut stats = CacheStats {
+            segments: u64::from(slots.limit()),
+            corrupt_frames: figures.corrupt_frames.load(Ordering::Relaxed),
+            lost_frames: figures.lost_frames.load(Ordering::Relaxed),
+            bad_footers: figures.bad_footers.load(Ordering::Relaxed),
+            segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
+            cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
+            evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
+            ..CacheStats::default()
+        };
+        for (_, slot) in slots.iter() {
+            match slot.state() {
+                State::Quarantined => stats.segments_quarantined += 1,
+                _ if slot.is_poisoned() => stats.segments_poisoned += 1,
+                State::Free => stats.segments_free += 1,
+                State::Open => stats.segments_open += 1,
+                State::Closed | State::Sealed => stats.segments_sealed += 1,
+            }
+        }
+        for volume in self.shared.all_volumes() {
+            let figures = volume.figures();
+            stats.extents += figures.extents;
+            stats.dirty_bytes += figures.dirty_bytes;
+            stats.clean_bytes += figures.clean_bytes;
+            stats.doubted_exports += u64::from(volume.is_doubted());
+        }
+        stats.limit_bytes = stats.segments * slots.segment_bytes();
+        stats.used_bytes = (stats.segments - stats.segments_free) * slots.segment_bytes();
+        stats
+    }
+}

@@ -1,0 +1,17 @@
+//! The log on the local disk: segment files, what is written to them, and what a walk finds in them again.
+//!
+//! Owns the disk, the formats, the table of segments and the segments that are appended to. Knows no store and no cut, and nothing
+//! of an export but its id: the floors above say what data means. Invariant: no file here imports anything of the cache outside
+//! this folder.
+
+pub mod directory;
+pub mod disk;
+pub mod error;
+pub mod format;
+pub(super) mod pressure;
+pub(super) mod scan;
+pub(super) mod seal;
+pub(super) mod segment;
+pub(super) mod superblock;
+pub(super) mod table;
+pub(super) mod walk;

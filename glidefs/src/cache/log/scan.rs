@@ -1,0 +1,270 @@
+//! Reading a segment back: its header and its footer. A structure that the disk does not read counts as damaged.
+//!
+//! Does not own the walk along its records (`walk`). Invariant: what is returned was checked against the
+//! checksums in it, and belongs to the segment asked for.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::disk::SegmentFile;
+use super::format::{
+    FooterRecord, FormatError, Frame, SegmentHeader, SegmentKey, Trailer, decode_footer, decode_record,
+    frame_crc, is_torn_end,
+};
+use crate::units::FRAME_BYTES;
+
+/// Tries to read a frame, one right after the other.
+const READ_TRIES_MAX: u32 = 5;
+/// Frames written again at once.
+const WINDOW_FRAMES: u32 = 256;
+
+/// Bytes of frame number `frame`.
+pub(in crate::cache) fn offset(frame: u32) -> u64 {
+    u64::from(frame) * FRAME_BYTES as u64
+}
+
+pub(in crate::cache) fn read_frame(file: &dyn SegmentFile, frame: u32) -> io::Result<Box<Frame>> {
+    let mut bytes = Box::new([0; FRAME_BYTES]);
+    read_again(file, &mut bytes[..], offset(frame))?;
+    Ok(bytes)
+}
+
+/// Fills `buffer` from `offset`, in several tries.
+pub(in crate::cache) fn read_again(file: &dyn SegmentFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    try_again(|| file.read_at(buffer, offset))
+}
+
+/// Whether the disk says that it cannot read what is there. Other errors are about the way to the disk, or about this host.
+pub(in crate::cache) fn is_of_the_medium(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
+}
+
+/// Calls `read`, in several tries: a failure that passes must not count as a loss.
+pub(in crate::cache) fn try_again(mut read: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let mut tries = 1;
+    loop {
+        match read() {
+            Err(error) if tries < READ_TRIES_MAX && error.kind() != io::ErrorKind::UnexpectedEof => {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// What the first and the last frame of a slot's file say.
+#[derive(Debug)]
+pub(in crate::cache) enum Identity {
+    /// Nothing was ever written, or nothing that was finished. `unreadable`: the disk does not read an end of the file.
+    Blank { unreadable: bool },
+    /// A segment with a trailer; all of it is stable. No header when that one is damaged.
+    Sealed { trailer: Trailer, header: Option<SegmentHeader> },
+    /// A segment without one. `closed`: the last frame is neither a trailer nor the copy of the header that stands there until
+    /// the trailer replaces the copy, so a trailer was there, or was being written.
+    Unsealed { header: SegmentHeader, bad_header: bool, closed: bool },
+    /// A newer glidefs wrote it.
+    TooNew { version: u16 },
+    /// Neither its header, nor the copy, nor its trailer is whole.
+    Unknown,
+}
+
+/// Reads what a slot holds. A segment has its header twice until its trailer replaces the copy in the last frame: first
+/// there, then in front, each stable before the next step. So one of the two is always whole, unless the disk lost both.
+pub(in crate::cache) fn identify(
+    file: &dyn SegmentFile,
+    cache_id: [u8; 16],
+    frames: u32,
+) -> io::Result<Identity> {
+    let segment_bytes = offset(frames);
+    let (first, last) = (readable(file, 0)?, readable(file, frames - 1)?);
+    let ours = |frame: &Option<Box<Frame>>| {
+        let header = SegmentHeader::decode(&frame.as_ref().ok_or(FormatError::Checksum)?[..]);
+        match header {
+            Ok(header) if header.cache_id != cache_id || header.segment_bytes != segment_bytes => {
+                Err(FormatError::Malformed("the segment belongs to another cache"))
+            }
+            header => header,
+        }
+    };
+    let trailer_of = |key: &SegmentKey| {
+        Trailer::decode(&last.as_ref().ok_or(FormatError::Checksum)?[..], key, segment_bytes)
+    };
+    let header = ours(&first);
+    if let Err(FormatError::Version { found }) = header {
+        return Ok(Identity::TooNew { version: found });
+    }
+    let key = match &header {
+        Ok(header) => Some(header.key()),
+        // The trailer knows its own segment.
+        Err(_) => match trailer_of(&SegmentKey { cache_id, segment_id: 0 }) {
+            Err(FormatError::OtherSegment { found }) => Some(SegmentKey { cache_id, segment_id: found }),
+            _ => None,
+        },
+    };
+    if let Some(key) = key
+        && let Ok(trailer) = trailer_of(&key)
+    {
+        return Ok(Identity::Sealed { trailer, header: header.ok() });
+    }
+    let copy = ours(&last);
+    match (header, copy) {
+        (Ok(header), copy) => {
+            // The trailer of an earlier segment stands there only until the copy replaces it.
+            let earlier = matches!(trailer_of(&header.key()), Err(FormatError::OtherSegment { .. }));
+            let torn = last.as_ref().is_some_and(|last| is_torn_end(&last[..]));
+            let closed = copy.is_err() && !earlier && !torn;
+            return Ok(Identity::Unsealed { header, bad_header: false, closed });
+        }
+        (Err(_), Ok(header)) => return Ok(Identity::Unsealed { header, bad_header: true, closed: false }),
+        (Err(_), Err(_)) => {}
+    }
+    let second = readable(file, 1)?;
+    let record_key = SegmentKey { cache_id, segment_id: 0 };
+    let holds_record = second.as_ref().is_none_or(|second| {
+        !matches!(decode_record(&second[..], &record_key, 1), Err(FormatError::Magic | FormatError::Checksum))
+    });
+    let zero = |frame: &Option<Box<Frame>>| frame.as_ref().is_some_and(|frame| is_zero(&frame[..]));
+    // The copy in the last frame is the first that is ever written into a file, and the last that is erased.
+    let erased = second.is_none() && zero(&first) && zero(&last);
+    if erased || !holds_record && (zero(&first) || (first.is_none() && zero(&last))) {
+        return Ok(Identity::Blank { unreadable: first.is_none() || second.is_none() || last.is_none() });
+    }
+    Ok(Identity::Unknown)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Frame `frame`; `None` when the disk does not read it. Fails where the file ends before.
+fn readable(file: &dyn SegmentFile, frame: u32) -> io::Result<Option<Box<Frame>>> {
+    match read_frame(file, frame) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The segment that was the last to be appended to a file, as the records in it tell, and whether all of the file can be read.
+/// Data that a guest wrote may look like a record of another cache, and tells nothing.
+pub(in crate::cache) fn newest_segment(
+    file: &dyn SegmentFile,
+    cache_id: [u8; 16],
+    frames: u32,
+) -> io::Result<(Option<u64>, bool)> {
+    let (mut newest, mut whole) = (None, true);
+    for frame in 1..frames {
+        match readable(file, frame)? {
+            None => whole = false,
+            Some(bytes) => {
+                let of = |segment_id| decode_record(&bytes[..], &SegmentKey { cache_id, segment_id }, frame);
+                if let Err(FormatError::OtherSegment { found }) = of(0)
+                    && of(found).is_ok()
+                {
+                    newest = newest.max(Some(found));
+                }
+            }
+        }
+    }
+    Ok((newest, whole))
+}
+
+/// Why a structure on the disk is not used.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cache) enum Unusable {
+    /// The disk does not give it back.
+    #[error("it cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// It is not what was written.
+    #[error(transparent)]
+    Damaged(FormatError),
+}
+
+/// The records of a sealed segment, from its footer.
+pub(in crate::cache) fn read_footer(
+    file: &dyn SegmentFile,
+    trailer: &Trailer,
+) -> Result<Vec<FooterRecord>, Unusable> {
+    // The trailer's decoder checked that this lies inside the segment.
+    let mut bytes = vec![0; trailer.footer_bytes as usize];
+    file.read_at(&mut bytes, trailer.footer_offset_bytes()).map_err(Unusable::Unreadable)?;
+    decode_footer(&bytes, trailer).map(|footer| footer.records).map_err(Unusable::Damaged)
+}
+
+/// Writes `frames`, by their numbers, over the copies in the page cache that went wrong. The disk has these frames.
+pub(in crate::cache) fn put_back(
+    file: &dyn SegmentFile,
+    frames: &BTreeMap<u32, Box<Frame>>,
+) -> io::Result<()> {
+    frames
+        .iter()
+        .try_for_each(|(frame, bytes)| file.write_at(&[io::IoSlice::new(&bytes[..])], offset(*frame)))
+}
+
+/// Writes the bytes of frames `from..to` once more, so that the next sync covers them even if an earlier write-back of
+/// them failed: the kernel reports that once, and maybe did so to a process that is gone. Frames that the disk does not read
+/// stay as they are.
+pub(in crate::cache) fn rewrite(file: &dyn SegmentFile, from: u32, to: u32) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    let mut frame = from;
+    while frame < to {
+        let mut count = WINDOW_FRAMES.min(to - frame);
+        bytes.resize(count as usize * FRAME_BYTES, 0);
+        let mut read = file.read_at(&mut bytes, offset(frame));
+        if read.is_err() && count > 1 {
+            count = 1;
+            bytes.resize(FRAME_BYTES, 0);
+            read = file.read_at(&mut bytes, offset(frame));
+        }
+        if read.is_ok() {
+            file.write_at(&[io::IoSlice::new(&bytes)], offset(frame))?;
+        }
+        frame += count;
+    }
+    Ok(())
+}
+
+/// As [`rewrite`], record by record up to frame `end`, where those before frame `stable` need not be written. `false` when
+/// a record is not whole any more; then nothing was proved.
+pub(in crate::cache) fn rewrite_records(
+    file: &dyn SegmentFile,
+    key: &SegmentKey,
+    stable: u32,
+    end: u32,
+) -> io::Result<bool> {
+    let mut at = 1;
+    while at < end {
+        let Ok(header) = decode_record(&read_frame(file, at)?[..], key, at) else { return Ok(false) };
+        let frames = 1 + u32::try_from(header.crcs.len()).unwrap_or(u32::MAX);
+        let Some(next) = at.checked_add(frames).filter(|next| *next <= end) else { return Ok(false) };
+        if next > stable {
+            let mut bytes = vec![0; frames as usize * FRAME_BYTES];
+            file.read_at(&mut bytes, offset(at))?;
+            let data = bytes[FRAME_BYTES..].chunks_exact(FRAME_BYTES).map(frame_crc);
+            if decode_record(&bytes[..FRAME_BYTES], key, at).as_ref() != Ok(&header) || !data.eq(header.crcs)
+            {
+                return Ok(false);
+            }
+            file.write_at(&[io::IoSlice::new(&bytes)], offset(at))?;
+        }
+        at = next;
+    }
+    Ok(true)
+}
+
+/// As [`rewrite`], up to frame `end`, but only frames that are intact: record headers of segment `key`, and frames of data whose CRC
+/// `crc` gives.
+pub(in crate::cache) fn rewrite_intact(
+    file: &dyn SegmentFile,
+    key: &SegmentKey,
+    end: u32,
+    crc: impl Fn(u32) -> Option<u32>,
+) -> io::Result<()> {
+    for frame in 1..end {
+        let Ok(bytes) = read_frame(file, frame) else { continue };
+        if crc(frame) == Some(frame_crc(&bytes[..])) || decode_record(&bytes[..], key, frame).is_ok() {
+            file.write_at(&[io::IoSlice::new(&bytes[..])], offset(frame))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! The two ends of a segment's life on disk: its header, and its footer with the trailer.
+//!
+//! Owns the order of those writes. Invariants: the header is stable before anything is appended; the trailer is written
+//! only after all records of the segment are stable, so that a trailer that is there proves it.
+
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::disk::SegmentFile;
+use super::format::{SegmentHeader, Trailer};
+use super::scan::offset;
+use super::segment::Segment;
+use crate::units::FRAME_BYTES;
+
+/// Writes the header of a segment of `frames` frames over whatever its file held.
+///
+/// The copy in the last frame goes first. It replaces an old trailer, so the old segment, which nobody needs, is then one
+/// without a trailer until its header is replaced too; a crash at any point leaves one header whole. When an earlier call
+/// failed at the front, `front_unsure` says so, and then the front goes first, because only the copy can be relied on.
+pub(in crate::cache) fn write_header(
+    file: &dyn SegmentFile,
+    header: &SegmentHeader,
+    frames: u32,
+    front_unsure: &AtomicBool,
+) -> io::Result<()> {
+    let bytes = header.encode();
+    let order = if front_unsure.load(Ordering::Relaxed) { [0, frames - 1] } else { [frames - 1, 0] };
+    for frame in order {
+        if frame == 0 {
+            front_unsure.store(true, Ordering::Relaxed);
+        }
+        file.write_at(&[IoSlice::new(&bytes)], offset(frame))?;
+        file.sync()?;
+        if frame == 0 {
+            front_unsure.store(false, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the header in front once more, as recovery does: the last process may have died, or its disk failed, before it
+/// was stable. Must be synced before the last frame changes to anything that does not name the segment.
+pub(in crate::cache) fn rewrite_front(file: &dyn SegmentFile, header: &SegmentHeader) -> io::Result<()> {
+    file.write_at(&[IoSlice::new(&header.encode())], 0)
+}
+
+/// Writes zeroes where a segment of `frames` frames says what it is, so that no recovery looks at the rest, which nobody needs.
+pub(in crate::cache) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result<()> {
+    let zeroes = [0; FRAME_BYTES];
+    // The trailer goes last, since its footer says what was in between; and it goes although the disk does not take the rest,
+    // since it would bring the segment back at every start.
+    let front = file.write_at(&[IoSlice::new(&zeroes), IoSlice::new(&zeroes)], 0).and_then(|()| file.sync());
+    file.write_at(&[IoSlice::new(&zeroes)], offset(frames - 1))?;
+    file.sync()?;
+    front
+}
+
+/// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].
+pub(in crate::cache) fn write_footer(segment: &Segment) -> io::Result<Trailer> {
+    let (trailer, footer) = encode_footer(segment)?;
+    segment.file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
+    Ok(trailer)
+}
+
+fn encode_footer(segment: &Segment) -> io::Result<(Trailer, Vec<u8>)> {
+    let footer = segment.footer().encode(&segment.key);
+    let trailer = Trailer::of(segment.key, segment.position(), &footer)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
+    Ok((trailer, footer))
+}
+
+/// Writes the trailer. The trailer of a whole segment need not be synced: without it recovery scans the segment.
+pub(in crate::cache) fn write_trailer(
+    file: &dyn SegmentFile,
+    trailer: &Trailer,
+    frames: u32,
+) -> io::Result<()> {
+    file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))
+}
+
+/// Writes the trailer of a segment, all records of which are stable and that a walk would misjudge, and then the footer.
+///
+/// The trailer is stable first: the footer may be written over headers that say what was stable, and until then nothing else
+/// does. The frames of `erased`, headers of dropped records, are cleared together with the footer's.
+pub(in crate::cache) fn close_trailer_first(
+    segment: &Segment,
+    frames: u32,
+    erased: impl Iterator<Item = u32>,
+) -> io::Result<()> {
+    let (trailer, footer) = encode_footer(segment)?;
+    let file = &*segment.file;
+    write_trailer(file, &Trailer { vital: true, ..trailer }, frames)?;
+    file.sync()?;
+    for frame in erased {
+        file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame))?;
+    }
+    file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
+    file.sync()
+}

@@ -1,0 +1,426 @@
+//! A segment while it is appended to, and the batch of entries that goes into it as one record.
+//!
+//! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at
+//! the segment's end and counts only when all of it was written; an export is announced in the segment before its first entry
+//! there, in the same write; room for footer and trailer is never given away.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use super::disk::SegmentFile;
+use super::format::{
+    Entry, EntryKind, FooterBuilder, FooterMark, PushError, RECORD_ENTRIES_MAX, RecordBuilder, SegmentKey,
+};
+use crate::cache::log::table::{Place, Slots};
+use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
+
+/// Bytes of a footer that a record costs at most, beyond its entries and CRCs.
+const FOOTER_RECORD_BYTES: u32 = 16;
+/// Bytes of a footer that an entry costs at most, beyond its CRCs.
+const FOOTER_ENTRY_BYTES: u32 = 32;
+const FOOTER_CRC_BYTES: u32 = 4;
+
+/// Pieces of a record, its headers included, that a short list holds.
+const GATHER_FEW: usize = 17;
+/// Most headers that one write has: that of the announcement, and that of the record.
+pub(in crate::cache) const HEADERS_MAX: usize = 2;
+/// Exports that a segment has memory for from its beginning.
+const EXPORTS_FEW: usize = 64;
+
+/// Entries that will be one record, with what the footer needs to know of them.
+#[derive(Debug)]
+pub(in crate::cache) struct Batch {
+    builder: RecordBuilder,
+    entries: Vec<Entry>,
+    crcs: Vec<u32>,
+    /// Times that an entry is of another export than the one before it, the first included: no fewer than there are exports.
+    changes: usize,
+    /// The record that announces exports that are new to the segment; empty when there are none.
+    announcement: RecordBuilder,
+    announced: Vec<Entry>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            builder: RecordBuilder::new(),
+            entries: Vec::new(),
+            crcs: Vec::new(),
+            changes: 0,
+            announcement: RecordBuilder::new(),
+            announced: Vec::with_capacity(1),
+        }
+    }
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn data_frames(&self) -> u32 {
+        self.builder.data_frames()
+    }
+
+    /// The headers that come before the data, complete once the record has its place.
+    pub fn headers(&self) -> impl Iterator<Item = &[u8; FRAME_BYTES]> {
+        let announcement = (!self.announced.is_empty()).then(|| self.announcement.frame());
+        announcement.into_iter().chain([self.builder.frame()])
+    }
+
+    /// How many [`Self::headers`] there are.
+    pub fn header_count(&self) -> usize {
+        1 + usize::from(!self.announced.is_empty())
+    }
+
+    /// Announces the exports that are not in `known`, and adds them there.
+    fn announce(&mut self, known: &mut HashSet<ExportId>) {
+        self.announcement.reset();
+        self.announced.clear();
+        let mut last = None;
+        for entry in &self.entries {
+            if last.replace(entry.export) != Some(entry.export) && known.insert(entry.export) {
+                let entry = Entry { kind: EntryKind::Announced, ..*entry };
+                let pushed = self.announcement.push_entry(&entry);
+                debug_assert!(pushed.is_ok(), "a record has room for as many entries as another one");
+                self.announced.push(entry);
+            }
+        }
+    }
+
+    fn added(&mut self, entry: Entry) {
+        self.changes += usize::from(self.entries.last().is_none_or(|last| last.export != entry.export));
+        self.entries.push(entry);
+    }
+
+    /// Whether one more entry with `frames` frames of data fits, or, when `frames` is 0, `entries` more without.
+    pub fn fits(&self, entries: usize, frames: usize) -> bool {
+        if frames > 0 {
+            return self.builder.fits_data(frames);
+        }
+        // An entry takes the room of seven CRCs.
+        self.builder.fits_zero() && self.builder.fits_data((entries - 1) * 7)
+    }
+
+    pub fn push_data(
+        &mut self,
+        export: ExportId,
+        seq: Seq,
+        range: SectorRange,
+        crcs: &[u32],
+    ) -> Result<(), PushError> {
+        let kind = EntryKind::Data { first_frame: self.builder.data_frames() };
+        self.builder.push_data(export, seq, range, crcs)?;
+        self.added(Entry { export, seq, range, kind });
+        self.crcs.extend_from_slice(crcs);
+        Ok(())
+    }
+
+    pub fn push_zero(&mut self, export: ExportId, seq: Seq, range: SectorRange) -> Result<(), PushError> {
+        self.builder.push_zero(export, seq, range)?;
+        self.added(Entry { export, seq, range, kind: EntryKind::Zero });
+        Ok(())
+    }
+
+    /// Adds an entry without data.
+    pub fn push_entry(&mut self, entry: Entry) -> Result<(), PushError> {
+        self.builder.push_entry(&entry)?;
+        self.added(entry);
+        Ok(())
+    }
+
+    pub fn reset(&mut self) {
+        self.builder.reset();
+        self.entries.clear();
+        self.crcs.clear();
+        self.changes = 0;
+        self.announcement.reset();
+        self.announced.clear();
+    }
+}
+
+/// Log space: frames, and bytes of the footer that describes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::cache) struct Room {
+    pub frames: u32,
+    pub footer_bytes: u32,
+}
+
+impl Room {
+    /// What a request with `entries` entries and `data_frames` frames of data takes when it gets a record of its own, and its
+    /// export is announced.
+    pub fn of(entries: u32, data_frames: u32) -> Self {
+        let crcs_bytes = data_frames.saturating_mul(FOOTER_CRC_BYTES);
+        Self {
+            frames: data_frames.saturating_add(2),
+            footer_bytes: (entries.saturating_add(1).saturating_mul(FOOTER_ENTRY_BYTES)
+                + 2 * FOOTER_RECORD_BYTES)
+                .saturating_add(crcs_bytes),
+        }
+    }
+
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            frames: self.frames.saturating_add(other.frames),
+            footer_bytes: self.footer_bytes.saturating_add(other.footer_bytes),
+        }
+    }
+
+    pub fn minus(self, other: Self) -> Self {
+        debug_assert!(self.frames >= other.frames && self.footer_bytes >= other.footer_bytes);
+        Self {
+            frames: self.frames.saturating_sub(other.frames),
+            footer_bytes: self.footer_bytes.saturating_sub(other.footer_bytes),
+        }
+    }
+}
+
+/// A place in a segment, and what its footer held up to there.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cache) struct Mark {
+    /// Frame.
+    pub position: u32,
+    /// Frame of the record's own header, behind that of the announcement.
+    pub record: u32,
+    footer: FooterMark,
+}
+
+impl Mark {
+    /// The place in bytes.
+    pub fn offset(self) -> u64 {
+        u64::from(self.position) * FRAME_BYTES as u64
+    }
+}
+
+/// A segment that is appended to by one owner.
+pub(in crate::cache) struct Segment {
+    pub slot: u32,
+    pub key: SegmentKey,
+    pub file: Arc<dyn SegmentFile>,
+    /// Next frame to write.
+    position: u32,
+    footer: FooterBuilder,
+    /// Exports that were announced.
+    exports: HashSet<ExportId>,
+    /// See [`Trailer::vital`](super::format::Trailer::vital).
+    pub vital: bool,
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slot, position, .. } = self;
+        f.debug_struct("Segment").field("slot", slot).field("position", position).finish_non_exhaustive()
+    }
+}
+
+impl Segment {
+    /// A segment of `frames` frames whose header was just written, and nothing else.
+    pub fn new(slot: u32, key: SegmentKey, file: Arc<dyn SegmentFile>, frames: u32) -> Self {
+        Self::resume(slot, key, file, 1, FooterBuilder::with_room(frames))
+    }
+
+    /// A segment that holds the records that `footer` describes, up to frame `position`.
+    pub fn resume(
+        slot: u32,
+        key: SegmentKey,
+        file: Arc<dyn SegmentFile>,
+        position: u32,
+        footer: FooterBuilder,
+    ) -> Self {
+        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW), vital: false }
+    }
+
+    /// Next frame to write.
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    pub fn footer(&self) -> &FooterBuilder {
+        &self.footer
+    }
+
+    /// Whether `room` more can be appended, however it is divided into records.
+    pub fn has_room(&self, slots: &Slots, room: Room) -> bool {
+        let footer_bytes = self.footer.encoded_len() as u64 + u64::from(room.footer_bytes);
+        let footer_frames = footer_bytes.div_ceil(FRAME_BYTES as u64);
+        // The last frame is the trailer's.
+        let end = u64::from(self.position) + u64::from(room.frames) + footer_frames;
+        end < u64::from(slots.segment_frames())
+    }
+
+    /// Whether the record of `batch`, after one more request with `entries` entries and `data_frames` frames, fits.
+    pub fn has_room_for(&self, slots: &Slots, batch: &Batch, entries: usize, data_frames: u32) -> bool {
+        let frames = batch.data_frames().saturating_add(data_frames);
+        let entries = batch.entries.len() + entries + batch.changes + 1;
+        let footer_bytes = self.footer.encoded_len_with(HEADERS_MAX, entries, frames as usize);
+        let end = u64::from(self.position)
+            + HEADERS_MAX as u64
+            + u64::from(frames)
+            + (footer_bytes / FRAME_BYTES) as u64;
+        end < u64::from(slots.segment_frames())
+    }
+
+    /// Whether a segment without records takes `room`.
+    pub fn empty_has_room(slots: &Slots, room: Room) -> bool {
+        let footer_frames = u64::from(room.footer_bytes).div_ceil(FRAME_BYTES as u64) + 1;
+        1 + u64::from(room.frames) + footer_frames < u64::from(slots.segment_frames())
+    }
+
+    /// Appends the record of `batch`, whose data is `data` in the order of its entries, and returns its frame. After an
+    /// error the segment is as it was; what follows its end on disk is undefined.
+    pub fn append<'a>(
+        &mut self,
+        slots: &Slots,
+        batch: &mut Batch,
+        data: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<u32> {
+        let mark = self.place_record(slots, batch);
+        match self.write_record(mark, batch, data) {
+            Ok(()) => {
+                slots.get(self.slot).set_appended(self.position);
+                Ok(mark.record)
+            }
+            Err(error) => {
+                self.retract(mark);
+                batch.announced.iter().for_each(|entry| {
+                    self.exports.remove(&entry.export);
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the record of `batch` its place at the segment's end and completes its header. It counts once it was written
+    /// and the slot was told that it was appended.
+    pub fn place_record(&mut self, slots: &Slots, batch: &mut Batch) -> Mark {
+        let slot = slots.get(self.slot);
+        let stable = slot.synced().min(self.position);
+        let mut mark = Mark { position: self.position, record: self.position, footer: self.footer.mark() };
+        batch.announce(&mut self.exports);
+        if !batch.announced.is_empty() {
+            batch.announcement.finish(&self.key, mark.position, stable, self.footer.last_record());
+            self.footer.add_record(mark.position, &batch.announced, &[]);
+            mark.record += 1;
+        }
+        batch.builder.finish(&self.key, mark.record, stable, self.footer.last_record());
+        slot.set_crcs(mark.record + 1, &batch.crcs);
+        self.footer.add_record(mark.record, &batch.entries, &batch.crcs);
+        self.position = mark.record + 1 + batch.data_frames();
+        mark
+    }
+
+    /// Writes the record of `batch`, which was placed at `mark`, with one call.
+    pub fn write_record<'a>(
+        &self,
+        mark: Mark,
+        batch: &Batch,
+        data: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        let bytes = (batch.data_frames() as usize + batch.header_count()) * FRAME_BYTES;
+        let place = Gather { file: &*self.file, offset: mark.offset(), bytes };
+        // Most records are short, and to clear a list for the longest takes longer than to fill one for these.
+        if batch.entries.len() + HEADERS_MAX <= GATHER_FEW {
+            place.write::<GATHER_FEW>(batch, data)
+        } else {
+            place.write::<{ RECORD_ENTRIES_MAX + HEADERS_MAX }>(batch, data)
+        }
+    }
+
+    /// Takes back all records from `mark` on.
+    pub fn retract(&mut self, mark: Mark) {
+        self.position = mark.position;
+        self.footer.retract(mark.footer);
+        // A walk might find what was taken back.
+        self.vital = true;
+    }
+
+    /// The end of what was appended.
+    pub fn place(&self) -> Place {
+        Place { slot: self.slot, segment_id: self.key.segment_id, end: self.position }
+    }
+}
+
+/// Where a record goes.
+struct Gather<'a> {
+    file: &'a dyn SegmentFile,
+    offset: u64,
+    /// Length of the record.
+    bytes: usize,
+}
+
+impl Gather<'_> {
+    /// Writes the headers of `batch` and `data`, no more than `PARTS` pieces, with one call.
+    fn write<'h, 'd: 'h, const PARTS: usize>(
+        &self,
+        batch: &'h Batch,
+        data: impl Iterator<Item = &'d [u8]>,
+    ) -> io::Result<()> {
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        let (mut count, mut bytes) = (0, 0);
+        let headers = batch.headers().map(|header| -> &'h [u8] { header });
+        let data = data.map(|piece| -> &'h [u8] { piece });
+        for (part, piece) in parts.iter_mut().zip(headers.chain(data)) {
+            *part = IoSlice::new(piece);
+            count += 1;
+            bytes += piece.len();
+        }
+        if bytes != self.bytes {
+            let what = "a batch whose data does not match its entries";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.file.write_at(&parts[..count], self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::log::format::frame_crc;
+
+    #[test]
+    fn reserved_room_is_never_less_than_a_record_of_its_own_takes() {
+        for (entries, frames) in [(1, 1), (1, 32), (16, 0), (1, 0)] {
+            let mut footer = FooterBuilder::new();
+            let empty = footer.encoded_len_with(1, 0, 0);
+            let room = Room::of(entries, frames);
+            let records = 50;
+            for _ in 0..records {
+                let entry = Entry {
+                    export: ExportId(1),
+                    seq: Seq(1),
+                    range: SectorRange::new(0, 1).unwrap(),
+                    kind: EntryKind::Zero,
+                };
+                footer.add_record(1, &[Entry { kind: EntryKind::Announced, ..entry }], &[]);
+                footer.add_record(2, &vec![entry; entries as usize], &vec![0; frames as usize]);
+            }
+            assert!(footer.encoded_len() <= empty + records * room.footer_bytes as usize);
+            assert_eq!(room.frames, frames + 2);
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_exactly_the_zero_entries_it_says_fit() {
+        let range = SectorRange::new(0, 8).unwrap();
+        let crc = frame_crc(&[0; FRAME_BYTES]);
+        for data in 0..130 {
+            let mut batch = Batch::default();
+            for _ in 0..data {
+                if batch.fits(1, 1) {
+                    batch.push_data(ExportId(1), Seq(1), range, &[crc]).unwrap();
+                }
+            }
+            let fits = (1..=RECORD_ENTRIES_MAX).take_while(|entries| batch.fits(*entries, 0)).count();
+            for _ in 0..fits {
+                batch.push_zero(ExportId(1), Seq(1), range).unwrap();
+            }
+            assert_eq!(batch.entries().len(), batch.builder.entries());
+        }
+    }
+}

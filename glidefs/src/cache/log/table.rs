@@ -1,0 +1,478 @@
+//! The table of segment slots: what each holds, who still needs it, and how much of it is stable.
+//!
+//! Owns the life cycle of a slot and the counters that decide it. Does not own when to move it on (`keeper`) or what its
+//! bytes mean. Invariants: a slot becomes free only when no extent refers to it and no read is pinned to it; its segment id
+//! changes only then; whoever syncs its file holds `sync_busy`, because the kernel reports a failed write-back to one
+//! caller only.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::disk::SegmentFile;
+use super::format::SegmentKey;
+use crate::units::{FRAME_BYTES, FRAME_SECTORS};
+
+/// Where a slot is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(in crate::cache) enum State {
+    /// Holds nothing anybody needs.
+    Free,
+    /// Being appended to, or ready to be.
+    Open,
+    /// No longer appended to; its footer is not on disk.
+    Closed,
+    /// Stable, with footer and trailer unless the disk refused them or the segment stands for entries of doubt.
+    Sealed,
+    /// Holds nothing anybody needs, and is retired: nothing is written there before the next start.
+    Quarantined,
+}
+
+/// What moves a slot on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) enum Event {
+    /// A fresh header was written.
+    Prepare,
+    /// Its appender let go of it.
+    Close,
+    /// Its contents are stable.
+    Seal,
+    /// Nobody needs its contents.
+    Release,
+    /// Nobody needs its contents, and its file cannot be relied on.
+    Quarantine,
+}
+
+impl State {
+    /// Where `event` leads from here; `None` when it must not happen here.
+    pub fn on(self, event: Event) -> Option<Self> {
+        match (self, event) {
+            (Self::Free, Event::Prepare) => Some(Self::Open),
+            (Self::Open, Event::Close) => Some(Self::Closed),
+            (Self::Closed, Event::Seal) => Some(Self::Sealed),
+            (Self::Closed | Self::Sealed, Event::Release) => Some(Self::Free),
+            (Self::Free | Self::Closed | Self::Sealed, Event::Quarantine) => Some(Self::Quarantined),
+            _ => None,
+        }
+    }
+
+    fn of(byte: u8) -> Self {
+        match byte {
+            1 => Self::Open,
+            2 => Self::Closed,
+            3 => Self::Sealed,
+            4 => Self::Quarantined,
+            _ => Self::Free,
+        }
+    }
+}
+
+/// One slot.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Slot {
+    state: AtomicU8,
+    /// Data in it may not be stable although a sync was tried: it must be written again, here or elsewhere, before anything
+    /// else is given up.
+    poisoned: AtomicBool,
+    sync_busy: AtomicBool,
+    /// No other segment is put into its file before the next start: the disk did not read or take some of the file, or a damaged
+    /// segment there stands for entries of doubt.
+    retired: AtomicBool,
+    /// Writing the header in front failed, so what is there is unknown.
+    pub front_unsure: AtomicBool,
+    /// Reads under way.
+    pins: AtomicU32,
+    /// Extents that refer to it.
+    extents: AtomicU32,
+    /// Frames from its start that were appended, and that are known to be stable.
+    appended: AtomicU32,
+    synced: AtomicU32,
+    segment_id: AtomicU64,
+    /// Sectors of data that extents refer to.
+    live_sectors: AtomicI64,
+    /// Of both, those that are in the store as well, and so may be given up.
+    clean_extents: AtomicU32,
+    clean_sectors: AtomicI64,
+    file: OnceLock<Arc<dyn SegmentFile>>,
+    /// CRC-32C of every frame of data.
+    crcs: OnceLock<Box<[AtomicU32]>>,
+}
+
+impl Slot {
+    pub fn state(&self) -> State {
+        State::of(self.state.load(Ordering::Acquire))
+    }
+
+    /// Moves the slot on. An event that must not happen here is a bug: it is reported and ignored.
+    pub fn on(&self, event: Event) {
+        let state = self.state();
+        debug_assert!(state.on(event).is_some(), "{event:?} in {state:?}");
+        if let Some(next) = state.on(event) {
+            self.state.store(next as u8, Ordering::Release);
+        } else {
+            tracing::error!(?state, ?event, "a segment slot was told what it cannot do");
+        }
+    }
+
+    pub fn segment_id(&self) -> u64 {
+        self.segment_id.load(Ordering::Acquire)
+    }
+
+    pub fn extents(&self) -> u32 {
+        self.extents.load(Ordering::Acquire)
+    }
+
+    pub fn live_sectors(&self) -> u64 {
+        u64::try_from(self.live_sectors.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Extents that are not in the store.
+    pub fn dirty_extents(&self) -> u32 {
+        // Not read together: a count that is off by what changes meanwhile is looked at again.
+        self.extents().saturating_sub(self.clean_extents.load(Ordering::Acquire))
+    }
+
+    /// Sectors of data that are not in the store.
+    pub fn dirty_sectors(&self) -> u64 {
+        let clean = u64::try_from(self.clean_sectors.load(Ordering::Relaxed)).unwrap_or(0);
+        self.live_sectors().saturating_sub(clean)
+    }
+
+    pub fn appended(&self) -> u32 {
+        self.appended.load(Ordering::Acquire)
+    }
+
+    pub fn set_appended(&self, frames: u32) {
+        self.appended.store(frames, Ordering::Release);
+    }
+
+    pub fn synced(&self) -> u32 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    pub fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    /// As [`Self::poison`], where recovery knows that only the frames before `stable` are stable.
+    pub fn poison_from(&self, stable: u32) {
+        self.synced.store(stable, Ordering::SeqCst);
+        self.poison();
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Keeps the file from being used for another segment before the next start.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// The file, once it was opened.
+    pub fn file(&self) -> Option<&Arc<dyn SegmentFile>> {
+        self.file.get()
+    }
+
+    pub fn set_file(&self, file: Arc<dyn SegmentFile>) -> &Arc<dyn SegmentFile> {
+        self.file.get_or_init(|| file)
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) != 0
+    }
+
+    /// Call with the lock of a volume held that has an extent here.
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn unpin(&self) {
+        self.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Makes the caller the only one to sync the file. Give it back with [`Self::end_sync`].
+    pub fn begin_sync(&self) -> bool {
+        !self.sync_busy.swap(true, Ordering::SeqCst)
+    }
+
+    /// Records how a sync ended that began when `covers` frames had been appended.
+    pub fn end_sync(&self, covers: u32, stable: bool) {
+        if stable && !self.is_poisoned() {
+            self.synced.fetch_max(covers, Ordering::AcqRel);
+        } else {
+            self.poison();
+        }
+        self.sync_busy.store(false, Ordering::SeqCst);
+    }
+
+    /// Records that everything appended was written once more and then synced. Call with the file held by
+    /// [`Self::begin_sync`], when nothing is appended any more.
+    pub fn heal(&self) {
+        self.synced.store(self.appended(), Ordering::SeqCst);
+        self.poisoned.store(false, Ordering::Release);
+    }
+
+    /// Gives the file back without having synced it; for [`Shared::cancel_sync`](crate::cache::facade::Shared::cancel_sync), which tells
+    /// those who wait.
+    pub fn cancel_sync(&self) {
+        self.sync_busy.store(false, Ordering::SeqCst);
+    }
+
+    /// Ends the use of the slot: nothing in it matters any more, so nobody needs it to be stable. Call with the file held
+    /// by [`Self::begin_sync`].
+    pub fn end_use(&self) {
+        self.segment_id.store(0, Ordering::SeqCst);
+        self.poisoned.store(false, Ordering::Release);
+    }
+
+    /// Takes the slot into use for `segment_id`, with `frames` of it written and stable. Call with the file
+    /// held by [`Self::begin_sync`], so that no sync that began before reports into this use.
+    pub fn begin_use(&self, segment_id: u64, frames: u32) {
+        self.poisoned.store(false, Ordering::Release);
+        self.live_sectors.store(0, Ordering::Relaxed);
+        self.clean_sectors.store(0, Ordering::Relaxed);
+        // A volume may still remember what it appended in the last use: the new id goes first, and tells it to forget.
+        self.segment_id.store(segment_id, Ordering::SeqCst);
+        self.synced.store(frames, Ordering::SeqCst);
+        self.appended.store(frames, Ordering::Release);
+    }
+
+    /// CRC of `frame`, or `None` when there is no such frame.
+    pub fn crc(&self, frame: u32) -> Option<u32> {
+        Some(self.crcs.get()?.get(frame as usize)?.load(Ordering::Relaxed))
+    }
+
+    /// Room for the CRCs of `frames` frames.
+    pub fn make_crcs(&self, frames: u32) {
+        self.crcs.get_or_init(|| (0..frames).map(|_| AtomicU32::new(0)).collect());
+    }
+
+    /// Sets the CRCs of the frames from `first` on. Publish them by an index insert or [`Self::set_appended`].
+    pub fn set_crcs(&self, first: u32, crcs: &[u32]) {
+        let cells = self.crcs.get().and_then(|cells| cells.get(first as usize..)).unwrap_or_default();
+        debug_assert!(cells.len() >= crcs.len(), "a record reaches beyond its segment");
+        for (cell, crc) in cells.iter().zip(crcs) {
+            cell.store(*crc, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How stable a place in a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) enum Stability {
+    /// It survives a power cut, or its slot was used again, which only happens when nothing in it matters.
+    Stable,
+    /// A sync is needed.
+    Unsynced,
+    /// A sync failed.
+    Lost,
+}
+
+/// How what refers to a slot changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refs {
+    /// The slot.
+    pub slot: u32,
+    /// How many extents more refer to it.
+    pub extents: i32,
+    /// How many sectors of data more they refer to.
+    pub sectors: i64,
+}
+
+impl Refs {
+    /// Sectors of data that are not referred to any more.
+    pub fn sectors_gone(self) -> u64 {
+        self.sectors.min(0).unsigned_abs()
+    }
+}
+
+/// Where in which segment something ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) struct Place {
+    /// Slot of the segment when it was written.
+    pub slot: u32,
+    /// The segment.
+    pub segment_id: u64,
+    /// One past the last frame.
+    pub end: u32,
+}
+
+impl Place {
+    pub fn stability(&self, slots: &Slots) -> Stability {
+        slots.stability(self.slot, self.segment_id, self.end)
+    }
+}
+
+/// Every slot of the cache, and what all segments have in common.
+#[derive(Debug)]
+pub(in crate::cache) struct Slots {
+    table: Box<[Slot]>,
+    /// Slots at and above this number are not used any more.
+    limit: u32,
+    cache_id: [u8; 16],
+    segment_frames: u32,
+}
+
+impl Slots {
+    /// `count` slots of `segment_frames` frames each, of which the first `limit` may be used.
+    pub fn new(count: u32, limit: u32, cache_id: [u8; 16], segment_frames: u32) -> Self {
+        Self { table: (0..count).map(|_| Slot::default()).collect(), limit, cache_id, segment_frames }
+    }
+
+    /// Slots in use, numbered from 0.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Frames in a segment.
+    pub fn segment_frames(&self) -> u32 {
+        self.segment_frames
+    }
+
+    /// Bytes in a segment.
+    pub fn segment_bytes(&self) -> u64 {
+        u64::from(self.segment_frames) * FRAME_BYTES as u64
+    }
+
+    pub fn cache_id(&self) -> [u8; 16] {
+        self.cache_id
+    }
+
+    /// The key of segment `segment_id`.
+    pub fn key(&self, segment_id: u64) -> SegmentKey {
+        SegmentKey { cache_id: self.cache_id, segment_id }
+    }
+
+    /// Slot `slot`. Numbers come from this table or were checked by recovery.
+    pub fn get(&self, slot: u32) -> &Slot {
+        &self.table[slot as usize]
+    }
+
+    /// The slots that may be used, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        (0..self.limit).zip(&self.table)
+    }
+
+    /// How many slots are in `state`.
+    pub fn count(&self, state: State) -> u32 {
+        // At most `limit`.
+        u32::try_from(self.iter().filter(|(_, slot)| slot.state() == state).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Counts what an index says of a slot.
+    pub fn count_refs(&self, refs: Refs) {
+        let slot = self.get(refs.slot);
+        slot.live_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
+        if refs.extents > 0 {
+            slot.extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        } else if refs.extents < 0 {
+            slot.extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        }
+    }
+
+    /// Counts what the index of data that is in the store says of a slot, besides [`Self::count_refs`].
+    pub fn count_clean(&self, refs: Refs) {
+        let slot = self.get(refs.slot);
+        slot.clean_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
+        if refs.extents > 0 {
+            slot.clean_extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        } else if refs.extents < 0 {
+            slot.clean_extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
+        }
+    }
+
+    /// How stable the frames before `end` of segment `segment_id`, last seen in `slot`, are.
+    pub fn stability(&self, slot: u32, segment_id: u64, end: u32) -> Stability {
+        let found = self.get(slot);
+        if found.segment_id.load(Ordering::SeqCst) != segment_id || found.synced.load(Ordering::SeqCst) >= end
+        {
+            return Stability::Stable;
+        }
+        let lost = found.is_poisoned();
+        // The slot may have been taken into use again between the loads.
+        match (found.segment_id.load(Ordering::SeqCst) == segment_id, lost) {
+            (false, _) => Stability::Stable,
+            (true, true) => Stability::Lost,
+            (true, false) => Stability::Unsynced,
+        }
+    }
+}
+
+/// Frames that hold `sectors` sectors from sector `first` of a segment on: the first frame and their number.
+pub(in crate::cache) fn frames_of(first: u32, sectors: u64) -> (u32, u32) {
+    let start = u64::from(first) / FRAME_SECTORS;
+    let end = (u64::from(first) + sectors).div_ceil(FRAME_SECTORS);
+    // Both are frames of a segment, of which there are fewer than 2^32.
+    (u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(end - start).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_goes_round_its_life_and_nowhere_else() {
+        use Event::{Close, Prepare, Quarantine, Release, Seal};
+        use State::{Closed, Free, Open, Quarantined, Sealed};
+        let allowed = [
+            (Free, Prepare, Open),
+            (Open, Close, Closed),
+            (Closed, Seal, Sealed),
+            (Closed, Release, Free),
+            (Sealed, Release, Free),
+            (Free, Quarantine, Quarantined),
+            (Closed, Quarantine, Quarantined),
+            (Sealed, Quarantine, Quarantined),
+        ];
+        for state in [Free, Open, Closed, Sealed, Quarantined] {
+            assert_eq!(State::of(state as u8), state);
+            for event in [Prepare, Close, Seal, Release, Quarantine] {
+                let next = allowed.iter().find(|case| (case.0, case.1) == (state, event)).map(|case| case.2);
+                assert_eq!(state.on(event), next, "{event:?} in {state:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_in_an_earlier_use_of_a_slot_counts_as_stable() {
+        let slots = Slots::new(1, 1, [0; 16], 64);
+        slots.get(0).begin_use(5, 1);
+        slots.get(0).set_appended(10);
+        assert_eq!(slots.stability(0, 5, 1), Stability::Stable);
+        assert_eq!(slots.stability(0, 5, 10), Stability::Unsynced);
+        slots.get(0).poison();
+        assert_eq!(slots.stability(0, 5, 10), Stability::Lost);
+        slots.get(0).begin_use(6, 1);
+        assert_eq!(slots.stability(0, 5, 10), Stability::Stable);
+    }
+
+    #[test]
+    fn a_sync_that_ends_well_after_another_failed_makes_nothing_stable() {
+        let slots = Slots::new(1, 1, [0; 16], 64);
+        let slot = slots.get(0);
+        slot.begin_use(5, 1);
+        assert!(slot.begin_sync());
+        assert!(!slot.begin_sync(), "one at a time");
+        slot.end_sync(10, false);
+        assert!(slot.begin_sync());
+        slot.end_sync(10, true);
+        assert_eq!(slots.stability(0, 5, 10), Stability::Lost);
+    }
+
+    #[test]
+    fn a_slot_costs_little_until_it_is_used() {
+        assert!(size_of::<Slot>() <= 120, "{} bytes", size_of::<Slot>());
+    }
+
+    #[test]
+    fn sectors_are_covered_by_every_frame_they_touch() {
+        assert_eq!(frames_of(8, 8), (1, 1));
+        assert_eq!(frames_of(9, 8), (1, 2));
+        assert_eq!(frames_of(15, 1), (1, 1));
+    }
+}

@@ -1,0 +1,213 @@
+//! The ground that shards, the keeper, writeback and recovery share.
+//!
+//! Owns the table of segments, the volumes, the ports between shards and keeper, and the counters of rare events. Does not own how
+//! the cache is opened (`recovery`) or kept in order (`keeper`). Invariant: one volume an export, from its first use until the
+//! export is removed.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::cache::catalog::Book;
+use crate::cache::handoff::{OWNED_MAX, Port, Signal};
+use crate::cache::log::disk::{Clock, Disk, Lock};
+use crate::cache::log::pressure::{Marks, Pressure};
+use crate::cache::log::segment::Segment;
+use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
+use crate::cache::log::table::{Event, Slot, Slots};
+use crate::cache::options::{OnFull, Options};
+use crate::cache::volume::Volume;
+use crate::units::ExportId;
+
+/// What shards, the keeper and readers of figures share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Clock>,
+    pub slots: Slots,
+    pub ports: Box<[Port]>,
+    pub on_full: OnFull,
+    pub marks: Marks,
+    pub pressure: Pressure,
+    /// Wakes the keeper.
+    pub signal: Signal,
+    pub figures: Figures,
+    /// What must outlive the cache.
+    pub book: Arc<dyn Book>,
+    next_segment_id: AtomicU64,
+    superblock: Mutex<Superblock>,
+    keeper_blocked: AtomicBool,
+    /// Cuts that have reached the store.
+    pub flushes: AtomicU64,
+    /// Data is flushed to a store.
+    store: AtomicBool,
+    /// Segments whose appender let go of them.
+    closed: Mutex<Vec<Segment>>,
+    volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
+    /// Keeps other daemons out.
+    lock: LockGuard,
+}
+
+/// What [`Disk::lock`] gave.
+pub(super) struct LockGuard(pub Box<dyn Lock>);
+
+impl std::fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LockGuard")
+    }
+}
+
+/// Counters of things that are rare.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub corrupt_frames: AtomicU64,
+    pub lost_frames: AtomicU64,
+    pub bad_footers: AtomicU64,
+    pub segments_cleaned: AtomicU64,
+    pub cleaned_bytes: AtomicU64,
+    pub evicted_bytes: AtomicU64,
+}
+
+/// What recovery hands to [`Shared::new`].
+pub(super) struct Parts {
+    pub disk: Arc<dyn Disk>,
+    pub superblock: Superblock,
+    pub clock: Arc<dyn Clock>,
+    pub slots: Slots,
+    pub volumes: HashMap<ExportId, Arc<Volume>>,
+    pub next_segment_id: u64,
+    pub lock: LockGuard,
+    pub book: Arc<dyn Book>,
+    pub bad_footers: u64,
+    /// Segments to seal that recovery could not.
+    pub given_up: Vec<Segment>,
+}
+
+impl Shared {
+    pub fn new(parts: Parts, options: &Options) -> Self {
+        let Parts { disk, superblock, clock, slots, volumes, next_segment_id, lock, book, .. } = parts;
+        // Room for all that shards may have, so that letting go of one allocates nothing.
+        let mut closed = parts.given_up;
+        closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
+        // Checked when opening: there are far more slots than shards.
+        let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
+        Self {
+            disk,
+            clock,
+            marks: Marks::new(slots.limit(), shards),
+            slots,
+            ports: (0..options.shards).map(|_| Port::default()).collect(),
+            on_full: options.on_full,
+            pressure: Pressure::default(),
+            signal: Signal::default(),
+            figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
+            book,
+            next_segment_id: AtomicU64::new(next_segment_id),
+            superblock: Mutex::new(superblock),
+            flushes: AtomicU64::new(0),
+            keeper_blocked: AtomicBool::new(false),
+            store: AtomicBool::new(false),
+            closed: Mutex::new(closed),
+            volumes: Mutex::new(volumes),
+            lock,
+        }
+    }
+
+    pub fn volumes(&self) -> MutexGuard<'_, HashMap<ExportId, Arc<Volume>>> {
+        // A map is whole between its own calls.
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The volume of `id`, unless it was removed.
+    pub fn find_volume(&self, id: ExportId) -> Option<Arc<Volume>> {
+        self.volumes().get(&id).cloned()
+    }
+
+    /// An id no segment ever had.
+    pub fn new_segment_id(&self) -> u64 {
+        self.next_segment_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes sure that no glidefs that knows no [`EntryKind::Damaged`](crate::cache::log::format::EntryKind::Damaged) opens the cache. Blocks
+    /// on the disk, the first time.
+    pub fn expect_damage(&self) -> io::Result<()> {
+        let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        if superblock.version < VERSION_DAMAGED {
+            let raised = Superblock { version: VERSION_DAMAGED, ..*superblock };
+            self.disk.replace_superblock(&raised.encode())?;
+            *superblock = raised;
+        }
+        Ok(())
+    }
+
+    /// All volumes.
+    pub fn all_volumes(&self) -> Vec<Arc<Volume>> {
+        self.volumes().values().cloned().collect()
+    }
+
+    /// Takes a segment that will not be appended to any more, to be sealed off the workers.
+    pub fn close(&self, segment: Segment) {
+        self.slots.get(segment.slot).on(Event::Close);
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(segment);
+        self.signal.raise();
+    }
+
+    /// Whether a shard waits for a segment, or left one to be sealed.
+    pub fn is_keeper_needed(&self) -> bool {
+        self.ports.iter().any(Port::is_waiting)
+            || !self.closed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Moves the segments closed since the last call to `segments`.
+    pub fn take_closed(&self, segments: &mut Vec<Segment>) {
+        segments.append(&mut self.closed.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The keeper found a file it wants to sync being synced.
+    pub fn block_keeper_on_sync(&self) {
+        self.keeper_blocked.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes note that data is written back to a store from now on.
+    pub fn attach_store(&self) {
+        self.store.store(true, Ordering::Relaxed);
+    }
+
+    /// The lock that keeps other processes out.
+    pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.lock.0.fd()
+    }
+
+    /// Whether data is written back to a store.
+    pub fn has_store(&self) -> bool {
+        self.store.load(Ordering::Relaxed)
+    }
+
+    /// A cut has reached the store: there may be something to forget, and FLUSHes that waited for it may end.
+    pub fn flushed(&self) {
+        self.flushes.fetch_add(1, Ordering::Release);
+        self.signal.raise();
+        for port in &self.ports {
+            port.wake();
+        }
+    }
+
+    /// Gives the file of `slot`, held by [`Slot::begin_sync`], back without having synced it. Who wanted to sync the file
+    /// meanwhile is told, as after a sync.
+    pub fn cancel_sync(&self, slot: &Slot) {
+        slot.cancel_sync();
+        self.sync_ended();
+    }
+
+    /// Tells everybody who waits for somebody's sync that one has ended.
+    pub fn sync_ended(&self) {
+        if self.keeper_blocked.swap(false, Ordering::SeqCst) {
+            self.signal.raise();
+        }
+        for port in &self.ports {
+            port.sync_ended();
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Ranges of sectors with the place of their content in the log.
+//!
+//! Owns the vocabulary that the index, the layers and the readers share. Does not own which extent is the newest (`index`).
+
+use crate::cache::log::format::{Entry, EntryKind};
+use crate::units::{FRAME_SECTORS, SectorRange, Seq};
+
+/// Where the content of an extent comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Bytes in a segment.
+    Data {
+        /// Slot of the segment.
+        slot: u32,
+        /// Sector in the segment that holds the extent's first one. The extent ends below sector `u32::MAX` there.
+        sector: u32,
+    },
+    /// Zeroes. The slot holds the entry that says so, and keeps it for as long as older data may be found elsewhere.
+    Zero {
+        /// Slot of the segment.
+        slot: u32,
+    },
+    /// Nothing: the content was lost to the disk, and reads fail. The slot holds the entry that says so.
+    Damaged {
+        /// Slot of the segment.
+        slot: u32,
+    },
+    /// No content: says that nothing of the export that is not newer can be relied on. Never in an [`Index`]. The slot holds
+    /// the entry that says so.
+    Doubt {
+        /// Slot of the segment.
+        slot: u32,
+    },
+}
+
+impl Backing {
+    /// The slot that must be kept for this.
+    pub fn slot(self) -> u32 {
+        match self {
+            Self::Data { slot, .. } | Self::Zero { slot } | Self::Damaged { slot } | Self::Doubt { slot } => {
+                slot
+            }
+        }
+    }
+
+    /// The same, `sectors` later.
+    pub(super) fn skip(self, sectors: u32) -> Self {
+        match self {
+            // Saturates only for an extent that `Data::sector` does not allow, and then at a place no segment has.
+            Self::Data { slot, sector } => Self::Data { slot, sector: sector.saturating_add(sectors) },
+            Self::Zero { .. } | Self::Damaged { .. } | Self::Doubt { .. } => self,
+        }
+    }
+}
+
+/// Sectors that one write gave their content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which sectors.
+    pub range: SectorRange,
+    /// The write.
+    pub seq: Seq,
+    /// Its content.
+    pub backing: Backing,
+}
+
+impl Extent {
+    /// What of it is in `range`; `None` when that goes beyond it.
+    pub fn part(&self, range: SectorRange) -> Option<Self> {
+        let skipped = range.start().checked_sub(self.range.start())?;
+        let backing = self.backing.skip(u32::try_from(skipped).ok()?);
+        (range.end() <= self.range.end()).then_some(Self { range, backing, ..*self })
+    }
+}
+
+/// Part of the answer to a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which sectors.
+    pub range: SectorRange,
+    /// Their content; `None` for sectors never written.
+    pub backing: Option<Backing>,
+    /// The write that gave it; 0 for sectors never written.
+    pub seq: Seq,
+}
+
+/// The extent that `entry`, of a record at frame `position` in `slot`, stands for, if any.
+pub(in crate::cache) fn extent(entry: &Entry, slot: u32, position: u32) -> Option<Extent> {
+    let backing = match entry.kind {
+        EntryKind::Announced => return None,
+        EntryKind::Zero => Backing::Zero { slot },
+        EntryKind::Damaged => Backing::Damaged { slot },
+        EntryKind::Doubt => Backing::Doubt { slot },
+        EntryKind::Data { first_frame } => {
+            let frame = u64::from(position) + 1 + u64::from(first_frame);
+            // A segment has fewer than 2^32 sectors: checked when the cache was opened.
+            let sector = u32::try_from(frame * FRAME_SECTORS).unwrap_or(u32::MAX);
+            Backing::Data { slot, sector }
+        }
+    };
+    Some(Extent { range: entry.range, seq: entry.seq, backing })
+}

@@ -1,0 +1,187 @@
+//! Fetching from the store what a READ lacks, on the control threads.
+//!
+//! Owns how long a READ waits for the store, and what ends the wait. Does not own who asks a store that is away (`store::outage`).
+//! Invariants: a READ fails only for a reason that no waiting would mend, or because its export says how long it may wait; a READ
+//! that waits holds no turn and no memory of others; when the daemon stops there is no answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+
+use crate::cache::volume::error::IoError;
+use crate::observe::repeat::Repeat;
+use crate::store;
+use crate::store::volume::{Loss, VolumeError};
+use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
+
+/// What a READ does that needs the store while the store cannot be reached, or refuses this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnUnreachable {
+    /// It waits.
+    #[default]
+    Wait,
+    /// It fails when it has waited for so long.
+    FailAfter(Duration),
+}
+
+impl OnUnreachable {
+    /// Shortest time after which a READ may fail.
+    pub const FAIL_AFTER_MIN: Duration = Duration::from_secs(1);
+}
+
+/// Bytes that were fetched from the store for a READ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fill {
+    range: SectorRange,
+    bytes: Bytes,
+    /// What of the range was in the store only when it was asked for. What lies between was newer here, and may have left
+    /// for the store after these bytes were read there.
+    missing: Vec<SectorRange>,
+}
+
+impl Fill {
+    /// The bytes of `range`, which are `bytes`, good for `missing` of it; `None` when there are not as many.
+    pub fn new(range: SectorRange, bytes: Bytes, missing: Vec<SectorRange>) -> Option<Self> {
+        (range.bytes() == Some(bytes.len() as u64)).then_some(Self { range, bytes, missing })
+    }
+
+    /// The bytes of `range`, if all of them are good.
+    pub(in crate::cache) fn part(&self, range: SectorRange) -> Option<&[u8]> {
+        let within = |good: &SectorRange| good.start() <= range.start() && range.end() <= good.end();
+        self.missing.iter().find(|good| within(good))?;
+        let skipped = range.start().checked_sub(self.range.start())?.checked_mul(SECTOR_BYTES)?;
+        let start = usize::try_from(skipped).ok()?;
+        let len = usize::try_from(range.bytes()?).ok()?;
+        self.bytes.get(start..start.checked_add(len)?)
+    }
+}
+
+/// One fetch.
+pub(in crate::cache) struct Fetch {
+    pub remote: store::volume::Volume,
+    pub export: ExportId,
+    /// What to fetch: it begins and ends with something of `missing`.
+    pub range: SectorRange,
+    pub missing: Vec<SectorRange>,
+    pub on_unreachable: OnUnreachable,
+    /// Set when it turns out that the volume is not this writer's any more.
+    pub fenced: Arc<AtomicBool>,
+    /// Why nothing of the volume is served any more, once that is so.
+    pub end: End,
+    pub repeat: Arc<Repeat>,
+}
+
+impl Fetch {
+    /// Fetches, and tells `sender`. Ends without an answer when nobody waits for it any more, or the daemon stops.
+    pub async fn run(mut self, mut sender: oneshot::Sender<Result<Fill, IoError>>) {
+        let mut ended = self.end.0.subscribe();
+        let limit = match self.on_unreachable {
+            OnUnreachable::Wait => None,
+            OnUnreachable::FailAfter(limit) => Some(limit),
+        };
+        let answer = tokio::select! {
+            biased;
+            () = sender.closed() => return,
+            () = self.remote.stopped() => return,
+            // The volume is not dropped before this ends, or nobody waits any more.
+            Ok(reason) = ended.wait_for(Option::is_some) => Err(reason.unwrap_or(IoError::Store)),
+            () = after(limit) => {
+                self.log("reading from the store took longer than the export allows", None);
+                Err(IoError::Store)
+            }
+            read = self.remote.read_waiting(self.range, &self.missing) => match read {
+                Ok(bytes) => Fill::new(self.range, bytes, std::mem::take(&mut self.missing)).ok_or(IoError::Store),
+                // Nobody is told: the kernel asks the next daemon again.
+                Err(error) if error.is_stopping() => return,
+                Err(error @ VolumeError::Damaged { .. }) => {
+                    self.log("data was lost before the store had it", Some(&error));
+                    Err(IoError::Damaged)
+                }
+                Err(error) => {
+                    self.log("reading from the store failed", Some(&error));
+                    if error.is_fatal() {
+                        self.fenced.store(true, Ordering::Release);
+                        self.end.set(why_lost(&self.remote));
+                    }
+                    Err(if error.is_fatal() { why_lost(&self.remote) } else { IoError::Store })
+                }
+            },
+        };
+        // A request that is gone needs no answer.
+        let _ = sender.send(answer);
+    }
+
+    fn log(&self, message: &str, error: Option<&VolumeError>) {
+        let Some(suppressed) = self.repeat.pass() else { return };
+        tracing::error!(
+            export = self.export.0,
+            first_sector = self.range.start(),
+            sectors = self.range.count(),
+            suppressed,
+            error = error.map(|error| error as &dyn std::error::Error),
+            "{message}"
+        );
+    }
+}
+
+/// Returns after `limit`; never without one.
+async fn after(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why nothing of a volume is served any more that is not this writer's.
+pub(in crate::cache) fn why_lost(remote: &store::volume::Volume) -> IoError {
+    match remote.loss() {
+        Some(Loss::Diverged(_)) => IoError::Diverged,
+        _ => IoError::Fenced,
+    }
+}
+
+/// Why nothing of a volume is served any more.
+#[derive(Clone, Debug)]
+pub(in crate::cache) struct End(Arc<watch::Sender<Option<IoError>>>);
+
+impl Default for End {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl End {
+    /// Ends all fetches, those to come as well.
+    pub fn set(&self, reason: IoError) {
+        self.0.send_if_modified(|end| {
+            let first = end.is_none();
+            end.get_or_insert(reason);
+            first
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_gives_what_it_has_and_nothing_else() {
+        let range = |start, count| SectorRange::new(start, count).unwrap();
+        let bytes: Vec<u8> = (0..4u8).flat_map(|sector| [sector; 512]).collect();
+        assert_eq!(Fill::new(range(10, 3), Bytes::from(bytes.clone()), vec![range(10, 3)]), None);
+        let fill = Fill::new(range(10, 4), Bytes::from(bytes.clone()), vec![range(10, 4)]).unwrap();
+        assert_eq!(fill.part(range(12, 2)).unwrap()[0], 2);
+        assert_eq!(fill.part(range(10, 4)).map(<[u8]>::len), Some(2048));
+        let holed = Fill::new(range(10, 4), Bytes::from(bytes), vec![range(10, 1), range(12, 2)]).unwrap();
+        assert_eq!(holed.part(range(10, 1)).unwrap()[0], 0);
+        assert_eq!(holed.part(range(13, 1)).unwrap()[0], 3);
+        assert_eq!(holed.part(range(11, 1)), None, "it was newer here");
+        assert_eq!(holed.part(range(10, 4)), None);
+        assert_eq!(fill.part(range(9, 1)), None);
+        assert_eq!(fill.part(range(13, 2)), None);
+    }
+}

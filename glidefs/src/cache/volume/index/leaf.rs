@@ -1,0 +1,174 @@
+//! A sorted run of extents, the unit in which the index keeps them in memory.
+//!
+//! Owns the memory layout: starts apart from the rest, so that a search reads eight adjacent cache lines at most.
+//! Does not own which extents belong in which leaf. Invariant: starts ascend strictly, and both arrays are equally long.
+
+use crate::cache::log::table::Refs;
+use crate::cache::volume::extent::Backing;
+use crate::units::Seq;
+
+/// Most extents in a leaf: few enough to shift in a few dozen nanoseconds, enough to keep the tree of leaves small.
+pub(super) const LEAF_ITEMS_MAX: usize = 64;
+/// Starts that fill a cache line.
+const GROUP_STARTS: usize = 8;
+/// Leaves grow by this, not by doubling, so that little of them is unused.
+const LEAF_ITEMS_STEP: usize = 8;
+
+/// One extent. It has at least one sector and its end does not overflow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub(super) start: u64,
+    pub(super) seq: Seq,
+    pub(super) count: u32,
+    pub(super) backing: Backing,
+}
+
+impl Item {
+    pub(super) fn end(&self) -> u64 {
+        self.start.saturating_add(u64::from(self.count))
+    }
+
+    /// What is left of it from sector `from` on.
+    pub(super) fn tail(&self, from: u64) -> Self {
+        let skipped = u32::try_from(from.saturating_sub(self.start)).unwrap_or(u32::MAX);
+        let count = self.count.saturating_sub(skipped);
+        Self { start: from, seq: self.seq, count, backing: self.backing.skip(skipped) }
+    }
+
+    /// What is left of it before sector `to`.
+    pub(super) fn head(&self, to: u64) -> Self {
+        let count = u32::try_from(to.saturating_sub(self.start)).unwrap_or(u32::MAX).min(self.count);
+        Self { count, ..*self }
+    }
+
+    /// What is left of it behind sector `to`, if anything.
+    pub(super) fn beyond(&self, to: u64) -> Option<Self> {
+        (self.end() > to).then(|| self.tail(to))
+    }
+
+    /// What refers to its slot once it is there.
+    pub(super) fn gained(&self) -> Refs {
+        Refs { slot: self.backing.slot(), extents: 1, sectors: signed(self.data_sectors()) }
+    }
+
+    /// What no longer refers to its slot when `[from, to)`, which overlaps it, is taken out of it.
+    pub(super) fn lost(&self, from: u64, to: u64) -> Refs {
+        let taken = self.end().min(to).saturating_sub(self.start.max(from));
+        let sectors = if self.data_sectors() == 0 { 0 } else { -signed(taken) };
+        let left = i32::from(self.start < from) + i32::from(self.end() > to);
+        Refs { slot: self.backing.slot(), extents: left - 1, sectors }
+    }
+
+    pub(super) fn data_sectors(&self) -> u64 {
+        match self.backing {
+            Backing::Data { .. } => u64::from(self.count),
+            Backing::Zero { .. } | Backing::Damaged { .. } | Backing::Doubt { .. } => 0,
+        }
+    }
+}
+
+/// A number of sectors, which an extent counts in 32 bits.
+fn signed(sectors: u64) -> i64 {
+    i64::try_from(sectors).unwrap_or(i64::MAX)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    seq: Seq,
+    count: u32,
+    backing: Backing,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Leaf {
+    starts: Vec<u64>,
+    rest: Vec<Rest>,
+}
+
+impl Leaf {
+    pub(super) fn of(item: Item) -> Self {
+        let mut leaf = Self::default();
+        leaf.insert(0, item);
+        leaf
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= LEAF_ITEMS_MAX
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<Item> {
+        let (start, rest) = (*self.starts.get(at)?, self.rest.get(at)?);
+        Some(Item { start, seq: rest.seq, count: rest.count, backing: rest.backing })
+    }
+
+    pub(super) fn last(&self) -> Option<Item> {
+        self.get(self.len().checked_sub(1)?)
+    }
+
+    /// Extents from the one at `at` on.
+    pub(super) fn iter_from(&self, at: usize) -> impl Iterator<Item = Item> {
+        (at..self.len()).map_while(|at| self.get(at))
+    }
+
+    /// How many extents start before `sector`: also the place of the first that does not.
+    pub(super) fn count_before(&self, sector: u64) -> usize {
+        let before = |starts: &[u64]| starts.iter().map(|start| usize::from(*start < sector)).sum::<usize>();
+        // The last start of each group says how many groups come before. All of them are asked for at once, so that a leaf
+        // that is in no cache costs one wait for memory, and nothing is guessed: quicker than a binary search of so few.
+        let (groups, _) = self.starts.as_chunks::<GROUP_STARTS>();
+        let whole: usize = groups.iter().map(|group| usize::from(group[GROUP_STARTS - 1] < sector)).sum();
+        let rest = &self.starts[whole * GROUP_STARTS..];
+        whole * GROUP_STARTS + before(rest.first_chunk::<GROUP_STARTS>().map_or(rest, |group| group))
+    }
+
+    /// Puts `item` at `at`, and gives back what was there.
+    pub(super) fn replace(&mut self, at: usize, item: Item) -> Option<Item> {
+        let old = self.get(at)?;
+        self.starts[at] = item.start;
+        self.rest[at] = Rest { seq: item.seq, count: item.count, backing: item.backing };
+        Some(old)
+    }
+
+    pub(super) fn insert(&mut self, at: usize, item: Item) {
+        if self.starts.len() == self.starts.capacity() {
+            self.starts.reserve_exact(LEAF_ITEMS_STEP);
+            self.rest.reserve_exact(LEAF_ITEMS_STEP);
+        }
+        self.starts.insert(at, item.start);
+        self.rest.insert(at, Rest { seq: item.seq, count: item.count, backing: item.backing });
+    }
+
+    /// Removes the extents at `from..to`.
+    pub(super) fn remove(&mut self, from: usize, to: usize) {
+        self.starts.drain(from..to);
+        self.rest.drain(from..to);
+        self.tighten();
+    }
+
+    /// Keeps the extents before `at` and gives back the others.
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
+        let upper = Self { starts: self.starts.split_off(at), rest: self.rest.split_off(at) };
+        self.tighten();
+        upper
+    }
+
+    /// Takes all extents of `other`, which start behind those of `self`.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.starts.reserve_exact(other.len());
+        self.rest.reserve_exact(other.len());
+        self.starts.append(&mut other.starts);
+        self.rest.append(&mut other.rest);
+    }
+
+    fn tighten(&mut self) {
+        let len = self.len();
+        if self.starts.capacity() - len > 2 * LEAF_ITEMS_STEP {
+            self.starts.shrink_to(len + LEAF_ITEMS_STEP);
+            self.rest.shrink_to(len + LEAF_ITEMS_STEP);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! An ordered map of extents that do not overlap: a tree of leaves.
+//!
+//! Owns finding, splitting and removing extents, and the sums over them. Does not own which of two writes wins: what is
+//! written here replaces. Invariants: leaf `k` holds the extents that start in `[k, next leaf's key)`, and knows that
+//! next key; the first key is 0; no leaf but the first is empty.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf};
+use crate::cache::log::table::Refs;
+
+/// A leaf that shrank to this joins the one before it if there is room.
+const LEAF_ITEMS_FEW: usize = LEAF_ITEMS_MAX / 8;
+
+#[derive(Debug)]
+struct Owner {
+    leaf: Leaf,
+    /// Key of the next leaf; `u64::MAX` in the last, as no extent starts there.
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ExtentMap {
+    owners: BTreeMap<u64, Owner>,
+    len: usize,
+    data_sectors: u64,
+}
+
+impl ExtentMap {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn data_sectors(&self) -> u64 {
+        self.data_sectors
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Item> {
+        self.owners.values().flat_map(|owner| owner.leaf.iter_from(0))
+    }
+
+    /// Calls `visit` with each extent that has sectors in `[from, to)`, in ascending order, until it breaks.
+    pub(super) fn overlapping<B>(
+        &self,
+        from: u64,
+        to: u64,
+        mut visit: impl FnMut(Item) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let Some((key, mut owner)) = self.owners.range(..=from).next_back() else {
+            return ControlFlow::Continue(());
+        };
+        let mut at = owner.leaf.count_before(from);
+        let before = match at.checked_sub(1) {
+            Some(before) => owner.leaf.get(before),
+            None => self.owners.range(..key).next_back().and_then(|(_, owner)| owner.leaf.last()),
+        };
+        if let Some(item) = before.filter(|item| item.end() > from && from < to) {
+            visit(item)?;
+        }
+        loop {
+            for item in owner.leaf.iter_from(at) {
+                if item.start >= to {
+                    return ControlFlow::Continue(());
+                }
+                visit(item)?;
+            }
+            if owner.next >= to {
+                return ControlFlow::Continue(());
+            }
+            let Some(next) = self.owners.get(&owner.next) else { return ControlFlow::Continue(()) };
+            (owner, at) = (next, 0);
+        }
+    }
+
+    /// Makes `item` the extent of its sectors. `refs` is told of it first, then of what it splits or removes.
+    pub(super) fn write(&mut self, item: Item, refs: &mut impl FnMut(Refs)) {
+        refs(item.gained());
+        if !self.write_in_leaf(item, refs) {
+            self.carve(item.start, item.end(), refs);
+            self.add(item);
+        }
+    }
+
+    /// Does so with one search if all that it touches lies in one leaf with room, which is nearly always.
+    fn write_in_leaf(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
+        let (from, to) = (item.start, item.end());
+        let Some((key, owner)) = self.owners.range_mut(..=from).next_back() else { return false };
+        let leaf = &mut owner.leaf;
+        let at = leaf.count_before(from);
+        if let Some(found) = leaf.get(at)
+            && (found.start, found.count) == (from, item.count)
+        {
+            // The same sectors once more, as file systems write; this needs no room, and a leaf may be full.
+            refs(found.lost(from, to));
+            leaf.replace(at, item);
+            let gone_sectors = found.data_sectors();
+            self.data_sectors =
+                self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
+            return true;
+        }
+        if to >= owner.next || (at == 0 && *key != 0) || leaf.len() + 2 > LEAF_ITEMS_MAX {
+            return false;
+        }
+        let mut rest = None;
+        let mut gone_sectors = 0;
+        if let Some(before) = at.checked_sub(1)
+            && let Some(found) = leaf.get(before)
+            && found.end() > from
+        {
+            leaf.replace(before, found.head(from));
+            let lost = found.lost(from, to);
+            gone_sectors += lost.sectors_gone();
+            refs(lost);
+            rest = found.beyond(to);
+        }
+        let mut end = at;
+        while let Some(found) = leaf.get(end).filter(|found| found.start < to) {
+            let lost = found.lost(from, to);
+            gone_sectors += lost.sectors_gone();
+            refs(lost);
+            rest = found.beyond(to);
+            end += 1;
+        }
+        let was = leaf.len();
+        let mut place = at;
+        for item in [Some(item), rest].into_iter().flatten() {
+            if place < end {
+                leaf.replace(place, item);
+            } else {
+                leaf.insert(place, item);
+                end += 1;
+            }
+            place += 1;
+        }
+        if place < end {
+            leaf.remove(place, end);
+        }
+        self.data_sectors =
+            self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
+        self.len = self.len - was + leaf.len();
+        true
+    }
+
+    /// Removes `[from, to)` from all extents, and tells `refs` of it.
+    pub(super) fn carve(&mut self, from: u64, to: u64, refs: &mut impl FnMut(Refs)) {
+        let mut rest = None;
+        // Of the leaves that own sectors below `from`, only the last two can hold the extent that reaches there.
+        for (_, owner) in self.owners.range_mut(..from).rev().take(2) {
+            let Some(before) = owner.leaf.count_before(from).checked_sub(1) else { continue };
+            if let Some(found) = owner.leaf.get(before).filter(|found| found.end() > from) {
+                owner.leaf.replace(before, found.head(from));
+                self.data_sectors = self.data_sectors.saturating_sub(found.tail(from).data_sectors());
+                refs(found.lost(from, to));
+                rest = found.beyond(to);
+            }
+            break;
+        }
+        let mut next = self.owners.range(..=from).next_back().map(|(key, _)| *key);
+        while let Some((key, owner)) = next.and_then(|key| Some((key, self.owners.get_mut(&key)?))) {
+            let leaf = &mut owner.leaf;
+            let (first, end) = (leaf.count_before(from), leaf.count_before(to));
+            for found in leaf.iter_from(first).take(end - first) {
+                self.len -= 1;
+                self.data_sectors = self.data_sectors.saturating_sub(found.data_sectors());
+                refs(found.lost(from, to));
+                rest = found.beyond(to);
+            }
+            leaf.remove(first, end);
+            next = Some(owner.next).filter(|next| *next < to);
+            if owner.leaf.len() <= LEAF_ITEMS_FEW {
+                self.join(key);
+            }
+        }
+        if let Some(item) = rest {
+            self.add(item);
+        }
+    }
+
+    /// Adds an extent whose sectors no other has.
+    fn add(&mut self, item: Item) {
+        self.len += 1;
+        self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
+        let Some((_, owner)) = self.owners.range_mut(..=item.start).next_back() else {
+            self.owners.insert(0, Owner { leaf: Leaf::of(item), next: u64::MAX });
+            return;
+        };
+        let at = owner.leaf.count_before(item.start);
+        if !owner.leaf.is_full() {
+            owner.leaf.insert(at, item);
+            return;
+        }
+        let (key, leaf) = if at == owner.leaf.len() {
+            // A writer that goes upwards leaves full leaves behind it.
+            (item.start, Leaf::of(item))
+        } else {
+            let mut upper = owner.leaf.split_off(LEAF_ITEMS_MAX / 2);
+            match at.checked_sub(LEAF_ITEMS_MAX / 2) {
+                Some(at) if at > 0 => upper.insert(at, item),
+                _ => owner.leaf.insert(at, item),
+            }
+            let Some(first) = upper.get(0) else { return };
+            (first.start, upper)
+        };
+        let upper = Owner { leaf, next: owner.next };
+        owner.next = key;
+        self.owners.insert(key, upper);
+    }
+
+    /// Moves the extents of leaf `key` into the leaf before it, if they fit well.
+    fn join(&mut self, key: u64) {
+        let Some(owner) = self.owners.get(&key) else { return };
+        let (next, len) = (owner.next, owner.leaf.len());
+        let Some((_, before)) = self.owners.range_mut(..key).next_back() else { return };
+        if len > 0 && before.leaf.len() + len > LEAF_ITEMS_MAX / 2 {
+            return;
+        }
+        before.next = next;
+        if let Some(owner) = self.owners.remove(&key)
+            && let Some((_, before)) = self.owners.range_mut(..key).next_back()
+        {
+            before.leaf.append(owner.leaf);
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The index of a volume in layers: what is not in the store, cuts that are on their way there, and what is in the store.
+//!
+//! ```text
+//!  sequence numbers   1 ······ flushed ······ first cut ······ last cut ······ last
+//!                     └── clean ──┘└── frozen ──┘└── frozen ────┘└── active ─────┘
+//! ```
+//!
+//! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
+//! store. Invariants: an extent's sequence number decides its layer, whatever comes when; a frozen layer stays as the cut left it
+//! until the store has all of it or the cut is taken back, and the oldest comes first; only `clean` forgets. A volume without a
+//! store has everything in `active`. Once the store knows what is lost, a doubt ends, and nothing that was in doubt is read from
+//! here.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::extent::{Backing, Extent, Piece};
+use super::index::Index;
+use crate::cache::log::table::{Refs, Slots};
+use crate::units::{SectorRange, Seq};
+
+/// How far a volume's history had come when it was last written down: what recovery starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Everything up to here is in the store.
+    pub flushed: Seq,
+    /// Nothing up to here may be read from the log: newer data of the same sectors may have left it for the store.
+    pub evicted: Seq,
+}
+
+/// The layers.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Layers {
+    active: Index,
+    /// The cuts that the store does not have, oldest first. The first one is on its way.
+    frozen: VecDeque<Frozen>,
+    clean: Index,
+    /// Last sequence number of the last cut that is in the store.
+    flushed: Seq,
+    /// No content that is as old as the highest doubt can be relied on, until the store has a newer cut: the cut says which content is
+    /// lost. Doubts are kept afterwards, so that the log goes on saying which damage was found.
+    doubts: Vec<Doubt>,
+}
+
+/// Where a sector has its newest content that is not in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) enum Dirty {
+    Active,
+    Cut,
+    Not,
+}
+
+/// A cut.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Frozen {
+    index: Index,
+    /// Last sequence number of the cut. Each cut has a higher one than those before.
+    pub last: Seq,
+    /// Numbers up to the last one that have neither been appended nor failed.
+    pub under_way: u64,
+    /// When the oldest of the content was appended.
+    pub since: Option<Duration>,
+    /// Highest of the cut's numbers whose record could not be written.
+    pub failed: Seq,
+}
+
+/// A record of the volume may be lost, of this sequence number or a lower one. The entry in `slot` says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Doubt {
+    seq: Seq,
+    slot: u32,
+    /// The id of the damaged segment, and what stands for the damage found there: the sectors of the entry.
+    evidence: SectorRange,
+    /// The export ended before this sector when it was made larger; no record that may be lost has a later one.
+    end: u64,
+}
+
+impl Frozen {
+    /// An empty cut at `last`.
+    pub fn at(last: Seq) -> Self {
+        Self { last, ..Self::default() }
+    }
+}
+
+impl Layers {
+    /// Empty layers of a volume that is in the store up to `flushed`.
+    pub fn new(flushed: Seq) -> Self {
+        Self { flushed, ..Self::default() }
+    }
+
+    pub fn flushed(&self) -> Seq {
+        self.flushed
+    }
+
+    /// Last sequence number of the last cut; of what is in the store, when there is no cut.
+    pub fn cut(&self) -> Seq {
+        self.frozen.back().map_or(self.flushed, |cut| cut.last)
+    }
+
+    /// The cuts, oldest first.
+    pub fn cuts(&self) -> &VecDeque<Frozen> {
+        &self.frozen
+    }
+
+    /// The cuts that cover write `seq`, or were made later.
+    pub fn cuts_from(&mut self, seq: Seq) -> impl Iterator<Item = &mut Frozen> {
+        let first = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.range_mut(first..)
+    }
+
+    /// Whether nothing was written since the last cut.
+    pub fn is_active_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Whether what write `seq` wrote is in the store.
+    pub fn is_clean(&self, seq: Seq) -> bool {
+        seq <= self.flushed
+    }
+
+    /// The extents of the first cut.
+    pub fn frozen(&self) -> impl Iterator<Item = Extent> {
+        self.frozen.front().into_iter().flat_map(|cut| cut.index.iter())
+    }
+
+    /// Calls `visit` with pieces of the first cut that cover `range` exactly, in ascending order.
+    pub fn lookup_frozen(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        match self.frozen.front() {
+            Some(cut) => cut.index.lookup(range, visit),
+            None => visit(Piece { range, backing: None, seq: Seq::default() }),
+        }
+    }
+
+    /// Bytes of data that are in no cut.
+    pub fn active_bytes(&self) -> u64 {
+        self.active.live_bytes()
+    }
+
+    /// Whether what is active, or a cut, has content for the first sector of `range`.
+    pub fn where_dirty(&self, range: SectorRange) -> Dirty {
+        let Some(first) = SectorRange::new(range.start(), 1) else { return Dirty::Not };
+        let is_in = |index: &Index| {
+            let mut found = false;
+            index.lookup(first, |piece| found |= piece.backing.is_some());
+            found
+        };
+        if is_in(&self.active) {
+            Dirty::Active
+        } else if self.frozen.iter().rev().any(|cut| is_in(&cut.index)) {
+            Dirty::Cut
+        } else {
+            Dirty::Not
+        }
+    }
+
+    /// What is not in the store, newest content only, in ascending order.
+    pub fn dirty(&self) -> Vec<Extent> {
+        let mut dirty: Vec<Extent> = self.active.iter().collect();
+        for (at, cut) in self.frozen.iter().enumerate() {
+            for extent in cut.index.iter() {
+                self.bare(at + 1, extent.range, &mut |part| dirty.extend(extent.part(part)));
+            }
+        }
+        dirty.sort_unstable_by_key(|extent| extent.range.start());
+        dirty
+    }
+
+    /// Calls `visit` with what of `range` is neither in a cut from the one at `at` on nor active.
+    fn bare(&self, at: usize, range: SectorRange, visit: &mut dyn FnMut(SectorRange)) {
+        let cut = self.frozen.get(at);
+        cut.map_or(&self.active, |cut| &cut.index).lookup(range, |piece| {
+            if piece.backing.is_some() {
+            } else if cut.is_some() {
+                self.bare(at + 1, piece.range, visit);
+            } else {
+                visit(piece.range);
+            }
+        });
+    }
+
+    /// Everything whose place is in `slot`.
+    pub fn extents_in(&self, slot: u32) -> impl Iterator<Item = Extent> {
+        let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
+        let all = self.active.iter().chain(frozen).chain(self.clean.iter());
+        let doubts = self.doubts.iter().map(|doubt| {
+            let backing = Backing::Doubt { slot: doubt.slot };
+            Extent { range: doubt.evidence, seq: doubt.seq, backing }
+        });
+        all.chain(doubts).filter(move |extent| extent.backing.slot() == slot)
+    }
+
+    /// Number of extents.
+    pub fn len(&self) -> usize {
+        let frozen: usize = self.frozen.iter().map(|cut| cut.index.len()).sum();
+        self.active.len() + frozen + self.clean.len()
+    }
+
+    /// Bytes of data that are not in the store.
+    pub fn dirty_bytes(&self) -> u64 {
+        let frozen = self.frozen.iter().map(|cut| cut.index.live_bytes());
+        frozen.fold(self.active.live_bytes(), u64::saturating_add)
+    }
+
+    /// Bytes of data that are in the store, and here as well.
+    pub fn clean_bytes(&self) -> u64 {
+        self.clean.live_bytes()
+    }
+
+    /// Makes `extent` the content of its sectors, except where a newer one is.
+    pub fn insert(&mut self, slots: &Slots, extent: Extent) {
+        if let Backing::Doubt { slot } = extent.backing {
+            let is_same = |known: &&mut Doubt| (known.seq, known.evidence) == (extent.seq, extent.range);
+            match self.doubts.iter_mut().find(is_same) {
+                Some(known) => known.move_to(slots, slot),
+                None => {
+                    let doubt = Doubt { seq: extent.seq, slot, evidence: extent.range, end: u64::MAX };
+                    doubt.count(slots, 1);
+                    self.doubts.push(doubt);
+                }
+            }
+            return;
+        }
+        if extent.seq > self.flushed {
+            self.layer_mut(extent.seq).insert(extent, &mut |refs| slots.count_refs(refs));
+        } else {
+            self.clean.insert(extent, &mut |refs| {
+                slots.count_refs(refs);
+                slots.count_clean(refs);
+            });
+        }
+    }
+
+    /// The layer of write `seq`, which is not in the store.
+    fn layer_mut(&mut self, seq: Seq) -> &mut Index {
+        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.get_mut(at).map_or(&mut self.active, |cut| &mut cut.index)
+    }
+
+    fn layer(&self, seq: Seq) -> &Index {
+        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.get(at).map_or(&self.active, |cut| &cut.index)
+    }
+
+    /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
+    pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        let Some(doubt) = self.doubt_in_force() else { return self.look_up(range, visit) };
+        let end = doubt.end.clamp(range.start(), range.end());
+        let part = |from: u64, to: u64| SectorRange::new(from, to - from).filter(|part| !part.is_empty());
+        if let Some(doubted) = part(range.start(), end) {
+            self.look_up(doubted, |piece| visit(doubt.judge(piece)));
+        }
+        if let Some(newer) = part(end, range.end()) {
+            self.look_up(newer, visit);
+        }
+    }
+
+    fn look_up(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        if self.frozen.is_empty() && self.clean.is_empty() {
+            return self.active.lookup(range, visit);
+        }
+        self.active.lookup(range, |piece| match piece.backing {
+            Some(_) => visit(piece),
+            None => self.look_below(self.frozen.len(), piece.range, &mut visit),
+        });
+    }
+
+    /// As [`Self::look_up`], in the first `cuts` cuts and what is in the store.
+    fn look_below(&self, cuts: usize, range: SectorRange, visit: &mut dyn FnMut(Piece)) {
+        let newest = cuts.checked_sub(1).and_then(|at| Some((at, self.frozen.get(at)?)));
+        let Some((older, cut)) = newest else { return self.clean.lookup(range, visit) };
+        cut.index.lookup(range, |piece| match piece.backing {
+            Some(_) => visit(piece),
+            None => self.look_below(older, piece.range, visit),
+        });
+    }
+
+    /// Calls `visit` with what of `range` still comes from write `seq` in `slot`, hidden by newer data or not.
+    /// Data that is in the store does not count.
+    pub fn dirty_parts(&self, range: SectorRange, seq: Seq, slot: u32, mut visit: impl FnMut(SectorRange)) {
+        if self.doubts.iter().any(|doubt| (doubt.slot, doubt.seq, doubt.evidence) == (slot, seq, range)) {
+            return visit(range);
+        }
+        if seq > self.flushed {
+            parts(self.layer(seq), range, seq, slot, &mut visit);
+        }
+    }
+
+    /// Makes `copy` the place of what of its sectors still comes from the same write in slot `from`, and of nothing else:
+    /// while a cut is taken note of, what is newer may have left the layer for the next one.
+    pub fn relocate(&mut self, slots: &Slots, copy: Extent, from: u32) {
+        if let Backing::Doubt { slot } = copy.backing {
+            let moves =
+                |doubt: &&mut Doubt| (doubt.slot, doubt.seq, doubt.evidence) == (from, copy.seq, copy.range);
+            if let Some(doubt) = self.doubts.iter_mut().find(moves) {
+                doubt.move_to(slots, slot);
+            }
+            return;
+        }
+        let mut found = Vec::new();
+        if copy.seq > self.flushed {
+            let layer = self.layer_mut(copy.seq);
+            parts(layer, copy.range, copy.seq, from, &mut |part| found.push(part));
+            for extent in found.drain(..).filter_map(|part| copy.part(part)) {
+                layer.insert(extent, &mut |refs| slots.count_refs(refs));
+            }
+        }
+        if copy.seq <= self.cut() {
+            parts(&self.clean, copy.range, copy.seq, from, &mut |part| found.push(part));
+            for extent in found.drain(..).filter_map(|part| copy.part(part)) {
+                self.clean.insert(extent, &mut |refs| {
+                    slots.count_refs(refs);
+                    slots.count_clean(refs);
+                });
+            }
+        }
+    }
+
+    /// Forgets what of `range` comes from write `seq` in `slot`, if it is in the store.
+    pub fn evict(&mut self, slots: &Slots, range: SectorRange, seq: Seq, slot: u32) {
+        let mut found = Vec::new();
+        parts(&self.clean, range, seq, slot, &mut |part| found.push(part));
+        for part in found {
+            self.clean.remove(part, &mut |refs| {
+                slots.count_clean(refs);
+                slots.count_refs(refs);
+            });
+        }
+    }
+
+    /// Makes what is active a cut, with what `cut` says of it.
+    pub fn freeze(&mut self, cut: Frozen) {
+        debug_assert!(cut.last > self.cut() && cut.index.is_empty(), "cuts ascend");
+        self.frozen.push_back(Frozen { index: std::mem::take(&mut self.active), ..cut });
+    }
+
+    /// Moves up to `count` extents of the first cut, which is in the store, to those that may be forgotten. `true` when it was
+    /// the last of them. A cut that ends a doubt is forgotten with all that is clean: write down before that nothing up to the
+    /// cut may be taken from the log any more.
+    pub fn thaw_some(&mut self, slots: &Slots, count: usize) -> bool {
+        let Some(cut) = self.frozen.front_mut() else { return true };
+        let some: Vec<Extent> = cut.index.iter().take(count).collect();
+        for extent in &some {
+            self.clean.insert(*extent, &mut |refs| {
+                slots.count_refs(refs);
+                slots.count_clean(refs);
+            });
+            cut.index.remove(extent.range, &mut |refs| slots.count_refs(refs));
+        }
+        let is_last = cut.index.is_empty();
+        if is_last {
+            let last = cut.last;
+            let doubted = self.is_doubted();
+            self.flushed = last;
+            self.frozen.pop_front();
+            if doubted && !self.is_doubted() {
+                self.forget_clean(slots);
+            }
+        }
+        is_last
+    }
+
+    /// Makes the first cut a part of the second, or of what is active where there is no second: as if the first had not been made.
+    pub fn undo(&mut self, slots: &Slots) {
+        let Some(first) = self.frozen.pop_front() else { return };
+        let Frozen { index, since, failed, .. } = first;
+        let joined = match self.frozen.front_mut() {
+            Some(second) => {
+                second.since = since.or(second.since);
+                second.failed = second.failed.max(failed);
+                &mut second.index
+            }
+            None => &mut self.active,
+        };
+        let newer = std::mem::replace(joined, index);
+        for extent in newer.iter() {
+            joined.insert(extent, &mut |refs| slots.count_refs(refs));
+        }
+        clear(newer, slots);
+    }
+
+    /// Whether a record may be lost that the store does not know of.
+    pub fn is_doubted(&self) -> bool {
+        self.doubt_in_force().is_some()
+    }
+
+    /// Up to which sequence number nothing can be relied on, if so, and before which sector.
+    pub fn doubt(&self) -> Option<(Seq, u64)> {
+        self.doubt_in_force().map(|doubt| (doubt.seq, doubt.end))
+    }
+
+    /// Takes note that the export is made larger than `size_sectors`: a doubt is about what it had before.
+    pub fn grows_from(&mut self, size_sectors: u64) {
+        for doubt in self.doubts.iter_mut().filter(|doubt| doubt.seq > self.flushed) {
+            doubt.end = doubt.end.min(size_sectors);
+        }
+    }
+
+    /// Whether a doubt has ended of which the log may still have something newer than `evicted`.
+    pub fn has_ended_doubt(&self, evicted: Seq) -> bool {
+        self.doubted_to() <= self.flushed && self.doubted_to() > evicted
+    }
+
+    /// Up to which sequence number a doubt goes or went; 0 without one.
+    pub fn doubted_to(&self) -> Seq {
+        self.doubts.iter().map(|doubt| doubt.seq).max().unwrap_or_default()
+    }
+
+    /// Whether there is or was a doubt about the damage that `evidence` stands for.
+    pub fn has_doubt_of(&self, evidence: SectorRange) -> bool {
+        self.doubts.iter().any(|doubt| doubt.evidence == evidence)
+    }
+
+    /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
+    pub fn forget_doubts(&mut self, slots: &Slots, is_gone: impl Fn(u64) -> bool) {
+        let highest = self.doubted_to();
+        self.doubts.retain(|doubt| {
+            let stays = doubt.seq == highest || !is_gone(doubt.evidence.start());
+            if !stays {
+                doubt.count(slots, -1);
+            }
+            stays
+        });
+    }
+
+    fn doubt_in_force(&self) -> Option<Doubt> {
+        let highest = self.doubts.iter().max_by_key(|doubt| doubt.seq).copied();
+        highest.filter(|doubt| doubt.seq > self.flushed)
+    }
+
+    /// Whether the entry in `slot` says that a record may be lost.
+    pub fn is_doubted_in(&self, slot: u32) -> bool {
+        self.doubts.iter().any(|doubt| doubt.slot == slot)
+    }
+
+    /// Forgets what is in the store, all of it.
+    pub fn forget_clean(&mut self, slots: &Slots) {
+        std::mem::take(&mut self.clean).clear(&mut |refs| {
+            slots.count_clean(refs);
+            slots.count_refs(refs);
+        });
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self, slots: &Slots) {
+        for doubt in std::mem::take(&mut self.doubts) {
+            doubt.count(slots, -1);
+        }
+        clear(std::mem::take(&mut self.active), slots);
+        for cut in std::mem::take(&mut self.frozen) {
+            clear(cut.index, slots);
+        }
+        self.forget_clean(slots);
+    }
+}
+
+impl Doubt {
+    /// Counts `extents` more in the slot that has the entry.
+    fn count(&self, slots: &Slots, extents: i32) {
+        slots.count_refs(Refs { slot: self.slot, extents, sectors: 0 });
+    }
+
+    /// Takes note that the entry is in `slot` now, and not where it was.
+    fn move_to(&mut self, slots: &Slots, slot: u32) {
+        let old = *self;
+        self.slot = slot;
+        self.count(slots, 1);
+        old.count(slots, -1);
+    }
+
+    /// `piece`, as far as it can be relied on.
+    fn judge(self, piece: Piece) -> Piece {
+        if piece.seq > self.seq {
+            return piece;
+        }
+        Piece { backing: Some(Backing::Damaged { slot: self.slot }), ..piece }
+    }
+}
+
+fn clear(mut index: Index, slots: &Slots) {
+    index.clear(&mut |refs| slots.count_refs(refs));
+}
+
+fn parts(layer: &Index, range: SectorRange, seq: Seq, slot: u32, visit: &mut impl FnMut(SectorRange)) {
+    layer.lookup(range, |piece| {
+        if piece.seq == seq && piece.backing.is_some_and(|backing: Backing| backing.slot() == slot) {
+            visit(piece.range);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;

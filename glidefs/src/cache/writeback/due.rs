@@ -1,0 +1,98 @@
+//! When a volume that has something to flush is cut.
+//!
+//! Owns the decision only: it is a function of what was seen of the volume and of the time.
+
+use std::time::Duration;
+
+use crate::cache::volume::VolumeFigures;
+use crate::cache::volume::durability::Triggers;
+use crate::units::Seq;
+
+/// How long a cut that is due waits for a FLUSH to be made at, before it is made anyway.
+const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
+
+/// What to do about a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing yet.
+    Later,
+    /// Cut it at its next FLUSH.
+    AtFlush,
+    /// Cut it now.
+    Now,
+}
+
+/// What was seen of a volume that has something to flush.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    /// When it was first seen to have something that is not in a cut.
+    pub since: Duration,
+    /// The last sequence number seen, and when it was first seen.
+    last_seq: Seq,
+    changed: Duration,
+    /// When a cut was first due.
+    due: Option<Duration>,
+}
+
+impl Watch {
+    pub fn new(now: Duration) -> Self {
+        Self { since: now, last_seq: Seq::default(), changed: now, due: None }
+    }
+
+    /// What to do at `now`. `hurry` is true when somebody waits for the cut.
+    pub fn look(&mut self, now: Duration, figures: &VolumeFigures, triggers: &Triggers, hurry: bool) -> Due {
+        if figures.last_seq != self.last_seq {
+            self.last_seq = figures.last_seq;
+            self.changed = now;
+        }
+        if hurry || now.saturating_sub(self.changed) >= triggers.quiet {
+            return Due::Now;
+        }
+        let is_due =
+            figures.dirty_bytes >= triggers.size_bytes || now.saturating_sub(self.since) >= triggers.age;
+        if !is_due {
+            return Due::Later;
+        }
+        let due = *self.due.get_or_insert(now);
+        if now.saturating_sub(due) >= FLUSH_PATIENCE { Due::Now } else { Due::AtFlush }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRIGGERS: Triggers =
+        Triggers { size_bytes: 1000, age: Duration::from_secs(10), quiet: Duration::from_secs(2) };
+
+    fn figures(last_seq: u64, dirty_bytes: u64) -> VolumeFigures {
+        VolumeFigures { last_seq: Seq(last_seq), dirty_bytes, ..VolumeFigures::default() }
+    }
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_busy_volume_is_cut_at_a_flush_when_it_is_large_or_old_and_anyway_when_none_comes() {
+        let mut watch = Watch::new(at(0));
+        assert_eq!(watch.look(at(0), &figures(1, 10), &TRIGGERS, false), Due::Later);
+        assert_eq!(watch.look(at(100), &figures(2, 1000), &TRIGGERS, false), Due::AtFlush);
+        assert_eq!(watch.look(at(599), &figures(3, 1000), &TRIGGERS, false), Due::AtFlush);
+        assert_eq!(watch.look(at(600), &figures(4, 1000), &TRIGGERS, false), Due::Now);
+        let mut watch = Watch::new(at(0));
+        for second in 0..10 {
+            assert_eq!(watch.look(at(second * 1000), &figures(second, 10), &TRIGGERS, false), Due::Later);
+        }
+        assert_eq!(watch.look(at(10_000), &figures(11, 10), &TRIGGERS, false), Due::AtFlush);
+    }
+
+    #[test]
+    fn a_quiet_volume_is_cut_where_it_is_and_one_that_is_waited_for_at_once() {
+        let mut watch = Watch::new(at(0));
+        assert_eq!(watch.look(at(500), &figures(7, 10), &TRIGGERS, false), Due::Later);
+        assert_eq!(watch.look(at(2499), &figures(7, 10), &TRIGGERS, false), Due::Later);
+        assert_eq!(watch.look(at(2500), &figures(7, 10), &TRIGGERS, false), Due::Now);
+        assert_eq!(Watch::new(at(0)).look(at(0), &figures(1, 1), &TRIGGERS, true), Due::Now);
+    }
+}

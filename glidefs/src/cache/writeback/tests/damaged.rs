@@ -1,0 +1,294 @@
+//! Data that the cache disk lost before the store had it: everything else goes on, and nothing older shows up in its place.
+
+use super::*;
+use crate::cache::volume::extent::{Backing, Extent};
+use crate::cache::writeback::engine::UNREADABLE_CUTS_MAX;
+use crate::store::format::DAMAGED_RANGES_MAX;
+use crate::store::volume::{CutExtent, CutSource};
+
+const FRAMES: u8 = 8;
+/// The frame that is lost.
+const LOST: u8 = 3;
+
+fn frame(number: u8) -> SectorRange {
+    SectorRange::new(u64::from(number) * 8, 8).unwrap()
+}
+
+fn range(start: u64, count: u64) -> SectorRange {
+    SectorRange::new(start, count).unwrap()
+}
+
+/// Frame `number` after write `generation` of it.
+fn data(generation: u8, number: u8) -> [u8; 4096] {
+    [16 * generation + number; 4096]
+}
+
+/// A host of which the store has the first generation of all frames, and the cache the second.
+fn written(backend: Backend) -> Host {
+    let mut host = Host::new(backend, 1, false);
+    host.flush_when_asked();
+    for generation in 1..=2 {
+        (0..FRAMES).for_each(|number| host.write(frame(number), Some(&data(generation, number))).unwrap());
+        if generation == 1 {
+            host.flush_to_store().unwrap();
+        }
+    }
+    host
+}
+
+/// All frames but the lost one are of the second generation; the lost one fails.
+fn judge(host: &mut Host) {
+    for number in (0..FRAMES).filter(|number| *number != LOST) {
+        assert_eq!(host.read(frame(number)).unwrap(), data(2, number), "frame {number}");
+    }
+    let sectors = frame(LOST);
+    for sector in [sectors.start(), sectors.end() - 1] {
+        let read = host.read(range(sector, 1));
+        assert!(matches!(read, Err(IoError::Damaged | IoError::Corrupt | IoError::Read)), "{read:?}");
+    }
+    for sector in [sectors.start() - 1, sectors.end()] {
+        host.read(range(sector, 1)).unwrap();
+    }
+}
+
+#[test]
+fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_it_is_written() {
+    for unreadable in [false, true] {
+        let backend = memory();
+        let mut host = written(backend.clone());
+        let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+        if unreadable {
+            host.disk().lose(place.0, place.1);
+            // Earlier tries found that out.
+            let volume = host.volume();
+            (0..UNREADABLE_CUTS_MAX).for_each(|_| volume.tie().unwrap().set_unreadable(true));
+        } else {
+            host.disk().rot(place);
+        }
+        host.flush_to_store().unwrap();
+        judge(&mut host);
+        let volume = host.volume();
+        assert_eq!((volume.figures().dirty_bytes, volume.damaged_bytes()), (0, Some(4096)));
+        // Without what is here.
+        volume.forget_clean(&host.driver().cache.shared.slots);
+        judge(&mut host);
+        assert_eq!(host.read(range(frame(LOST).start(), 1)), Err(IoError::Damaged));
+        drop(volume);
+
+        let mut other = Host::new(backend.clone(), 2, true);
+        other.flush_when_asked();
+        judge(&mut other);
+        // Half of it is written.
+        let half = range(frame(LOST).start(), 4);
+        other.write(half, Some(&[7; 2048])).unwrap();
+        assert_eq!(other.read(half).unwrap(), [7; 2048]);
+        let rest = range(half.end(), 4);
+        assert_eq!(other.read(rest), Err(IoError::Damaged));
+        other.flush_to_store().unwrap();
+        assert_eq!(other.volume().damaged_bytes(), Some(2048));
+        other.write(rest, None).unwrap();
+        other.flush_to_store().unwrap();
+
+        let mut last = Host::new(backend, 3, true);
+        assert_eq!(last.read(frame(LOST)).unwrap(), [[7; 2048], [0; 2048]].concat());
+        assert_eq!(last.read(frame(LOST - 1)).unwrap(), data(2, LOST - 1));
+        assert_eq!(last.volume().damaged_bytes(), Some(0));
+    }
+}
+
+#[test]
+fn a_frame_that_the_disk_reads_again_is_not_given_up() {
+    let mut host = Host::new(memory(), 1, false);
+    host.flush_when_asked();
+    // One frame and a half.
+    host.write(range(100, 12), Some(&[[1; 2048], [2; 2048], [3; 2048]].concat())).unwrap();
+    let volume = host.volume();
+    volume.cut_now();
+    let shared = Arc::clone(&host.driver().cache.shared);
+    let seq = volume.figures().last_seq;
+    let cut = |on_unread| Cut::new(Arc::clone(&shared), Arc::clone(&volume), seq, on_unread);
+    let place = host.disk().find(|bytes| bytes.starts_with(&[3; 2048])).unwrap();
+    host.disk().lose(place.0, place.1);
+    let (all, mut bytes) = (range(100, 12), vec![0; 6144]);
+    let first = cut(OnUnread::Fail);
+    first.read(all, &mut bytes).unwrap_err();
+    assert!(!first.has_losses() && first.damaged().is_empty());
+    let last = cut(OnUnread::GiveUp);
+    last.read(all, &mut bytes).unwrap();
+    assert_eq!(last.damaged(), [range(108, 4)]);
+    assert!(last.may_come_back() && !last.has_come_back());
+    assert_eq!(bytes[..4096], [[1; 2048], [2; 2048]].concat());
+    host.faults.frames.lock().unwrap().clear();
+    assert!(last.has_come_back());
+    first.read(all, &mut bytes).unwrap();
+    assert_eq!(bytes, [[1; 2048], [2; 2048], [3; 2048]].concat());
+    assert!(!first.has_losses());
+}
+
+#[test]
+fn a_copy_in_memory_that_went_wrong_costs_nothing() {
+    let mut host = written(memory());
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.faults.wrong_copies.lock().unwrap().insert(place);
+    assert_eq!(host.read(frame(LOST)), Err(IoError::Corrupt));
+    host.flush_to_store().unwrap();
+    assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
+    let volume = host.volume();
+    assert_eq!(volume.damaged_bytes(), Some(0));
+    volume.forget_clean(&host.driver().cache.shared.slots);
+    assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
+}
+
+#[test]
+fn a_wrong_copy_in_memory_of_what_a_disk_that_is_away_has_is_no_loss() {
+    let mut host = written(memory());
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.faults.wrong_copies.lock().unwrap().insert(place);
+    host.faults.only_copies.store(true, Ordering::SeqCst);
+    let volume = host.volume();
+    volume.cut_now();
+    let (shared, seq) = (Arc::clone(&host.driver().cache.shared), volume.figures().last_seq);
+    let cut = Cut::new(shared, volume, seq, OnUnread::Fail);
+    let mut bytes = [0; 4096];
+    assert!(cut.read(frame(LOST), &mut bytes).is_err(), "lost for good: {:?}", cut.damaged());
+    host.faults.only_copies.store(false, Ordering::SeqCst);
+    cut.read(frame(LOST), &mut bytes).unwrap();
+    assert!(bytes == data(2, LOST) && !cut.has_losses());
+}
+
+/// A cut of nothing but damage, in as many places as a manifest lists.
+struct Sieve(Seq);
+
+/// A size that has room for the damage of a [`Sieve`] behind what hosts write.
+const SIEVE_SECTORS: u64 = SECTORS + 2 * DAMAGED_RANGES_MAX as u64;
+
+impl CutSource for Sieve {
+    fn seq(&self) -> Seq {
+        self.0
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &[]
+    }
+
+    fn read(&self, _: SectorRange, _: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Err("there is nothing to read".into())
+    }
+
+    fn damaged(&self) -> Vec<SectorRange> {
+        (SECTORS..SIEVE_SECTORS).step_by(2).map(|at| range(at, 1)).collect()
+    }
+}
+
+#[test]
+fn damage_in_too_many_places_fails_the_flush_and_leaves_the_disk_its_time_to_come_back() {
+    let mut host = written(memory());
+    let volume = host.volume();
+    let remote = volume.remote().unwrap().clone();
+    let sieve = Arc::new(Sieve(remote.state().cut));
+    let committed = host.runtime.block_on(remote.commit(sieve, SIEVE_SECTORS)).unwrap();
+    volume.replaced(SIEVE_SECTORS, committed.crowd);
+    let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
+    host.disk().rot(place);
+    assert_eq!(host.flush_to_store(), Err(IoError::Unreadable));
+    let tie = volume.tie().unwrap();
+    assert!(tie.is_unreadable() && tie.trouble().unwrap().contains("discard them"), "{:?}", tie.trouble());
+    assert_eq!(tie.unreadable_in_a_row(), 0);
+}
+
+#[test]
+fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_be_gone_back_to() {
+    let backend = memory();
+    let mut host = written(backend.clone());
+    let volume = host.volume();
+    let shared = Arc::clone(&host.driver().cache.shared);
+    let (slot, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
+    let doubt = Seq(volume.figures().last_seq.0 + 10);
+    let backing = Backing::Doubt { slot };
+    volume.recovered(&shared.slots, Extent { range: range(1, 1), seq: doubt, backing });
+    drop(volume);
+    host.write(frame(LOST), Some(&data(3, LOST))).unwrap();
+    let judge = |host: &mut Host| {
+        assert_eq!(host.read(frame(LOST)).unwrap(), data(3, LOST));
+        for number in (0..FRAMES).filter(|number| *number != LOST) {
+            assert_eq!(host.read(frame(number)), Err(IoError::Damaged), "frame {number}");
+        }
+        assert_eq!(host.read(range(SECTORS - 1, 1)), Err(IoError::Damaged));
+    };
+    judge(&mut host);
+    let seq = host.flush_to_store().unwrap();
+    judge(&mut host);
+    assert_eq!(host.driver().cache.stats().doubted_exports, 0);
+    assert_eq!(host.volume().damaged_bytes(), Some((SECTORS - 8) * SECTOR_BYTES));
+    // Nothing that was in doubt comes back from the log.
+    assert_eq!(host.paper.0.lock().unwrap()[&EXPORT].1, seq);
+    drop(shared);
+    host.restart();
+    judge(&mut host);
+    host.write(frame(0), Some(&data(4, 0))).unwrap();
+    host.flush_to_store().unwrap();
+    assert_eq!(host.read(frame(0)).unwrap(), data(4, 0));
+
+    let mut other = Host::new(backend, 2, true);
+    assert_eq!(other.read(frame(0)).unwrap(), data(4, 0));
+    assert_eq!(other.read(frame(1)), Err(IoError::Damaged));
+    // What the store had before is all there.
+    let remote = other.volume().remote().unwrap().clone();
+    let kept = format!("before-doubt-{}", doubt.0).parse().unwrap();
+    other.runtime.block_on(remote.rollback(&kept)).unwrap();
+    for number in 0..FRAMES {
+        assert_eq!(other.read(frame(number)).unwrap(), data(1, number), "frame {number}");
+    }
+    assert_eq!(other.volume().damaged_bytes(), Some(0));
+}
+
+#[test]
+fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
+    let mut host = written(memory());
+    let volume = host.volume();
+    let shared = Arc::clone(&host.driver().cache.shared);
+    let (slot, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
+    let doubt = Seq(volume.figures().last_seq.0 + 10);
+    volume.recovered(
+        &shared.slots,
+        Extent { range: range(1, 1), seq: doubt, backing: Backing::Doubt { slot } },
+    );
+    // A cut that was made before heeds the size of then.
+    let early = Cut::new(Arc::clone(&shared), Arc::clone(&volume), doubt, OnUnread::Fail);
+    volume.grow(SECTORS, 2 * SECTORS);
+    volume.grow(2 * SECTORS, 3 * SECTORS);
+    assert_eq!(early.damaged(), [range(0, SECTORS)]);
+    drop((volume, shared));
+    host.write(range(SECTORS + 8, 8), Some(&data(3, 1))).unwrap();
+    let judge = |host: &mut Host| {
+        assert_eq!(host.read(range(SECTORS - 1, 1)), Err(IoError::Damaged));
+        assert_eq!(host.read(range(SECTORS - 1, 2)), Err(IoError::Damaged));
+        assert_eq!(host.read(range(SECTORS, 8)).unwrap(), [0; 4096]);
+        assert_eq!(host.read(range(SECTORS + 8, 8)).unwrap(), data(3, 1));
+        assert_eq!(host.read(range(3 * SECTORS - 8, 8)).unwrap(), [0; 4096]);
+    };
+    judge(&mut host);
+    host.flush_to_store().unwrap();
+    judge(&mut host);
+    assert_eq!(host.volume().damaged_bytes(), Some(SECTORS * SECTOR_BYTES));
+    // The store says the same.
+    let volume = host.volume();
+    volume.forget_clean(&host.driver().cache.shared.slots);
+    judge(&mut host);
+}
+
+#[test]
+fn an_end_of_a_doubt_that_was_not_written_down_leaves_nothing_of_the_log_in_use() {
+    let slots = crate::cache::log::table::Slots::new(2, 2, [0; 16], 64);
+    slots.get(0).begin_use(1, 1);
+    let volume = Volume::at(EXPORT, Marks { flushed: Seq(10), evicted: Seq(0) });
+    let extent = |seq, backing| Extent { range: range(8, 8), seq: Seq(seq), backing };
+    assert!(volume.recovered(&slots, extent(5, Backing::Data { slot: 0, sector: 16 })));
+    assert!(volume.recovered(&slots, extent(8, Backing::Doubt { slot: 0 })));
+    assert!(volume.has_ended_doubt() && !volume.is_doubted());
+    assert_eq!(volume.forget_clean(&slots), Seq(10));
+    assert_eq!(volume.missing(range(8, 8)), [range(8, 8)]);
+    assert!(!volume.has_ended_doubt());
+    // The log goes on saying what was found.
+    assert_eq!(slots.get(0).extents(), 1);
+}
