@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glidefs::cache::{Book, Cache, Directory, Known, Marks, MonotonicClock, OnFull, Options, Triggers};
+use glidefs::cache::{
+    Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
+};
 use glidefs::store::gc::{self, GcOptions};
 use glidefs::store::volume::{Resume, StatePoint, Volume, Volumes, VolumesOptions};
 use glidefs::store::{
@@ -33,7 +35,7 @@ const NEVER: Duration = Duration::from_hours(24);
 #[derive(Debug)]
 struct Nothing;
 
-impl Book for Nothing {
+impl CacheCatalog for Nothing {
     fn evicted(&self, _: &[(ExportId, Seq)]) -> std::io::Result<()> {
         Ok(())
     }
@@ -93,7 +95,7 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
         };
-        let known = Known { exports: vec![(EXPORT, Marks::default())], book: Arc::new(Nothing) };
+        let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Nothing) };
         let disk = Arc::new(Directory::new(&cache_directory));
         let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
         let (cache, _) = opened.expect("the cache opens");
@@ -111,12 +113,12 @@ impl Host {
             }
         });
         let remote = remote.expect("the store works");
-        let link = cache.link(runtime.handle().clone());
+        let queue = cache.writeback_queue(runtime.handle().clone());
         let (stop, stopped) = watch::channel(false);
-        runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
+        runtime.spawn(cache.writeback(Arc::clone(&queue), triggers).run(stopped));
         let sectors = EXPORT_BYTES / SECTOR_BYTES;
         let volume = cache.begin(EXPORT, remote.cut());
-        volume.tie_to(remote.clone(), link, sectors, sectors);
+        volume.link_to_store(remote.clone(), queue, sectors, sectors);
         Self { rig: Rig::over(cache), remote, volumes, stop, runtime }
     }
 
@@ -125,7 +127,7 @@ impl Host {
         self.rig.flush();
         self.rig.settle();
         let volume = self.rig.cache().volume(EXPORT);
-        self.runtime.block_on(volume.flushed()).expect("the store works");
+        self.runtime.block_on(volume.written_back()).expect("the store works");
     }
 
     /// Returns when nothing goes on in the background: packs that are made fewer.

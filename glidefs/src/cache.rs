@@ -11,7 +11,7 @@
 //!  └──┬───┬──┘       └──┬───┬──┘ ◀──── ready └───────┬──────────────────────┘
 //!     │   └── append ───┼───┴──────────────┬─────────┘
 //!     │ look up, insert │                  ▼
-//!     ▼                 ▼           slots: 0 1 2 3 …      one file of `segment_bytes` each
+//!     ▼                 ▼           segments: 0 1 2 3 …      one file of `segment_bytes` each
 //!  ┌─────────────────────────┐      ▲ counts extents, pins, stable frames, checksums
 //!  │ Volume: index of one    ├──────┘
 //!  │ export, newest seq wins │
@@ -25,7 +25,7 @@
 //!   for all who wait (`shard/sync`). A failed sync is final for that segment: its data moves, FLUSH fails until it has.
 //! * A trailer is written only after everything else in its segment is stable (`seal`), so recovery believes it; anything
 //!   without one is scanned, checked and made stable before use (`scan`, `recovery`).
-//! * A slot is used again only when no index refers to it, no read is pinned to it, and what replaced its contents is
+//! * A segment is used again only when no index refers to it, no read is pinned to it, and what replaced its contents is
 //!   stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new ones.
 //! * Every frame read is compared with the checksum made when it was acknowledged (`shard/read`).
 
@@ -48,7 +48,7 @@ mod tests;
 mod volume;
 mod writeback;
 
-pub use self::catalog::{Book, Start};
+pub use self::catalog::{CacheCatalog, Start};
 pub use self::facade::Cache;
 pub use self::handoff::Hook;
 pub use self::keeper::Keeper;
@@ -62,8 +62,8 @@ pub use self::stats::{CacheStats, ShardStats};
 pub use self::volume::durability::{Bound, Durability, Pace, Triggers};
 pub use self::volume::error::IoError;
 pub use self::volume::fetch::{Fill, OnUnreachable};
-pub use self::volume::layers::Marks;
+pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
-pub use self::volume::store_link::Link;
+pub use self::volume::store_link::WritebackQueue;
 pub use self::volume::{Volume, VolumeFigures, index};
-pub use self::writeback::engine::Flusher;
+pub use self::writeback::engine::Writeback;

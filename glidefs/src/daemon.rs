@@ -220,14 +220,14 @@ fn connect_store(
         ..VolumesOptions::new(cache.writer())
     };
     let volumes = store::volume::Volumes::new(store, options);
-    let link = cache.link(runtime.handle().clone());
+    let queue = cache.writeback_queue(runtime.handle().clone());
     let triggers = Triggers {
         size_bytes: config.store.flush_size.0,
         age: config.store.flush_age.0,
         quiet: config.store.flush_interval.0,
     };
-    runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped.clone()));
-    let side = StoreSide::new(volumes, link, catalog);
+    runtime.spawn(cache.writeback(Arc::clone(&queue), triggers).run(stopped.clone()));
+    let side = StoreSide::new(volumes, queue, catalog);
     match runtime.block_on(async { tokio::time::timeout(STORE_PATIENCE, side.check()).await }) {
         Ok(Ok(())) => {}
         Ok(Err(error)) if side.is_foreign(&error) => return Err(error.into()),
@@ -320,7 +320,7 @@ fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), Daemo
         disk,
         Arc::new(MonotonicClock::default()),
         options,
-        Known { exports: catalog.known(), book: Arc::new(catalog.book()) },
+        Known { exports: catalog.known(), catalog: Arc::new(catalog.book()) },
     )?;
     tracing::info!(
         segments = recovered.segments,

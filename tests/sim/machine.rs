@@ -135,7 +135,7 @@ impl Machine {
 
     /// Copies the cache directory.
     pub fn copy(&self) -> Copy {
-        let bytes = |(slot, inode): (&u32, &Inode)| (*slot, self.files[inode].live().to_vec());
+        let bytes = |(number, inode): (&u32, &Inode)| (*number, self.files[inode].live().to_vec());
         Copy { superblock: self.superblock.clone(), files: self.names.iter().map(bytes).collect() }
     }
 
@@ -146,13 +146,13 @@ impl Machine {
         self.superblock.clone_from(&copy.superblock);
         self.names.clear();
         self.unlinked.clear();
-        for (slot, bytes) in &copy.files {
+        for (number, bytes) in &copy.files {
             self.next_inode += 1;
             let mut file = File::default();
             file.allocate(bytes.len());
             file.rot(|place| place.copy_from_slice(bytes));
             self.files.insert(self.next_inode, file);
-            self.names.insert(*slot, self.next_inode);
+            self.names.insert(*number, self.next_inode);
         }
     }
 
@@ -206,9 +206,9 @@ impl Machine {
         self.hurt.as_ref().is_none_or(|hurt| hurt.contains(&export))
     }
 
-    /// Makes a frame of the file of `slot` unreadable until it is written.
-    pub fn lose_frame(&mut self, slot: u32, frame: u32) {
-        let (inode, frame) = (self.names[&slot], usize::try_from(frame).unwrap());
+    /// Makes a frame of the file of `segment` unreadable until it is written.
+    pub fn lose_frame(&mut self, number: u32, frame: u32) {
+        let (inode, frame) = (self.names[&number], usize::try_from(frame).unwrap());
         for bytes in self.file(inode).lose(frame) {
             self.note_lost(&bytes);
         }
@@ -234,9 +234,9 @@ impl Machine {
         if files.is_empty() {
             return;
         }
-        let slot = files[self.rng.index(files.len())];
+        let number = files[self.rng.index(files.len())];
         let kind = STRUCTURES[self.rng.index(STRUCTURES.len())].1;
-        let frames = self.files[&self.names[&slot]].live().chunks_exact(FRAME);
+        let frames = self.files[&self.names[&number]].live().chunks_exact(FRAME);
         let frames = (0u32..).zip(frames).filter(|(_, frame)| frame.iter().any(|byte| *byte != 0));
         let frames: Vec<u32> =
             frames.filter(|(_, frame)| structure(frame) == kind).map(|(at, _)| at).collect();
@@ -246,9 +246,9 @@ impl Machine {
             let index = if last { frames.len() - 1 } else { self.rng.index(frames.len()) };
             let frame = frames[index];
             if self.trace {
-                eprintln!("    slot {slot} frame {frame} cannot be read any more: {kind:?}");
+                eprintln!("    segment {number} frame {frame} cannot be read any more: {kind:?}");
             }
-            self.lose_frame(slot, frame);
+            self.lose_frame(number, frame);
         }
     }
 
@@ -267,9 +267,9 @@ impl Machine {
         {
             self.tally.hit(Event::FramesReordered);
         }
-        for (slot, inode) in std::mem::take(&mut self.unlinked) {
-            if self.rng.coin() && !self.names.contains_key(&slot) {
-                self.names.insert(slot, inode);
+        for (number, inode) in std::mem::take(&mut self.unlinked) {
+            if self.rng.coin() && !self.names.contains_key(&number) {
+                self.names.insert(number, inode);
             }
         }
     }
@@ -340,15 +340,15 @@ impl Machine {
         Ok(())
     }
 
-    /// Slots that have a file.
+    /// Segments that have a file.
     pub fn segments(&self, generation: u64) -> io::Result<Vec<u32>> {
         self.alive(generation)?;
         // Not in ascending order: the interface promises none.
         Ok(self.names.keys().rev().copied().collect())
     }
 
-    /// Opens or makes the file of `slot`.
-    pub fn open(&mut self, generation: u64, slot: u32, bytes: u64) -> io::Result<Inode> {
+    /// Opens or makes the file of `segment`.
+    pub fn open(&mut self, generation: u64, number: u32, bytes: u64) -> io::Result<Inode> {
         let bytes = usize::try_from(bytes).unwrap();
         self.alive(generation)?;
         let complete = |machine: &Self, inode: &Inode| machine.files[inode].len() >= bytes;
@@ -357,7 +357,7 @@ impl Machine {
             self.tally.hit(Event::OpenEio);
             self.injected[0] += 1;
         }
-        if let Some(&inode) = self.names.get(&slot).filter(|inode| complete(self, inode)) {
+        if let Some(&inode) = self.names.get(&number).filter(|inode| complete(self, inode)) {
             return if fails { Err(eio()) } else { Ok(inode) };
         }
         let crashes = match self.fate(generation) {
@@ -370,20 +370,20 @@ impl Machine {
         }
         // What fails or crashes leaves no file, an empty one or a whole one.
         let done = if crashes || fails { self.rng.within(0..3) } else { 2 };
-        if done >= 1 && !self.names.contains_key(&slot) {
+        if done >= 1 && !self.names.contains_key(&number) {
             self.next_inode += 1;
             self.files.insert(self.next_inode, File::default());
-            self.names.insert(slot, self.next_inode);
-            self.unlinked.remove(&slot);
+            self.names.insert(number, self.next_inode);
+            self.unlinked.remove(&number);
         }
         if done == 2 {
-            self.file(self.names[&slot]).allocate(bytes);
+            self.file(self.names[&number]).allocate(bytes);
         }
-        if crashes || fails { Err(enospc()) } else { Ok(self.names[&slot]) }
+        if crashes || fails { Err(enospc()) } else { Ok(self.names[&number]) }
     }
 
-    /// Removes the file of `slot`. Who has it open keeps it.
-    pub fn remove(&mut self, generation: u64, slot: u32) -> io::Result<()> {
+    /// Removes the file of `segment`. Who has it open keeps it.
+    pub fn remove(&mut self, generation: u64, number: u32) -> io::Result<()> {
         let crashes = match self.fate(generation) {
             Fate::Dead => return Err(eio()),
             Fate::Crashes => true,
@@ -392,9 +392,9 @@ impl Machine {
         if crashes && self.rng.coin() {
             return Err(eio());
         }
-        let inode = self.names.remove(&slot).ok_or(io::ErrorKind::NotFound)?;
+        let inode = self.names.remove(&number).ok_or(io::ErrorKind::NotFound)?;
         if crashes {
-            self.unlinked.insert(slot, inode);
+            self.unlinked.insert(number, inode);
             return Err(eio());
         }
         Ok(())
@@ -540,14 +540,14 @@ impl Machine {
         self.read(generation, inode, offset, buffer).map(|()| true)
     }
 
-    /// The bytes of the file of `slot` as a reader sees them, if there is one.
-    pub fn bytes_of(&self, slot: u32) -> Option<&[u8]> {
-        self.names.get(&slot).map(|inode| self.files[inode].live())
+    /// The bytes of the file of `segment` as a reader sees them, if there is one.
+    pub fn bytes_of(&self, number: u32) -> Option<&[u8]> {
+        self.names.get(&number).map(|inode| self.files[inode].live())
     }
 
-    /// Changes bytes of the file of `slot` on the medium.
-    pub fn rot(&mut self, slot: u32, change: impl Fn(&mut [u8])) {
-        let inode = self.names[&slot];
+    /// Changes bytes of the file of `segment` on the medium.
+    pub fn rot(&mut self, number: u32, change: impl Fn(&mut [u8])) {
+        let inode = self.names[&number];
         self.file(inode).rot(change);
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
-/// Which start of the daemon something was last written in. The log and the book both count them, so that one that was put back
+/// Which start of the daemon something was last written in. The log and the catalog both count them, so that one that was put back
 /// alone is found out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Start {
@@ -17,8 +17,8 @@ pub struct Start {
 }
 
 /// Where what must outlive the cache is kept. Calls that write block until it is on disk.
-pub trait Book: Send + Sync + fmt::Debug {
-    /// The last start that the book knows of; `None` for a book that does not count.
+pub trait CacheCatalog: Send + Sync + fmt::Debug {
+    /// The last start that the catalog knows of; `None` for a catalog that does not count.
     fn start(&self) -> Option<Start> {
         None
     }
@@ -42,19 +42,19 @@ pub trait Book: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// What the disk said; then nothing was written down.
-    fn flushed(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()>;
+    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()>;
 }
 
-/// The book of a cache without a store, to which nothing is ever written.
+/// The catalog of a cache without a store, to which nothing is ever written.
 #[derive(Debug)]
-pub(in crate::cache) struct NoBook;
+pub(in crate::cache) struct NoCatalog;
 
-impl Book for NoBook {
+impl CacheCatalog for NoCatalog {
     fn evicted(&self, _marks: &[(ExportId, Seq)]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn flushed(&self, _export: ExportId, _resume: &Resume, _evicted: Seq) -> io::Result<()> {
+    fn stored(&self, _export: ExportId, _resume: &Resume, _evicted: Seq) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -20,9 +20,9 @@ use crate::cache::shared::Shared;
 use crate::cache::stats::{CacheStats, ShardStats};
 use crate::cache::volume::Volume;
 use crate::cache::volume::durability::Triggers;
-use crate::cache::volume::store_link::Link;
+use crate::cache::volume::store_link::WritebackQueue;
 use crate::cache::writeback::cut::Cut;
-use crate::cache::writeback::engine::Flusher;
+use crate::cache::writeback::engine::Writeback;
 use crate::store::WriterId;
 use crate::store::volume::CutSource;
 use crate::units::{ExportId, Seq};
@@ -50,16 +50,16 @@ impl Cache {
     }
 
     /// What ties volumes of this cache to a store, whose work is done on `runtime`.
-    pub fn link(&self, runtime: tokio::runtime::Handle) -> Arc<Link> {
-        let slots = &self.shared.slots;
-        let size_bytes = u64::from(slots.limit()).saturating_mul(slots.segment_bytes());
-        Link::new(runtime, Arc::clone(&self.shared.clock), size_bytes)
+    pub fn writeback_queue(&self, runtime: tokio::runtime::Handle) -> Arc<WritebackQueue> {
+        let table = &self.shared.table;
+        let size_bytes = u64::from(table.limit()).saturating_mul(table.segment_bytes());
+        WritebackQueue::new(runtime, Arc::clone(&self.shared.clock), size_bytes)
     }
 
     /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
-    pub fn flusher(&self, link: Arc<Link>, triggers: Triggers) -> Flusher {
+    pub fn writeback(&self, queue: Arc<WritebackQueue>, triggers: Triggers) -> Writeback {
         self.shared.attach_store();
-        Flusher::new(Arc::clone(&self.shared), link, triggers)
+        Writeback::new(Arc::clone(&self.shared), queue, triggers)
     }
 
     /// The data of export `id`: what was recovered, or an empty volume.
@@ -73,10 +73,10 @@ impl Cache {
         Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume)))
     }
 
-    /// The data of a new export `id`, whose history in the store goes up to `flushed`: nothing of it is here, and its sequence
+    /// The data of a new export `id`, whose history in the store goes up to `stored`: nothing of it is here, and its sequence
     /// numbers go on from there, so that none is given out twice.
-    pub fn begin(&self, id: ExportId, flushed: Seq) -> Arc<Volume> {
-        let begin = || Arc::new(Volume::at(id, crate::cache::Marks { flushed, evicted: Seq(0) }));
+    pub fn begin(&self, id: ExportId, stored: Seq) -> Arc<Volume> {
+        let begin = || Arc::new(Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }));
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
     }
 
@@ -84,7 +84,7 @@ impl Cache {
     pub fn remove(&self, id: ExportId) {
         let removed = self.shared.volumes().remove(&id);
         if let Some(volume) = removed {
-            volume.remove(&self.shared.slots);
+            volume.remove(&self.shared.table);
             self.shared.signal.raise();
         }
     }
@@ -94,7 +94,7 @@ impl Cache {
     pub fn tag(&self) -> u32 {
         let mut marked = [0; 24];
         marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
-        marked[8..].copy_from_slice(&self.shared.slots.cache_id());
+        marked[8..].copy_from_slice(&self.shared.table.cache_id());
         frame_crc(&marked)
     }
 
@@ -105,7 +105,7 @@ impl Cache {
 
     /// Which writer of volumes in the store this cache directory is.
     pub fn writer(&self) -> WriterId {
-        WriterId::of(&self.shared.slots.cache_id())
+        WriterId::of(&self.shared.table.cache_id())
     }
 
     /// The part of the log that worker `index` (below [`Options::shards`]) appends to. Call once for each index.
@@ -138,9 +138,9 @@ impl Cache {
 
     /// Figures at this moment. Takes time in proportion to the number of exports and segments.
     pub fn stats(&self) -> CacheStats {
-        let Shared { slots, figures, .. } = &*self.shared;
+        let Shared { table, figures, .. } = &*self.shared;
         let mut stats = CacheStats {
-            segments: u64::from(slots.limit()),
+            segments: u64::from(table.limit()),
             corrupt_frames: figures.corrupt_frames.load(Ordering::Relaxed),
             lost_frames: figures.lost_frames.load(Ordering::Relaxed),
             bad_footers: figures.bad_footers.load(Ordering::Relaxed),
@@ -149,10 +149,10 @@ impl Cache {
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
             ..CacheStats::default()
         };
-        for (_, slot) in slots.iter() {
-            match slot.state() {
+        for (_, info) in table.iter() {
+            match info.state() {
                 State::Quarantined => stats.segments_quarantined += 1,
-                _ if slot.is_poisoned() => stats.segments_poisoned += 1,
+                _ if info.is_poisoned() => stats.segments_poisoned += 1,
                 State::Free => stats.segments_free += 1,
                 State::Open => stats.segments_open += 1,
                 State::Closed | State::Sealed => stats.segments_sealed += 1,
@@ -165,8 +165,8 @@ impl Cache {
             stats.clean_bytes += figures.clean_bytes;
             stats.doubted_exports += u64::from(volume.is_doubted());
         }
-        stats.limit_bytes = stats.segments * slots.segment_bytes();
-        stats.used_bytes = (stats.segments - stats.segments_free) * slots.segment_bytes();
+        stats.limit_bytes = stats.segments * table.segment_bytes();
+        stats.used_bytes = (stats.segments - stats.segments_free) * table.segment_bytes();
         stats
     }
 }

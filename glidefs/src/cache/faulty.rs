@@ -89,7 +89,7 @@ pub struct Faulty {
 #[derive(Debug)]
 struct File {
     inner: Arc<dyn SegmentFile>,
-    slot: u32,
+    number: u32,
     faults: Arc<Faults>,
 }
 
@@ -121,35 +121,35 @@ impl Faulty {
     }
 
     /// Makes a frame unreadable.
-    pub fn lose(&self, slot: u32, frame: u64) {
-        self.faults.frames.lock().unwrap().insert((slot, frame));
+    pub fn lose(&self, number: u32, frame: u64) {
+        self.faults.frames.lock().unwrap().insert((number, frame));
     }
 
-    /// Slot and number of the first frame that satisfies `is`.
+    /// Segment and number of the first frame that satisfies `is`.
     pub fn find(&self, mut is: impl FnMut(&[u8]) -> bool) -> Option<(u32, u64)> {
-        for slot in 0..16 {
-            let Ok(bytes) = std::fs::read(self.inner.segment_name(slot)) else { continue };
+        for number in 0..16 {
+            let Ok(bytes) = std::fs::read(self.inner.segment_name(number)) else { continue };
             if let Some(frame) = bytes.chunks_exact(FRAME_BYTES).position(&mut is) {
-                return Some((slot, frame as u64));
+                return Some((number, frame as u64));
             }
         }
         None
     }
 
-    /// The frames of the file of `slot`.
-    pub fn frames(&self, slot: u32) -> std::vec::IntoIter<Vec<u8>> {
-        let bytes = std::fs::read(self.inner.segment_name(slot)).unwrap_or_default();
+    /// The frames of the file of `segment`.
+    pub fn frames(&self, number: u32) -> std::vec::IntoIter<Vec<u8>> {
+        let bytes = std::fs::read(self.inner.segment_name(number)).unwrap_or_default();
         bytes.chunks_exact(FRAME_BYTES).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
     }
 
-    /// Writes the file of `slot`, past the faults.
-    pub fn restore(&self, slot: u32, frames: &[Vec<u8>]) {
-        std::fs::write(self.inner.segment_name(slot), frames.concat()).unwrap();
+    /// Writes the file of `segment`, past the faults.
+    pub fn restore(&self, number: u32, frames: &[Vec<u8>]) {
+        std::fs::write(self.inner.segment_name(number), frames.concat()).unwrap();
     }
 
     /// Changes a byte of a frame.
-    pub fn rot(&self, (slot, frame): (u32, u64)) {
-        let path = self.inner.segment_name(slot);
+    pub fn rot(&self, (number, frame): (u32, u64)) {
+        let path = self.inner.segment_name(number);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[usize::try_from(frame).unwrap() * FRAME_BYTES + 100] ^= 1;
         std::fs::write(&path, bytes).unwrap();
@@ -159,7 +159,7 @@ impl Faulty {
 impl File {
     fn frames(&self, len: usize, offset: u64) -> std::ops::Range<(u32, u64)> {
         let first = offset / FRAME_BYTES as u64;
-        (self.slot, first)..(self.slot, first + len.div_ceil(FRAME_BYTES) as u64)
+        (self.number, first)..(self.number, first + len.div_ceil(FRAME_BYTES) as u64)
     }
 
     fn check(&self, len: usize, offset: u64) -> io::Result<()> {
@@ -196,15 +196,15 @@ impl File {
     fn costs_of_a_sync(&self) -> BTreeMap<(u32, u64), Vec<u8>> {
         let mut unstable = self.faults.unstable.lock().unwrap();
         let passes = &self.faults.unstable_after;
-        let is_mine = unstable.keys().any(|(slot, _)| *slot == self.slot);
+        let is_mine = unstable.keys().any(|(number, _)| *number == self.number);
         if is_mine
             && passes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
         {
             return BTreeMap::new();
         }
         let mut others = unstable.clone();
-        others.retain(|(slot, _), _| *slot != self.slot);
-        unstable.retain(|(slot, _), _| *slot == self.slot);
+        others.retain(|(number, _), _| *number != self.number);
+        unstable.retain(|(number, _), _| *number == self.number);
         std::mem::replace(&mut *unstable, others)
     }
 }
@@ -227,19 +227,19 @@ impl SegmentFile for File {
         if !self.faults.stay.load(Ordering::SeqCst) {
             frames.retain(|frame| !range.contains(frame));
         } else if frames.range(range.clone()).next().is_some() {
-            self.faults.failing.lock().unwrap().insert(self.slot);
+            self.faults.failing.lock().unwrap().insert(self.number);
             if self.faults.copies_of_bad.load(Ordering::SeqCst) {
                 self.faults.copied.lock().unwrap().extend(frames.range(range));
             }
         }
         drop(frames);
         let mut broken = self.faults.broken.lock().unwrap();
-        if broken.contains(&self.slot) {
+        if broken.contains(&self.number) {
             return Err(eio());
         }
         // Only records have a header and data.
         if parts.len() > 1 && self.faults.breaks.swap(false, Ordering::SeqCst) {
-            broken.insert(self.slot);
+            broken.insert(self.number);
             self.inner.write_at(parts, offset)?;
             return Err(eio());
         }
@@ -281,7 +281,8 @@ impl SegmentFile for File {
         if !costs.is_empty() {
             return Err(eio());
         }
-        if self.faults.failing.lock().unwrap().remove(&self.slot) || self.faults.syncs.load(Ordering::SeqCst)
+        if self.faults.failing.lock().unwrap().remove(&self.number)
+            || self.faults.syncs.load(Ordering::SeqCst)
         {
             return Err(eio());
         }
@@ -314,22 +315,22 @@ impl Disk for Faulty {
         self.inner.segments()
     }
 
-    fn segment_name(&self, slot: u32) -> String {
-        self.inner.segment_name(slot)
+    fn segment_name(&self, number: u32) -> String {
+        self.inner.segment_name(number)
     }
 
-    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
-        if bytes > 0 && self.faults.full.load(Ordering::SeqCst) && self.frames(slot).len() == 0 {
+    fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        if bytes > 0 && self.faults.full.load(Ordering::SeqCst) && self.frames(number).len() == 0 {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let inner = self.inner.open_segment(slot, bytes)?;
-        Ok(Arc::new(File { inner, slot, faults: Arc::clone(&self.faults) }))
+        let inner = self.inner.open_segment(number, bytes)?;
+        Ok(Arc::new(File { inner, number, faults: Arc::clone(&self.faults) }))
     }
 
-    fn remove_segment(&self, slot: u32) -> io::Result<()> {
+    fn remove_segment(&self, number: u32) -> io::Result<()> {
         // The next file of that name has other sectors.
-        self.faults.frames.lock().unwrap().retain(|(bad, _)| *bad != slot);
-        self.inner.remove_segment(slot)
+        self.faults.frames.lock().unwrap().retain(|(bad, _)| *bad != number);
+        self.inner.remove_segment(number)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

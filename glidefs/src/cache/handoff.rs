@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::cache::log::segment::Segment;
+use crate::cache::log::segment::SegmentWriter;
 
 /// Called, from any thread, to make a worker take a turn.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -30,7 +30,7 @@ pub(super) struct Port {
 
 #[derive(Default)]
 struct PortInner {
-    ready: VecDeque<Segment>,
+    ready: VecDeque<SegmentWriter>,
     /// Segments the shard has, the ready one included.
     owned: u32,
     waiting: bool,
@@ -49,7 +49,7 @@ impl fmt::Debug for Port {
 
 impl Port {
     /// The shard takes the segment that is ready for it; when there is none, it will be woken for the next one.
-    pub fn take(&self) -> Option<Segment> {
+    pub fn take(&self) -> Option<SegmentWriter> {
         let mut inner = lock(&self.inner);
         let ready = inner.ready.pop_front();
         inner.waiting = ready.is_none();
@@ -73,7 +73,7 @@ impl Port {
     }
 
     /// The keeper gives the shard a segment.
-    pub fn offer(&self, segment: Segment) {
+    pub fn offer(&self, segment: SegmentWriter) {
         let waiting = {
             let mut inner = lock(&self.inner);
             inner.ready.push_back(segment);

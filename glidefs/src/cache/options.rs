@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cache::catalog::{Book, NoBook};
-use crate::cache::volume::layers::Marks;
+use crate::cache::catalog::{CacheCatalog, NoCatalog};
+use crate::cache::volume::layers::SeqMarks;
 use crate::units::ExportId;
 
 /// What happens to writes when the cache is full and nothing can be moved out.
@@ -34,16 +34,16 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Known {
     /// Each with how far its history had come.
-    pub exports: Vec<(ExportId, Marks)>,
+    pub exports: Vec<(ExportId, SeqMarks)>,
     /// Where the marks are kept.
-    pub book: Arc<dyn Book>,
+    pub catalog: Arc<dyn CacheCatalog>,
 }
 
 impl Known {
     /// Exports that no store has anything of.
     pub fn local(ids: &[ExportId]) -> Self {
-        let exports = ids.iter().map(|id| (*id, Marks::default())).collect();
-        Self { exports, book: Arc::new(NoBook) }
+        let exports = ids.iter().map(|id| (*id, SeqMarks::default())).collect();
+        Self { exports, catalog: Arc::new(NoCatalog) }
     }
 }
 

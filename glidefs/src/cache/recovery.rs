@@ -20,16 +20,16 @@ use std::sync::Arc;
 use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
-use crate::cache::catalog::{Book, Start};
+use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::SegmentHeader;
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
-use crate::cache::log::table::Slots;
+use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::shared::{LockGuard, Parts, Shared};
-use crate::cache::volume::layers::Marks;
+use crate::cache::volume::layers::SeqMarks;
 use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: it takes the largest WRITE, and a few of them.
@@ -48,7 +48,7 @@ pub(super) fn open(
 ) -> Result<(Shared, Recovered), CacheError> {
     let started = clock.now();
     let lock = take_lock(&*disk)?;
-    let mut superblock = read_superblock(&*disk, options, &*known.book)?;
+    let mut superblock = read_superblock(&*disk, options, &*known.catalog)?;
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = slot_limit(options, superblock.segment_bytes)?;
     let mut exports = known.exports;
@@ -56,14 +56,14 @@ pub(super) fn open(
     for tries_left in (0..TRIES_MAX).rev() {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
         present.sort_unstable();
-        // Slot numbers are eight digits, so adding one cannot overflow.
+        // Segment numbers are eight digits, so adding one cannot overflow.
         let count = present.last().map_or(0, |last| last + 1).max(limit);
-        let slots = Slots::new(count, limit, superblock.cache_id, frames);
-        let volume = |(id, marks): &(ExportId, Marks)| (*id, Arc::new(Volume::at(*id, *marks)));
+        let table = SegmentTable::new(count, limit, superblock.cache_id, frames);
+        let volume = |(id, marks): &(ExportId, SeqMarks)| (*id, Arc::new(Volume::at(*id, *marks)));
         let mut recovery = Recovery {
             disk: &*disk,
             patience: &patience,
-            slots: &slots,
+            table: &table,
             volumes: exports.iter().map(volume).collect(),
             last_segment_id: 0,
             announces: false,
@@ -74,10 +74,10 @@ pub(super) fn open(
             is_last_try: tries_left == 0,
             found: Recovered::default(),
         };
-        let is_done = recovery.run(&present, &mut superblock, &*known.book)?;
+        let is_done = recovery.run(&present, &mut superblock, &*known.catalog)?;
         let next_segment_id = recovery.new_segment_id()?;
         let Recovery { volumes, noted, mut given_up, mut found, .. } = recovery;
-        given_up.retain(|segment| segment.slot < limit);
+        given_up.retain(|segment| segment.number < limit);
         doubted += found.doubted;
         if !is_done {
             tracing::warn!("a sync failed and took what was read before: reading the cache again");
@@ -86,21 +86,21 @@ pub(super) fn open(
             }
             continue;
         }
-        count_start(&*disk, &mut superblock, &*known.book)?;
+        count_start(&*disk, &mut superblock, &*known.catalog)?;
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
         let bad_footers = found.bad_footers;
-        let book = known.book;
+        let catalog = known.catalog;
         let parts = Parts {
             disk,
             superblock,
             clock,
-            slots,
+            table,
             volumes,
             next_segment_id,
             lock,
-            book,
+            catalog,
             bad_footers,
             given_up,
         };
@@ -112,19 +112,19 @@ pub(super) fn open(
 }
 
 impl Recovery<'_> {
-    /// Reads the segment files of the slots `present` into the indexes and closes them. `false` when a sync that failed took from
+    /// Reads the segment files of the segments `present` into the indexes and closes them. `false` when a sync that failed took from
     /// the page cache what had been read of a segment that nobody knows to be stable: then the indexes are worth nothing.
     fn run(
         &mut self,
         present: &[u32],
         superblock: &mut Superblock,
-        book: &dyn Book,
+        catalog: &dyn CacheCatalog,
     ) -> Result<bool, CacheError> {
         // Everything is read before anything is written: damage that refuses the start leaves the cache as it was. When `false` is
         // returned, headers, entries of doubt and the catalog's marks may have been written: the next reading finds or is told them.
         let mut segments = Vec::new();
-        for slot in present {
-            segments.extend(self.identify(*slot)?);
+        for number in present {
+            segments.extend(self.identify(*number)?);
         }
         self.name_the_nameless(&mut segments)?;
         // Of two copies of the same write the one replayed last is referred to. That is the one that cleaning made, and its
@@ -139,12 +139,13 @@ impl Recovery<'_> {
             return Ok(false);
         }
         let doubts = self.doubts(&segments);
-        self.write_down(doubts, &mut segments, superblock, book)?;
+        self.write_down(doubts, &mut segments, superblock, catalog)?;
         self.forget_old_doubts(&segments);
         // A made-up id hides which segment the file was: by now the log says which exports may have lost records in the file.
-        // A slot in which nothing was found is free, and may have the entries of doubt now.
-        let is_used =
-            |(slot, header): &(u32, SegmentHeader)| self.slots.get(*slot).segment_id() == header.segment_id;
+        // A segment in which nothing was found is free, and may have the entries of doubt now.
+        let is_used = |(number, header): &(u32, SegmentHeader)| {
+            self.table.get(*number).segment_id() == header.segment_id
+        };
         self.fronts = std::mem::take(&mut self.made_up).into_iter().filter(is_used).collect();
         if !self.rewrite_fronts(&segments) {
             return Ok(false);
@@ -187,22 +188,26 @@ fn take_lock(disk: &dyn Disk) -> Result<LockGuard, CacheError> {
     }
 }
 
-fn read_superblock(disk: &dyn Disk, options: &Options, book: &dyn Book) -> Result<Superblock, CacheError> {
+fn read_superblock(
+    disk: &dyn Disk,
+    options: &Options,
+    catalog: &dyn CacheCatalog,
+) -> Result<Superblock, CacheError> {
     let directory = disk.location();
     if let Some(bytes) = at(disk.read_superblock(), "reading cache.meta", || directory.clone())? {
         let superblock = Superblock::decode(&bytes, &directory)?;
-        check_start(superblock.start, book, directory)?;
+        check_start(superblock.start, catalog, directory)?;
         return Ok(superblock);
     }
-    if let Some(slot) = at(disk.segments(), "listing", || directory.clone())?.first() {
+    if let Some(number) = at(disk.segments(), "listing", || directory.clone())?.first() {
         // A new cache has its superblock before its first segment.
         return Err(CacheError::Damaged {
             file: format!("{directory}/cache.meta"),
             offset_bytes: 0,
-            what: format!("it is missing, but {} is there", disk.segment_name(*slot)),
+            what: format!("it is missing, but {} is there", disk.segment_name(*number)),
         });
     }
-    check_start(0, book, directory.clone())?;
+    check_start(0, catalog, directory.clone())?;
     segment_frames(options.segment_bytes)?;
     slot_limit(options, options.segment_bytes)?;
     let superblock = Superblock {
@@ -215,22 +220,26 @@ fn read_superblock(disk: &dyn Disk, options: &Options, book: &dyn Book) -> Resul
     Ok(superblock)
 }
 
-/// Whether a log of start `log` and `book` are of one age.
-fn check_start(log: u32, book: &dyn Book, directory: String) -> Result<(), CacheError> {
-    let Some(Start { last, begun }) = book.start() else { return Ok(()) };
+/// Whether a log of start `log` and `catalog` are of one age.
+fn check_start(log: u32, catalog: &dyn CacheCatalog, directory: String) -> Result<(), CacheError> {
+    let Some(Start { last, begun }) = catalog.start() else { return Ok(()) };
     if log == last || Some(log) == begun {
         return Ok(());
     }
     Err(CacheError::OtherAges { directory, log, catalog: begun.unwrap_or(last) })
 }
 
-/// Counts this start, in the book and in the log. A crash between the steps leaves a start that was begun in the book, which is
+/// Counts this start, in the catalog and in the log. A crash between the steps leaves a start that was begun in the catalog, which is
 /// what an older file does not have.
-fn count_start(disk: &dyn Disk, superblock: &mut Superblock, book: &dyn Book) -> Result<(), CacheError> {
-    let Some(known) = book.start() else { return Ok(()) };
+fn count_start(
+    disk: &dyn Disk,
+    superblock: &mut Superblock,
+    catalog: &dyn CacheCatalog,
+) -> Result<(), CacheError> {
+    let Some(known) = catalog.start() else { return Ok(()) };
     let (last, directory) = (superblock.start, disk.location());
     let Some(start) = last.max(known.last).checked_add(1) else { return Ok(()) };
-    let note = |start| at(book.set_start(start), "writing the catalog", || directory.clone());
+    let note = |start| at(catalog.set_start(start), "writing the catalog", || directory.clone());
     note(Start { last, begun: Some(start) })?;
     superblock.start = start;
     at(disk.replace_superblock(&superblock.encode()), "writing cache.meta", || directory.clone())?;
@@ -248,7 +257,7 @@ fn segment_frames(segment_bytes: u64) -> Result<u32, CacheError> {
     }
 }
 
-/// How many slots the options allow.
+/// How many segments the options allow.
 fn slot_limit(options: &Options, segment_bytes: u64) -> Result<u32, CacheError> {
     // Names of segment files have eight digits.
     const LIMIT_MAX: u64 = 100_000_000;

@@ -10,13 +10,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cache::catalog::Book;
+use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, Port, Signal};
 use crate::cache::log::disk::{Clock, Disk, Lock};
-use crate::cache::log::pressure::{Marks, Pressure};
-use crate::cache::log::segment::Segment;
+use crate::cache::log::pressure::{Pressure, Watermarks};
+use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
-use crate::cache::log::table::{Event, Slot, Slots};
+use crate::cache::log::table::{Event, SegmentInfo, SegmentTable};
 use crate::cache::options::{OnFull, Options};
 use crate::cache::volume::Volume;
 use crate::units::ExportId;
@@ -26,25 +26,25 @@ use crate::units::ExportId;
 pub(super) struct Shared {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
-    pub slots: Slots,
+    pub table: SegmentTable,
     pub ports: Box<[Port]>,
     pub on_full: OnFull,
-    pub marks: Marks,
+    pub watermarks: Watermarks,
     pub pressure: Pressure,
     /// Wakes the keeper.
     pub signal: Signal,
     pub figures: Figures,
     /// What must outlive the cache.
-    pub book: Arc<dyn Book>,
+    pub catalog: Arc<dyn CacheCatalog>,
     next_segment_id: AtomicU64,
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
     /// Cuts that have reached the store.
-    pub flushes: AtomicU64,
-    /// Data is flushed to a store.
+    pub writebacks_ended: AtomicU64,
+    /// Data is stored to a store.
     store: AtomicBool,
     /// Segments whose appender let go of them.
-    closed: Mutex<Vec<Segment>>,
+    closed: Mutex<Vec<SegmentWriter>>,
     volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
     /// Keeps other daemons out.
     lock: LockGuard,
@@ -75,38 +75,38 @@ pub(super) struct Parts {
     pub disk: Arc<dyn Disk>,
     pub superblock: Superblock,
     pub clock: Arc<dyn Clock>,
-    pub slots: Slots,
+    pub table: SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub next_segment_id: u64,
     pub lock: LockGuard,
-    pub book: Arc<dyn Book>,
+    pub catalog: Arc<dyn CacheCatalog>,
     pub bad_footers: u64,
     /// Segments to seal that recovery could not.
-    pub given_up: Vec<Segment>,
+    pub given_up: Vec<SegmentWriter>,
 }
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
-        let Parts { disk, superblock, clock, slots, volumes, next_segment_id, lock, book, .. } = parts;
+        let Parts { disk, superblock, clock, table, volumes, next_segment_id, lock, catalog, .. } = parts;
         // Room for all that shards may have, so that letting go of one allocates nothing.
         let mut closed = parts.given_up;
         closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
-        // Checked when opening: there are far more slots than shards.
+        // Checked when opening: there are far more segments than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
         Self {
             disk,
             clock,
-            marks: Marks::new(slots.limit(), shards),
-            slots,
+            watermarks: Watermarks::new(table.limit(), shards),
+            table,
             ports: (0..options.shards).map(|_| Port::default()).collect(),
             on_full: options.on_full,
             pressure: Pressure::default(),
             signal: Signal::default(),
             figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
-            book,
+            catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
-            flushes: AtomicU64::new(0),
+            writebacks_ended: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
             closed: Mutex::new(closed),
@@ -148,8 +148,8 @@ impl Shared {
     }
 
     /// Takes a segment that will not be appended to any more, to be sealed off the workers.
-    pub fn close(&self, segment: Segment) {
-        self.slots.get(segment.slot).on(Event::Close);
+    pub fn close(&self, segment: SegmentWriter) {
+        self.table.get(segment.number).on(Event::Close);
         self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(segment);
         self.signal.raise();
     }
@@ -161,7 +161,7 @@ impl Shared {
     }
 
     /// Moves the segments closed since the last call to `segments`.
-    pub fn take_closed(&self, segments: &mut Vec<Segment>) {
+    pub fn take_closed(&self, segments: &mut Vec<SegmentWriter>) {
         segments.append(&mut self.closed.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -186,18 +186,18 @@ impl Shared {
     }
 
     /// A cut has reached the store: there may be something to forget, and FLUSHes that waited for it may end.
-    pub fn flushed(&self) {
-        self.flushes.fetch_add(1, Ordering::Release);
+    pub fn writeback_ended(&self) {
+        self.writebacks_ended.fetch_add(1, Ordering::Release);
         self.signal.raise();
         for port in &self.ports {
             port.wake();
         }
     }
 
-    /// Gives the file of `slot`, held by [`Slot::begin_sync`], back without having synced it. Who wanted to sync the file
+    /// Gives the file of `segment`, held by [`SegmentInfo::begin_sync`], back without having synced it. Who wanted to sync the file
     /// meanwhile is told, as after a sync.
-    pub fn cancel_sync(&self, slot: &Slot) {
-        slot.cancel_sync();
+    pub fn cancel_sync(&self, info: &SegmentInfo) {
+        info.cancel_sync();
         self.sync_ended();
     }
 

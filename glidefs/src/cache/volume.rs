@@ -19,12 +19,12 @@ mod waits;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::cache::log::table::{Place, Slots, Stability};
+use crate::cache::log::table::{Place, SegmentTable, Stability};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::fetch::Fill;
-use crate::cache::volume::layers::{Dirty, Frozen, Layers, Marks};
-use crate::cache::volume::store_link::Tie;
+use crate::cache::volume::layers::{Dirty, Frozen, Layers, SeqMarks};
+use crate::cache::volume::store_link::StoreLink;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, SectorRange, Seq};
 
@@ -33,11 +33,11 @@ use crate::units::{ExportId, SectorRange, Seq};
 pub struct Volume {
     id: ExportId,
     /// The store's side of it; none where there is no store.
-    tie: OnceLock<Tie>,
+    store_link: OnceLock<StoreLink>,
     waits: waits::Waits,
     /// What lets one of many log lines pass about data that cannot be read here, and about flushes that fail.
     bad_reads: Repeat,
-    bad_flushes: Repeat,
+    bad_writebacks: Repeat,
     /// The same about a store that cannot be asked whose the export is.
     silence: Repeat,
     /// Held for one index operation at a time.
@@ -97,7 +97,7 @@ pub struct VolumeFigures {
     /// Last sequence number given out.
     pub last_seq: Seq,
     /// Everything up to here is in the store.
-    pub flushed: Seq,
+    pub stored: Seq,
     /// How long the oldest data that is not in the store has been here; zero when there is none, or no store. What was here
     /// when the daemon started counts from then on.
     pub at_risk_for: Duration,
@@ -121,24 +121,24 @@ pub(super) enum CutState {
 impl Volume {
     /// An empty volume.
     pub fn new(id: ExportId) -> Self {
-        Self::at(id, Marks::default())
+        Self::at(id, SeqMarks::default())
     }
 
-    /// A volume that is in the store up to `marks.flushed`, with nothing of it here.
-    pub(super) fn at(id: ExportId, marks: Marks) -> Self {
-        let flushed = marks.flushed.max(marks.evicted);
+    /// A volume that is in the store up to `marks.stored`, with nothing of it here.
+    pub(super) fn at(id: ExportId, marks: SeqMarks) -> Self {
+        let stored = marks.stored.max(marks.evicted);
         let inner = Inner {
-            layers: Layers::new(flushed),
-            last_seq: flushed.0,
+            layers: Layers::new(stored),
+            last_seq: stored.0,
             evicted: marks.evicted,
             ..Inner::default()
         };
         Self {
             id,
-            tie: OnceLock::new(),
+            store_link: OnceLock::new(),
             waits: waits::Waits::default(),
             bad_reads: Repeat::default(),
-            bad_flushes: Repeat::default(),
+            bad_writebacks: Repeat::default(),
             silence: Repeat::default(),
             inner: Mutex::new(inner),
         }
@@ -153,8 +153,8 @@ impl Volume {
         &self.bad_reads
     }
 
-    pub(super) fn bad_flushes(&self) -> &Repeat {
-        &self.bad_flushes
+    pub(super) fn bad_writebacks(&self) -> &Repeat {
+        &self.bad_writebacks
     }
 
     /// Figures at this moment.
@@ -165,8 +165,8 @@ impl Volume {
             dirty_bytes: inner.layers.dirty_bytes(),
             clean_bytes: inner.layers.clean_bytes(),
             last_seq: Seq(inner.last_seq),
-            flushed: inner.layers.flushed(),
-            at_risk_for: inner.at_risk_for(self.tie.get()),
+            stored: inner.layers.stored(),
+            at_risk_for: inner.at_risk_for(self.store_link.get()),
             doubted: inner.layers.is_doubted(),
             cuts: inner.layers.cuts().len(),
         }
@@ -191,7 +191,7 @@ impl Volume {
     /// `place`, which may not be stable yet.
     pub(super) fn appended(
         &self,
-        slots: &Slots,
+        table: &SegmentTable,
         (first, count): (Seq, u64),
         extents: impl Iterator<Item = Extent>,
         place: Place,
@@ -204,17 +204,17 @@ impl Volume {
         inner.landed(first, count);
         for extent in extents {
             inner.sample(&extent);
-            inner.layers.insert(slots, extent);
+            inner.layers.insert(table, extent);
         }
-        if let Some(tie) = self.tie.get() {
+        if let Some(link) = self.store_link.get() {
             let Inner { layers, active_since, .. } = &mut *inner;
             let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
-            since.get_or_insert_with(|| tie.now());
-            if inner.has_enough_for_another_cut(tie.cut_bytes_max(), tie.backlog_bytes_max()) {
+            since.get_or_insert_with(|| link.now());
+            if inner.has_enough_for_another_cut(link.cut_bytes_max(), link.backlog_bytes_max()) {
                 inner.freeze();
             }
         }
-        inner.remember(slots, place);
+        inner.remember(table, place);
         let announce = was_empty && !inner.layers.is_active_empty();
         drop(inner);
         if announce {
@@ -244,36 +244,36 @@ impl Volume {
         inner.failed_before.max(inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed))
     }
 
-    /// Makes the copy of an extent the one to read, where the one in slot `from` was.
-    pub(super) fn relocated(&self, slots: &Slots, copy: Extent, from: u32) {
+    /// Makes the copy of an extent the one to read, where the one in segment `from` was.
+    pub(super) fn relocated(&self, table: &SegmentTable, copy: Extent, from: u32) {
         let mut inner = self.lock();
         if !inner.removed {
-            inner.layers.relocate(slots, copy, from);
+            inner.layers.relocate(table, copy, from);
         }
     }
 
     /// Puts back an extent found by recovery, which is stable; `false` when newer data may have left the log since.
-    pub(super) fn recovered(&self, slots: &Slots, extent: Extent) -> bool {
+    pub(super) fn recovered(&self, table: &SegmentTable, extent: Extent) -> bool {
         let mut inner = self.lock();
         inner.last_seq = inner.last_seq.max(extent.seq.0);
         // A doubt stays known after its end.
         if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
             return false;
         }
-        inner.layers.insert(slots, extent);
+        inner.layers.insert(table, extent);
         true
     }
 
     /// Takes note that data of it ends at `place`, which is not stable.
-    pub(super) fn must_sync(&self, slots: &Slots, place: Place) {
-        self.lock().remember(slots, place);
+    pub(super) fn must_sync(&self, table: &SegmentTable, place: Place) {
+        self.lock().remember(table, place);
     }
 
     /// Takes note that nothing here that is in the store may be served from here; returns up to which sequence number.
-    pub(super) fn forget_clean(&self, slots: &Slots) -> Seq {
+    pub(super) fn forget_clean(&self, table: &SegmentTable) -> Seq {
         let mut inner = self.lock();
-        inner.layers.forget_clean(slots);
-        inner.evicted = inner.evicted.max(inner.layers.flushed());
+        inner.layers.forget_clean(table);
+        inner.evicted = inner.evicted.max(inner.layers.stored());
         inner.evicted
     }
 
@@ -288,8 +288,8 @@ impl Volume {
     }
 
     /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
-    pub(super) fn forget_doubts(&self, slots: &Slots, is_gone: impl Fn(u64) -> bool) {
-        self.lock().layers.forget_doubts(slots, is_gone);
+    pub(super) fn forget_doubts(&self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
+        self.lock().layers.forget_doubts(table, is_gone);
     }
 
     /// Whether the store has a cut that ended a doubt, and it was not written down that what was in doubt is out of use.
@@ -301,7 +301,7 @@ impl Volume {
     /// Up to which sequence number nothing of it can be relied on, if so, and before which sector.
     pub(super) fn doubt(&self) -> Option<(Seq, u64)> {
         // The doubt takes note of a larger size before the tie does.
-        let size_sectors = self.tie.get().map_or(u64::MAX, Tie::size_sectors);
+        let size_sectors = self.store_link.get().map_or(u64::MAX, StoreLink::size_sectors);
         self.lock().layers.doubt().map(|(seq, end)| (seq, end.min(size_sectors)))
     }
 
@@ -310,16 +310,16 @@ impl Volume {
         self.lock().layers.is_doubted()
     }
 
-    /// Where the newest content of `range` is, in order. The slots of pieces with data are pinned: unpin each.
-    pub(super) fn plan(&self, slots: &Slots, range: SectorRange, plan: &mut Vec<Piece>) {
+    /// Where the newest content of `range` is, in order. The segments of pieces with data are pinned: unpin each.
+    pub(super) fn plan(&self, table: &SegmentTable, range: SectorRange, plan: &mut Vec<Piece>) {
         let inner = self.lock();
-        inner.layers.lookup(range, |piece| add_to(plan, slots, piece));
+        inner.layers.lookup(range, |piece| add_to(plan, table, piece));
     }
 
     /// Same for what the first cut holds of `range`.
-    pub(super) fn plan_cut(&self, slots: &Slots, range: SectorRange, plan: &mut Vec<Piece>) {
+    pub(super) fn plan_cut(&self, table: &SegmentTable, range: SectorRange, plan: &mut Vec<Piece>) {
         let inner = self.lock();
-        inner.layers.lookup_frozen(range, |piece| add_to(plan, slots, piece));
+        inner.layers.lookup_frozen(range, |piece| add_to(plan, table, piece));
     }
 
     /// What of `range` is not here, in order; neighbours are one.
@@ -347,23 +347,23 @@ impl Volume {
         let missing = self.missing(range);
         let (first, last) = (missing.first()?, missing.last()?);
         let hull = SectorRange::new(first.start(), last.end() - first.start())?;
-        Some(self.tie.get()?.fetch(hull, missing, self.id))
+        Some(self.store_link.get()?.fetch(hull, missing, self.id))
     }
 
-    /// What of `range` still comes from write `seq` in `slot` and is not in the store.
+    /// What of `range` still comes from write `seq` in `segment` and is not in the store.
     pub(super) fn dirty_parts(
         &self,
         range: SectorRange,
         seq: Seq,
-        slot: u32,
+        number: u32,
         visit: impl FnMut(SectorRange),
     ) {
-        self.lock().layers.dirty_parts(range, seq, slot, visit);
+        self.lock().layers.dirty_parts(range, seq, number, visit);
     }
 
-    /// Everything whose place is in `slot`. Takes time in proportion to the number of extents.
-    pub(super) fn extents_in(&self, slot: u32) -> Vec<Extent> {
-        self.lock().layers.extents_in(slot).collect()
+    /// Everything whose place is in `segment`. Takes time in proportion to the number of extents.
+    pub(super) fn extents_in(&self, number: u32) -> Vec<Extent> {
+        self.lock().layers.extents_in(number).collect()
     }
 
     /// Whether what write `seq` wrote is in the store, and may be forgotten.
@@ -371,31 +371,31 @@ impl Volume {
         self.lock().layers.is_clean(seq)
     }
 
-    /// Forgets what of `range` comes from write `seq` in `slot`, if it is in the store.
-    pub(super) fn evict(&self, slots: &Slots, range: SectorRange, seq: Seq, slot: u32) {
-        self.lock().layers.evict(slots, range, seq, slot);
+    /// Forgets what of `range` comes from write `seq` in `segment`, if it is in the store.
+    pub(super) fn evict(&self, table: &SegmentTable, range: SectorRange, seq: Seq, number: u32) {
+        self.lock().layers.evict(table, range, seq, number);
     }
 
-    /// Whether the entry in `slot` says that a record of it may be lost.
-    pub(super) fn is_doubted_in(&self, slot: u32) -> bool {
-        self.lock().layers.is_doubted_in(slot)
+    /// Whether the entry in `segment` says that a record of it may be lost.
+    pub(super) fn is_doubted_in(&self, number: u32) -> bool {
+        self.lock().layers.is_doubted_in(number)
     }
 
     /// Adds to `needs` every place that must become stable for a FLUSH; fails when one of them never will.
     /// Returns what the FLUSH covers.
-    pub(super) fn flush(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<Seq, IoError> {
+    pub(super) fn flush(&self, table: &SegmentTable, needs: &mut Vec<Place>) -> Result<Seq, IoError> {
         let waits = self.waits_for_store();
         let mut inner = self.lock();
         if inner.cut_at_flush || (waits && inner.has_no_cut()) {
             inner.freeze();
         }
         let covers = Seq(inner.last_seq);
-        inner.unsynced(slots, needs).map(|()| covers)
+        inner.unsynced(table, needs).map(|()| covers)
     }
 
     /// Adds to `needs` every place that must become stable before the cut may leave the host.
-    pub(super) fn unsynced(&self, slots: &Slots, needs: &mut Vec<Place>) -> Result<(), IoError> {
-        self.lock().unsynced(slots, needs)
+    pub(super) fn unsynced(&self, table: &SegmentTable, needs: &mut Vec<Place>) -> Result<(), IoError> {
+        self.lock().unsynced(table, needs)
     }
 
     /// Makes a cut at the next FLUSH, unless there is one.
@@ -428,36 +428,36 @@ impl Volume {
 
     /// Takes note that the store has some of the first cut's extents, up to `count`; `true` when there are no more. The next cut
     /// is the first one then.
-    pub(super) fn thaw_some(&self, slots: &Slots, count: usize) -> bool {
+    pub(super) fn thaw_some(&self, table: &SegmentTable, count: usize) -> bool {
         let mut inner = self.lock();
         let failed = inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed);
         inner.failed_before = inner.failed_before.max(failed);
-        inner.layers.thaw_some(slots, count)
+        inner.layers.thaw_some(table, count)
     }
 
     /// Takes the first cut back. What it held is a part of the next one, which may be made later.
-    pub(super) fn undo_cut(&self, slots: &Slots) {
+    pub(super) fn undo_cut(&self, table: &SegmentTable) {
         let mut inner = self.lock();
         let Inner { layers, active_since, failed, .. } = &mut *inner;
         if let (Some(first), 1) = (layers.cuts().front(), layers.cuts().len()) {
             *active_since = first.since.or(*active_since);
             *failed = first.failed.max(*failed);
         }
-        inner.layers.undo(slots);
+        inner.layers.undo(table);
         drop(inner);
         self.announce();
     }
 
     /// Forgets all data, for ever.
-    pub(super) fn remove(&self, slots: &Slots) {
+    pub(super) fn remove(&self, table: &SegmentTable) {
         let mut inner = self.lock();
-        inner.layers.clear(slots);
+        inner.layers.clear(table);
         inner.unsynced = Vec::new();
         inner.removed = true;
         drop(inner);
         // Who waits for its flush, or for bytes of it, is told.
-        if let Some(tie) = self.tie.get() {
-            tie.remove(self.id);
+        if let Some(link) = self.store_link.get() {
+            link.remove(self.id);
         }
     }
 
@@ -498,9 +498,9 @@ impl Inner {
     }
 
     /// How long the oldest data has not been in the store.
-    fn at_risk_for(&self, tie: Option<&Tie>) -> Duration {
+    fn at_risk_for(&self, link: Option<&StoreLink>) -> Duration {
         let since = self.layers.cuts().iter().find_map(|cut| cut.since).or(self.active_since);
-        since.zip(tie).map_or(Duration::ZERO, |(since, tie)| tie.now().saturating_sub(since))
+        since.zip(link).map_or(Duration::ZERO, |(since, link)| link.now().saturating_sub(since))
     }
 
     fn freeze(&mut self) {
@@ -524,9 +524,9 @@ impl Inner {
         }
     }
 
-    fn unsynced(&mut self, slots: &Slots, needs: &mut Vec<Place>) -> Result<(), IoError> {
+    fn unsynced(&mut self, table: &SegmentTable, needs: &mut Vec<Place>) -> Result<(), IoError> {
         let mut outcome = Ok(());
-        self.unsynced.retain(|place| match place.stability(slots) {
+        self.unsynced.retain(|place| match place.stability(table) {
             Stability::Stable => false,
             Stability::Unsynced => {
                 needs.push(*place);
@@ -540,27 +540,27 @@ impl Inner {
         outcome
     }
 
-    fn remember(&mut self, slots: &Slots, place: Place) {
-        let same = |known: &&mut Place| known.slot == place.slot && known.segment_id == place.segment_id;
+    fn remember(&mut self, table: &SegmentTable, place: Place) {
+        let same = |known: &&mut Place| known.number == place.number && known.segment_id == place.segment_id;
         if let Some(known) = self.unsynced.iter_mut().find(same) {
             known.end = known.end.max(place.end);
             return;
         }
-        self.unsynced.retain(|known| known.stability(slots) != Stability::Stable);
+        self.unsynced.retain(|known| known.stability(table) != Stability::Stable);
         self.unsynced.push(place);
     }
 }
 
-/// Adds a piece to a plan, pinning its slot unless it is one with the last.
-fn add_to(plan: &mut Vec<Piece>, slots: &Slots, piece: Piece) {
+/// Adds a piece to a plan, pinning its segment unless it is one with the last.
+fn add_to(plan: &mut Vec<Piece>, table: &SegmentTable, piece: Piece) {
     if let Some(last) = plan.last_mut()
         && let Some(joined) = join(last, &piece)
     {
         *last = joined;
         return;
     }
-    if let Some(Backing::Data { slot, .. }) = piece.backing {
-        slots.get(slot).pin();
+    if let Some(Backing::Data { number, .. }) = piece.backing {
+        table.get(number).pin();
     }
     plan.push(piece);
 }
@@ -569,7 +569,7 @@ fn add_to(plan: &mut Vec<Piece>, slots: &Slots, piece: Piece) {
 fn join(last: &Piece, next: &Piece) -> Option<Piece> {
     let range = SectorRange::new(last.range.start(), last.range.count().checked_add(next.range.count())?)?;
     let continues = match (last.backing?, next.backing?) {
-        (Backing::Data { slot: a, sector }, Backing::Data { slot: b, sector: next_sector }) => {
+        (Backing::Data { number: a, sector }, Backing::Data { number: b, sector: next_sector }) => {
             a == b && u64::from(sector) + last.range.count() == u64::from(next_sector)
         }
         (Backing::Zero { .. }, Backing::Zero { .. }) | (Backing::Damaged { .. }, Backing::Damaged { .. }) => {

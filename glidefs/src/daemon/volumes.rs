@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use crate::cache::{Cache, Link, Volume};
+use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::router::{Book, Catalog, ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, StatePoint, VolumeError, check_size};
@@ -28,7 +28,7 @@ pub struct DaemonVolumes {
 /// The store's side.
 pub struct StoreSide {
     volumes: store::volume::Volumes,
-    link: Arc<Link>,
+    queue: Arc<WritebackQueue>,
     /// Where exports of the catalog go on, until they are loaded.
     resumes: Mutex<HashMap<ExportId, Resume>>,
     /// Which store it has to be: the one with the exports of the catalog.
@@ -40,10 +40,10 @@ pub struct StoreSide {
 
 impl StoreSide {
     /// The store of `volumes`, with the exports of `catalog` that have a counterpart in it.
-    pub fn new(volumes: store::volume::Volumes, link: Arc<Link>, catalog: &Catalog) -> Self {
+    pub fn new(volumes: store::volume::Volumes, queue: Arc<WritebackQueue>, catalog: &Catalog) -> Self {
         let resumes = Mutex::new(catalog.resumes());
         let (known, book) = (catalog.store_id(), catalog.book());
-        Self { volumes, link, resumes, known, book, checked: OnceCell::new() }
+        Self { volumes, queue, resumes, known, book, checked: OnceCell::new() }
     }
 
     /// Makes sure that the place is a store of a format that this program knows, and the one that was used so far if there was
@@ -150,8 +150,8 @@ impl Volumes for DaemonVolumes {
     fn tie(&self, volume: &Volume, size_bytes: u64, counterpart: &Resume) {
         let Some(side) = &self.store else { return };
         let remote = side.volumes.resume(counterpart);
-        let link = Arc::clone(&side.link);
-        volume.tie_to(remote, link, size_bytes / SECTOR_BYTES, counterpart.size_sectors);
+        let queue = Arc::clone(&side.queue);
+        volume.link_to_store(remote, queue, size_bytes / SECTOR_BYTES, counterpart.size_sectors);
     }
 
     fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {

@@ -40,7 +40,7 @@ impl Book {
     }
 }
 
-impl cache::Book for Book {
+impl cache::CacheCatalog for Book {
     fn start(&self) -> Option<Start> {
         Some(*self.start.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -55,7 +55,7 @@ impl cache::Book for Book {
         self.write(Change::Evicted(marks.to_vec()))
     }
 
-    fn flushed(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
+    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
         self.write(Change::Flushed(export, resume.clone(), evicted))
     }
 }

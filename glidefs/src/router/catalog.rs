@@ -28,7 +28,7 @@ use super::notes::{CatalogNotes, Memory, decode_loss};
 use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
 use super::stored::Stored;
-use crate::cache::{Marks, Start};
+use crate::cache::{SeqMarks, Start};
 use crate::store::VolumeId;
 use crate::store::volume::{Loss, ManifestHash, Notes, Past, Resume};
 use crate::units::{ExportId, Seq};
@@ -292,7 +292,7 @@ impl Catalog {
     }
 
     /// The exports whose data the cache must keep, with how far they are in the store.
-    pub fn known(&self) -> Vec<(ExportId, Marks)> {
+    pub fn known(&self) -> Vec<(ExportId, SeqMarks)> {
         let kept = self.loaded.iter().filter(|(_, record)| record.desired != Desired::Deleted);
         kept.map(|(_, record)| {
             let id = record.export_id();

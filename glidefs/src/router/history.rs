@@ -28,7 +28,7 @@ impl Router {
     /// Returns when everything that was acknowledged before is in the store: the sequence number of the last of it.
     pub async fn flush(&self, name: &str) -> Result<Seq, RouterError> {
         let (volume, _) = self.counterpart(name)?;
-        volume.flushed().await.map_err(|source| RouterError::Flush { name: name.into(), source })
+        volume.written_back().await.map_err(|source| RouterError::Flush { name: name.into(), source })
     }
 
     /// Has an export flushed as soon as possible: up to where it is in the store already.
@@ -37,8 +37,8 @@ impl Router {
         if let Some(source) = volume.lost() {
             return Err(RouterError::Flush { name: name.into(), source });
         }
-        volume.ask_flush();
-        Ok(volume.figures().flushed)
+        volume.ask_writeback();
+        Ok(volume.figures().stored)
     }
 
     /// Keeps the state of an export, with all that was acknowledged before, as `snapshot`; also when the caller goes away, until

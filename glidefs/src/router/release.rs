@@ -69,7 +69,7 @@ impl Router {
         let volume = held.entry().export().volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
         let name = || held.entry().name().to_string();
-        volume.flushed().await.map_err(|source| RouterError::Flush { name: name(), source })?;
+        volume.written_back().await.map_err(|source| RouterError::Flush { name: name(), source })?;
         let store = |source| RouterError::Store { name: name(), source };
         remote.confirm().await.map_err(store)?;
         // From here on another host may have it, whatever becomes of the answer.

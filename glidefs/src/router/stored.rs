@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{DecodeError, decode_json, encode_json};
-use crate::cache::Marks;
+use crate::cache::SeqMarks;
 use crate::store::volume::Resume;
 use crate::units::Seq;
 
@@ -70,8 +70,8 @@ impl Stored {
     }
 
     /// How far the history has come.
-    pub fn marks(&self) -> Marks {
-        Marks { flushed: Seq(self.flushed), evicted: Seq(self.evicted) }
+    pub fn marks(&self) -> SeqMarks {
+        SeqMarks { stored: Seq(self.flushed), evicted: Seq(self.evicted) }
     }
 
     /// What the store's side goes on from.
@@ -134,7 +134,7 @@ pub(super) mod tests {
     #[test]
     fn what_was_evicted_is_never_forgotten() {
         let stored = Stored::of(&resume(1, 50)).evicted(Seq(40)).evicted(Seq(30)).advanced(&resume(2, 60));
-        assert_eq!(stored.marks(), Marks { flushed: Seq(60), evicted: Seq(40) });
+        assert_eq!(stored.marks(), SeqMarks { stored: Seq(60), evicted: Seq(40) });
         assert_eq!(stored.advanced(&resume(1, 50)), stored, "what is older comes too late");
     }
 

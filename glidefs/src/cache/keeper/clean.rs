@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::prepare::Preparer;
 use super::runs::{Run, live_runs, part_of, records};
-use super::{CLEANER, Preparer, report};
+use super::syncing::{heal, report};
+use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{Entry, EntryKind, FooterBuilder, FooterRecord, frame_crc};
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::scan::{offset, read_again};
-use crate::cache::log::segment::{Batch, HEADERS_MAX, Segment};
-use crate::cache::log::table::{Slot, State};
+use crate::cache::log::segment::{Batch, HEADERS_MAX, SegmentWriter};
+use crate::cache::log::table::{SegmentInfo, State};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
@@ -33,7 +35,7 @@ const CANDIDATES: usize = 8;
 /// Part of a segment that cleaning it must free, as a divisor: when there is time, and when there is not.
 const GAIN_DIVISOR: u32 = 8;
 const GAIN_DIVISOR_URGENT: u32 = 64;
-/// The same where there is a store, and time: a flush frees more than moving does, but not what can never be flushed.
+/// The same where there is a store, and time: a flush frees more than moving does, but not what can never be stored.
 const GAIN_DIVISOR_STORE: u32 = 2;
 
 /// Failures of the disk in a row after which cleaning goes on in another segment.
@@ -44,14 +46,14 @@ const FAILURES_MAX: u32 = 8;
 const LOOKS_MAX: u32 = 3;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Segment id, extents, those of them that are not in the store, and sectors of a slot.
+/// Segment id, extents, those of them that are not in the store, and sectors of a segment.
 type Counts = (u64, u32, u32, u64);
 
 /// What cleaning keeps from one step to the next.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
     /// Where data moves to.
-    segment: Option<Segment>,
+    segment: Option<SegmentWriter>,
     /// Times in a row that the disk failed there.
     failures: u32,
     /// Segments that were not worth it, with the counts they had then.
@@ -59,7 +61,7 @@ pub(super) struct Cleaner {
     /// Segments with frames that the disk does not read.
     unread: HashMap<u32, Unread>,
     /// Cuts that had reached the store then. While one is taken note of, what it holds counts as clean and is not yet.
-    flushes: u64,
+    writebacks_ended: u64,
     batch: Batch,
     /// Data of `batch`, and the volumes of its entries.
     data: Vec<u8>,
@@ -96,9 +98,9 @@ impl From<io::Error> for Halt {
 impl Cleaner {
     /// Makes the segment data moves to stable again if a sync of it failed.
     pub fn heal(&mut self, shared: &Shared) {
-        let poisoned = |segment: &&Segment| shared.slots.get(segment.slot).is_poisoned();
+        let poisoned = |segment: &&SegmentWriter| shared.table.get(segment.number).is_poisoned();
         if let Some(segment) = self.segment.as_ref().filter(poisoned)
-            && !super::heal(shared, shared.slots.get(segment.slot), segment)
+            && !heal(shared, shared.table.get(segment.number), segment)
         {
             self.failures += 1;
             if self.failures >= FAILURES_MAX
@@ -112,22 +114,22 @@ impl Cleaner {
 
     /// Cleans one segment if that is due, and returns whether it did.
     pub fn step(&mut self, shared: &Shared, preparer: &mut Preparer, free: u32) -> bool {
-        if self.segment.as_ref().is_some_and(|segment| shared.slots.get(segment.slot).is_poisoned()) {
+        if self.segment.as_ref().is_some_and(|segment| shared.table.get(segment.number).is_poisoned()) {
             return false;
         }
-        let bad = shared.slots.iter().find(|(number, slot)| {
-            (slot.is_poisoned() || slot.is_retired())
-                && slot.extents() > 0
-                && !self.was_passed(shared, *number, slot)
+        let bad = shared.table.iter().find(|(number, info)| {
+            (info.is_poisoned() || info.is_retired())
+                && info.extents() > 0
+                && !self.was_passed(shared, *number, info)
         });
-        if let Some((number, slot)) = bad {
-            return self.clean(shared, preparer, number, slot, None);
+        if let Some((number, info)) = bad {
+            return self.clean(shared, preparer, number, info, None);
         }
-        if free >= shared.marks.clean_below {
+        if free >= shared.watermarks.clean_below {
             return false;
         }
-        let flushes = shared.flushes.load(Ordering::Acquire);
-        if flushes != std::mem::replace(&mut self.flushes, flushes) {
+        let ended = shared.writebacks_ended.load(Ordering::Acquire);
+        if ended != std::mem::replace(&mut self.writebacks_ended, ended) {
             self.passed.clear();
         }
         let divisor = match (shared.has_store(), free <= RESERVE) {
@@ -135,9 +137,9 @@ impl Cleaner {
             (true, true) | (false, false) => GAIN_DIVISOR,
             (false, true) => GAIN_DIVISOR_URGENT,
         };
-        let gain_min = (shared.slots.segment_frames() / divisor).max(2);
+        let gain_min = (shared.table.segment_frames() / divisor).max(2);
         for number in self.candidates(shared, gain_min) {
-            if self.clean(shared, preparer, number, shared.slots.get(number), Some(gain_min)) {
+            if self.clean(shared, preparer, number, shared.table.get(number), Some(gain_min)) {
                 return true;
             }
         }
@@ -146,21 +148,21 @@ impl Cleaner {
 
     /// Sealed segments with little to move in them, those with least first, and of those the oldest.
     fn candidates(&self, shared: &Shared, gain_min: u32) -> Vec<u32> {
-        let frames = u64::from(shared.slots.segment_frames());
+        let frames = u64::from(shared.table.segment_frames());
         let mut found: Vec<(u64, u64, u32)> = shared
-            .slots
+            .table
             .iter()
-            .filter(|(number, slot)| {
-                slot.state() == State::Sealed
-                    && !slot.is_poisoned()
-                    && slot.extents() > 0
-                    && slot.dirty_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
-                    && !self.was_passed(shared, *number, slot)
+            .filter(|(number, info)| {
+                info.state() == State::Sealed
+                    && !info.is_poisoned()
+                    && info.extents() > 0
+                    && info.dirty_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
+                    && !self.was_passed(shared, *number, info)
             })
             // An extent takes a frame at least, unless it shares one.
-            .map(|(number, slot)| {
-                let moving = (slot.dirty_sectors() / FRAME_SECTORS).max(u64::from(slot.dirty_extents()));
-                (moving, slot.segment_id(), number)
+            .map(|(number, info)| {
+                let moving = (info.dirty_sectors() / FRAME_SECTORS).max(u64::from(info.dirty_extents()));
+                (moving, info.segment_id(), number)
             })
             .collect();
         found.sort_unstable();
@@ -168,28 +170,28 @@ impl Cleaner {
         found.into_iter().map(|(_, _, number)| number).collect()
     }
 
-    fn was_passed(&self, shared: &Shared, number: u32, slot: &Slot) -> bool {
-        if let Some(unread) = self.unread.get(&number).filter(|unread| unread.segment_id == slot.segment_id())
+    fn was_passed(&self, shared: &Shared, number: u32, info: &SegmentInfo) -> bool {
+        if let Some(unread) = self.unread.get(&number).filter(|unread| unread.segment_id == info.segment_id())
         {
             return shared.clock.now() < unread.again;
         }
-        self.passed.get(&number) == Some(&counts(slot))
+        self.passed.get(&number) == Some(&counts(info))
     }
 
-    /// Moves everything needed out of slot `number`, if that frees `gain_min` frames.
+    /// Moves everything needed out of segment `number`, if that frees `gain_min` frames.
     fn clean(
         &mut self,
         shared: &Shared,
         preparer: &mut Preparer,
         number: u32,
-        slot: &Slot,
+        info: &SegmentInfo,
         gain_min: Option<u32>,
     ) -> bool {
-        let segment_id = slot.segment_id();
+        let segment_id = info.segment_id();
         let looks = self.unread.get(&number).filter(|unread| unread.segment_id == segment_id);
         let looks = looks.map_or(0, |unread| unread.looks) + 1;
         (self.gives_up, self.unread_frames) = (looks >= LOOKS_MAX, 0);
-        let moved = self.try_clean(shared, preparer, number, slot, gain_min);
+        let moved = self.try_clean(shared, preparer, number, info, gain_min);
         self.unread.remove(&number);
         if self.unread_frames > 0 && !self.gives_up {
             let again = shared.clock.now().saturating_add(LOOK_PAUSE);
@@ -206,11 +208,11 @@ impl Cleaner {
                 false
             }
         };
-        if slot.extents() == 0 {
+        if info.extents() == 0 {
             self.passed.remove(&number);
             shared.figures.segments_cleaned.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.passed.insert(number, counts(slot));
+            self.passed.insert(number, counts(info));
         }
         cleaned
     }
@@ -220,10 +222,10 @@ impl Cleaner {
         shared: &Shared,
         preparer: &mut Preparer,
         number: u32,
-        slot: &Slot,
+        info: &SegmentInfo,
         gain_min: Option<u32>,
     ) -> Result<bool, Halt> {
-        let records = records(shared, number, slot);
+        let records = records(shared, number, info);
         let mut volumes = HashMap::new();
         let mut runs = Vec::new();
         for record in &records {
@@ -235,17 +237,17 @@ impl Cleaner {
             }
         }
         if gain_min.is_some_and(|gain_min| {
-            frames_for(shared, &runs).saturating_add(gain_min) > freed_frames(shared, slot, &records)
+            frames_for(shared, &runs).saturating_add(gain_min) > freed_frames(shared, info, &records)
         }) {
             return Ok(false);
         }
         for run in &runs {
             if let Some(Some(volume)) = volumes.get(&run.entry.export) {
-                self.add(shared, preparer, slot, number, run, volume)?;
+                self.add(shared, preparer, info, number, run, volume)?;
             }
         }
         self.append(shared, preparer, number)?;
-        let forgotten = forget(shared, number, slot, &records, &volumes)?;
+        let forgotten = forget(shared, number, info, &records, &volumes)?;
         Ok(forgotten || !runs.is_empty())
     }
 
@@ -254,7 +256,7 @@ impl Cleaner {
         &mut self,
         shared: &Shared,
         preparer: &mut Preparer,
-        slot: &Slot,
+        info: &SegmentInfo,
         number: u32,
         run: &Run,
         volume: &Arc<Volume>,
@@ -262,7 +264,7 @@ impl Cleaner {
         if run.frames == 0 {
             return self.add_without_data(shared, preparer, number, run, run.entry.kind, volume);
         }
-        let Some(file) = slot.file() else { return Ok(()) };
+        let Some(file) = info.file() else { return Ok(()) };
         let bytes = run.frames as usize * FRAME_BYTES;
         if !self.batch.fits(1, run.frames as usize) || self.data.len() + bytes > move_bytes(shared) {
             self.append(shared, preparer, number)?;
@@ -272,23 +274,23 @@ impl Cleaner {
         if let Err(error) = read_again(&**file, &mut self.data[at..], offset(run.first)) {
             self.data.truncate(at);
             if run.frames == 1 {
-                return self.unread(shared, preparer, slot, number, run, volume, &error);
+                return self.unread(shared, preparer, info, number, run, volume, &error);
             }
             // One frame that the disk does not read must not take those beside it.
             for frame in (0..run.frames).filter_map(|frame| part_of(run, frame, frame + 1)) {
-                self.add(shared, preparer, slot, number, &frame, volume)?;
+                self.add(shared, preparer, info, number, &frame, volume)?;
             }
             return Ok(());
         }
         let crcs_of = |data: &[u8]| data.chunks_exact(FRAME_BYTES).map(frame_crc).collect::<Vec<u32>>();
         let are_intact =
-            |crcs: &[u32]| (run.first..).zip(crcs).all(|(frame, crc)| slot.crc(frame) == Some(*crc));
+            |crcs: &[u32]| (run.first..).zip(crcs).all(|(frame, crc)| info.crc(frame) == Some(*crc));
         let mut crcs = crcs_of(&self.data[at..]);
         // The copy in the page cache may be what went wrong.
         if run.frames == 1 && !are_intact(&crcs) {
             if let Err(error) = file.read_from_disk(&mut self.data[at..], offset(run.first)) {
                 self.data.truncate(at);
-                return self.unread(shared, preparer, slot, number, run, volume, &error);
+                return self.unread(shared, preparer, info, number, run, volume, &error);
             }
             crcs = crcs_of(&self.data[at..]);
         }
@@ -301,7 +303,7 @@ impl Cleaner {
             }
             // A long read may have gone past the page cache, which alone has a frame that a failed sync did not write.
             for frame in (0..run.frames).filter_map(|frame| part_of(run, frame, frame + 1)) {
-                self.add(shared, preparer, slot, number, &frame, volume)?;
+                self.add(shared, preparer, info, number, &frame, volume)?;
             }
             return Ok(());
         }
@@ -338,7 +340,7 @@ impl Cleaner {
         &mut self,
         shared: &Shared,
         preparer: &mut Preparer,
-        slot: &Slot,
+        info: &SegmentInfo,
         number: u32,
         run: &Run,
         volume: &Arc<Volume>,
@@ -346,7 +348,7 @@ impl Cleaner {
     ) -> Result<(), Halt> {
         self.unread_frames += 1;
         if self.gives_up {
-            slot.retire();
+            info.retire();
             return self.lose(shared, preparer, number, run, volume, "the disk does not read it");
         }
         if self.unread_frames == 1 {
@@ -382,16 +384,16 @@ impl Cleaner {
         self.add_without_data(shared, preparer, number, run, EntryKind::Damaged, volume)
     }
 
-    /// Appends the batch, which comes from slot `from`, and makes the copies the ones to read.
+    /// Appends the batch, which comes from segment `from`, and makes the copies the ones to read.
     fn append(&mut self, shared: &Shared, preparer: &mut Preparer, from: u32) -> Result<(), Halt> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        let slots = &shared.slots;
+        let table = &shared.table;
         let fits = self.segment.as_ref().is_some_and(|segment| {
-            segment.has_room_for(slots, &self.batch, 0, 0)
+            segment.has_room_for(table, &self.batch, 0, 0)
                 && (self.failures < FAILURES_MAX)
-                && !slots.get(segment.slot).is_poisoned()
+                && !table.get(segment.number).is_poisoned()
         });
         if !fits {
             if let Some(full) = self.segment.take() {
@@ -401,14 +403,14 @@ impl Cleaner {
             self.segment = preparer.prepare(shared, CLEANER, 0);
         }
         let Some(mut segment) = self.segment.take() else { return Err(Halt::NoRoom) };
-        let position = match segment.append(slots, &mut self.batch, std::iter::once(&self.data[..])) {
+        let position = match segment.append(table, &mut self.batch, std::iter::once(&self.data[..])) {
             Ok(position) => position,
             Err(error) => {
-                // Tried again in the same place: to leave it would take one more of the few free slots.
+                // Tried again in the same place: to leave it would take one more of the few free segments.
                 if self.failures == 0 {
                     report(
                         shared,
-                        segment.slot,
+                        segment.number,
                         &error,
                         "moving data to another segment failed; trying again",
                     );
@@ -420,8 +422,8 @@ impl Cleaner {
         };
         self.failures = 0;
         for (entry, volume) in self.batch.entries().iter().zip(&self.volumes) {
-            if let Some(copy) = extent(entry, segment.slot, position) {
-                volume.relocated(slots, copy, from);
+            if let Some(copy) = extent(entry, segment.number, position) {
+                volume.relocated(table, copy, from);
             }
         }
         shared.figures.cleaned_bytes.fetch_add(self.data.len() as u64, Ordering::Relaxed);
@@ -433,20 +435,20 @@ impl Cleaner {
     }
 }
 
-/// Tells whether anything changed in a slot since it was passed over.
-fn counts(slot: &Slot) -> Counts {
-    (slot.segment_id(), slot.extents(), slot.dirty_extents(), slot.live_sectors())
+/// Tells whether anything changed in a segment since it was passed over.
+fn counts(info: &SegmentInfo) -> Counts {
+    (info.segment_id(), info.extents(), info.dirty_extents(), info.live_sectors())
 }
 
 /// Most data that is moved with one append, bytes.
 fn move_bytes(shared: &Shared) -> usize {
-    let eighth = shared.slots.segment_frames() as usize * FRAME_BYTES / 8;
+    let eighth = shared.table.segment_frames() as usize * FRAME_BYTES / 8;
     MOVE_BYTES.min(eighth).max(REQUEST_BYTES_MAX)
 }
 
-/// What freeing a slot with `records` frees, frames. An end that was left unused counts as far as it is longer than moving
+/// What freeing a segment with `records` frees, frames. An end that was left unused counts as far as it is longer than moving
 /// leaves one: a segment whose daemon was killed has next to nothing in it.
-fn freed_frames(shared: &Shared, slot: &Slot, records: &[FooterRecord]) -> u32 {
+fn freed_frames(shared: &Shared, info: &SegmentInfo, records: &[FooterRecord]) -> u32 {
     let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut footer = FooterBuilder::new();
     for record in records {
@@ -454,22 +456,22 @@ fn freed_frames(shared: &Shared, slot: &Slot, records: &[FooterRecord]) -> u32 {
     }
     let used = frames(records.iter().map(|record| 1 + record.crcs.len()).sum());
     // Behind it comes the trailer.
-    let end = slot.appended().saturating_add(frames(footer.encoded_len() / FRAME_BYTES)).saturating_add(1);
-    let unused = shared.slots.segment_frames().saturating_sub(end);
+    let end = info.appended().saturating_add(frames(footer.encoded_len() / FRAME_BYTES)).saturating_add(1);
+    let unused = shared.table.segment_frames().saturating_sub(end);
     used.saturating_add(
         unused.saturating_sub(frames(move_bytes(shared) / FRAME_BYTES) + MOVE_OVERHEAD_FRAMES),
     )
 }
 
-/// Forgets what of `records`, all of slot `number`, is in the store, and returns whether there was anything.
+/// Forgets what of `records`, all of segment `number`, is in the store, and returns whether there was anything.
 fn forget(
     shared: &Shared,
     number: u32,
-    slot: &Slot,
+    info: &SegmentInfo,
     records: &[FooterRecord],
     volumes: &HashMap<ExportId, Option<Arc<Volume>>>,
 ) -> io::Result<bool> {
-    let clean_extents = slot.extents().saturating_sub(slot.dirty_extents());
+    let clean_extents = info.extents().saturating_sub(info.dirty_extents());
     if clean_extents == 0 {
         return Ok(false);
     }
@@ -487,15 +489,15 @@ fn forget(
     if marks.is_empty() {
         return Ok(false);
     }
-    shared.book.evicted(&marks.iter().map(|(export, mark)| (*export, *mark)).collect::<Vec<_>>())?;
-    let before = slot.live_sectors();
+    shared.catalog.evicted(&marks.iter().map(|(export, mark)| (*export, *mark)).collect::<Vec<_>>())?;
+    let before = info.live_sectors();
     for (entry, volume) in entries() {
-        // What has been flushed since is not written down.
+        // What has been stored since is not written down.
         if marks.get(&entry.export).is_some_and(|mark| entry.seq <= *mark) {
-            volume.evict(&shared.slots, entry.range, entry.seq, number);
+            volume.evict(&shared.table, entry.range, entry.seq, number);
         }
     }
-    let gone = before.saturating_sub(slot.live_sectors());
+    let gone = before.saturating_sub(info.live_sectors());
     shared.figures.evicted_bytes.fetch_add(gone.saturating_mul(SECTOR_BYTES), Ordering::Relaxed);
     Ok(gone > 0)
 }

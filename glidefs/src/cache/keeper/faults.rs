@@ -128,7 +128,7 @@ fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
                 .write(&a, range(number * 10, 12), Some(&[0x10 + u8::try_from(number).unwrap(); 6144]))
                 .unwrap();
         }
-        let (slot, _) = disk.find(|frame| frame == [0x12; 4096]).unwrap();
+        let (segment, _) = disk.find(|frame| frame == [0x12; 4096]).unwrap();
         let mut headers = Vec::new();
         while let Some(place) = disk.find(|frame| {
             frame.starts_with(b"GLIDEREC") && !headers.contains(&frame[40..48].to_vec()) && {
@@ -136,7 +136,7 @@ fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
                 headers.len() % 2 == 0
             }
         }) {
-            assert_eq!(place.0, slot);
+            assert_eq!(place.0, segment);
             match loss {
                 Loss::Changed => disk.rot(place),
                 Loss::Unreadable => disk.lose(place.0, place.1),

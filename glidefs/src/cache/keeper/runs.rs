@@ -6,9 +6,10 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use super::syncing::report;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord};
 use crate::cache::log::scan::{self, Identity};
-use crate::cache::log::table::{Slot, State, frames_of};
+use crate::cache::log::table::{SegmentInfo, State, frames_of};
 use crate::cache::log::walk::{self, Span};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
@@ -26,16 +27,16 @@ pub(super) struct Run {
     pub range: SectorRange,
 }
 
-/// What is in slot `number`, which is not appended to any more, or was not while this looked: as the disk says, or, where the
+/// What is in segment `number`, which is not appended to any more, or was not while this looked: as the disk says, or, where the
 /// disk does not say all of it, as the indexes do.
-pub(super) fn records(shared: &Shared, number: u32, slot: &Slot) -> Vec<FooterRecord> {
+pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<FooterRecord> {
     let volumes = shared.all_volumes();
     // What recovery has a damaged segment stand for is in no record of that segment.
     if !volumes.iter().any(|volume| volume.is_doubted_in(number)) {
-        match read_records(shared, number, slot) {
+        match read_records(shared, number, info) {
             Ok(Some(records)) => return records,
             Ok(None) => {}
-            Err(error) => super::report(shared, number, &error, "reading a segment to clean it failed"),
+            Err(error) => report(shared, number, &error, "reading a segment to clean it failed"),
         }
     }
     let extents = volumes.iter().flat_map(|volume| {
@@ -44,14 +45,14 @@ pub(super) fn records(shared: &Shared, number: u32, slot: &Slot) -> Vec<FooterRe
     extents.collect()
 }
 
-/// All records of the segment in slot `number`; `None` when the disk has not got all of them any more.
-fn read_records(shared: &Shared, number: u32, slot: &Slot) -> io::Result<Option<Vec<FooterRecord>>> {
-    let Some(file) = slot.file() else { return Ok(Some(Vec::new())) };
-    let (slots, end) = (&shared.slots, slot.appended());
-    if slot.state() == State::Sealed
+/// All records of the segment in segment `number`; `None` when the disk has not got all of them any more.
+fn read_records(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<Option<Vec<FooterRecord>>> {
+    let Some(file) = info.file() else { return Ok(Some(Vec::new())) };
+    let (table, end) = (&shared.table, info.appended());
+    if info.state() == State::Sealed
         && let Ok(Identity::Sealed { trailer, .. }) =
-            scan::identify(&**file, slots.cache_id(), slots.segment_frames())
-        && trailer.key == slots.key(slot.segment_id())
+            scan::identify(&**file, table.cache_id(), table.segment_frames())
+        && trailer.key == table.key(info.segment_id())
     {
         match scan::read_footer(&**file, &trailer) {
             Ok(records) => return Ok(Some(records)),
@@ -66,7 +67,7 @@ fn read_records(shared: &Shared, number: u32, slot: &Slot) -> io::Result<Option<
             }
         }
     }
-    let walked = walk::walk(&**file, &slots.key(slot.segment_id()), Span::To(end))?;
+    let walked = walk::walk(&**file, &table.key(info.segment_id()), Span::To(end))?;
     Ok(walked.holes.is_empty().then_some(walked.records))
 }
 
@@ -87,15 +88,15 @@ fn described(export: ExportId, extent: &Extent) -> Option<FooterRecord> {
     Some(FooterRecord { position_frames, entries: vec![entry], crcs: Vec::new() })
 }
 
-/// Adds what is still needed of `entry`, of a record at frame `position` in `slot`, to `runs`.
-pub(super) fn live_runs(volume: &Volume, entry: &Entry, slot: u32, position: u32, runs: &mut Vec<Run>) {
+/// Adds what is still needed of `entry`, of a record at frame `position` in `segment`, to `runs`.
+pub(super) fn live_runs(volume: &Volume, entry: &Entry, number: u32, position: u32, runs: &mut Vec<Run>) {
     let begin = runs.len();
     let first_frame = match entry.kind {
         EntryKind::Data { first_frame } => Some(first_frame),
         EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt => None,
         EntryKind::Announced => return,
     };
-    volume.dirty_parts(entry.range, entry.seq, slot, |part| {
+    volume.dirty_parts(entry.range, entry.seq, number, |part| {
         let (from, to) = (part.start() - entry.range.start(), part.end() - entry.range.start());
         let run = match first_frame {
             None => Some(Run { entry: *entry, first: 0, frames: 0, range: part }),
@@ -144,15 +145,15 @@ fn merge(last: &Run, next: &Run) -> Option<Run> {
 mod tests {
     use super::*;
     use crate::cache::log::table::Place;
-    use crate::cache::log::table::Slots;
+    use crate::cache::log::table::SegmentTable;
     use crate::cache::volume::extent::extent;
     use crate::units::Seq;
 
     #[test]
     fn what_was_overwritten_in_part_moves_in_whole_frames_and_no_frame_twice() {
-        let slots = Slots::new(2, 2, [0; 16], 64);
-        slots.get(0).begin_use(1, 1);
-        slots.get(1).begin_use(2, 1);
+        let table = SegmentTable::new(2, 2, [0; 16], 64);
+        table.get(0).begin_use(1, 1);
+        table.get(1).begin_use(2, 1);
         let volume = Volume::new(ExportId(1));
         let range = |start, count| SectorRange::new(start, count).unwrap();
         let entry = Entry {
@@ -161,15 +162,15 @@ mod tests {
             range: range(100, 30),
             kind: EntryKind::Data { first_frame: 2 },
         };
-        let place = Place { slot: 0, segment_id: 1, end: 9 };
+        let place = Place { number: 0, segment_id: 1, end: 9 };
         let newer = |start, count| Extent {
             range: range(start, count),
             seq: Seq(2),
-            backing: Backing::Zero { slot: 1 },
+            backing: Backing::Zero { number: 1 },
         };
         volume
             .appended(
-                &slots,
+                &table,
                 (Seq(1), 3),
                 [extent(&entry, 0, 10).unwrap(), newer(103, 2), newer(108, 14)].into_iter(),
                 place,

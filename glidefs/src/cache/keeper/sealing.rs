@@ -1,14 +1,14 @@
 //! Sealing one segment: making it stable, and writing its footer and trailer.
 //!
-//! Does not own when. Invariants: the trailer is written only after a sync of all records; no slot is freed or prepared while its
+//! Does not own when. Invariants: the trailer is written only after a sync of all records; no segment is freed or prepared while its
 //! segment is sealed, as one thread, the keeper's, does all three. `sync_busy` alone would not do: [`seal_one`] gives the file
 //! back before the trailer is written.
 
 use std::iter;
 
-use super::{SYNC_FAILED, heal, report};
-use crate::cache::log::segment::Segment;
-use crate::cache::log::table::{Event, Slot, State};
+use super::syncing::{SYNC_FAILED, heal, report};
+use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::table::{Event, SegmentInfo, State};
 use crate::cache::log::{scan, seal};
 use crate::cache::shared::Shared;
 
@@ -24,43 +24,43 @@ pub(super) enum Sealing {
     Done,
 }
 
-/// Makes `segment` stable and seals the segment. With `is_full`, when no slot is free to move frames to, lost frames do not keep
+/// Makes `segment` stable and seals the segment. With `is_full`, when no segment is free to move frames to, lost frames do not keep
 /// the segment from being sealed.
-pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sealing {
-    let slot = shared.slots.get(segment.slot);
-    if slot.segment_id() != segment.key.segment_id || slot.state() != State::Closed {
+pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) -> Sealing {
+    let info = shared.table.get(segment.number);
+    if info.segment_id() != segment.key.segment_id || info.state() != State::Closed {
         // It was emptied and freed before its turn came.
         return Sealing::Done;
     }
-    if slot.is_poisoned() && !heal(shared, slot, segment) {
+    if info.is_poisoned() && !heal(shared, info, segment) {
         // Recovery must not take its contents for stable.
-        return if is_full && seal_what_is_left(shared, slot, segment) {
+        return if is_full && seal_what_is_left(shared, info, segment) {
             Sealing::Done
         } else {
             Sealing::Waits
         };
     }
-    if !slot.begin_sync() {
+    if !info.begin_sync() {
         return Sealing::Waits;
     }
-    let covers = slot.appended();
-    let frames = shared.slots.segment_frames();
+    let covers = info.appended();
+    let frames = shared.table.segment_frames();
     // Without a footer the segment is as good, but recovery has to scan it.
     let footer = (!segment.vital).then(|| seal::write_footer(segment));
     let synced = segment.file.sync();
-    slot.end_sync(covers, synced.is_ok());
+    info.end_sync(covers, synced.is_ok());
     shared.sync_ended();
     if let Err(error) = &synced {
-        report(shared, segment.slot, error, SYNC_FAILED);
+        report(shared, segment.number, error, SYNC_FAILED);
         return Sealing::Waits;
     }
     let closed = match footer {
         Some(footer) => footer.and_then(|trailer| seal::write_trailer(&*segment.file, &trailer, frames)),
         None => seal::close_trailer_first(segment, frames, iter::empty()),
     };
-    slot.on(Event::Seal);
+    info.on(Event::Seal);
     if let Err(error) = &closed {
-        report(shared, segment.slot, error, NO_FOOTER);
+        report(shared, segment.number, error, NO_FOOTER);
         return Sealing::WithoutFooter;
     }
     Sealing::Done
@@ -68,41 +68,41 @@ pub(super) fn seal_one(shared: &Shared, segment: &Segment, is_full: bool) -> Sea
 
 /// Makes the frames of `segment` that a failed sync has left stable in their place. The trailer becomes stable before any frame
 /// counts as stable: a walk would take a lost frame for the torn end of the segment. Reads of a lost frame fail by its checksum.
-fn seal_what_is_left(shared: &Shared, slot: &Slot, segment: &Segment) -> bool {
-    if !slot.begin_sync() {
+fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
+    if !info.begin_sync() {
         return false;
     }
-    let crc = |frame| slot.crc(frame);
-    let frames = shared.slots.segment_frames();
-    let sealed = scan::rewrite_intact(&*segment.file, &segment.key, slot.appended(), crc)
+    let crc = |frame| info.crc(frame);
+    let frames = shared.table.segment_frames();
+    let sealed = scan::rewrite_intact(&*segment.file, &segment.key, info.appended(), crc)
         .and_then(|()| segment.file.sync())
         .and_then(|()| seal::close_trailer_first(segment, frames, iter::empty()));
     match &sealed {
         Ok(()) => {
-            slot.heal();
-            slot.on(Event::Seal);
+            info.heal();
+            info.on(Event::Seal);
             tracing::error!(
-                file = shared.disk.segment_name(segment.slot),
+                file = shared.disk.segment_name(segment.number),
                 "a failed sync has cost data in the cache, and there is no room to move the rest to: the rest is stable again, and \
                  sectors that are lost fail until they are written"
             );
         }
-        Err(error) => report(shared, segment.slot, error, SYNC_FAILED),
+        Err(error) => report(shared, segment.number, error, SYNC_FAILED),
     }
-    shared.cancel_sync(slot);
+    shared.cancel_sync(info);
     sealed.is_ok()
 }
 
 /// Writes footer and trailer of `segment`, all of which is stable; `false` when the disk does not take them, or somebody else has
 /// the file.
-pub(super) fn write_footer_again(shared: &Shared, segment: &Segment) -> bool {
-    let slot = shared.slots.get(segment.slot);
-    if !slot.begin_sync() {
+pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bool {
+    let info = shared.table.get(segment.number);
+    if !info.begin_sync() {
         return false;
     }
-    // Whoever frees the slot, or uses it again, holds its file.
-    let is_done = slot.segment_id() != segment.key.segment_id || slot.state() != State::Sealed || {
-        let frames = shared.slots.segment_frames();
+    // Whoever frees the segment, or uses it again, holds its file.
+    let is_done = info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
+        let frames = shared.table.segment_frames();
         let written = if segment.vital {
             seal::close_trailer_first(segment, frames, iter::empty())
         } else {
@@ -113,6 +113,6 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &Segment) -> bool {
         };
         written.is_ok()
     };
-    shared.cancel_sync(slot);
+    shared.cancel_sync(info);
     is_done
 }

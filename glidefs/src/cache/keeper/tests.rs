@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::driver::Driver;
-use crate::cache::{Book, Cache, Directory, Known, Marks, MonotonicClock, OnFull, Options, Triggers};
+use crate::cache::{
+    Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
+};
 use crate::store::volume::Resume;
 use crate::units::{ExportId, SectorRange, Seq};
 
@@ -14,12 +16,12 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 struct Paper;
 
-impl Book for Paper {
+impl CacheCatalog for Paper {
     fn evicted(&self, _: &[(ExportId, Seq)]) -> std::io::Result<()> {
         Ok(())
     }
 
-    fn flushed(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
         Ok(())
     }
 }
@@ -29,7 +31,7 @@ fn options() -> Options {
 }
 
 fn open(directory: &tempfile::TempDir) -> Cache {
-    let known = Known { exports: vec![(EXPORT, Marks::default())], book: Arc::new(Paper) };
+    let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Paper) };
     let disk = Arc::new(Directory::new(directory.path()));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options(), known).unwrap().0
 }
@@ -59,7 +61,7 @@ async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterward
     let never = std::time::Duration::from_hours(1);
     let triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
     // From here on there is a store; nobody carries anything to it but this test.
-    drop(cache.flusher(cache.link(tokio::runtime::Handle::current()), triggers));
+    drop(cache.writeback(cache.writeback_queue(tokio::runtime::Handle::current()), triggers));
     let shared = Arc::clone(&cache.shared);
     let volume = cache.volume(EXPORT);
     let mut driver = Driver::new(cache);
@@ -72,11 +74,11 @@ async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterward
 
     volume.cut_now();
     let extents = volume.cut_extents().len();
-    assert!(!volume.thaw_some(&shared.slots, extents - 1), "the last extent of the cut is left");
+    assert!(!volume.thaw_some(&shared.table, extents - 1), "the last extent of the cut is left");
     driver.keep();
     assert_eq!(driver.cache.stats().evicted_bytes, 0, "the cut counts only as a whole");
-    assert!(volume.thaw_some(&shared.slots, 1));
-    shared.flushed();
+    assert!(volume.thaw_some(&shared.table, 1));
+    shared.writeback_ended();
     driver.keep();
     assert!(driver.cache.stats().evicted_bytes > 0, "nothing was cleaned: {:?}", driver.cache.stats());
 }
@@ -99,10 +101,10 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     assert_eq!(woken.load(Ordering::SeqCst), 1, "a segment was prepared");
 
     let segment = port.take().unwrap();
-    let slot = segment.slot;
+    let number = segment.number;
     port.gave_back();
     shared.close(segment);
     port.block_on_sync();
-    assert!(super::release(&shared, slot));
+    assert!(super::release(&shared, number));
     assert_eq!(woken.load(Ordering::SeqCst), 2, "a segment was freed");
 }

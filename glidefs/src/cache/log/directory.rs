@@ -41,8 +41,8 @@ impl Directory {
         self.path.join("segments")
     }
 
-    fn segment_path(&self, slot: u32) -> PathBuf {
-        self.segments_path().join(format!("{slot:08}.seg"))
+    fn segment_path(&self, number: u32) -> PathBuf {
+        self.segments_path().join(format!("{number:08}.seg"))
     }
 
     fn superblock_path(&self) -> PathBuf {
@@ -98,7 +98,7 @@ fn name_of(process: u32) -> Option<String> {
     (!matches!(state, "Z" | "X")).then(|| format!("{process} {started}"))
 }
 
-/// Slot number of a file called `NNNNNNNN.seg`.
+/// Segment number of a file called `NNNNNNNN.seg`.
 fn slot_of(name: &OsStr) -> Option<u32> {
     let digits = name.to_str()?.strip_suffix(".seg")?;
     (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
@@ -149,19 +149,19 @@ impl Disk for Directory {
     }
 
     fn segments(&self) -> io::Result<Vec<u32>> {
-        let mut slots = Vec::new();
+        let mut table = Vec::new();
         for entry in fs::read_dir(self.segments_path())? {
-            slots.extend(slot_of(&entry?.file_name()));
+            table.extend(slot_of(&entry?.file_name()));
         }
-        Ok(slots)
+        Ok(table)
     }
 
-    fn segment_name(&self, slot: u32) -> String {
-        self.segment_path(slot).display().to_string()
+    fn segment_name(&self, number: u32) -> String {
+        self.segment_path(number).display().to_string()
     }
 
-    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
-        let path = self.segment_path(slot);
+    fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        let path = self.segment_path(number);
         let file =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path)?;
         if file.metadata()?.len() < bytes {
@@ -176,8 +176,8 @@ impl Disk for Directory {
         Ok(Arc::new(RealSegment { file, direct }))
     }
 
-    fn remove_segment(&self, slot: u32) -> io::Result<()> {
-        fs::remove_file(self.segment_path(slot))?;
+    fn remove_segment(&self, number: u32) -> io::Result<()> {
+        fs::remove_file(self.segment_path(number))?;
         sync_directory(&self.segments_path())
     }
 

@@ -35,18 +35,18 @@ pub trait Disk: Debug + Send + Sync {
     /// Replaces the superblock: after a crash the old or the new bytes are there, whole; after return, the new ones.
     fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Slot numbers that have a segment file, in any order.
+    /// Segment numbers that have a segment file, in any order.
     fn segments(&self) -> io::Result<Vec<u32>>;
 
-    /// Name of the segment file of `slot`, for messages.
-    fn segment_name(&self, slot: u32) -> String;
+    /// Name of the segment file of `segment`, for messages.
+    fn segment_name(&self, number: u32) -> String;
 
-    /// Opens the segment file of `slot`, making it when it is missing, and allocates space until it is `bytes` long; what is
+    /// Opens the segment file of `segment`, making it when it is missing, and allocates space until it is `bytes` long; what is
     /// added reads as zeroes. Its entry in the directory and its length survive a power cut once this returns.
-    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>>;
+    fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>>;
 
-    /// Removes the segment file of `slot`. It does not come back after a power cut once this returns.
-    fn remove_segment(&self, slot: u32) -> io::Result<()>;
+    /// Removes the segment file of `segment`. It does not come back after a power cut once this returns.
+    fn remove_segment(&self, number: u32) -> io::Result<()>;
 
     /// Bytes that the file system has free for this user.
     fn free_bytes(&self) -> io::Result<u64>;

@@ -91,12 +91,12 @@ pub enum CacheError {
     BadOptions(String),
     /// `cache.size` was lowered below what is in use.
     #[error(
-        "cache.size leaves room for {slots} segments, but segment file {file} beyond them still holds data: set cache.size to \
+        "cache.size leaves room for {segments} segments, but segment file {file} beyond them still holds data: set cache.size to \
          at least {size_bytes_min} bytes, or remove exports first"
     )]
     CannotShrink {
         /// Segments that `cache.size` allows.
-        slots: u32,
+        segments: u32,
         /// First file in the way.
         file: String,
         /// Smallest size that keeps all data, bytes.

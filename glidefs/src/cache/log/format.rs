@@ -32,7 +32,7 @@ pub use record::{
     Entry, EntryKind, PushError, RECORD_DATA_FRAMES_MAX, RECORD_ENTRIES_MAX, Record, RecordBuilder,
     decode_record, newer_version,
 };
-pub use segment::{SEGMENT_BYTES_MIN, SegmentHeader, Trailer, is_torn_end};
+pub use segment::{CLEANER, SEGMENT_BYTES_MIN, SegmentHeader, Trailer, is_torn_end};
 
 use crate::units::FRAME_BYTES;
 
@@ -51,12 +51,12 @@ const BODY_AT: usize = 40;
 /// CRC-32C of everything before it, in the structures that are one frame long.
 const CRC_AT: usize = FRAME_BYTES - 4;
 
-/// Which use of which slot a structure belongs to.
+/// Which use of which segment a structure belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentKey {
     /// Random identity of the cache directory. Must not be shown to clients of a device.
     pub cache_id: [u8; 16],
-    /// Identity of this use of the slot, never repeated in the cache.
+    /// Identity of this use of the segment, never repeated in the cache.
     pub segment_id: u64,
 }
 
@@ -85,7 +85,7 @@ pub enum FormatError {
         /// Version found.
         found: u16,
     },
-    /// Intact, but left by an earlier use of the slot or by another cache.
+    /// Intact, but left by an earlier use of the segment or by another cache.
     #[error("it belongs to segment {found}, not to this one, or to another cache")]
     OtherSegment {
         /// Segment id found.

@@ -15,24 +15,24 @@ const PAUSE_PER_FRAME_MAX: Duration = Duration::from_micros(200);
 
 /// Numbers of free segments at which something changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct Marks {
+pub(in crate::cache) struct Watermarks {
     /// Cleaning starts below.
     pub clean_below: u32,
-    /// When fewer are free or hold only what the store has, everything is flushed.
-    pub flush_below: u32,
+    /// When fewer are free or hold only what the store has, everything is stored.
+    pub writeback_below: u32,
     /// Writes are slowed below: cleaning does not keep up.
     pub delay_below: u32,
 }
 
-impl Marks {
-    /// For a cache of `slots` segments and `shards` shards.
-    pub fn new(slots: u32, shards: u32) -> Self {
+impl Watermarks {
+    /// For a cache of `segments` segments and `shards` shards.
+    pub fn new(segments: u32, shards: u32) -> Self {
         // A tenth of a small cache is less than what its shards take at once.
-        let clean_below = (slots / 10).clamp(RESERVE + 1, RESERVE + shards.max(1) + slots / 20);
+        let clean_below = (segments / 10).clamp(RESERVE + 1, RESERVE + shards.max(1) + segments / 20);
         Self {
             clean_below,
-            flush_below: clean_below.saturating_add(slots / 5),
-            delay_below: RESERVE + slots / 20,
+            writeback_below: clean_below.saturating_add(segments / 5),
+            delay_below: RESERVE + segments / 20,
         }
     }
 
@@ -54,7 +54,7 @@ pub(in crate::cache) struct Pressure {
 
 impl Pressure {
     /// Sets the pause a frame, whether the cache is full of data that cannot be moved out, and whether all that can be
-    /// flushed should be.
+    /// stored should be.
     pub fn set(&self, pause_per_frame: Duration, stuck: bool, flush: bool) {
         let nanos = u32::try_from(pause_per_frame.as_nanos()).unwrap_or(u32::MAX);
         self.pause_nanos_per_frame.store(nanos, Ordering::Relaxed);
@@ -68,8 +68,8 @@ impl Pressure {
         Duration::from_nanos(u64::from(nanos) * u64::from(frames))
     }
 
-    /// Whether the cache fills up, so that all that can be flushed to the store should be.
-    pub fn wants_flush(&self) -> bool {
+    /// Whether the cache fills up, so that all that can be stored to the store should be.
+    pub fn wants_writeback(&self) -> bool {
         self.flush.load(Ordering::Relaxed)
     }
 
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn writes_slow_down_gradually_as_free_segments_run_out() {
-        let marks = Marks::new(1600, 4);
-        assert_eq!(marks.pause_per_frame(marks.delay_below), Duration::ZERO);
+        let watermarks = Watermarks::new(1600, 4);
+        assert_eq!(watermarks.pause_per_frame(watermarks.delay_below), Duration::ZERO);
         let mut last = Duration::ZERO;
-        for free in (0..marks.delay_below).rev() {
-            let pause = marks.pause_per_frame(free);
+        for free in (0..watermarks.delay_below).rev() {
+            let pause = watermarks.pause_per_frame(free);
             assert!(pause >= last && pause <= PAUSE_PER_FRAME_MAX);
             last = pause;
         }
@@ -98,13 +98,13 @@ mod tests {
 
     #[test]
     fn cleaning_starts_before_writes_are_slowed() {
-        for slots in 3..2000 {
+        for segments in 3..2000 {
             for shards in 1..20 {
-                let marks = Marks::new(slots, shards);
-                assert!(marks.clean_below > RESERVE, "{slots} slots, {shards} shards");
+                let watermarks = Watermarks::new(segments, shards);
+                assert!(watermarks.clean_below > RESERVE, "{segments} segments, {shards} shards");
                 assert!(
-                    marks.clean_below >= marks.delay_below.min(slots / 10),
-                    "{slots} slots, {shards} shards"
+                    watermarks.clean_below >= watermarks.delay_below.min(segments / 10),
+                    "{segments} segments, {shards} shards"
                 );
             }
         }

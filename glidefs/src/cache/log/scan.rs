@@ -52,7 +52,7 @@ pub(in crate::cache) fn try_again(mut read: impl FnMut() -> io::Result<()>) -> i
     }
 }
 
-/// What the first and the last frame of a slot's file say.
+/// What the first and the last frame of a segment's file say.
 #[derive(Debug)]
 pub(in crate::cache) enum Identity {
     /// Nothing was ever written, or nothing that was finished. `unreadable`: the disk does not read an end of the file.
@@ -68,7 +68,7 @@ pub(in crate::cache) enum Identity {
     Unknown,
 }
 
-/// Reads what a slot holds. A segment has its header twice until its trailer replaces the copy in the last frame: first
+/// Reads what a segment holds. A segment has its header twice until its trailer replaces the copy in the last frame: first
 /// there, then in front, each stable before the next step. So one of the two is always whole, unless the disk lost both.
 pub(in crate::cache) fn identify(
     file: &dyn SegmentFile,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::disk::SegmentFile;
 use super::format::{SegmentHeader, Trailer};
 use super::scan::offset;
-use super::segment::Segment;
+use super::segment::SegmentWriter;
 use crate::units::FRAME_BYTES;
 
 /// Writes the header of a segment of `frames` frames over whatever its file held.
@@ -56,13 +56,13 @@ pub(in crate::cache) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result
 }
 
 /// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].
-pub(in crate::cache) fn write_footer(segment: &Segment) -> io::Result<Trailer> {
+pub(in crate::cache) fn write_footer(segment: &SegmentWriter) -> io::Result<Trailer> {
     let (trailer, footer) = encode_footer(segment)?;
     segment.file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
     Ok(trailer)
 }
 
-fn encode_footer(segment: &Segment) -> io::Result<(Trailer, Vec<u8>)> {
+fn encode_footer(segment: &SegmentWriter) -> io::Result<(Trailer, Vec<u8>)> {
     let footer = segment.footer().encode(&segment.key);
     let trailer = Trailer::of(segment.key, segment.position(), &footer)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
@@ -83,7 +83,7 @@ pub(in crate::cache) fn write_trailer(
 /// The trailer is stable first: the footer may be written over headers that say what was stable, and until then nothing else
 /// does. The frames of `erased`, headers of dropped records, are cleared together with the footer's.
 pub(in crate::cache) fn close_trailer_first(
-    segment: &Segment,
+    segment: &SegmentWriter,
     frames: u32,
     erased: impl Iterator<Item = u32>,
 ) -> io::Result<()> {

@@ -13,7 +13,7 @@ use super::disk::SegmentFile;
 use super::format::{
     Entry, EntryKind, FooterBuilder, FooterMark, PushError, RECORD_ENTRIES_MAX, RecordBuilder, SegmentKey,
 };
-use crate::cache::log::table::{Place, Slots};
+use crate::cache::log::table::{Place, SegmentTable};
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
 /// Bytes of a footer that a record costs at most, beyond its entries and CRCs.
@@ -199,8 +199,8 @@ impl Mark {
 }
 
 /// A segment that is appended to by one owner.
-pub(in crate::cache) struct Segment {
-    pub slot: u32,
+pub(in crate::cache) struct SegmentWriter {
+    pub number: u32,
     pub key: SegmentKey,
     pub file: Arc<dyn SegmentFile>,
     /// Next frame to write.
@@ -212,28 +212,39 @@ pub(in crate::cache) struct Segment {
     pub vital: bool,
 }
 
-impl fmt::Debug for Segment {
+impl fmt::Debug for SegmentWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { slot, position, .. } = self;
-        f.debug_struct("Segment").field("slot", slot).field("position", position).finish_non_exhaustive()
+        let Self { number, position, .. } = self;
+        f.debug_struct("SegmentWriter")
+            .field("number", number)
+            .field("position", position)
+            .finish_non_exhaustive()
     }
 }
 
-impl Segment {
+impl SegmentWriter {
     /// A segment of `frames` frames whose header was just written, and nothing else.
-    pub fn new(slot: u32, key: SegmentKey, file: Arc<dyn SegmentFile>, frames: u32) -> Self {
-        Self::resume(slot, key, file, 1, FooterBuilder::with_room(frames))
+    pub fn new(number: u32, key: SegmentKey, file: Arc<dyn SegmentFile>, frames: u32) -> Self {
+        Self::resume(number, key, file, 1, FooterBuilder::with_room(frames))
     }
 
     /// A segment that holds the records that `footer` describes, up to frame `position`.
     pub fn resume(
-        slot: u32,
+        number: u32,
         key: SegmentKey,
         file: Arc<dyn SegmentFile>,
         position: u32,
         footer: FooterBuilder,
     ) -> Self {
-        Self { slot, key, file, position, footer, exports: HashSet::with_capacity(EXPORTS_FEW), vital: false }
+        Self {
+            number,
+            key,
+            file,
+            position,
+            footer,
+            exports: HashSet::with_capacity(EXPORTS_FEW),
+            vital: false,
+        }
     }
 
     /// Next frame to write.
@@ -246,16 +257,22 @@ impl Segment {
     }
 
     /// Whether `room` more can be appended, however it is divided into records.
-    pub fn has_room(&self, slots: &Slots, room: Room) -> bool {
+    pub fn has_room(&self, table: &SegmentTable, room: Room) -> bool {
         let footer_bytes = self.footer.encoded_len() as u64 + u64::from(room.footer_bytes);
         let footer_frames = footer_bytes.div_ceil(FRAME_BYTES as u64);
         // The last frame is the trailer's.
         let end = u64::from(self.position) + u64::from(room.frames) + footer_frames;
-        end < u64::from(slots.segment_frames())
+        end < u64::from(table.segment_frames())
     }
 
     /// Whether the record of `batch`, after one more request with `entries` entries and `data_frames` frames, fits.
-    pub fn has_room_for(&self, slots: &Slots, batch: &Batch, entries: usize, data_frames: u32) -> bool {
+    pub fn has_room_for(
+        &self,
+        table: &SegmentTable,
+        batch: &Batch,
+        entries: usize,
+        data_frames: u32,
+    ) -> bool {
         let frames = batch.data_frames().saturating_add(data_frames);
         let entries = batch.entries.len() + entries + batch.changes + 1;
         let footer_bytes = self.footer.encoded_len_with(HEADERS_MAX, entries, frames as usize);
@@ -263,27 +280,27 @@ impl Segment {
             + HEADERS_MAX as u64
             + u64::from(frames)
             + (footer_bytes / FRAME_BYTES) as u64;
-        end < u64::from(slots.segment_frames())
+        end < u64::from(table.segment_frames())
     }
 
     /// Whether a segment without records takes `room`.
-    pub fn empty_has_room(slots: &Slots, room: Room) -> bool {
+    pub fn empty_has_room(table: &SegmentTable, room: Room) -> bool {
         let footer_frames = u64::from(room.footer_bytes).div_ceil(FRAME_BYTES as u64) + 1;
-        1 + u64::from(room.frames) + footer_frames < u64::from(slots.segment_frames())
+        1 + u64::from(room.frames) + footer_frames < u64::from(table.segment_frames())
     }
 
     /// Appends the record of `batch`, whose data is `data` in the order of its entries, and returns its frame. After an
     /// error the segment is as it was; what follows its end on disk is undefined.
     pub fn append<'a>(
         &mut self,
-        slots: &Slots,
+        table: &SegmentTable,
         batch: &mut Batch,
         data: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<u32> {
-        let mark = self.place_record(slots, batch);
+        let mark = self.place_record(table, batch);
         match self.write_record(mark, batch, data) {
             Ok(()) => {
-                slots.get(self.slot).set_appended(self.position);
+                table.get(self.number).set_appended(self.position);
                 Ok(mark.record)
             }
             Err(error) => {
@@ -297,10 +314,10 @@ impl Segment {
     }
 
     /// Gives the record of `batch` its place at the segment's end and completes its header. It counts once it was written
-    /// and the slot was told that it was appended.
-    pub fn place_record(&mut self, slots: &Slots, batch: &mut Batch) -> Mark {
-        let slot = slots.get(self.slot);
-        let stable = slot.synced().min(self.position);
+    /// and the segment was told that it was appended.
+    pub fn place_record(&mut self, table: &SegmentTable, batch: &mut Batch) -> Mark {
+        let info = table.get(self.number);
+        let stable = info.synced().min(self.position);
         let mut mark = Mark { position: self.position, record: self.position, footer: self.footer.mark() };
         batch.announce(&mut self.exports);
         if !batch.announced.is_empty() {
@@ -309,7 +326,7 @@ impl Segment {
             mark.record += 1;
         }
         batch.builder.finish(&self.key, mark.record, stable, self.footer.last_record());
-        slot.set_crcs(mark.record + 1, &batch.crcs);
+        info.set_crcs(mark.record + 1, &batch.crcs);
         self.footer.add_record(mark.record, &batch.entries, &batch.crcs);
         self.position = mark.record + 1 + batch.data_frames();
         mark
@@ -342,7 +359,7 @@ impl Segment {
 
     /// The end of what was appended.
     pub fn place(&self) -> Place {
-        Place { slot: self.slot, segment_id: self.key.segment_id, end: self.position }
+        Place { number: self.number, segment_id: self.key.segment_id, end: self.position }
     }
 }
 

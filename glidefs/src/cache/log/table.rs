@@ -1,7 +1,7 @@
-//! The table of segment slots: what each holds, who still needs it, and how much of it is stable.
+//! The table of segments: what each holds, who still needs it, and how much of it is stable.
 //!
-//! Owns the life cycle of a slot and the counters that decide it. Does not own when to move it on (`keeper`) or what its
-//! bytes mean. Invariants: a slot becomes free only when no extent refers to it and no read is pinned to it; its segment id
+//! Owns the life cycle of a segment and the counters that decide it. Does not own when to move it on (`keeper`) or what its
+//! bytes mean. Invariants: a segment becomes free only when no extent refers to it and no read is pinned to it; its segment id
 //! changes only then; whoever syncs its file holds `sync_busy`, because the kernel reports a failed write-back to one
 //! caller only.
 
@@ -12,7 +12,7 @@ use super::disk::SegmentFile;
 use super::format::SegmentKey;
 use crate::units::{FRAME_BYTES, FRAME_SECTORS};
 
-/// Where a slot is in its life.
+/// Where a segment is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::cache) enum State {
@@ -28,7 +28,7 @@ pub(in crate::cache) enum State {
     Quarantined,
 }
 
-/// What moves a slot on.
+/// What moves a segment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Event {
     /// A fresh header was written.
@@ -67,9 +67,9 @@ impl State {
     }
 }
 
-/// One slot.
+/// One segment.
 #[derive(Debug, Default)]
-pub(in crate::cache) struct Slot {
+pub(in crate::cache) struct SegmentInfo {
     state: AtomicU8,
     /// Data in it may not be stable although a sync was tried: it must be written again, here or elsewhere, before anything
     /// else is given up.
@@ -98,19 +98,19 @@ pub(in crate::cache) struct Slot {
     crcs: OnceLock<Box<[AtomicU32]>>,
 }
 
-impl Slot {
+impl SegmentInfo {
     pub fn state(&self) -> State {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Moves the slot on. An event that must not happen here is a bug: it is reported and ignored.
+    /// Moves the segment on. An event that must not happen here is a bug: it is reported and ignored.
     pub fn on(&self, event: Event) {
         let state = self.state();
         debug_assert!(state.on(event).is_some(), "{event:?} in {state:?}");
         if let Some(next) = state.on(event) {
             self.state.store(next as u8, Ordering::Release);
         } else {
-            tracing::error!(?state, ?event, "a segment slot was told what it cannot do");
+            tracing::error!(?state, ?event, "a segment was told what it cannot do");
         }
     }
 
@@ -223,14 +223,14 @@ impl Slot {
         self.sync_busy.store(false, Ordering::SeqCst);
     }
 
-    /// Ends the use of the slot: nothing in it matters any more, so nobody needs it to be stable. Call with the file held
+    /// Ends the use of the segment: nothing in it matters any more, so nobody needs it to be stable. Call with the file held
     /// by [`Self::begin_sync`].
     pub fn end_use(&self) {
         self.segment_id.store(0, Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
     }
 
-    /// Takes the slot into use for `segment_id`, with `frames` of it written and stable. Call with the file
+    /// Takes the segment into use for `segment_id`, with `frames` of it written and stable. Call with the file
     /// held by [`Self::begin_sync`], so that no sync that began before reports into this use.
     pub fn begin_use(&self, segment_id: u64, frames: u32) {
         self.poisoned.store(false, Ordering::Release);
@@ -265,7 +265,7 @@ impl Slot {
 /// How stable a place in a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Stability {
-    /// It survives a power cut, or its slot was used again, which only happens when nothing in it matters.
+    /// It survives a power cut, or its segment was used again, which only happens when nothing in it matters.
     Stable,
     /// A sync is needed.
     Unsynced,
@@ -273,11 +273,11 @@ pub(in crate::cache) enum Stability {
     Lost,
 }
 
-/// How what refers to a slot changes.
+/// How what refers to a segment changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refs {
-    /// The slot.
-    pub slot: u32,
+    /// The segment.
+    pub number: u32,
     /// How many extents more refer to it.
     pub extents: i32,
     /// How many sectors of data more they refer to.
@@ -294,8 +294,8 @@ impl Refs {
 /// Where in which segment something ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) struct Place {
-    /// Slot of the segment when it was written.
-    pub slot: u32,
+    /// Segment of the segment when it was written.
+    pub number: u32,
     /// The segment.
     pub segment_id: u64,
     /// One past the last frame.
@@ -303,28 +303,28 @@ pub(in crate::cache) struct Place {
 }
 
 impl Place {
-    pub fn stability(&self, slots: &Slots) -> Stability {
-        slots.stability(self.slot, self.segment_id, self.end)
+    pub fn stability(&self, table: &SegmentTable) -> Stability {
+        table.stability(self.number, self.segment_id, self.end)
     }
 }
 
-/// Every slot of the cache, and what all segments have in common.
+/// Every segment of the cache, and what all segments have in common.
 #[derive(Debug)]
-pub(in crate::cache) struct Slots {
-    table: Box<[Slot]>,
-    /// Slots at and above this number are not used any more.
+pub(in crate::cache) struct SegmentTable {
+    table: Box<[SegmentInfo]>,
+    /// Segments at and above this number are not used any more.
     limit: u32,
     cache_id: [u8; 16],
     segment_frames: u32,
 }
 
-impl Slots {
-    /// `count` slots of `segment_frames` frames each, of which the first `limit` may be used.
+impl SegmentTable {
+    /// `count` segments of `segment_frames` frames each, of which the first `limit` may be used.
     pub fn new(count: u32, limit: u32, cache_id: [u8; 16], segment_frames: u32) -> Self {
-        Self { table: (0..count).map(|_| Slot::default()).collect(), limit, cache_id, segment_frames }
+        Self { table: (0..count).map(|_| SegmentInfo::default()).collect(), limit, cache_id, segment_frames }
     }
 
-    /// Slots in use, numbered from 0.
+    /// Segments in use, numbered from 0.
     pub fn limit(&self) -> u32 {
         self.limit
     }
@@ -348,53 +348,53 @@ impl Slots {
         SegmentKey { cache_id: self.cache_id, segment_id }
     }
 
-    /// Slot `slot`. Numbers come from this table or were checked by recovery.
-    pub fn get(&self, slot: u32) -> &Slot {
-        &self.table[slot as usize]
+    /// Segment `segment`. Numbers come from this table or were checked by recovery.
+    pub fn get(&self, number: u32) -> &SegmentInfo {
+        &self.table[number as usize]
     }
 
-    /// The slots that may be used, with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+    /// The segments that may be used, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &SegmentInfo)> {
         (0..self.limit).zip(&self.table)
     }
 
-    /// How many slots are in `state`.
+    /// How many segments are in `state`.
     pub fn count(&self, state: State) -> u32 {
         // At most `limit`.
-        u32::try_from(self.iter().filter(|(_, slot)| slot.state() == state).count()).unwrap_or(u32::MAX)
+        u32::try_from(self.iter().filter(|(_, info)| info.state() == state).count()).unwrap_or(u32::MAX)
     }
 
-    /// Counts what an index says of a slot.
+    /// Counts what an index says of a segment.
     pub fn count_refs(&self, refs: Refs) {
-        let slot = self.get(refs.slot);
-        slot.live_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
+        let info = self.get(refs.number);
+        info.live_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
         if refs.extents > 0 {
-            slot.extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
+            info.extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
         } else if refs.extents < 0 {
-            slot.extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
+            info.extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
         }
     }
 
-    /// Counts what the index of data that is in the store says of a slot, besides [`Self::count_refs`].
+    /// Counts what the index of data that is in the store says of a segment, besides [`Self::count_refs`].
     pub fn count_clean(&self, refs: Refs) {
-        let slot = self.get(refs.slot);
-        slot.clean_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
+        let info = self.get(refs.number);
+        info.clean_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
         if refs.extents > 0 {
-            slot.clean_extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
+            info.clean_extents.fetch_add(refs.extents.unsigned_abs(), Ordering::AcqRel);
         } else if refs.extents < 0 {
-            slot.clean_extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
+            info.clean_extents.fetch_sub(refs.extents.unsigned_abs(), Ordering::AcqRel);
         }
     }
 
-    /// How stable the frames before `end` of segment `segment_id`, last seen in `slot`, are.
-    pub fn stability(&self, slot: u32, segment_id: u64, end: u32) -> Stability {
-        let found = self.get(slot);
+    /// How stable the frames before `end` of segment `segment_id`, last seen in `segment`, are.
+    pub fn stability(&self, number: u32, segment_id: u64, end: u32) -> Stability {
+        let found = self.get(number);
         if found.segment_id.load(Ordering::SeqCst) != segment_id || found.synced.load(Ordering::SeqCst) >= end
         {
             return Stability::Stable;
         }
         let lost = found.is_poisoned();
-        // The slot may have been taken into use again between the loads.
+        // The segment may have been taken into use again between the loads.
         match (found.segment_id.load(Ordering::SeqCst) == segment_id, lost) {
             (false, _) => Stability::Stable,
             (true, true) => Stability::Lost,
@@ -440,33 +440,33 @@ mod tests {
 
     #[test]
     fn a_place_in_an_earlier_use_of_a_slot_counts_as_stable() {
-        let slots = Slots::new(1, 1, [0; 16], 64);
-        slots.get(0).begin_use(5, 1);
-        slots.get(0).set_appended(10);
-        assert_eq!(slots.stability(0, 5, 1), Stability::Stable);
-        assert_eq!(slots.stability(0, 5, 10), Stability::Unsynced);
-        slots.get(0).poison();
-        assert_eq!(slots.stability(0, 5, 10), Stability::Lost);
-        slots.get(0).begin_use(6, 1);
-        assert_eq!(slots.stability(0, 5, 10), Stability::Stable);
+        let table = SegmentTable::new(1, 1, [0; 16], 64);
+        table.get(0).begin_use(5, 1);
+        table.get(0).set_appended(10);
+        assert_eq!(table.stability(0, 5, 1), Stability::Stable);
+        assert_eq!(table.stability(0, 5, 10), Stability::Unsynced);
+        table.get(0).poison();
+        assert_eq!(table.stability(0, 5, 10), Stability::Lost);
+        table.get(0).begin_use(6, 1);
+        assert_eq!(table.stability(0, 5, 10), Stability::Stable);
     }
 
     #[test]
     fn a_sync_that_ends_well_after_another_failed_makes_nothing_stable() {
-        let slots = Slots::new(1, 1, [0; 16], 64);
-        let slot = slots.get(0);
-        slot.begin_use(5, 1);
-        assert!(slot.begin_sync());
-        assert!(!slot.begin_sync(), "one at a time");
-        slot.end_sync(10, false);
-        assert!(slot.begin_sync());
-        slot.end_sync(10, true);
-        assert_eq!(slots.stability(0, 5, 10), Stability::Lost);
+        let table = SegmentTable::new(1, 1, [0; 16], 64);
+        let info = table.get(0);
+        info.begin_use(5, 1);
+        assert!(info.begin_sync());
+        assert!(!info.begin_sync(), "one at a time");
+        info.end_sync(10, false);
+        assert!(info.begin_sync());
+        info.end_sync(10, true);
+        assert_eq!(table.stability(0, 5, 10), Stability::Lost);
     }
 
     #[test]
     fn a_slot_costs_little_until_it_is_used() {
-        assert!(size_of::<Slot>() <= 120, "{} bytes", size_of::<Slot>());
+        assert!(size_of::<SegmentInfo>() <= 120, "{} bytes", size_of::<SegmentInfo>());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::cache::log::error::CacheError;
 use crate::cache::log::format::FooterBuilder;
 use crate::cache::log::scan;
 use crate::cache::log::seal;
-use crate::cache::log::segment::Segment;
+use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::Place;
 use crate::cache::log::table::{Event, State};
 use crate::cache::log::walk::{self, Hole, Walk};
@@ -32,14 +32,14 @@ impl Found {
     }
 
     /// The segment as it is to be closed, with the records of `walk`.
-    fn closing(&self, walk: &Walk) -> Segment {
+    fn closing(&self, walk: &Walk) -> SegmentWriter {
         let mut footer = FooterBuilder::new();
         for record in &walk.records {
             footer.add_record(record.position_frames, &record.entries, &record.crcs);
         }
         // In the place of a footer that was lost there is room for another one.
         let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
-        let mut segment = Segment::resume(self.slot, self.key, Arc::clone(&self.file), end, footer);
+        let mut segment = SegmentWriter::resume(self.number, self.key, Arc::clone(&self.file), end, footer);
         // Exports that are made from now on had nothing in a hole of the segment: the next start must not find the hole again. Nor
         // may that start miss what the headers of dropped records said of the records before, or a record without a header.
         let was_vital = self.trailer.as_ref().is_some_and(|trailer| trailer.vital);
@@ -64,12 +64,12 @@ impl Recovery<'_> {
     /// disk does not take moves, and its file is not used any more; until then its last frame says which segment it is, as a copy
     /// of the header or as a trailer. `false` when a segment is not what was read any more.
     pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
-        for (slot, header) in std::mem::take(&mut self.fronts) {
-            let used = self.slots.get(slot);
+        for (number, header) in std::mem::take(&mut self.fronts) {
+            let used = self.table.get(number);
             let Some(file) = used.file() else { continue };
             let rewrite = || seal::rewrite_front(&**file, &header).and_then(|()| file.sync());
             let Err(error) = rewrite() else { continue };
-            let found = segments.iter().find(|found| found.slot == slot);
+            let found = segments.iter().find(|found| found.number == number);
             let is_as_found = found.is_none_or(|found| self.is_as_found(found));
             if !is_as_found && !self.is_last_try {
                 return false;
@@ -77,12 +77,12 @@ impl Recovery<'_> {
             // A write may fail for a moment only.
             let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
             tracing::error!(
-                file = self.disk.segment_name(slot),
+                file = self.disk.segment_name(number),
                 error = &error as &dyn std::error::Error,
                 "the disk does not take a segment header: what the segment holds moves, and its file is not used any more"
             );
             match used.state() {
-                State::Free => self.quarantine(slot),
+                State::Free => self.quarantine(number),
                 State::Closed => {
                     if let Some(found) = found {
                         self.give_up(found);
@@ -96,26 +96,26 @@ impl Recovery<'_> {
 
     /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
     fn give_up(&mut self, found: &Found) {
-        let used = self.slots.get(found.slot);
+        let used = self.table.get(found.number);
         used.retire();
         if let Some(walk) = found.walk.as_ref().filter(|_| !found.held) {
             // The keeper tries to close it as well: there may be no room to move to.
             self.given_up.push(found.closing(walk));
         }
         used.poison_from(found.walk.as_ref().map_or(1, |walk| walk.stable));
-        let place = Place { slot: found.slot, segment_id: found.key.segment_id, end: used.appended() };
+        let place = Place { number: found.number, segment_id: found.key.segment_id, end: used.appended() };
         let read = found.walk.is_none().then(|| found.footer_again()).flatten();
         let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
         for entry in records.into_iter().flatten().flat_map(|record| &record.entries) {
             if let Some(volume) = self.volumes.get(&entry.export) {
-                volume.must_sync(self.slots, place);
+                volume.must_sync(self.table, place);
             }
         }
     }
 
     /// Makes a segment that was scanned stable and closes it for ever. `false` when it is not what was read any more.
     pub fn seal(&mut self, found: &Found) -> Result<bool, CacheError> {
-        let used = self.slots.get(found.slot);
+        let used = self.table.get(found.number);
         if used.is_poisoned() {
             return Ok(true);
         }
@@ -139,13 +139,13 @@ impl Recovery<'_> {
     }
 
     fn try_seal(&self, found: &Found) -> Result<(), CacheError> {
-        let Found { slot, file, held, .. } = found;
-        let (slot, file) = (*slot, Arc::clone(file));
-        let name = || self.disk.segment_name(slot);
+        let Found { number, file, held, .. } = found;
+        let (number, file) = (*number, Arc::clone(file));
+        let name = || self.disk.segment_name(number);
         let Some(walk) = &found.walk else {
             // The last process may have died before the trailer was stable.
             let Some(trailer) = found.trailer.filter(|trailer| trailer.vital) else { return Ok(()) };
-            let written = seal::write_trailer(&*file, &trailer, self.slots.segment_frames());
+            let written = seal::write_trailer(&*file, &trailer, self.table.segment_frames());
             return at(written.and_then(|()| file.sync()), "making the trailer stable", name);
         };
         // Before anything is written again from the page cache.
@@ -153,10 +153,10 @@ impl Recovery<'_> {
         at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
         if *held {
             at(file.sync(), "syncing", name)?;
-            self.slots.get(slot).on(Event::Seal);
+            self.table.get(number).on(Event::Seal);
             return Ok(());
         }
-        let (segment, frames) = (found.closing(walk), self.slots.segment_frames());
+        let (segment, frames) = (found.closing(walk), self.table.segment_frames());
         if segment.vital {
             at(file.sync(), "syncing", name)?;
             at(seal::close_trailer_first(&segment, frames, walk.headers_to_erase()), "closing", name)?;
@@ -165,10 +165,10 @@ impl Recovery<'_> {
             at(file.sync(), "syncing", name)?;
             at(seal::write_trailer(&*file, &trailer, frames), "writing the trailer", name)?;
         }
-        let used = self.slots.get(slot);
+        let used = self.table.get(number);
         used.on(Event::Seal);
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
-            // Cleaning may have no other slot to move data to.
+            // Cleaning may have no other segment to move data to.
             used.end_use();
             used.on(Event::Release);
         }
@@ -179,29 +179,29 @@ impl Recovery<'_> {
     ///
     /// While a segment with data is not stable, all files stay until a later start: what replaces their data may be in it.
     pub fn drop_slots_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
-        let limit = self.slots.limit();
-        let needed = |number: u32| self.slots.get(number).extents() > 0;
-        let beyond: Vec<u32> = present.iter().copied().filter(|slot| *slot >= limit).collect();
-        let first = beyond.iter().copied().find(|slot| needed(*slot));
-        let last = beyond.iter().copied().rfind(|slot| needed(*slot));
+        let limit = self.table.limit();
+        let needed = |number: u32| self.table.get(number).extents() > 0;
+        let beyond: Vec<u32> = present.iter().copied().filter(|info| *info >= limit).collect();
+        let first = beyond.iter().copied().find(|info| needed(*info));
+        let last = beyond.iter().copied().rfind(|info| needed(*info));
         if let (Some(first), Some(last)) = (first, last) {
             return Err(CacheError::CannotShrink {
-                slots: limit,
+                segments: limit,
                 file: self.disk.segment_name(first),
-                size_bytes_min: (u64::from(last) + 1) * self.slots.segment_bytes(),
+                size_bytes_min: (u64::from(last) + 1) * self.table.segment_bytes(),
             });
         }
-        let is_unstable = |slot: &u32| {
-            let slot = self.slots.get(*slot);
-            slot.is_poisoned() && slot.extents() > 0
+        let is_unstable = |info: &u32| {
+            let info = self.table.get(*info);
+            info.is_poisoned() && info.extents() > 0
         };
         let stay = present.iter().any(is_unstable);
-        for slot in beyond {
+        for info in beyond {
             if !stay {
-                at(self.disk.remove_segment(slot), "removing", || self.disk.segment_name(slot))?;
+                at(self.disk.remove_segment(info), "removing", || self.disk.segment_name(info))?;
             }
             // No FLUSH waits for a segment that could not be closed.
-            self.slots.get(slot).end_use();
+            self.table.get(info).end_use();
         }
         Ok(())
     }

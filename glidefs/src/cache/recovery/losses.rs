@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use super::at;
 use super::segments::{Found, Recovery};
-use crate::cache::catalog::Book;
-use crate::cache::keeper::CLEANER;
+use crate::cache::catalog::CacheCatalog;
 use crate::cache::log::error::CacheError;
+use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord, SegmentHeader, frame_crc};
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::seal;
-use crate::cache::log::segment::{Batch, Segment};
+use crate::cache::log::segment::{Batch, SegmentWriter};
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::{Event, State};
 use crate::cache::log::walk::{Hole, Walk};
@@ -116,17 +116,17 @@ impl Recovery<'_> {
         mut entries: Vec<Entry>,
         segments: &mut [Found],
         superblock: &mut Superblock,
-        book: &dyn Book,
+        catalog: &dyn CacheCatalog,
     ) -> Result<(), CacheError> {
         let mut marks: HashMap<ExportId, Seq> = HashMap::new();
         let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
         for (export, volume) in &self.volumes {
             // What of it is in the store is right there; copies of it here may be older.
             if volume.has_ended_doubt() || in_doubt.contains(export) {
-                marks.insert(*export, volume.forget_clean(self.slots));
+                marks.insert(*export, volume.forget_clean(self.table));
             }
         }
-        entries.retain(|entry| marks.get(&entry.export).is_some_and(|flushed| entry.seq > *flushed));
+        entries.retain(|entry| marks.get(&entry.export).is_some_and(|stored| entry.seq > *stored));
         if entries.len() > ENTRIES_MANY {
             // The highest of an export covers the others.
             entries.sort_unstable_by_key(|entry| (entry.export.0, Reverse(entry.seq)));
@@ -142,10 +142,10 @@ impl Recovery<'_> {
             );
         }
         let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
-        marks.retain(|(_, flushed)| *flushed > Seq(0));
+        marks.retain(|(_, stored)| *stored > Seq(0));
         let name = || self.disk.location();
         if !marks.is_empty() {
-            at(book.evicted(&marks), "noting in the catalog what is left out", name)?;
+            at(catalog.evicted(&marks), "noting in the catalog what is left out", name)?;
             self.noted.extend(marks);
         }
         if entries.is_empty() {
@@ -156,8 +156,8 @@ impl Recovery<'_> {
             at(self.disk.replace_superblock(&superblock.encode()), "writing cache.meta", name)?;
         }
         for number in self.places_for_doubts() {
-            // Cleaning must find a free slot to move data to.
-            if self.slots.count(State::Free) <= RESERVE {
+            // Cleaning must find a free segment to move data to.
+            if self.table.count(State::Free) <= RESERVE {
                 break;
             }
             match self.append(&entries, number) {
@@ -169,27 +169,27 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Slots to write entries of doubt to, the best first: a file system that is full has room in the files that are there.
+    /// Segments to write entries of doubt to, the best first: a file system that is full has room in the files that are there.
     /// [`PLACES_MAX`] at most.
     fn places_for_doubts(&self) -> Vec<u32> {
-        let free = self.slots.iter().filter(|(_, slot)| slot.state() == State::Free);
-        let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, slot)| slot.file().is_some());
+        let free = self.table.iter().filter(|(_, info)| info.state() == State::Free);
+        let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, info)| info.file().is_some());
         places.extend(others.first());
         places.into_iter().map(|(number, _)| number).take(PLACES_MAX).collect()
     }
 
-    /// Leaves out slot `number`, whose file did not take entries of doubt. The keeper erases what was written.
+    /// Leaves out segment `number`, whose file did not take entries of doubt. The keeper erases what was written.
     fn pass_over(&mut self, number: u32, error: &CacheError) {
         tracing::error!(
             file = self.disk.segment_name(number),
             error = error as &dyn std::error::Error,
             "a segment file does not take what is to be noted of lost records: trying another one"
         );
-        let slot = self.slots.get(number);
-        if slot.state() == State::Open {
-            slot.retire();
-            slot.poison();
-            slot.on(Event::Close);
+        let info = self.table.get(number);
+        if info.state() == State::Open {
+            info.retire();
+            info.poison();
+            info.on(Event::Close);
         }
     }
 
@@ -200,12 +200,12 @@ impl Recovery<'_> {
             let about = found.walk.as_ref().and_then(|walk| evidence(found, walk));
             for entry in entries.iter().filter(|entry| Some(entry.range) == about) {
                 found.held = true;
-                self.given_up.retain(|segment| segment.slot != found.slot);
-                self.slots.get(found.slot).retire();
+                self.given_up.retain(|segment| segment.number != found.number);
+                self.table.get(found.number).retire();
                 if let (Some(volume), Some(extent)) =
-                    (self.volumes.get(&entry.export), extent(entry, found.slot, 0))
+                    (self.volumes.get(&entry.export), extent(entry, found.number, 0))
                 {
-                    volume.recovered(self.slots, extent);
+                    volume.recovered(self.table, extent);
                 }
             }
         }
@@ -215,27 +215,27 @@ impl Recovery<'_> {
     pub fn forget_old_doubts(&self, segments: &[Found]) {
         let ids: HashSet<u64> = segments.iter().map(|found| found.key.segment_id).collect();
         for volume in self.volumes.values() {
-            volume.forget_doubts(self.slots, |segment_id| !ids.contains(&segment_id));
+            volume.forget_doubts(self.table, |segment_id| !ids.contains(&segment_id));
         }
     }
 
-    /// Writes a segment of `entries`, none of which has data, into slot `number`, which is free.
+    /// Writes a segment of `entries`, none of which has data, into segment `number`, which is free.
     fn append(&mut self, entries: &[Entry], number: u32) -> Result<(), CacheError> {
-        let (slot, frames) = (self.slots.get(number), self.slots.segment_frames());
+        let (info, frames) = (self.table.get(number), self.table.segment_frames());
         let name = || self.disk.segment_name(number);
-        let file = at(self.disk.open_segment(number, self.slots.segment_bytes()), "opening", name)?;
-        let file = Arc::clone(slot.set_file(file));
+        let file = at(self.disk.open_segment(number, self.table.segment_bytes()), "opening", name)?;
+        let file = Arc::clone(info.set_file(file));
         let header = SegmentHeader {
-            cache_id: self.slots.cache_id(),
+            cache_id: self.table.cache_id(),
             segment_id: self.new_segment_id()?,
             shard: CLEANER,
-            segment_bytes: self.slots.segment_bytes(),
+            segment_bytes: self.table.segment_bytes(),
         };
-        at(seal::write_header(&*file, &header, frames, &slot.front_unsure), "writing the header", name)?;
-        slot.make_crcs(frames);
-        slot.begin_use(header.segment_id, 1);
-        slot.on(Event::Prepare);
-        let mut segment = Segment::new(number, header.key(), file, frames);
+        at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;
+        info.make_crcs(frames);
+        info.begin_use(header.segment_id, 1);
+        info.on(Event::Prepare);
+        let mut segment = SegmentWriter::new(number, header.key(), file, frames);
         let (mut batch, mut placed) = (Batch::default(), Vec::new());
         for entry in entries {
             if !batch.fits(1, 0) {
@@ -248,11 +248,11 @@ impl Recovery<'_> {
         let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
         at(seal::write_trailer(&*segment.file, &trailer, frames), "writing the trailer", name)?;
-        slot.heal();
-        slot.on(Event::Close);
-        slot.on(Event::Seal);
+        info.heal();
+        info.on(Event::Close);
+        info.on(Event::Seal);
         for (volume, extent) in placed {
-            volume.recovered(self.slots, extent);
+            volume.recovered(self.table, extent);
         }
         Ok(())
     }
@@ -260,22 +260,22 @@ impl Recovery<'_> {
     /// Appends `batch`, and adds to `placed` where each entry is.
     fn write(
         &self,
-        segment: &mut Segment,
+        segment: &mut SegmentWriter,
         batch: &mut Batch,
         placed: &mut Vec<(Arc<Volume>, Extent)>,
     ) -> Result<(), CacheError> {
-        let slot = segment.slot;
-        if !segment.has_room_for(self.slots, batch, 0, 0) {
+        let number = segment.number;
+        if !segment.has_room_for(self.table, batch, 0, 0) {
             return Err(CacheError::Exhausted {
                 directory: self.disk.location(),
                 what: "records are lost, of more exports than a segment can name",
             });
         }
-        let appended = segment.append(self.slots, batch, std::iter::empty());
-        let position = at(appended, "writing", || self.disk.segment_name(slot))?;
+        let appended = segment.append(self.table, batch, std::iter::empty());
+        let position = at(appended, "writing", || self.disk.segment_name(number))?;
         for entry in batch.entries() {
             if let (Some(volume), Some(extent)) =
-                (self.volumes.get(&entry.export), extent(entry, slot, position))
+                (self.volumes.get(&entry.export), extent(entry, number, position))
             {
                 placed.push((Arc::clone(volume), extent));
             }

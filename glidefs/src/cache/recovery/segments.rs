@@ -1,4 +1,4 @@
-//! The segments that recovery finds: which slot holds which, and what is in each.
+//! The segments that recovery finds: which segment holds which, and what is in each.
 //!
 //! Does not own what to do about records that cannot be found (`losses`), nor making segments stable (`closing`). Invariants:
 //! a structure that the disk does not read, or that is not what was written, costs no more than that structure; nothing is written.
@@ -22,14 +22,14 @@ use std::sync::Arc;
 
 use super::at;
 use super::patience::Patience;
-use crate::cache::keeper::CLEANER;
 use crate::cache::log::disk::{Disk, SegmentFile};
 use crate::cache::log::error::CacheError;
+use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::scan::{self, Identity, offset};
-use crate::cache::log::segment::Segment;
+use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::CACHE_VERSION;
-use crate::cache::log::table::{Event, Slot, Slots, State};
+use crate::cache::log::table::{Event, SegmentInfo, SegmentTable, State};
 use crate::cache::log::walk::{self, Span, Walk};
 use crate::cache::options::Recovered;
 use crate::cache::volume::Volume;
@@ -43,7 +43,7 @@ const NAMELESS: u64 = 0;
 
 /// A segment that was found.
 pub(super) struct Found {
-    pub slot: u32,
+    pub number: u32,
     pub key: SegmentKey,
     pub file: Arc<dyn SegmentFile>,
     /// None when it was not sealed.
@@ -84,7 +84,7 @@ impl Found {
 pub(super) struct Recovery<'a> {
     pub disk: &'a dyn Disk,
     pub patience: &'a Patience<'a>,
-    pub slots: &'a Slots,
+    pub table: &'a SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
     /// A program that announces exports in segments has written to the cache, and so has closed the older segments with records,
@@ -94,34 +94,34 @@ pub(super) struct Recovery<'a> {
     pub fronts: Vec<(u32, SegmentHeader)>,
     /// Headers of segments whose ids were made up.
     pub made_up: Vec<(u32, SegmentHeader)>,
-    /// The marks that the book was given: recovery takes no entry of the export up to its mark from the log.
+    /// The marks that the catalog was given: recovery takes no entry of the export up to its mark from the log.
     pub noted: HashMap<ExportId, Seq>,
     /// Segments that could not be closed.
-    pub given_up: Vec<Segment>,
+    pub given_up: Vec<SegmentWriter>,
     /// A segment that changes while it is closed is given up, and not read again.
     pub is_last_try: bool,
     pub found: Recovered,
 }
 
 impl Recovery<'_> {
-    /// Finds out which segment `slot` holds, if any.
-    pub fn identify(&mut self, slot: u32) -> Result<Option<Found>, CacheError> {
-        let name = || self.disk.segment_name(slot);
-        let file = at(self.disk.open_segment(slot, 0), "opening", name)?;
+    /// Finds out which segment `segment` holds, if any.
+    pub fn identify(&mut self, number: u32) -> Result<Option<Found>, CacheError> {
+        let name = || self.disk.segment_name(number);
+        let file = at(self.disk.open_segment(number, 0), "opening", name)?;
         let patient = self.patience.with(&*file);
-        let identity = match scan::identify(&patient, self.slots.cache_id(), self.slots.segment_frames()) {
+        let identity = match scan::identify(&patient, self.table.cache_id(), self.table.segment_frames()) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.check_short(slot, &*file)?;
+                self.check_short(number, &*file)?;
                 return Ok(None);
             }
             identity => at(identity, "reading", name)?,
         };
-        self.slots.get(slot).set_file(Arc::clone(&file));
+        self.table.get(number).set_file(Arc::clone(&file));
         let mut closed = false;
         let (header, trailer, bad_header) = match identity {
             Identity::Blank { unreadable } => {
                 if unreadable {
-                    self.quarantine(slot);
+                    self.quarantine(number);
                 }
                 return Ok(None);
             }
@@ -140,7 +140,7 @@ impl Recovery<'_> {
                     known: CACHE_VERSION,
                 });
             }
-            Identity::Unknown => return self.identify_by_records(slot, file),
+            Identity::Unknown => return self.identify_by_records(number, file),
         };
         if bad_header {
             self.found.bad_footers += 1;
@@ -150,13 +150,13 @@ impl Recovery<'_> {
             );
         }
         if bad_header || trailer.is_none() {
-            self.fronts.push((slot, header));
+            self.fronts.push((number, header));
         }
         // The highest id is in some header even if nothing was appended under it.
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
         let by_cleaner = header.shard >= UNKNOWN_SHARD;
         Ok(Some(Found {
-            slot,
+            number,
             shard: Some(header.shard).filter(|shard| *shard < UNKNOWN_SHARD),
             key: header.key(),
             file,
@@ -168,30 +168,30 @@ impl Recovery<'_> {
         }))
     }
 
-    /// The segment in slot `slot`, whose ends say nothing: that of the newest records in it.
+    /// The segment in segment `segment`, whose ends say nothing: that of the newest records in it.
     fn identify_by_records(
         &mut self,
-        slot: u32,
+        number: u32,
         file: Arc<dyn SegmentFile>,
     ) -> Result<Option<Found>, CacheError> {
-        let name = || self.disk.segment_name(slot);
-        let (cache_id, frames) = (self.slots.cache_id(), self.slots.segment_frames());
+        let name = || self.disk.segment_name(number);
+        let (cache_id, frames) = (self.table.cache_id(), self.table.segment_frames());
         let (newest, whole) =
             at(scan::newest_segment(&self.patience.with(&*file), cache_id, frames), "reading", name)?;
         self.found.bad_footers += 1;
         tracing::error!(file = name(), "neither the header nor the trailer of a segment can be read");
         if newest.is_none() && whole {
             // Nothing was ever appended. But both ends are rotten: the file is not used before another start has looked.
-            self.quarantine(slot);
+            self.quarantine(number);
             return Ok(None);
         }
-        let key = self.slots.key(newest.unwrap_or(NAMELESS));
+        let key = self.table.key(newest.unwrap_or(NAMELESS));
         self.last_segment_id = self.last_segment_id.max(key.segment_id);
         if newest.is_some() {
-            self.fronts.push((slot, self.rebuilt_header(&key)));
+            self.fronts.push((number, self.rebuilt_header(&key)));
         }
         Ok(Some(Found {
-            slot,
+            number,
             shard: None,
             key,
             file,
@@ -207,8 +207,8 @@ impl Recovery<'_> {
     /// found of a segment must not be taken for what is known of another one.
     pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
         for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
-            found.key = self.slots.key(self.new_segment_id()?);
-            self.made_up.push((found.slot, self.rebuilt_header(&found.key)));
+            found.key = self.table.key(self.new_segment_id()?);
+            self.made_up.push((found.number, self.rebuilt_header(&found.key)));
         }
         Ok(())
     }
@@ -223,22 +223,23 @@ impl Recovery<'_> {
         Ok(next)
     }
 
-    /// Takes a slot that holds nothing out of use, because the disk does not read or take what is in its file.
-    pub fn quarantine(&mut self, slot: u32) {
+    /// Takes a segment that holds nothing out of use, because the disk does not read or take what is in its file.
+    pub fn quarantine(&mut self, number: u32) {
         self.found.unreadable += 1;
         tracing::error!(
-            file = self.disk.segment_name(slot),
+            file = self.disk.segment_name(number),
             "the disk loses what is written to a segment file, which holds nothing: it is not used until the next start"
         );
-        self.slots.get(slot).on(Event::Quarantine);
+        self.table.get(number).on(Event::Quarantine);
     }
 
     /// Fails when the disk reads nothing at all: then it is not a segment that is damaged.
     pub fn refuse_a_disk_that_reads_nothing(&self, present: &[u32]) -> Result<(), CacheError> {
-        let is_read =
-            |slot: &Slot| slot.extents() > 0 || !(slot.is_retired() || slot.state() == State::Quarantined);
+        let is_read = |info: &SegmentInfo| {
+            info.extents() > 0 || !(info.is_retired() || info.state() == State::Quarantined)
+        };
         match present {
-            [first, _, ..] if !present.iter().any(|number| is_read(self.slots.get(*number))) => {
+            [first, _, ..] if !present.iter().any(|number| is_read(self.table.get(*number))) => {
                 Err(CacheError::Disk {
                     operation: "reading",
                     file: self.disk.segment_name(*first),
@@ -251,7 +252,7 @@ impl Recovery<'_> {
 
     /// Reads what a segment holds into the indexes.
     pub fn read(&mut self, found: &mut Found) -> Result<(), CacheError> {
-        let slot = found.slot;
+        let number = found.number;
         let (records, tail) = if let Some(read) = self.read_footer(found) {
             read
         } else {
@@ -270,15 +271,15 @@ impl Recovery<'_> {
         }
         self.found.segments += 1;
         self.found.records += records.len() as u64;
-        let used = self.slots.get(slot);
-        used.make_crcs(self.slots.segment_frames());
+        let used = self.table.get(number);
+        used.make_crcs(self.table.segment_frames());
         used.begin_use(found.key.segment_id, tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
         for entry in records.iter().flat_map(|record| &record.entries) {
             self.announces |= entry.kind == EntryKind::Announced;
         }
-        let replayed = self.replay(slot, &records);
+        let replayed = self.replay(number, &records);
         self.found.entries += replayed.entries;
         self.found.evicted_entries += replayed.evicted;
         self.found.ignored_entries += replayed.ignored;
@@ -303,7 +304,7 @@ impl Recovery<'_> {
             Err(error) => {
                 self.found.bad_footers += 1;
                 tracing::error!(
-                    file = self.disk.segment_name(found.slot),
+                    file = self.disk.segment_name(found.number),
                     error = &error as &dyn std::error::Error,
                     "a footer is damaged; scanning the segment instead"
                 );
@@ -315,7 +316,7 @@ impl Recovery<'_> {
     /// Where the records of `found` may be.
     pub fn span(&self, found: &Found) -> Span {
         // The last frame is the trailer's.
-        let end = self.slots.segment_frames() - 1;
+        let end = self.table.segment_frames() - 1;
         match &found.trailer {
             Some(trailer) => Span::To(trailer.footer_frame),
             None if found.closed => Span::Closed(end),
@@ -324,7 +325,7 @@ impl Recovery<'_> {
     }
 
     fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
-        let name = || self.disk.segment_name(found.slot);
+        let name = || self.disk.segment_name(found.number);
         let span = self.span(found);
         let walk = at(walk::walk(&self.patience.with(&*found.file), &found.key, span), "scanning", name)?;
         if let Some(found) = walk.newer {
@@ -349,7 +350,7 @@ impl Recovery<'_> {
         }
         if walk.unreadable > 0 {
             self.found.unreadable += u64::from(walk.unreadable);
-            self.slots.get(found.slot).retire();
+            self.table.get(found.number).retire();
             tracing::error!(
                 file = name(),
                 frames = walk.unreadable,
@@ -370,23 +371,23 @@ impl Recovery<'_> {
         Ok(walk)
     }
 
-    /// When no slot is free, refers to the originals of what an interrupted cleaning moved last, so that the slot of the copies
-    /// becomes free: without a free slot cleaning could never go on.
+    /// When no segment is free, refers to the originals of what an interrupted cleaning moved last, so that the segment of the copies
+    /// becomes free: without a free segment cleaning could never go on.
     ///
-    /// Cleaning takes the last free slot only to empty another one into it. All data of that one is still there until it is free.
+    /// Cleaning takes the last free segment only to empty another one into it. All data of that one is still there until it is free.
     pub fn make_room_to_clean(&self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
-        let Some(last) = last.map(|found| found.slot) else { return };
-        let is_needed = |(_, slot): (u32, &Slot)| slot.state() != State::Free && slot.extents() > 0;
-        if !self.slots.iter().all(is_needed) {
+        let Some(last) = last.map(|found| found.number) else { return };
+        let is_needed = |(_, info): (u32, &SegmentInfo)| info.state() != State::Free && info.extents() > 0;
+        if !self.table.iter().all(is_needed) {
             return;
         }
-        for found in segments.iter().filter(|found| found.slot != last) {
+        for found in segments.iter().filter(|found| found.number != last) {
             match &found.walk {
-                Some(walk) => drop(self.replay(found.slot, &walk.records)),
+                Some(walk) => drop(self.replay(found.number, &walk.records)),
                 None => {
                     if let Some(records) = found.footer_again() {
-                        self.replay(found.slot, &records);
+                        self.replay(found.number, &records);
                     }
                 }
             }
@@ -394,34 +395,34 @@ impl Recovery<'_> {
     }
 
     /// A file that is shorter than a segment: one whose making was cut short, or a damaged one.
-    fn check_short(&mut self, slot: u32, file: &dyn SegmentFile) -> Result<(), CacheError> {
+    fn check_short(&mut self, number: u32, file: &dyn SegmentFile) -> Result<(), CacheError> {
         match scan::read_frame(file, 0) {
             Ok(frame) if frame.iter().any(|byte| *byte != 0) => Err(CacheError::Damaged {
-                file: self.disk.segment_name(slot),
+                file: self.disk.segment_name(number),
                 offset_bytes: 0,
                 what: "the file is shorter than a segment".into(),
             }),
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             Err(_) => {
-                self.quarantine(slot);
+                self.quarantine(number);
                 Ok(())
             }
         }
     }
 
-    /// Puts records into the indexes and their checksums into the slot.
-    fn replay(&self, slot: u32, records: &[FooterRecord]) -> Replayed {
+    /// Puts records into the indexes and their checksums into the segment.
+    fn replay(&self, number: u32, records: &[FooterRecord]) -> Replayed {
         let mut replayed = Replayed::default();
         for record in records {
-            self.slots.get(slot).set_crcs(record.position_frames + 1, &record.crcs);
+            self.table.get(number).set_crcs(record.position_frames + 1, &record.crcs);
             for entry in &record.entries {
                 let Some(volume) = self.volumes.get(&entry.export) else {
                     replayed.ignored += 1;
                     continue;
                 };
-                let Some(extent) = extent(entry, slot, record.position_frames) else { continue };
-                if volume.recovered(self.slots, extent) {
+                let Some(extent) = extent(entry, number, record.position_frames) else { continue };
+                if volume.recovered(self.table, extent) {
                     replayed.entries += 1;
                 } else {
                     replayed.evicted += 1;
@@ -437,7 +438,7 @@ impl Recovery<'_> {
             cache_id: key.cache_id,
             segment_id: key.segment_id,
             shard: UNKNOWN_SHARD,
-            segment_bytes: self.slots.segment_bytes(),
+            segment_bytes: self.table.segment_bytes(),
         }
     }
 }

@@ -59,7 +59,7 @@ fn is_there(driver: &mut Driver, number: u8) -> bool {
     }
 }
 
-/// A cache of two sealed segments and one that was being filled, all of it flushed.
+/// A cache of two sealed segments and one that was being filled, all of it stored.
 fn killed(path: &std::path::Path) -> Faulty {
     let disk = Faulty::new(path);
     let mut driver = open(&disk);
@@ -69,21 +69,21 @@ fn killed(path: &std::path::Path) -> Faulty {
     disk
 }
 
-/// Slot and number of the first frame with `magic` whose segment is sealed, or is not.
+/// Segment and number of the first frame with `magic` whose segment is sealed, or is not.
 fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
-    let slots: Vec<u32> = (0..16)
-        .filter(|slot| {
-            let mut frames = disk.frames(*slot);
+    let table: Vec<u32> = (0..16)
+        .filter(|info| {
+            let mut frames = disk.frames(*info);
             let trailer = frames.next_back().is_some_and(|frame| is_magic(&frame, b"GLIDETRL"));
             let holds = frames.any(|frame| is_magic(&frame, b"GLIDEREC"));
             holds && trailer == sealed
         })
         .collect();
-    slots
+    table
         .into_iter()
-        .find_map(|slot| {
-            let frame = disk.frames(slot).position(|frame| is_magic(&frame, magic))?;
-            Some((slot, frame as u64))
+        .find_map(|info| {
+            let frame = disk.frames(info).position(|frame| is_magic(&frame, magic))?;
+            Some((info, frame as u64))
         })
         .unwrap()
 }
@@ -108,9 +108,9 @@ fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
     for (name, sealed, magic, frame, lost_max) in cases {
         let directory = tempfile::tempdir().unwrap();
         let disk = killed(directory.path());
-        let (slot, found) = structure(&disk, magic, sealed);
+        let (segment, found) = structure(&disk, magic, sealed);
         disk.faults.stay.store(true, Ordering::SeqCst);
-        disk.lose(slot, frame.unwrap_or(found));
+        disk.lose(segment, frame.unwrap_or(found));
         for life in 0..4_u8 {
             let opened = disk.open(Known::local(&[A, B]));
             let mut driver =
@@ -129,17 +129,17 @@ fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
     }
 }
 
-/// The last record of a segment that is sealed, or is not: slot and frame.
+/// The last record of a segment that is sealed, or is not: segment and frame.
 fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
-    let (slot, _) = structure(disk, b"GLIDEREC", sealed);
-    let frames: Vec<_> = disk.frames(slot).collect();
+    let (number, _) = structure(disk, b"GLIDEREC", sealed);
+    let frames: Vec<_> = disk.frames(number).collect();
     let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
-    (slot, last as u64)
+    (number, last as u64)
 }
 
-/// Whether `slot` has a segment to which nothing was appended.
-fn is_standby(disk: &Faulty, slot: u32) -> bool {
-    let frames: Vec<_> = disk.frames(slot).collect();
+/// Whether `segment` has a segment to which nothing was appended.
+fn is_standby(disk: &Faulty, number: u32) -> bool {
+    let frames: Vec<_> = disk.frames(number).collect();
     frames.first().is_some_and(|front| is_magic(front, b"GLIDESEG")) && !is_magic(&frames[1], b"GLIDEREC")
 }
 
@@ -150,10 +150,10 @@ const RECORD_FRAMES: u64 = 9;
 fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, false);
+    let (segment, last) = last_record(&disk, false);
     disk.faults.stay.store(true, Ordering::SeqCst);
-    disk.lose(slot, last + RECORD_FRAMES);
-    let damaged: Vec<_> = disk.frames(slot).collect();
+    disk.lose(segment, last + RECORD_FRAMES);
+    let damaged: Vec<_> = disk.frames(segment).collect();
     for life in 0..4 {
         let mut driver = open(&disk);
         for number in 0..life {
@@ -162,11 +162,11 @@ fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
         write(&mut driver, 100 + life);
         driver.kill();
         // As if the end had come before the segment was erased.
-        disk.restore(slot, &damaged);
+        disk.restore(segment, &damaged);
     }
 }
 
-/// A cache of four segments with little in each that is not overwritten; slot and frame of the last record of the last one.
+/// A cache of four segments with little in each that is not overwritten; segment and frame of the last record of the last one.
 fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
     let disk = Faulty::new(path);
     let mut driver = open(&disk);
@@ -174,15 +174,15 @@ fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
         write(&mut driver, if number % 28 < 3 { number } else { 200 });
     }
     driver.kill();
-    let (slot, last) = last_record(&disk, false);
-    (disk, slot, last)
+    let (segment, last) = last_record(&disk, false);
+    (disk, segment, last)
 }
 
 #[test]
 fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
-    let (disk, slot, last) = overwritten(directory.path());
-    disk.lose(slot, last + RECORD_FRAMES);
+    let (disk, segment, last) = overwritten(directory.path());
+    disk.lose(segment, last + RECORD_FRAMES);
     for life in 0..3 {
         let opened = disk.open_with(5, Known::local(&[A, B])).unwrap();
         assert!(life > 0 || opened.1.doubted > 0, "{:?}", opened.1);
@@ -198,14 +198,14 @@ fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
 
 /// Wipes the segments with records of doubt, as if none of them had been stable when the power failed.
 fn forget_doubts(disk: &Faulty) {
-    for slot in 0..16 {
-        let mut frames: Vec<_> = disk.frames(slot).collect();
+    for number in 0..16 {
+        let mut frames: Vec<_> = disk.frames(number).collect();
         let kinds = |frame: &[u8]| (0..usize::from(frame[10])).any(|entry| frame[48 + 28 * entry + 26] == 4);
         if frames.iter().any(|frame| is_magic(frame, b"GLIDEREC") && kinds(frame)) {
             for frame in &mut frames {
                 frame.fill(0);
             }
-            disk.restore(slot, &frames);
+            disk.restore(number, &frames);
         }
     }
 }
@@ -213,10 +213,10 @@ fn forget_doubts(disk: &Faulty) {
 #[test]
 fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
-    let (disk, slot, last) = overwritten(directory.path());
+    let (disk, segment, last) = overwritten(directory.path());
     disk.faults.stay.store(true, Ordering::SeqCst);
-    disk.lose(slot, last + RECORD_FRAMES);
-    let damaged: Vec<_> = disk.frames(slot).collect();
+    disk.lose(segment, last + RECORD_FRAMES);
+    let damaged: Vec<_> = disk.frames(segment).collect();
     for life in 0..2 {
         let opened = disk.open_with(5, Known::local(&[A, B])).unwrap();
         assert!(opened.1.doubted > 0, "life {life}: {:?}", opened.1);
@@ -226,7 +226,7 @@ fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
         }
         write(&mut driver, 100 + life);
         driver.kill();
-        disk.restore(slot, &damaged);
+        disk.restore(segment, &damaged);
         forget_doubts(&disk);
     }
 }
@@ -247,9 +247,9 @@ fn reads_that_fail_for_a_second_and_a_half_at_start_cost_nothing() {
 fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, true);
-    disk.rot((slot, LAST));
-    disk.rot((slot, last));
+    let (segment, last) = last_record(&disk, true);
+    disk.rot((segment, LAST));
+    disk.rot((segment, last));
     for life in 0..2 {
         let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
         assert_eq!(found.holes, u64::from(life == 0), "{found:?}");
@@ -272,9 +272,9 @@ fn what_is_in_doubt_is_not_rescued_into_another_volume() {
     assert!(!kept.extents().is_empty() && kept.damaged().is_empty());
     drop(kept);
     driver.kill();
-    let (slot, last) = last_record(&disk, true);
-    disk.rot((slot, LAST));
-    disk.rot((slot, last));
+    let (number, last) = last_record(&disk, true);
+    disk.rot((number, LAST));
+    disk.rot((number, last));
     let driver = open(&disk);
     let kept = driver.cache.kept(&driver.cache.volume(A));
     let damaged = |at: u64| kept.damaged().iter().any(|lost| lost.start() <= at && at < lost.end());
@@ -298,8 +298,8 @@ fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_st
             driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
         }
         driver.kill();
-        let (slot, last) = last_record(&disk, false);
-        let mut frames: Vec<_> = disk.frames(slot).collect();
+        let (segment, last) = last_record(&disk, false);
+        let mut frames: Vec<_> = disk.frames(segment).collect();
         let headers: Vec<_> = (0..=usize::try_from(last).unwrap())
             .filter(|at| is_magic(&frames[*at], b"GLIDEREC"))
             .rev()
@@ -313,46 +313,46 @@ fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_st
         }
         let end_of_file = frames.pop().unwrap();
         frames.push(end_of_file.clone());
-        disk.restore(slot, &frames);
+        disk.restore(segment, &frames);
         let mut driver = open(&disk);
         assert!(is_there(&mut driver, 81));
         driver.kill();
-        let mut frames: Vec<_> = disk.frames(slot).collect();
+        let mut frames: Vec<_> = disk.frames(segment).collect();
         assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
         *frames.last_mut().unwrap() = end_of_file;
-        disk.restore(slot, &frames);
+        disk.restore(segment, &frames);
         assert!(is_there(&mut open(&disk), 81), "with {dropped_behind} records behind");
     }
 }
 
 /// A cache after a start that dropped the record of number 82, whose header alone describes the record of number 81. Returns the
-/// slot of both, and the frame of that header, which a footer follows.
+/// segment of both, and the frame of that header, which a footer follows.
 fn described_by_a_dropped_one(path: &std::path::Path) -> (Faulty, u32, u64) {
     let disk = killed(path);
     write_unflushed(&disk, &[81, 82]);
-    let (slot, dropped) = last_record(&disk, false);
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (number, dropped) = last_record(&disk, false);
+    let mut frames: Vec<_> = disk.frames(number).collect();
     let at = usize::try_from(dropped).unwrap();
     let described = frames[..at].iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
     frames[described].fill(0xEE);
     frames[at + 2][100] ^= 1;
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
     open(&disk).kill();
-    let frames: Vec<_> = disk.frames(slot).collect();
+    let frames: Vec<_> = disk.frames(number).collect();
     assert!(is_magic(&frames[at], b"GLIDEREC") && is_magic(&frames[at + 1], b"GLIDEFTR"));
-    (disk, slot, dropped)
+    (disk, number, dropped)
 }
 
 /// A footer that was written before the record was dropped may still be behind that record.
 #[test]
 fn a_record_that_was_dropped_does_not_come_back_when_the_trailer_is_torn() {
     let directory = tempfile::tempdir().unwrap();
-    let (disk, slot, dropped) = described_by_a_dropped_one(directory.path());
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (disk, number, dropped) = described_by_a_dropped_one(directory.path());
+    let mut frames: Vec<_> = disk.frames(number).collect();
     let [footer, end] = [dropped + 1, dropped + RECORD_FRAMES].map(|at| usize::try_from(at).unwrap());
     frames[end] = frames[footer].clone();
     frames.last_mut().unwrap()[..512].fill(0xEE);
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
     let mut driver = open(&disk);
     let volume = driver.cache.volume(A);
     assert!(driver.read(&volume, range(82 * 64, 64)).unwrap() == [0; 32 << 10], "what was dropped came back");
@@ -362,8 +362,8 @@ fn a_record_that_was_dropped_does_not_come_back_when_the_trailer_is_torn() {
 #[test]
 fn a_footer_that_is_lost_costs_nothing_where_a_dropped_record_describes_the_last_one() {
     let directory = tempfile::tempdir().unwrap();
-    let (disk, slot, dropped) = described_by_a_dropped_one(directory.path());
-    disk.lose(slot, dropped + 1);
+    let (disk, number, dropped) = described_by_a_dropped_one(directory.path());
+    disk.lose(number, dropped + 1);
     let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
     assert_eq!((found.holes, found.doubted), (0, 0), "{found:?}");
     assert!(is_there(&mut Driver::new(cache), 81));
@@ -374,14 +374,14 @@ fn a_footer_that_is_lost_costs_nothing_where_a_dropped_record_describes_the_last
 fn nothing_behind_a_footer_comes_back_when_the_trailer_is_lost() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, false);
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (segment, last) = last_record(&disk, false);
+    let mut frames: Vec<_> = disk.frames(segment).collect();
     open(&disk).kill();
-    let footer = disk.frames(slot).find(|frame| is_magic(frame, b"GLIDEFTR")).unwrap();
+    let footer = disk.frames(segment).find(|frame| is_magic(frame, b"GLIDEFTR")).unwrap();
     let last = usize::try_from(last).unwrap();
     let before = frames[..last].iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
     frames[before] = footer;
-    disk.restore(slot, &frames);
+    disk.restore(segment, &frames);
     let mut driver = open(&disk);
     let volume = driver.cache.volume(A);
     for number in [79_u64, 80] {
@@ -390,14 +390,14 @@ fn nothing_behind_a_footer_comes_back_when_the_trailer_is_lost() {
     assert!(is_there(&mut driver, 78));
 }
 
-/// A cache that was killed with two records that were not flushed, of numbers 81 and 82, in a segment in the last slot; of the
+/// A cache that was killed with two records that were not stored, of numbers 81 and 82, in a segment in the last segment; of the
 /// announcement and of the first record's header the disk has something else. Returns the last frame of that segment, too.
 fn left_by_a_power_cut(path: &std::path::Path) -> (Faulty, Vec<u8>) {
     let disk = killed(path);
     write_unflushed(&disk, &[81, 82]);
-    let (slot, _) = disk.find(|frame| frame == [81; FRAME_BYTES]).unwrap();
-    let mut frames: Vec<_> = disk.frames(slot).collect();
-    disk.restore(slot, &vec![vec![0; FRAME_BYTES]; frames.len()]);
+    let (number, _) = disk.find(|frame| frame == [81; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(number).collect();
+    disk.restore(number, &vec![vec![0; FRAME_BYTES]; frames.len()]);
     frames[1].fill(0xEE);
     frames[2].fill(0xEE);
     disk.restore(LAST_SLOT, &frames);

@@ -3,15 +3,15 @@
 //! Invariants: what was admitted finds room in the active segment, or all of it in an empty one; an append either
 //! succeeds for every request in it, and then all are indexed, or fails for all, and then none is.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flight::{self, Flight, Flights, Load};
-use super::{Admission, Reservation, Shard, Token, sync};
+use super::request::{Admission, Reservation, Token};
+use super::state::{Flight, Load, Pending};
+use super::{Shard, flight, sync};
 use crate::cache::log::format::frame_crc;
-use crate::cache::log::segment::{Batch, Room, Segment};
+use crate::cache::log::segment::{Batch, Room, SegmentWriter};
 use crate::cache::options::OnFull;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
@@ -27,59 +27,60 @@ const ZERO_ENTRIES_MAX: u32 = 16;
 /// Longest pause asked for at once, so that a write notices soon when there is room again.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
-/// A write that was admitted.
-#[derive(Debug)]
-pub(super) struct Pending<T> {
-    pub token: T,
-    volume: Arc<Volume>,
-    range: SectorRange,
-    /// Frames of data; 0 for zeroes.
-    pub frames: usize,
-    /// Entries it takes.
-    entries: usize,
-    fua: bool,
-    room: Room,
-}
-
-/// The shard's end of the log.
-#[derive(Debug)]
-pub(super) struct Log<T: Token> {
-    pub active: Option<Segment>,
-    standby: Option<Segment>,
-    /// Room promised to admitted requests that are not appended yet.
-    reserved: Room,
-    /// The open batch.
-    open: Load<T>,
-    pub flights: Flights<T>,
-    /// Requests that wait for a segment, behind the open batch.
-    backlog: VecDeque<Pending<T>>,
-    /// A request was told to wait, maybe because of what is reserved.
-    crowded: bool,
-    /// Something reserved was released since the last turn.
-    released: bool,
-    /// While writes are slowed: when the next may be admitted.
-    next_admission: Duration,
-}
-
-impl<T: Token> Default for Log<T> {
-    fn default() -> Self {
-        Self {
-            active: None,
-            standby: None,
-            reserved: Room::default(),
-            open: Load::default(),
-            flights: Flights::default(),
-            backlog: VecDeque::new(),
-            crowded: false,
-            released: false,
-            next_admission: Duration::ZERO,
-        }
+impl<T: Token> Shard<T> {
+    /// May a write of `data_bytes` (0 for zero ranges) be taken now? Reserves log space when accepted.
+    /// Call it before the request gets a buffer.
+    pub fn admit(&mut self, data_bytes: usize) -> Admission {
+        admit(self, data_bytes)
     }
-}
 
-impl<T: Token> Log<T> {
-    pub fn is_idle(&self) -> bool {
-        self.open.joined.is_empty() && self.backlog.is_empty() && self.flights.is_idle()
+    /// Gives reserved room back.
+    pub fn cancel(&mut self, reservation: Reservation) {
+        release(self, reservation.into_room());
+    }
+
+    /// Takes a WRITE of `range`, 1 byte to [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX), from the token's
+    /// buffer. It joins the open batch; bytes of the buffer after the range, up to the end of its last frame, are
+    /// overwritten with zeroes. With `fua` it comes back when it survives a power cut.
+    pub fn write(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        fua: bool,
+        reservation: Reservation,
+        token: T,
+    ) {
+        if let Some(lost) = volume.lost() {
+            self.cancel(reservation);
+            return self.finish(token, Err(lost));
+        }
+        write(self, volume, range, fua, reservation.into_room(), token);
+    }
+
+    /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` it comes back when it survives a power cut.
+    pub fn zero(
+        &mut self,
+        volume: &Arc<Volume>,
+        range: SectorRange,
+        fua: bool,
+        reservation: Reservation,
+        token: T,
+    ) {
+        if let Some(lost) = volume.lost() {
+            self.cancel(reservation);
+            return self.finish(token, Err(lost));
+        }
+        zero(self, volume, range, fua, reservation.into_room(), token);
+    }
+
+    /// Lets go of requests that wait for a segment although their volume's requests may not wait any more.
+    pub fn end_waits(&mut self) {
+        end_waits(self);
+    }
+
+    /// The appends of a turn: requests that waited for a segment first, then the open batch.
+    pub(super) fn append_turn(&mut self) {
+        turn(self);
     }
 }
 
@@ -90,7 +91,7 @@ fn room_of(data_bytes: usize) -> Room {
     }
 }
 
-pub(super) fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admission {
+fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admission {
     let room = room_of(data_bytes);
     let pause = shard.shared.pressure.pause(room.frames);
     if !pause.is_zero() {
@@ -119,11 +120,11 @@ pub(super) fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admiss
 
 /// Whether `total` fits into the active segment, or all of it into an empty one.
 fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
-    let slots = &shard.shared.slots;
-    if shard.log.active.as_ref().is_some_and(|active| active.has_room(slots, total)) {
+    let table = &shard.shared.table;
+    if shard.log.active.as_ref().is_some_and(|active| active.has_room(table, total)) {
         return true;
     }
-    if !Segment::empty_has_room(slots, total) {
+    if !SegmentWriter::empty_has_room(table, total) {
         return false;
     }
     fetch_standby(shard)
@@ -138,12 +139,12 @@ fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
     shard.log.standby.is_some()
 }
 
-pub(super) fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
+fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
     shard.log.reserved = shard.log.reserved.minus(room);
     shard.log.released = true;
 }
 
-pub(super) fn write<T: Token>(
+fn write<T: Token>(
     shard: &mut Shard<T>,
     volume: &Arc<Volume>,
     range: SectorRange,
@@ -164,7 +165,7 @@ pub(super) fn write<T: Token>(
     take(shard, Pending { token, volume: Arc::clone(volume), range, frames, entries: 1, fua, room });
 }
 
-pub(super) fn zero<T: Token>(
+fn zero<T: Token>(
     shard: &mut Shard<T>,
     volume: &Arc<Volume>,
     range: SectorRange,
@@ -199,7 +200,7 @@ fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), P
     let (log, batch) = (&shard.log, &shard.log.open.batch);
     let crowded = !batch.fits(pending.entries, pending.frames)
         || log.active.as_ref().is_some_and(|active| {
-            !batch.is_empty() && !active.has_room_for(&shard.shared.slots, batch, pending.entries, frames)
+            !batch.is_empty() && !active.has_room_for(&shard.shared.table, batch, pending.entries, frames)
         });
     if crowded && !append(shard) {
         return Err(pending);
@@ -236,7 +237,7 @@ fn push<T: Token>(batch: &mut Batch, pending: &mut Pending<T>, first: Seq) -> bo
 }
 
 /// Lets go of requests that wait for a segment behind the open batch, where they may not wait any more.
-pub(super) fn end_waits<T: Token>(shard: &mut Shard<T>) {
+fn end_waits<T: Token>(shard: &mut Shard<T>) {
     for _ in 0..shard.log.backlog.len() {
         let Some(pending) = shard.log.backlog.pop_front() else { return };
         if pending.volume.are_waits_ended() {
@@ -248,7 +249,7 @@ pub(super) fn end_waits<T: Token>(shard: &mut Shard<T>) {
     }
 }
 
-pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
+fn turn<T: Token>(shard: &mut Shard<T>) {
     while !shard.log.backlog.is_empty()
         && has_segment(shard)
         && let Some(pending) = shard.log.backlog.pop_front()
@@ -262,8 +263,8 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
         }
     }
     append(shard);
-    let slots = &shard.shared.slots;
-    if shard.log.active.as_ref().is_some_and(|active| slots.get(active.slot).is_poisoned()) {
+    let table = &shard.shared.table;
+    if shard.log.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
         flight::leave(shard);
     }
     if shard.log.released && std::mem::take(&mut shard.log.crowded) {
@@ -274,17 +275,17 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
 
 /// Whether there is a segment that takes a record, now or once the active one was left.
 fn has_segment<T: Token>(shard: &mut Shard<T>) -> bool {
-    let slots = &shard.shared.slots;
-    shard.log.active.as_ref().is_some_and(|active| !slots.get(active.slot).is_poisoned())
+    let table = &shard.shared.table;
+    shard.log.active.as_ref().is_some_and(|active| !table.get(active.number).is_poisoned())
         || fetch_standby(shard)
 }
 
 /// Makes the active segment one that takes the open batch; `false` when there is none yet.
 fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
     if let Some(active) = &shard.log.active {
-        let slots = &shard.shared.slots;
-        let usable = !slots.get(active.slot).is_poisoned();
-        if usable && active.has_room_for(slots, &shard.log.open.batch, 0, 0) {
+        let table = &shard.shared.table;
+        let usable = !table.get(active.number).is_poisoned();
+        if usable && active.has_room_for(table, &shard.log.open.batch, 0, 0) {
             return true;
         }
         flight::leave(shard);
@@ -336,7 +337,7 @@ fn take_apart<T: Token>(shard: &mut Shard<T>) {
 /// Indexes the requests of a record that was written, and lets them go unless they wait for a sync.
 pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
     let Flight { mark, place, load, .. } = flight;
-    shard.shared.slots.get(place.slot).set_appended(place.end);
+    shard.shared.table.get(place.number).set_appended(place.end);
     shard.stats.appends.add(1);
     shard.stats.appended_requests.add(load.joined.len() as u64);
     shard.stats.appended_bytes.add(u64::from(place.end - mark.position) * FRAME_BYTES as u64);
@@ -344,10 +345,10 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
     for pending in load.joined.drain(..) {
         let entries = &load.batch.entries()[first..first + pending.entries];
         first += pending.entries;
-        let extents = entries.iter().filter_map(|entry| extent(entry, place.slot, mark.record));
+        let extents = entries.iter().filter_map(|entry| extent(entry, place.number, mark.record));
         let first_seq = entries.first().map_or(Seq(u64::MAX), |entry| entry.seq);
         let seqs = (first_seq, entries.len() as u64);
-        match pending.volume.appended(&shard.shared.slots, seqs, extents, *place) {
+        match pending.volume.appended(&shard.shared.table, seqs, extents, *place) {
             Ok(()) if pending.fua => {
                 let last = entries.last().map_or(first_seq, |entry| entry.seq);
                 let store = sync::InStore::of(&pending.volume, last);
@@ -364,7 +365,7 @@ pub(super) fn fail<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>, error
     shard.stats.append_errors.add(1);
     if let Some(suppressed) = shard.bad_appends.pass() {
         tracing::error!(
-            file = shard.shared.disk.segment_name(place.slot),
+            file = shard.shared.disk.segment_name(place.number),
             offset_bytes = mark.offset(),
             error = error as &dyn std::error::Error,
             requests = load.joined.len(),

@@ -4,108 +4,20 @@
 //! nothing behind a hole may have been acknowledged; when one fails, those behind it in that segment fail as well; a
 //! segment is let go of when nothing is written to it any more.
 
-use std::collections::VecDeque;
 use std::io;
 
-use super::append::{Pending, fail, publish};
-use super::{Shard, Token, Want};
-use crate::cache::handoff::OWNED_MAX;
-use crate::cache::log::segment::{Batch, HEADERS_MAX, Mark, Segment};
-use crate::cache::log::table::Place;
+use super::Shard;
+use super::append::{fail, publish};
+use super::request::{Token, Want};
+use super::state::{Flight, Flights, Load, Step};
 use crate::units::FRAME_BYTES;
-
-/// A batch and its requests, in the order of its entries.
-#[derive(Debug)]
-pub(super) struct Load<T> {
-    pub batch: Batch,
-    pub joined: Vec<Pending<T>>,
-}
-
-impl<T> Default for Load<T> {
-    fn default() -> Self {
-        Self { batch: Batch::default(), joined: Vec::new() }
-    }
-}
-
-/// A record that is being written.
-#[derive(Debug)]
-pub(super) struct Flight<T> {
-    op: u32,
-    /// Where it begins.
-    pub mark: Mark,
-    /// Where it ends.
-    pub place: Place,
-    pub load: Load<T>,
-    /// How the write ended; `None` while it is under way.
-    outcome: Option<io::Result<()>>,
-}
-
-/// What happens next at the end of the log, in this order.
-#[derive(Debug)]
-enum Step<T> {
-    Land(Flight<T>),
-    /// Let go of a segment.
-    Close(Segment),
-}
-
-/// The records of a shard that are being written.
-#[derive(Debug)]
-pub(super) struct Flights<T: Token> {
-    /// Memory for record headers, [`HEADERS_MAX`] a flight that may start; `None` where records are written at once.
-    headers: Option<Vec<T::Part>>,
-    steps: VecDeque<Step<T>>,
-    next_op: u32,
-    /// The segment at the front of which a record failed.
-    failed: Option<u64>,
-    /// Kept for their room.
-    loads: Vec<Load<T>>,
-    parts: Vec<Vec<T::Part>>,
-}
-
-impl<T: Token> Default for Flights<T> {
-    fn default() -> Self {
-        Self {
-            headers: None,
-            steps: VecDeque::with_capacity(OWNED_MAX as usize),
-            next_op: 0,
-            failed: None,
-            loads: Vec::with_capacity(1),
-            parts: Vec::new(),
-        }
-    }
-}
-
-impl<T: Token> Flights<T> {
-    pub fn is_idle(&self) -> bool {
-        self.steps.is_empty()
-    }
-
-    /// From now on records are handed out to be written, [`HEADERS_MAX`] of `headers` for each that is under way.
-    pub fn defer(&mut self, headers: Vec<T::Part>) {
-        let flights = headers.len() / HEADERS_MAX;
-        self.steps.reserve(flights + OWNED_MAX as usize);
-        self.loads.reserve(flights);
-        self.parts.reserve(flights);
-        self.headers = Some(headers);
-    }
-
-    /// Whether another record may be written.
-    pub fn may_start(&self) -> bool {
-        self.headers.as_ref().is_none_or(|headers| headers.len() >= HEADERS_MAX)
-    }
-
-    /// An empty load.
-    pub fn spare_load(&mut self) -> Load<T> {
-        self.loads.pop().unwrap_or_default()
-    }
-}
 
 /// Writes `load`, for which the active segment has room, or hands it out to be written.
 pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     let Shard { shared, log, wanted, .. } = shard;
     let Some(active) = &mut log.active else { return };
     let flights = &mut log.flights;
-    let mark = active.place_record(&shared.slots, &mut load.batch);
+    let mark = active.place_record(&shared.table, &mut load.batch);
     let place = active.place();
     let op = flights.next_op;
     let outcome = if let Some(headers) = &mut flights.headers {
@@ -163,8 +75,15 @@ fn take_back<P>(headers: &mut Vec<P>, parts: &mut Vec<P>, count: usize) {
     headers.extend(parts.drain(..).take(count));
 }
 
+impl<T: Token> Shard<T> {
+    /// Ends the [`Want::Append`] with this `op`; `parts` are those that were handed out.
+    pub fn append_done(&mut self, op: u32, result: io::Result<()>, parts: Vec<T::Part>) {
+        done(self, op, result, parts);
+    }
+}
+
 /// Notes how the write of record `op` ended.
-pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
+fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
     let Flights { headers, steps, parts: spare, .. } = &mut shard.log.flights;
     let found = steps.iter_mut().find_map(|step| match step {
         Step::Land(flight) if flight.op == op && flight.outcome.is_none() => Some(flight),

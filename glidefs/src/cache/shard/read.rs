@@ -1,7 +1,7 @@
 //! Reads: from the index to pieces, from the page cache where they are there, from the disk where they are not, and
 //! nothing reaches a client unverified.
 //!
-//! Invariants: every frame that is read is compared with the checksum made when it was acknowledged; a slot stays pinned
+//! Invariants: every frame that is read is compared with the checksum made when it was acknowledged; a segment stays pinned
 //! from the look-up until its bytes have been copied; no more than [`READS_MAX`] reads of the disk are under way, and
 //! further ones start in the order of their arrival.
 
@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use super::{Shard, Token, Want};
+use super::Shard;
+use super::request::{Token, Want};
 use crate::cache::log::format::{Frame, frame_crc};
 use crate::cache::log::table::frames_of;
 use crate::cache::shared::Shared;
@@ -37,7 +38,7 @@ struct Waiting<T> {
 /// Bytes of a segment for a part of a token's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Source {
-    slot: u32,
+    number: u32,
     /// First frame, and how many.
     first: u32,
     frames: u32,
@@ -100,7 +101,7 @@ pub(super) fn read<T: Token>(
 ) {
     shard.stats.reads.add(1);
     let mut plan = std::mem::take(&mut shard.reads.plan);
-    volume.plan(&shard.shared.slots, range, &mut plan);
+    volume.plan(&shard.shared.table, range, &mut plan);
     let mut outcome = Ok(());
     for piece in plan.drain(..) {
         let served = match piece.backing {
@@ -109,8 +110,8 @@ pub(super) fn read<T: Token>(
             }
             Some(Backing::Zero { .. }) => put(range, &piece, None, token.buffer()),
             Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => Err(IoError::Damaged),
-            Some(Backing::Data { slot, sector }) => {
-                let source = source_of(&piece, (slot, sector), range, volume.id());
+            Some(Backing::Data { number, sector }) => {
+                let source = source_of(&piece, (number, sector), range, volume.id());
                 serve(shard, &source, token.buffer())
             }
         };
@@ -129,11 +130,11 @@ pub(super) fn read<T: Token>(
     start(shard);
 }
 
-/// Where the bytes of `piece` are, which begins at `sector` of `slot`.
-fn source_of(piece: &Piece, (slot, sector): (u32, u32), range: SectorRange, export: ExportId) -> Source {
+/// Where the bytes of `piece` are, which begins at `sector` of `segment`.
+fn source_of(piece: &Piece, (number, sector): (u32, u32), range: SectorRange, export: ExportId) -> Source {
     let (first, frames) = frames_of(sector, piece.range.count());
     Source {
-        slot,
+        number,
         first,
         frames,
         skip: bytes_of(u64::from(sector) % FRAME_SECTORS),
@@ -153,7 +154,7 @@ fn without_log<'a>(
     piece: &Piece,
     fill: Option<&'a Fill>,
 ) -> Result<Option<&'a [u8]>, IoError> {
-    if !volume.tie().is_some_and(|tie| tie.covers(piece.range)) {
+    if !volume.store_link().is_some_and(|link| link.covers(piece.range)) {
         return Ok(None);
     }
     // It may have left the log since the fill was fetched.
@@ -184,7 +185,7 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &Source, buffer: &mut [u8]) -> 
         shard.reads.fetches.push(*source);
         return Ok(());
     }
-    shard.shared.slots.get(source.slot).unpin();
+    shard.shared.table.get(source.number).unpin();
     shard.stats.reads_now.add(1);
     outcome.map(drop)
 }
@@ -218,7 +219,7 @@ fn read_now(shared: &Shared, source: &Source, part: &mut [u8], scratch: &mut Fra
 
 /// Fills `buffer`, whole frames, from frame `first` on, and verifies it.
 fn frames_now(shared: &Shared, source: &Source, first: u32, buffer: &mut [u8]) -> Result<bool, IoError> {
-    let Some(file) = shared.slots.get(source.slot).file() else { return Err(IoError::Read) };
+    let Some(file) = shared.table.get(source.number).file() else { return Err(IoError::Read) };
     match file.read_now(buffer, u64::from(first) * FRAME_BYTES as u64) {
         Ok(true) => verify(shared, source, first, buffer).map(|()| true),
         Ok(false) => Ok(false),
@@ -231,14 +232,14 @@ fn frames_now(shared: &Shared, source: &Source, first: u32, buffer: &mut [u8]) -
 
 /// Compares frames read from frame `first` on with their checksums.
 fn verify(shared: &Shared, source: &Source, first: u32, buffer: &[u8]) -> Result<(), IoError> {
-    let slot = shared.slots.get(source.slot);
+    let info = shared.table.get(source.number);
     for (frame, bytes) in (first..).zip(buffer.chunks_exact(FRAME_BYTES)) {
-        if slot.crc(frame) != Some(frame_crc(bytes)) {
+        if info.crc(frame) != Some(frame_crc(bytes)) {
             shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
             let Some(suppressed) = passes(shared, source) else { return Err(IoError::Corrupt) };
             tracing::error!(
                 export = source.export.0,
-                file = shared.disk.segment_name(source.slot),
+                file = shared.disk.segment_name(source.number),
                 offset_bytes = u64::from(frame) * FRAME_BYTES as u64,
                 suppressed,
                 "cached data does not match its checksum; reads of it fail until it is written again"
@@ -258,7 +259,7 @@ fn report(shared: &Shared, source: &Source, first: u32, error: &io::Error) {
     let Some(suppressed) = passes(shared, source) else { return };
     tracing::error!(
         export = source.export.0,
-        file = shared.disk.segment_name(source.slot),
+        file = shared.disk.segment_name(source.number),
         offset_bytes = u64::from(first) * FRAME_BYTES as u64,
         error = error as &dyn std::error::Error,
         suppressed,
@@ -271,7 +272,7 @@ fn start<T: Token>(shard: &mut Shard<T>) {
     while shard.reads.flights.len() < READS_MAX
         && let Some(fetch) = shard.reads.queue.pop_front()
     {
-        let Some(file) = shard.shared.slots.get(fetch.source.slot).file().cloned() else {
+        let Some(file) = shard.shared.table.get(fetch.source.number).file().cloned() else {
             arrived(shard, &fetch, Err(IoError::Read));
             continue;
         };
@@ -314,7 +315,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
 
 /// Counts a piece that needs nothing more of the disk.
 fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &Fetch, outcome: Result<(), IoError>) {
-    shard.shared.slots.get(fetch.source.slot).unpin();
+    shard.shared.table.get(fetch.source.number).unpin();
     let waiting = &mut shard.reads.waiting[fetch.waiting];
     waiting.outcome = waiting.outcome.and(outcome);
     waiting.open -= 1;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::{Done, Shard, Token, Want};
+use super::Shard;
+use super::request::{Done, Token, Want};
 use crate::cache::log::table::Place;
 use crate::cache::log::table::Stability;
 use crate::cache::volume::Volume;
@@ -58,7 +59,7 @@ struct Need {
 /// A segment somebody waits for.
 #[derive(Debug)]
 struct Target {
-    slot: u32,
+    number: u32,
     segment_id: u64,
     needs: Vec<Need>,
     /// A sync of this shard is under way.
@@ -68,7 +69,7 @@ struct Target {
 /// A sync under way.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    slot: u32,
+    number: u32,
     segment_id: u64,
     /// Frames that had been appended when it began.
     covers: u32,
@@ -119,21 +120,22 @@ impl<T> Syncs<T> {
 
     fn need(&mut self, place: Place, waiter: usize) {
         let need = Need { end: place.end, waiter };
-        let same = |target: &&mut Target| (target.slot, target.segment_id) == (place.slot, place.segment_id);
+        let same =
+            |target: &&mut Target| (target.number, target.segment_id) == (place.number, place.segment_id);
         if let Some(target) = self.targets.iter_mut().find(same) {
             target.needs.push(need);
             return;
         }
         let mut needs = self.spare.pop().unwrap_or_default();
         needs.push(need);
-        self.targets.push(Target { slot: place.slot, segment_id: place.segment_id, needs, busy: false });
+        self.targets.push(Target { number: place.number, segment_id: place.segment_id, needs, busy: false });
     }
 }
 
 pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token: T) {
     let mut places = std::mem::take(&mut shard.syncs.places);
     places.clear();
-    match volume.flush(&shard.shared.slots, &mut places) {
+    match volume.flush(&shard.shared.table, &mut places) {
         Ok(covers) if places.is_empty() => {
             shard.stats.empty_flushes.add(1);
             let waiter = Waiter { token, open: 0, outcome: Ok(()), store: InStore::of(volume, covers) };
@@ -190,10 +192,10 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
 /// Ends the needs of target `at` that are met, and those that never will be.
 fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
     let Shard { shared, syncs, done, .. } = shard;
-    let (slot, segment_id) = (syncs.targets[at].slot, syncs.targets[at].segment_id);
+    let (number, segment_id) = (syncs.targets[at].number, syncs.targets[at].segment_id);
     let mut needs = std::mem::take(&mut syncs.targets[at].needs);
     needs.retain(|need| {
-        let outcome = match shared.slots.stability(slot, segment_id, need.end) {
+        let outcome = match shared.table.stability(number, segment_id, need.end) {
             Stability::Unsynced => return true,
             Stability::Stable => Ok(()),
             Stability::Lost => Err(IoError::Sync),
@@ -214,23 +216,23 @@ fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
 fn begin<T: Token>(shard: &mut Shard<T>, at: usize) {
     let Shard { shared, syncs, stats, wanted, index, .. } = shard;
     let target = &mut syncs.targets[at];
-    let slot = shared.slots.get(target.slot);
-    if !slot.begin_sync() {
+    let info = shared.table.get(target.number);
+    if !info.begin_sync() {
         // Asked for before the second try, so that an end between the two is not missed.
         shared.ports[*index].block_on_sync();
-        if !slot.begin_sync() {
+        if !info.begin_sync() {
             return;
         }
     }
-    let (Some(file), true) = (slot.file(), slot.segment_id() == target.segment_id) else {
-        // The slot was given up since; the next turn finds nothing left to wait for.
-        shared.cancel_sync(slot);
+    let (Some(file), true) = (info.file(), info.segment_id() == target.segment_id) else {
+        // The segment was given up since; the next turn finds nothing left to wait for.
+        shared.cancel_sync(info);
         shared.ports[*index].wake();
         return;
     };
     target.busy = true;
     stats.syncs.add(1);
-    let flight = Flight { slot: target.slot, segment_id: target.segment_id, covers: slot.appended() };
+    let flight = Flight { number: target.number, segment_id: target.segment_id, covers: info.appended() };
     // No more flights than targets.
     let op = u32::try_from(syncs.flights.insert(flight)).unwrap_or(u32::MAX);
     wanted.push(Want::Sync { op, file: Arc::clone(file) });
@@ -245,19 +247,19 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
         shard.stats.sync_errors.add(1);
         if let Some(suppressed) = shard.bad_syncs.pass() {
             tracing::error!(
-                file = shard.shared.disk.segment_name(flight.slot),
+                file = shard.shared.disk.segment_name(flight.number),
                 error = error as &dyn std::error::Error,
                 suppressed,
                 "the cache disk failed to make data stable; FLUSH fails for the exports concerned until it was written again"
             );
         }
     }
-    shard.shared.slots.get(flight.slot).end_sync(flight.covers, result.is_ok());
+    shard.shared.table.get(flight.number).end_sync(flight.covers, result.is_ok());
     if result.is_err() {
         shard.shared.signal.raise();
     }
     shard.shared.sync_ended();
-    let same = |target: &Target| (target.slot, target.segment_id) == (flight.slot, flight.segment_id);
+    let same = |target: &Target| (target.number, target.segment_id) == (flight.number, flight.segment_id);
     if let Some(at) = shard.syncs.targets.iter().position(same) {
         shard.syncs.targets[at].busy = false;
         settle(shard, at);

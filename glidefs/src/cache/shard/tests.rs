@@ -6,7 +6,7 @@ use super::*;
 use crate::cache::facade::Cache;
 use crate::cache::keeper::Keeper;
 use crate::cache::log::directory::Directory;
-use crate::cache::log::disk::MonotonicClock;
+use crate::cache::log::disk::{MonotonicClock, SegmentFile};
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::cache::volume::CutState;
 use crate::units::{ExportId, FRAME_BYTES};
@@ -317,7 +317,7 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
         Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(exports))
     };
     let refused = shrink(&[A]).unwrap_err();
-    assert!(matches!(refused, crate::cache::CacheError::CannotShrink { slots: 5, .. }), "{refused}");
+    assert!(matches!(refused, crate::cache::CacheError::CannotShrink { segments: 5, .. }), "{refused}");
     shrink(&[]).unwrap();
     let files = std::fs::read_dir(directory.path().join("segments")).unwrap().count();
     assert!(files <= 5, "{files} files");
@@ -452,7 +452,7 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     let shared = Arc::clone(&rig.cache.shared);
     // The segment that they were to be appended to fails, and the keeper has no other.
     let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take()).collect();
-    shared.slots.get(rig.shard.log.active.as_ref().unwrap().slot).poison();
+    shared.table.get(rig.shard.log.active.as_ref().unwrap().number).poison();
     a.cut_now();
     assert_eq!(a.cut_state(), CutState::Landing);
     rig.shard.turn();

@@ -34,12 +34,12 @@ pub enum IoError {
     Store,
     /// Data that is not in the store was lost here, or cannot be read now, so the store does not get it.
     #[error(
-        "data that has to be flushed was lost here, or cannot be read; the log names the segment file and the offset. What was \
-         lost fails until it is written again or discarded; everything else is flushed"
+        "data that has to be written back was lost here, or cannot be read; the log names the segment file and the offset. What was \
+         lost fails until it is written again or discarded; everything else is written back"
     )]
     Unreadable,
     /// Another writer has the volume now.
-    #[error("another host has taken the export over; what this one had not flushed stays in its cache")]
+    #[error("another host has taken the export over; what this one had not written back stays in its cache")]
     Fenced,
     /// The export's device is being removed, and the request would have had to wait.
     #[error("the device of the export is being removed, and the request would have had to wait")]
@@ -47,7 +47,7 @@ pub enum IoError {
     /// The store has another history of the volume.
     #[error(
         "the store and this host have two histories of the export: the cache directory or the store was restored or cloned; what \
-         this host had not flushed stays in its cache"
+         this host had not written back stays in its cache"
     )]
     Diverged,
     /// The export was removed while the request was under way.

@@ -10,36 +10,37 @@ use crate::units::{FRAME_SECTORS, SectorRange, Seq};
 pub enum Backing {
     /// Bytes in a segment.
     Data {
-        /// Slot of the segment.
-        slot: u32,
+        /// Segment of the segment.
+        number: u32,
         /// Sector in the segment that holds the extent's first one. The extent ends below sector `u32::MAX` there.
         sector: u32,
     },
-    /// Zeroes. The slot holds the entry that says so, and keeps it for as long as older data may be found elsewhere.
+    /// Zeroes. The segment holds the entry that says so, and keeps it for as long as older data may be found elsewhere.
     Zero {
-        /// Slot of the segment.
-        slot: u32,
+        /// Segment of the segment.
+        number: u32,
     },
-    /// Nothing: the content was lost to the disk, and reads fail. The slot holds the entry that says so.
+    /// Nothing: the content was lost to the disk, and reads fail. The segment holds the entry that says so.
     Damaged {
-        /// Slot of the segment.
-        slot: u32,
+        /// Segment of the segment.
+        number: u32,
     },
-    /// No content: says that nothing of the export that is not newer can be relied on. Never in an [`Index`]. The slot holds
+    /// No content: says that nothing of the export that is not newer can be relied on. Never in an [`Index`]. The segment holds
     /// the entry that says so.
     Doubt {
-        /// Slot of the segment.
-        slot: u32,
+        /// Segment of the segment.
+        number: u32,
     },
 }
 
 impl Backing {
-    /// The slot that must be kept for this.
-    pub fn slot(self) -> u32 {
+    /// The segment that must be kept for this.
+    pub fn number(self) -> u32 {
         match self {
-            Self::Data { slot, .. } | Self::Zero { slot } | Self::Damaged { slot } | Self::Doubt { slot } => {
-                slot
-            }
+            Self::Data { number, .. }
+            | Self::Zero { number }
+            | Self::Damaged { number }
+            | Self::Doubt { number } => number,
         }
     }
 
@@ -47,7 +48,7 @@ impl Backing {
     pub(super) fn skip(self, sectors: u32) -> Self {
         match self {
             // Saturates only for an extent that `Data::sector` does not allow, and then at a place no segment has.
-            Self::Data { slot, sector } => Self::Data { slot, sector: sector.saturating_add(sectors) },
+            Self::Data { number, sector } => Self::Data { number, sector: sector.saturating_add(sectors) },
             Self::Zero { .. } | Self::Damaged { .. } | Self::Doubt { .. } => self,
         }
     }
@@ -84,18 +85,18 @@ pub struct Piece {
     pub seq: Seq,
 }
 
-/// The extent that `entry`, of a record at frame `position` in `slot`, stands for, if any.
-pub(in crate::cache) fn extent(entry: &Entry, slot: u32, position: u32) -> Option<Extent> {
+/// The extent that `entry`, of a record at frame `position` in `segment`, stands for, if any.
+pub(in crate::cache) fn extent(entry: &Entry, number: u32, position: u32) -> Option<Extent> {
     let backing = match entry.kind {
         EntryKind::Announced => return None,
-        EntryKind::Zero => Backing::Zero { slot },
-        EntryKind::Damaged => Backing::Damaged { slot },
-        EntryKind::Doubt => Backing::Doubt { slot },
+        EntryKind::Zero => Backing::Zero { number },
+        EntryKind::Damaged => Backing::Damaged { number },
+        EntryKind::Doubt => Backing::Doubt { number },
         EntryKind::Data { first_frame } => {
             let frame = u64::from(position) + 1 + u64::from(first_frame);
             // A segment has fewer than 2^32 sectors: checked when the cache was opened.
             let sector = u32::try_from(frame * FRAME_SECTORS).unwrap_or(u32::MAX);
-            Backing::Data { slot, sector }
+            Backing::Data { number, sector }
         }
     };
     Some(Extent { range: entry.range, seq: entry.seq, backing })

@@ -2,7 +2,7 @@
 //!
 //! Does not own segments, nor what is at those places. Invariants: extents are not empty and never overlap; a sector
 //! belongs to the insert with the highest sequence number that ever covered it, in whatever order inserts came; what was
-//! reported to `refs` adds up to the number of extents that refer to each slot.
+//! reported to `refs` adds up to the number of extents that refer to each segment.
 
 mod leaf;
 mod map;
@@ -24,7 +24,7 @@ pub struct Index {
 
 impl Index {
     /// Makes `extent` the content of its sectors, except where a newer one is. An equal sequence number is replaced,
-    /// so a write that moved is found at its last place. `refs` is told how what refers to each slot changes; what comes is
+    /// so a write that moved is found at its last place. `refs` is told how what refers to each segment changes; what comes is
     /// told before what goes, so a count never touches 0 in between.
     ///
     /// A range of more than `u32::MAX` sectors becomes several extents.

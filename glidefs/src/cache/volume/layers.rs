@@ -1,7 +1,7 @@
 //! The index of a volume in layers: what is not in the store, cuts that are on their way there, and what is in the store.
 //!
 //! ```text
-//!  sequence numbers   1 ······ flushed ······ first cut ······ last cut ······ last
+//!  sequence numbers   1 ······ stored ······ first cut ······ last cut ······ last
 //!                     └── clean ──┘└── frozen ──┘└── frozen ────┘└── active ─────┘
 //! ```
 //!
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use super::extent::{Backing, Extent, Piece};
 use super::index::Index;
-use crate::cache::log::table::{Refs, Slots};
+use crate::cache::log::table::{Refs, SegmentTable};
 use crate::units::{SectorRange, Seq};
 
 /// How far a volume's history had come when it was last written down: what recovery starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct SeqMarks {
     /// Everything up to here is in the store.
-    pub flushed: Seq,
+    pub stored: Seq,
     /// Nothing up to here may be read from the log: newer data of the same sectors may have left it for the store.
     pub evicted: Seq,
 }
@@ -36,7 +36,7 @@ pub(in crate::cache) struct Layers {
     frozen: VecDeque<Frozen>,
     clean: Index,
     /// Last sequence number of the last cut that is in the store.
-    flushed: Seq,
+    stored: Seq,
     /// No content that is as old as the highest doubt can be relied on, until the store has a newer cut: the cut says which content is
     /// lost. Doubts are kept afterwards, so that the log goes on saying which damage was found.
     doubts: Vec<Doubt>,
@@ -64,11 +64,11 @@ pub(in crate::cache) struct Frozen {
     pub failed: Seq,
 }
 
-/// A record of the volume may be lost, of this sequence number or a lower one. The entry in `slot` says so.
+/// A record of the volume may be lost, of this sequence number or a lower one. The entry in `segment` says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Doubt {
     seq: Seq,
-    slot: u32,
+    number: u32,
     /// The id of the damaged segment, and what stands for the damage found there: the sectors of the entry.
     evidence: SectorRange,
     /// The export ended before this sector when it was made larger; no record that may be lost has a later one.
@@ -83,18 +83,18 @@ impl Frozen {
 }
 
 impl Layers {
-    /// Empty layers of a volume that is in the store up to `flushed`.
-    pub fn new(flushed: Seq) -> Self {
-        Self { flushed, ..Self::default() }
+    /// Empty layers of a volume that is in the store up to `stored`.
+    pub fn new(stored: Seq) -> Self {
+        Self { stored, ..Self::default() }
     }
 
-    pub fn flushed(&self) -> Seq {
-        self.flushed
+    pub fn stored(&self) -> Seq {
+        self.stored
     }
 
     /// Last sequence number of the last cut; of what is in the store, when there is no cut.
     pub fn cut(&self) -> Seq {
-        self.frozen.back().map_or(self.flushed, |cut| cut.last)
+        self.frozen.back().map_or(self.stored, |cut| cut.last)
     }
 
     /// The cuts, oldest first.
@@ -115,7 +115,7 @@ impl Layers {
 
     /// Whether what write `seq` wrote is in the store.
     pub fn is_clean(&self, seq: Seq) -> bool {
-        seq <= self.flushed
+        seq <= self.stored
     }
 
     /// The extents of the first cut.
@@ -178,15 +178,15 @@ impl Layers {
         });
     }
 
-    /// Everything whose place is in `slot`.
-    pub fn extents_in(&self, slot: u32) -> impl Iterator<Item = Extent> {
+    /// Everything whose place is in `segment`.
+    pub fn extents_in(&self, number: u32) -> impl Iterator<Item = Extent> {
         let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
         let all = self.active.iter().chain(frozen).chain(self.clean.iter());
         let doubts = self.doubts.iter().map(|doubt| {
-            let backing = Backing::Doubt { slot: doubt.slot };
+            let backing = Backing::Doubt { number: doubt.number };
             Extent { range: doubt.evidence, seq: doubt.seq, backing }
         });
-        all.chain(doubts).filter(move |extent| extent.backing.slot() == slot)
+        all.chain(doubts).filter(move |extent| extent.backing.number() == number)
     }
 
     /// Number of extents.
@@ -207,25 +207,25 @@ impl Layers {
     }
 
     /// Makes `extent` the content of its sectors, except where a newer one is.
-    pub fn insert(&mut self, slots: &Slots, extent: Extent) {
-        if let Backing::Doubt { slot } = extent.backing {
+    pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
+        if let Backing::Doubt { number } = extent.backing {
             let is_same = |known: &&mut Doubt| (known.seq, known.evidence) == (extent.seq, extent.range);
             match self.doubts.iter_mut().find(is_same) {
-                Some(known) => known.move_to(slots, slot),
+                Some(known) => known.move_to(table, number),
                 None => {
-                    let doubt = Doubt { seq: extent.seq, slot, evidence: extent.range, end: u64::MAX };
-                    doubt.count(slots, 1);
+                    let doubt = Doubt { seq: extent.seq, number, evidence: extent.range, end: u64::MAX };
+                    doubt.count(table, 1);
                     self.doubts.push(doubt);
                 }
             }
             return;
         }
-        if extent.seq > self.flushed {
-            self.layer_mut(extent.seq).insert(extent, &mut |refs| slots.count_refs(refs));
+        if extent.seq > self.stored {
+            self.layer_mut(extent.seq).insert(extent, &mut |refs| table.count_refs(refs));
         } else {
             self.clean.insert(extent, &mut |refs| {
-                slots.count_refs(refs);
-                slots.count_clean(refs);
+                table.count_refs(refs);
+                table.count_clean(refs);
             });
         }
     }
@@ -274,55 +274,56 @@ impl Layers {
         });
     }
 
-    /// Calls `visit` with what of `range` still comes from write `seq` in `slot`, hidden by newer data or not.
+    /// Calls `visit` with what of `range` still comes from write `seq` in `segment`, hidden by newer data or not.
     /// Data that is in the store does not count.
-    pub fn dirty_parts(&self, range: SectorRange, seq: Seq, slot: u32, mut visit: impl FnMut(SectorRange)) {
-        if self.doubts.iter().any(|doubt| (doubt.slot, doubt.seq, doubt.evidence) == (slot, seq, range)) {
+    pub fn dirty_parts(&self, range: SectorRange, seq: Seq, number: u32, mut visit: impl FnMut(SectorRange)) {
+        if self.doubts.iter().any(|doubt| (doubt.number, doubt.seq, doubt.evidence) == (number, seq, range)) {
             return visit(range);
         }
-        if seq > self.flushed {
-            parts(self.layer(seq), range, seq, slot, &mut visit);
+        if seq > self.stored {
+            parts(self.layer(seq), range, seq, number, &mut visit);
         }
     }
 
-    /// Makes `copy` the place of what of its sectors still comes from the same write in slot `from`, and of nothing else:
+    /// Makes `copy` the place of what of its sectors still comes from the same write in segment `from`, and of nothing else:
     /// while a cut is taken note of, what is newer may have left the layer for the next one.
-    pub fn relocate(&mut self, slots: &Slots, copy: Extent, from: u32) {
-        if let Backing::Doubt { slot } = copy.backing {
-            let moves =
-                |doubt: &&mut Doubt| (doubt.slot, doubt.seq, doubt.evidence) == (from, copy.seq, copy.range);
+    pub fn relocate(&mut self, table: &SegmentTable, copy: Extent, from: u32) {
+        if let Backing::Doubt { number } = copy.backing {
+            let moves = |doubt: &&mut Doubt| {
+                (doubt.number, doubt.seq, doubt.evidence) == (from, copy.seq, copy.range)
+            };
             if let Some(doubt) = self.doubts.iter_mut().find(moves) {
-                doubt.move_to(slots, slot);
+                doubt.move_to(table, number);
             }
             return;
         }
         let mut found = Vec::new();
-        if copy.seq > self.flushed {
+        if copy.seq > self.stored {
             let layer = self.layer_mut(copy.seq);
             parts(layer, copy.range, copy.seq, from, &mut |part| found.push(part));
             for extent in found.drain(..).filter_map(|part| copy.part(part)) {
-                layer.insert(extent, &mut |refs| slots.count_refs(refs));
+                layer.insert(extent, &mut |refs| table.count_refs(refs));
             }
         }
         if copy.seq <= self.cut() {
             parts(&self.clean, copy.range, copy.seq, from, &mut |part| found.push(part));
             for extent in found.drain(..).filter_map(|part| copy.part(part)) {
                 self.clean.insert(extent, &mut |refs| {
-                    slots.count_refs(refs);
-                    slots.count_clean(refs);
+                    table.count_refs(refs);
+                    table.count_clean(refs);
                 });
             }
         }
     }
 
-    /// Forgets what of `range` comes from write `seq` in `slot`, if it is in the store.
-    pub fn evict(&mut self, slots: &Slots, range: SectorRange, seq: Seq, slot: u32) {
+    /// Forgets what of `range` comes from write `seq` in `segment`, if it is in the store.
+    pub fn evict(&mut self, table: &SegmentTable, range: SectorRange, seq: Seq, number: u32) {
         let mut found = Vec::new();
-        parts(&self.clean, range, seq, slot, &mut |part| found.push(part));
+        parts(&self.clean, range, seq, number, &mut |part| found.push(part));
         for part in found {
             self.clean.remove(part, &mut |refs| {
-                slots.count_clean(refs);
-                slots.count_refs(refs);
+                table.count_clean(refs);
+                table.count_refs(refs);
             });
         }
     }
@@ -336,31 +337,31 @@ impl Layers {
     /// Moves up to `count` extents of the first cut, which is in the store, to those that may be forgotten. `true` when it was
     /// the last of them. A cut that ends a doubt is forgotten with all that is clean: write down before that nothing up to the
     /// cut may be taken from the log any more.
-    pub fn thaw_some(&mut self, slots: &Slots, count: usize) -> bool {
+    pub fn thaw_some(&mut self, table: &SegmentTable, count: usize) -> bool {
         let Some(cut) = self.frozen.front_mut() else { return true };
         let some: Vec<Extent> = cut.index.iter().take(count).collect();
         for extent in &some {
             self.clean.insert(*extent, &mut |refs| {
-                slots.count_refs(refs);
-                slots.count_clean(refs);
+                table.count_refs(refs);
+                table.count_clean(refs);
             });
-            cut.index.remove(extent.range, &mut |refs| slots.count_refs(refs));
+            cut.index.remove(extent.range, &mut |refs| table.count_refs(refs));
         }
         let is_last = cut.index.is_empty();
         if is_last {
             let last = cut.last;
             let doubted = self.is_doubted();
-            self.flushed = last;
+            self.stored = last;
             self.frozen.pop_front();
             if doubted && !self.is_doubted() {
-                self.forget_clean(slots);
+                self.forget_clean(table);
             }
         }
         is_last
     }
 
     /// Makes the first cut a part of the second, or of what is active where there is no second: as if the first had not been made.
-    pub fn undo(&mut self, slots: &Slots) {
+    pub fn undo(&mut self, table: &SegmentTable) {
         let Some(first) = self.frozen.pop_front() else { return };
         let Frozen { index, since, failed, .. } = first;
         let joined = match self.frozen.front_mut() {
@@ -373,9 +374,9 @@ impl Layers {
         };
         let newer = std::mem::replace(joined, index);
         for extent in newer.iter() {
-            joined.insert(extent, &mut |refs| slots.count_refs(refs));
+            joined.insert(extent, &mut |refs| table.count_refs(refs));
         }
-        clear(newer, slots);
+        clear(newer, table);
     }
 
     /// Whether a record may be lost that the store does not know of.
@@ -390,14 +391,14 @@ impl Layers {
 
     /// Takes note that the export is made larger than `size_sectors`: a doubt is about what it had before.
     pub fn grows_from(&mut self, size_sectors: u64) {
-        for doubt in self.doubts.iter_mut().filter(|doubt| doubt.seq > self.flushed) {
+        for doubt in self.doubts.iter_mut().filter(|doubt| doubt.seq > self.stored) {
             doubt.end = doubt.end.min(size_sectors);
         }
     }
 
     /// Whether a doubt has ended of which the log may still have something newer than `evicted`.
     pub fn has_ended_doubt(&self, evicted: Seq) -> bool {
-        self.doubted_to() <= self.flushed && self.doubted_to() > evicted
+        self.doubted_to() <= self.stored && self.doubted_to() > evicted
     }
 
     /// Up to which sequence number a doubt goes or went; 0 without one.
@@ -411,12 +412,12 @@ impl Layers {
     }
 
     /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
-    pub fn forget_doubts(&mut self, slots: &Slots, is_gone: impl Fn(u64) -> bool) {
+    pub fn forget_doubts(&mut self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
         let highest = self.doubted_to();
         self.doubts.retain(|doubt| {
             let stays = doubt.seq == highest || !is_gone(doubt.evidence.start());
             if !stays {
-                doubt.count(slots, -1);
+                doubt.count(table, -1);
             }
             stays
         });
@@ -424,47 +425,47 @@ impl Layers {
 
     fn doubt_in_force(&self) -> Option<Doubt> {
         let highest = self.doubts.iter().max_by_key(|doubt| doubt.seq).copied();
-        highest.filter(|doubt| doubt.seq > self.flushed)
+        highest.filter(|doubt| doubt.seq > self.stored)
     }
 
-    /// Whether the entry in `slot` says that a record may be lost.
-    pub fn is_doubted_in(&self, slot: u32) -> bool {
-        self.doubts.iter().any(|doubt| doubt.slot == slot)
+    /// Whether the entry in `segment` says that a record may be lost.
+    pub fn is_doubted_in(&self, number: u32) -> bool {
+        self.doubts.iter().any(|doubt| doubt.number == number)
     }
 
     /// Forgets what is in the store, all of it.
-    pub fn forget_clean(&mut self, slots: &Slots) {
+    pub fn forget_clean(&mut self, table: &SegmentTable) {
         std::mem::take(&mut self.clean).clear(&mut |refs| {
-            slots.count_clean(refs);
-            slots.count_refs(refs);
+            table.count_clean(refs);
+            table.count_refs(refs);
         });
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self, slots: &Slots) {
+    pub fn clear(&mut self, table: &SegmentTable) {
         for doubt in std::mem::take(&mut self.doubts) {
-            doubt.count(slots, -1);
+            doubt.count(table, -1);
         }
-        clear(std::mem::take(&mut self.active), slots);
+        clear(std::mem::take(&mut self.active), table);
         for cut in std::mem::take(&mut self.frozen) {
-            clear(cut.index, slots);
+            clear(cut.index, table);
         }
-        self.forget_clean(slots);
+        self.forget_clean(table);
     }
 }
 
 impl Doubt {
-    /// Counts `extents` more in the slot that has the entry.
-    fn count(&self, slots: &Slots, extents: i32) {
-        slots.count_refs(Refs { slot: self.slot, extents, sectors: 0 });
+    /// Counts `extents` more in the segment that has the entry.
+    fn count(&self, table: &SegmentTable, extents: i32) {
+        table.count_refs(Refs { number: self.number, extents, sectors: 0 });
     }
 
-    /// Takes note that the entry is in `slot` now, and not where it was.
-    fn move_to(&mut self, slots: &Slots, slot: u32) {
+    /// Takes note that the entry is in `segment` now, and not where it was.
+    fn move_to(&mut self, table: &SegmentTable, number: u32) {
         let old = *self;
-        self.slot = slot;
-        self.count(slots, 1);
-        old.count(slots, -1);
+        self.number = number;
+        self.count(table, 1);
+        old.count(table, -1);
     }
 
     /// `piece`, as far as it can be relied on.
@@ -472,17 +473,17 @@ impl Doubt {
         if piece.seq > self.seq {
             return piece;
         }
-        Piece { backing: Some(Backing::Damaged { slot: self.slot }), ..piece }
+        Piece { backing: Some(Backing::Damaged { number: self.number }), ..piece }
     }
 }
 
-fn clear(mut index: Index, slots: &Slots) {
-    index.clear(&mut |refs| slots.count_refs(refs));
+fn clear(mut index: Index, table: &SegmentTable) {
+    index.clear(&mut |refs| table.count_refs(refs));
 }
 
-fn parts(layer: &Index, range: SectorRange, seq: Seq, slot: u32, visit: &mut impl FnMut(SectorRange)) {
+fn parts(layer: &Index, range: SectorRange, seq: Seq, number: u32, visit: &mut impl FnMut(SectorRange)) {
     layer.lookup(range, |piece| {
-        if piece.seq == seq && piece.backing.is_some_and(|backing: Backing| backing.slot() == slot) {
+        if piece.seq == seq && piece.backing.is_some_and(|backing: Backing| backing.number() == number) {
             visit(piece.range);
         }
     });

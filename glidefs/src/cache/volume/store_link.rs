@@ -28,7 +28,7 @@ const CUTS_OF_CACHE: u64 = 32;
 const BACKLOGS_OF_CACHE: u64 = 2;
 
 /// What all volumes that are tied to one store share.
-pub struct Link {
+pub struct WritebackQueue {
     runtime: tokio::runtime::Handle,
     clock: Arc<dyn Clock>,
     /// As much data makes another cut of a volume of which one is on its way.
@@ -48,13 +48,13 @@ struct List {
     crowded: HashSet<ExportId>,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for WritebackQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").finish_non_exhaustive()
+        f.debug_struct("WritebackQueue").finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl WritebackQueue {
     /// What ties volumes of a cache of `size_bytes`.
     pub(in crate::cache) fn new(
         runtime: tokio::runtime::Handle,
@@ -100,9 +100,9 @@ impl Link {
 }
 
 /// A volume's side of the link.
-pub(in crate::cache) struct Tie {
+pub(in crate::cache) struct StoreLink {
     pub(in crate::cache) remote: store::volume::Volume,
-    link: Arc<Link>,
+    queue: Arc<WritebackQueue>,
     /// Size of the export, and the size that the store knows, sectors.
     size_sectors: AtomicU64,
     stored_sectors: AtomicU64,
@@ -133,17 +133,17 @@ pub(in crate::cache) struct Tie {
     crowding: Crowding,
 }
 
-impl fmt::Debug for Tie {
+impl fmt::Debug for StoreLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tie").finish_non_exhaustive()
+        f.debug_struct("StoreLink").finish_non_exhaustive()
     }
 }
 
-impl Tie {
+impl StoreLink {
     /// Ties an export of `size_sectors`, of which the store knows `stored_sectors`.
     pub fn new(
         remote: store::volume::Volume,
-        link: Arc<Link>,
+        queue: Arc<WritebackQueue>,
         size_sectors: u64,
         stored_sectors: u64,
     ) -> Self {
@@ -151,7 +151,7 @@ impl Tie {
         crowding.set(remote.crowd().unwrap_or_default());
         Self {
             remote,
-            link,
+            queue,
             crowding,
             size_sectors: AtomicU64::new(size_sectors),
             stored_sectors: AtomicU64::new(stored_sectors),
@@ -177,8 +177,8 @@ impl Tie {
 
     /// Puts the volume on the list of those that have something to flush.
     pub fn announce(&self, id: ExportId) {
-        self.link.list().announced.insert(id);
-        self.link.changed.notify_one();
+        self.queue.list().announced.insert(id);
+        self.queue.changed.notify_one();
     }
 
     /// How crowded the volume is.
@@ -189,15 +189,15 @@ impl Tie {
     /// Has packs of a volume merged that begins crowded: its writes, and so its flushes, may have to wait for that.
     pub fn merge_if_crowded(&self, id: ExportId) {
         if self.crowding.is_slow() {
-            self.link.list().crowded.insert(id);
-            self.link.changed.notify_one();
+            self.queue.list().crowded.insert(id);
+            self.queue.changed.notify_one();
         }
     }
 
-    /// Has the volume flushed as soon as possible.
+    /// Has the volume stored as soon as possible.
     pub fn ask(&self, id: ExportId) {
-        self.link.list().asked.insert(id);
-        self.link.changed.notify_one();
+        self.queue.list().asked.insert(id);
+        self.queue.changed.notify_one();
     }
 
     /// Size of the export, sectors.
@@ -233,12 +233,12 @@ impl Tie {
 
     /// How much data makes another cut while one is on its way.
     pub fn cut_bytes_max(&self) -> u64 {
-        self.link.cut_bytes_max.load(Ordering::Relaxed)
+        self.queue.cut_bytes_max.load(Ordering::Relaxed)
     }
 
     /// How much may be on this host alone while further cuts are made.
     pub fn backlog_bytes_max(&self) -> u64 {
-        self.link.backlog_bytes_max
+        self.queue.backlog_bytes_max
     }
 
     /// How much may be at risk, where that is bounded.
@@ -251,7 +251,7 @@ impl Tie {
 
     /// The time, by the clock that risk is measured with.
     pub fn now(&self) -> Duration {
-        self.link.clock.now()
+        self.queue.clock.now()
     }
 
     pub fn is_fenced(&self) -> bool {
@@ -289,7 +289,7 @@ impl Tie {
         self.unreadable_in_a_row.load(Ordering::Acquire)
     }
 
-    /// Notes that the store has a cut without some of its content. Called before the cut counts as flushed.
+    /// Notes that the store has a cut without some of its content. Called before the cut counts as stored.
     pub(in crate::cache) fn lose_content(&self) {
         self.lossy_cuts.fetch_add(1, Ordering::AcqRel);
     }
@@ -370,7 +370,7 @@ impl Tie {
         let (remote, fenced, end) = (self.remote.clone(), Arc::clone(&self.fenced), self.end.clone());
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end, repeat };
-        self.link.runtime.spawn(fetch.run(sender));
+        self.queue.runtime.spawn(fetch.run(sender));
         receiver
     }
 }

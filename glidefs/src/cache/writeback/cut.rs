@@ -41,7 +41,7 @@ pub(in crate::cache) struct Cut {
     on_unread: OnUnread,
     /// Sectors whose content is lost: how many from which on.
     lost: Mutex<BTreeMap<u64, u64>>,
-    /// Slots and frames that were given up because the disk did not read them.
+    /// Segments and frames that were given up because the disk did not read them.
     unread: Mutex<Vec<(u32, u32)>>,
 }
 
@@ -105,7 +105,7 @@ impl Cut {
     /// Copies the bytes of `piece` to `out`, which is as long; those of frames that are lost mean nothing.
     fn copy(&self, piece: &Piece, out: &mut [u8]) -> Result<(), IoError> {
         let (number, sector) = match piece.backing {
-            Some(Backing::Data { slot, sector }) => (slot, sector),
+            Some(Backing::Data { number, sector }) => (number, sector),
             // The frame was given up since the cut was made.
             Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => {
                 self.lose(piece.range);
@@ -139,14 +139,14 @@ impl Cut {
 
     fn read_frames(&self, number: u32, first: u32, buffer: &mut [u8]) -> io::Result<()> {
         let closed = || io::Error::from(io::ErrorKind::NotFound);
-        self.shared.slots.get(number).file().ok_or_else(closed)?.read_at(buffer, offset(first))
+        self.shared.table.get(number).file().ok_or_else(closed)?.read_at(buffer, offset(first))
     }
 
-    /// The first frame of `buffer`, which begins with frame `first` of slot `number`, that does not match its checksum.
+    /// The first frame of `buffer`, which begins with frame `first` of segment `number`, that does not match its checksum.
     fn first_bad(&self, number: u32, first: u32, buffer: &[u8]) -> Option<u32> {
-        let slot = self.shared.slots.get(number);
+        let info = self.shared.table.get(number);
         let mut frames = (first..).zip(buffer.chunks_exact(FRAME_BYTES));
-        frames.find(|(frame, bytes)| slot.crc(*frame) != Some(frame_crc(bytes))).map(|(frame, _)| frame)
+        frames.find(|(frame, bytes)| info.crc(*frame) != Some(frame_crc(bytes))).map(|(frame, _)| frame)
     }
 
     /// Reads one frame, once more if need be; says why the frame is lost, if so.
@@ -156,7 +156,7 @@ impl Cut {
         frame: u32,
         bytes: &mut [u8],
     ) -> Result<Result<(), &'static str>, IoError> {
-        let file = self.shared.slots.get(number).file().ok_or(IoError::Read)?;
+        let file = self.shared.table.get(number).file().ok_or(IoError::Read)?;
         let mut read = read_again(&**file, bytes, offset(frame));
         if read.is_ok() && self.first_bad(number, frame, bytes).is_some() {
             // The copy in the page cache may be what went wrong. Where the disk does not say what it has, nobody knows.
@@ -186,7 +186,7 @@ impl Cut {
         }
     }
 
-    /// Takes note that what `piece`, which begins at `sector` of its slot, has in a frame is lost.
+    /// Takes note that what `piece`, which begins at `sector` of its segment, has in a frame is lost.
     fn lose_frame(&self, piece: &Piece, sector: u32, (number, frame): (u32, u32), reason: &'static str) {
         let begin = (u64::from(frame) * FRAME_SECTORS).saturating_sub(u64::from(sector));
         let end = (u64::from(frame) * FRAME_SECTORS + FRAME_SECTORS).saturating_sub(u64::from(sector));
@@ -195,7 +195,7 @@ impl Cut {
         let Some(range) = SectorRange::new(start, count) else { return };
         self.lose(range);
         // A cut is read again for each try to store it.
-        let Some(suppressed) = self.volume.bad_flushes().pass() else { return };
+        let Some(suppressed) = self.volume.bad_writebacks().pass() else { return };
         tracing::error!(
             export = self.volume.id().0,
             first_sector = range.start(),
@@ -204,7 +204,7 @@ impl Cut {
             offset_bytes = offset(frame),
             reason,
             suppressed,
-            "data that has to be flushed is lost: these sectors fail, in the store as well, until they are written again or discarded"
+            "data that has to be written back is lost: these sectors fail, in the store as well, until they are written again or discarded"
         );
     }
 
@@ -259,9 +259,9 @@ impl CutSource for Cut {
     fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut plan = Vec::new();
         if self.all {
-            self.volume.plan(&self.shared.slots, range, &mut plan);
+            self.volume.plan(&self.shared.table, range, &mut plan);
         } else {
-            self.volume.plan_cut(&self.shared.slots, range, &mut plan);
+            self.volume.plan_cut(&self.shared.table, range, &mut plan);
         }
         let mut outcome = Ok(());
         let mut rest = buffer;
@@ -278,8 +278,8 @@ impl CutSource for Cut {
                         self.copy(&piece, out)
                     });
             }
-            if let Some(Backing::Data { slot, .. }) = piece.backing {
-                self.shared.slots.get(slot).unpin();
+            if let Some(Backing::Data { number, .. }) = piece.backing {
+                self.shared.table.get(number).unpin();
             }
         }
         Ok(outcome?)

@@ -7,21 +7,21 @@
 
 use std::sync::Arc;
 
-use super::engine::{Failure, blocking, failure, not_written, persist};
+use super::steps::{Failure, blocking, failure, not_written, persist};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
-use crate::cache::volume::store_link::Tie;
+use crate::cache::volume::store_link::StoreLink;
 use crate::store::StoreName;
 use crate::store::volume::VolumeError;
 use crate::units::Seq;
 
 /// Keeps the state that the store has as a snapshot, unless an earlier try has.
-pub(super) async fn keep_state(volume: &Arc<Volume>, tie: &Tie, doubt: Seq) -> Result<(), Failure> {
+pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Seq) -> Result<(), Failure> {
     let Ok(name) = format!("before-doubt-{}", doubt.0).parse::<StoreName>() else {
         debug_assert!(false, "letters, digits and hyphens make a name");
         return Ok(());
     };
-    match tie.remote().snapshot(&name).await {
+    match link.remote().snapshot(&name).await {
         Ok(_) => {
             tracing::warn!(
                 export = volume.id().0,
@@ -44,7 +44,7 @@ pub(super) async fn give_up_local(
 ) -> Result<(), Failure> {
     let write = || {
         blocking(shared, volume, move |shared, volume| {
-            shared.book.evicted(&[(volume.id(), seq)]).map_err(|error| not_written(&volume, &error))
+            shared.catalog.evicted(&[(volume.id(), seq)]).map_err(|error| not_written(&volume, &error))
         })
     };
     persist(volume, write).await

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::engine::write_down;
+use super::steps::{tell_if_stopped, write_down};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
-use crate::store::volume::{Crowd, Resume, VolumeError};
+use crate::store::volume::{Resume, VolumeError};
 use crate::units::{ExportId, Seq};
 
 /// Steps at the same time, at most.
@@ -74,7 +74,7 @@ impl Merging {
         match stepped {
             Stepped::More => self.turns.again(volume),
             // No flush may come before some packs were merged.
-            Stepped::Failed if volume.tie().is_some_and(|tie| tie.crowding().is_slow()) => {
+            Stepped::Failed if volume.store_link().is_some_and(|link| link.crowding().is_slow()) => {
                 self.pauses.spawn(async move {
                     tokio::time::sleep(RETRY_PAUSE).await;
                     volume
@@ -123,17 +123,17 @@ impl<T> Turns<T> {
 
 /// Merges some packs of `volume`. Nothing depends on it: after a failure, the next flush has it tried again.
 async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
-    let Some(tie) = volume.tie().filter(|tie| !volume.is_removed() && !tie.is_fenced()) else {
+    let Some(link) = volume.store_link().filter(|link| !volume.is_removed() && !link.is_fenced()) else {
         return Stepped::Done;
     };
-    let compacted = tie.remote().compact().await;
-    tie.crowding().set_failed(compacted.is_err());
+    let compacted = link.remote().compact().await;
+    link.crowding().set_failed(compacted.is_err());
     match compacted {
         Ok(Some(compacted)) => {
-            tie.crowding().set(compacted.crowd);
+            link.crowding().set(compacted.crowd);
             // The store may have a cut that is still to be noted here, with all that must be noted of it.
             let resume =
-                Resume { cut: compacted.resume.cut.min(volume.figures().flushed), ..compacted.resume };
+                Resume { cut: compacted.resume.cut.min(volume.figures().stored), ..compacted.resume };
             let written = write_down(shared, volume, resume, Seq(0)).await;
             match (written.is_err(), compacted.compaction_due) {
                 (true, _) => Stepped::Failed,
@@ -144,9 +144,9 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
         Ok(None) => {
             // Writes that wait for a merge make no commit, and only a commit would correct an older figure. The manifest is in
             // memory, as the step has just looked at it, or is fetched once more.
-            match tie.remote().view().await {
+            match link.remote().view().await {
                 Ok(view) => {
-                    tie.crowding().set(view.crowd());
+                    link.crowding().set(view.crowd());
                     tell_if_stopped(volume, view.crowd());
                     Stepped::Done
                 }
@@ -163,28 +163,16 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
     }
 }
 
-/// Says so when writes of a volume wait that has nothing to merge.
-pub(super) fn tell_if_stopped(volume: &Volume, crowd: Crowd) {
-    if crowd.percent() == 100 {
-        tracing::error!(
-            export = volume.id().0,
-            packs = crowd.packs,
-            "the store lists as many packs of the export as one manifest can, and none can be merged: its writes wait; copy the \
-             export to smaller ones (glidefs export dump), and delete it"
-        );
-    }
-}
-
 fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
-    if let Some(tie) = volume.tie().filter(|_| error.is_fatal()) {
-        tie.fence();
-        shared.flushed();
+    if let Some(link) = volume.store_link().filter(|_| error.is_fatal()) {
+        link.fence();
+        shared.writeback_ended();
     }
     // Where the store does not let this host, that has been logged for all volumes.
     if error.is_refused() {
         return;
     }
-    if let Some(suppressed) = volume.bad_flushes().pass() {
+    if let Some(suppressed) = volume.bad_writebacks().pass() {
         let error = error as &dyn std::error::Error;
         tracing::warn!(export = volume.id().0, error, suppressed, "compaction failed; it is tried again");
     }

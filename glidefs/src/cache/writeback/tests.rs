@@ -1,5 +1,5 @@
 //! The cache with a store behind it, against a model of what was written: nothing acknowledged is ever read differently,
-//! whatever was flushed, forgotten, fetched back, restarted or opened elsewhere.
+//! whatever was stored, forgotten, fetched back, restarted or opened elsewhere.
 
 mod crowded;
 mod damaged;
@@ -19,13 +19,13 @@ use tokio::sync::watch;
 use super::cut::{Cut, OnUnread};
 
 mod waiting;
-use crate::cache::catalog::{Book, Start};
+use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
 use crate::cache::faulty::{Faults, Faulty};
 use crate::cache::volume::durability::{Durability, Triggers};
 use crate::cache::volume::fetch::{Fill, OnUnreachable};
-use crate::cache::volume::store_link::Link;
-use crate::cache::{Cache, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
+use crate::cache::volume::store_link::WritebackQueue;
+use crate::cache::{Cache, IoError, Known, MonotonicClock, OnFull, Options, SeqMarks, Volume};
 use crate::store::volume::Resume;
 use crate::store::volume::{CutSource, Volumes, VolumesOptions};
 use crate::store::{
@@ -39,11 +39,11 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const EXPORT: ExportId = ExportId(7);
 const SECTORS: u64 = 16 * 1024;
 
-/// A book that survives its cache, as the catalog does.
+/// A catalog that survives its cache, as the catalog does.
 #[derive(Debug, Default)]
 struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>, Failing);
 
-/// Whether a book cannot be written, and how often that was tried.
+/// Whether a catalog cannot be written, and how often that was tried.
 #[derive(Debug)]
 struct Failing {
     now: AtomicBool,
@@ -60,7 +60,7 @@ impl Default for Failing {
     }
 }
 
-impl Book for Paper {
+impl CacheCatalog for Paper {
     fn start(&self) -> Option<Start> {
         Some(*self.1.start.lock().unwrap())
     }
@@ -82,7 +82,7 @@ impl Book for Paper {
         Ok(())
     }
 
-    fn flushed(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
+    fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
         if self.1.now.load(Ordering::Acquire) {
             self.1.tries.fetch_add(1, Ordering::AcqRel);
             return Err(io::ErrorKind::StorageFull.into());
@@ -94,7 +94,7 @@ impl Book for Paper {
     }
 }
 
-/// One host: a cache directory, its book, and a daemon that comes and goes.
+/// One host: a cache directory, its catalog, and a daemon that comes and goes.
 struct Host {
     directory: tempfile::TempDir,
     faults: Arc<Faults>,
@@ -110,7 +110,7 @@ struct Host {
 
 struct Daemon {
     driver: Driver,
-    link: Arc<Link>,
+    queue: Arc<WritebackQueue>,
     stop: watch::Sender<bool>,
 }
 
@@ -148,7 +148,7 @@ impl Host {
         Self::with(runtime, volumes, stops, entries)
     }
 
-    /// Another host with what a book says.
+    /// Another host with what a catalog says.
     fn over(backend: Backend, writer: WriterId, entries: HashMap<ExportId, (Resume, Seq)>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -186,14 +186,14 @@ impl Host {
         disk
     }
 
-    /// Has nothing flushed that nobody asks for.
+    /// Has nothing stored that nobody asks for.
     fn flush_when_asked(&mut self) {
         let never = Duration::from_hours(1);
         self.triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
         self.restart();
     }
 
-    /// Opens the cache as the book says.
+    /// Opens the cache as the catalog says.
     fn open(&self) -> Result<(Cache, Resume), crate::cache::CacheError> {
         let (resume, evicted) = self.paper.0.lock().unwrap()[&EXPORT].clone();
         let options = Options {
@@ -202,24 +202,24 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
         };
-        let exports = vec![(EXPORT, Marks { flushed: resume.cut, evicted })];
-        let known = Known { exports, book: Arc::clone(&self.paper) as Arc<dyn Book> };
+        let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
+        let known = Known { exports, catalog: Arc::clone(&self.paper) as Arc<dyn CacheCatalog> };
         Cache::open(Arc::new(self.disk()), Arc::new(MonotonicClock::default()), options, known)
             .map(|(cache, _)| (cache, resume))
     }
 
     fn start(&mut self) {
         let (cache, resume) = self.open().unwrap();
-        let link = cache.link(self.runtime.handle().clone());
+        let queue = cache.writeback_queue(self.runtime.handle().clone());
         let (stop, stopped) = watch::channel(false);
-        self.runtime.spawn(cache.flusher(Arc::clone(&link), self.triggers).run(stopped));
-        cache.volume(EXPORT).tie_to(
+        self.runtime.spawn(cache.writeback(Arc::clone(&queue), self.triggers).run(stopped));
+        cache.volume(EXPORT).link_to_store(
             self.volumes.resume(&resume),
-            Arc::clone(&link),
+            Arc::clone(&queue),
             self.size_sectors,
             resume.size_sectors,
         );
-        self.daemon = Some(Daemon { driver: Driver::new(cache), link, stop });
+        self.daemon = Some(Daemon { driver: Driver::new(cache), queue, stop });
     }
 
     /// Ends the daemon as kill -9 does: what it was doing is not finished.
@@ -257,9 +257,9 @@ impl Host {
         self.driver().read(&volume, range)
     }
 
-    fn flush_to_store(&mut self) -> Result<Seq, IoError> {
+    fn write_back(&mut self) -> Result<Seq, IoError> {
         let volume = self.volume();
-        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await.unwrap() })
+        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await.unwrap() })
     }
 }
 
@@ -336,11 +336,11 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
     for volume in &volumes {
         let name = format!("vm-{}", volume.id().0).parse().unwrap();
         let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
-        volume.tie_to(remote, Arc::clone(&daemon.link), SECTORS, SECTORS);
+        volume.link_to_store(remote, Arc::clone(&daemon.queue), SECTORS, SECTORS);
         // A write that has its number and no segment.
         volume.next_seqs(1);
         volume.cut_now();
-        volume.ask_flush();
+        volume.ask_writeback();
     }
     // Time for each of them to be begun.
     let landing = crate::cache::volume::CutState::Landing;
@@ -350,8 +350,8 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
     let driver = &mut host.daemon.as_mut().unwrap().driver;
     let volume = driver.cache.volume(EXPORT);
     driver.write(&volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
-    let flushed = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await });
-    flushed.expect("it waits for cuts that wait").unwrap();
+    let stored = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await });
+    stored.expect("it waits for cuts that wait").unwrap();
     for volume in &volumes {
         assert_eq!(volume.cut_state(), crate::cache::volume::CutState::Landing);
     }
@@ -378,27 +378,28 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
         let name = format!("vm-{id}").parse().unwrap();
         let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
         host.paper.0.lock().unwrap().insert(volume.id(), (remote.state(), Seq(0)));
-        volume.tie_to(remote, Arc::clone(&daemon.link), SECTORS, SECTORS);
+        volume.link_to_store(remote, Arc::clone(&daemon.queue), SECTORS, SECTORS);
         cut.push(volume);
     }
     // Somebody else is at every file, for as long as a disk may take.
-    let busy: Vec<u32> = (0..8).filter(|slot| shared.slots.get(*slot).begin_sync()).collect();
+    let busy: Vec<u32> = (0..8).filter(|info| shared.table.get(*info).begin_sync()).collect();
     for volume in &cut {
         daemon.driver.write(volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
         volume.cut_now();
-        volume.ask_flush();
+        volume.ask_writeback();
     }
     // Time for each of them to be begun; without it this shows less, and passes.
     std::thread::sleep(Duration::from_millis(300));
     let other = host.runtime.spawn_blocking(|| 7);
     let answer = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, other).await });
-    for slot in busy {
-        shared.cancel_sync(shared.slots.get(slot));
+    for info in busy {
+        shared.cancel_sync(shared.table.get(info));
     }
     assert_eq!(answer.expect("cuts that wait have every thread").unwrap(), 7);
     for volume in &cut {
-        let flushed = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.flushed()).await });
-        flushed.expect("a cut is not carried").unwrap();
+        let stored =
+            host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await });
+        stored.expect("a cut is not carried").unwrap();
     }
 }
 
@@ -426,21 +427,21 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
     let stats = host.driver().cache.stats();
     assert!(evicted_bytes + stats.evicted_bytes > 0, "nothing left the cache: {stats:?}");
     model.check_all(&mut host);
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
 
     // Another host has nothing but the store.
     let mut other = Host::new(backend, 2, true);
     model.check_all(&mut other);
     model.write(&mut other);
-    other.flush_to_store().unwrap();
+    other.write_back().unwrap();
     model.check_all(&mut other);
 
-    // The first one finds out with its next flush, unless it was making packs fewer, and keeps what it has not flushed.
+    // The first one finds out with its next flush, unless it was making packs fewer, and keeps what it has not stored.
     let range = SectorRange::new(0, 8).unwrap();
     let written = host.write(range, Some(&[7; 4096]));
     assert!(matches!(written, Ok(()) | Err(IoError::Fenced)), "{written:?}");
-    assert_eq!(host.flush_to_store(), Err(IoError::Fenced));
+    assert_eq!(host.write_back(), Err(IoError::Fenced));
     assert_eq!(host.read(range), Err(IoError::Fenced));
     assert_eq!(host.write(range, Some(&[8; 4096])), Err(IoError::Fenced));
     assert_eq!(host.flush(), Err(IoError::Fenced));
@@ -457,13 +458,13 @@ fn a_write_that_failed_is_the_same_on_host_and_store_after_a_crash() {
     host.faults.breaks.store(true, Ordering::SeqCst);
     assert_eq!(host.write(range(8), Some(&[2; 4096])), Err(IoError::Write));
     host.write(range(16), Some(&[3; 4096])).unwrap();
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     host.stop();
     host.faults.mend();
     host.start();
     let here = [0, 8, 16].map(|start| host.read(range(start)).unwrap());
     assert_eq!((here[0][0], here[2][0]), (1, 3));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     let mut other = Host::new(backend, 2, true);
     let there = [0, 8, 16].map(|start| other.read(range(start)).unwrap());
     assert!(there == here, "a sector of {}, and of {}", here[1][0], there[1][0]);
@@ -479,7 +480,7 @@ fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
         (0..10).for_each(|_| model.write(&mut host));
         host.flush().unwrap();
         let figures = host.volume().figures();
-        assert_eq!((figures.flushed, figures.dirty_bytes), (figures.last_seq, 0));
+        assert_eq!((figures.stored, figures.dirty_bytes), (figures.last_seq, 0));
     }
     let mut other = Host::new(backend, 2, true);
     model.check_all(&mut other);
@@ -515,7 +516,7 @@ fn a_volume_that_nobody_writes_to_asks_nothing_of_the_store() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(2);
     (0..20).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     let all = |host: &Host| Operation::ALL.iter().map(|operation| requests(host, *operation)).sum::<u64>();
     model.check_all(&mut host);
     let before = all(&host);
@@ -534,10 +535,10 @@ fn a_new_size_that_the_store_did_not_know_puts_nothing_at_risk() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(4);
     (0..20).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     host.size_sectors *= 2;
     host.restart();
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(host.volume().figures().at_risk_for, Duration::ZERO);
 }
@@ -549,14 +550,14 @@ fn what_the_store_has_is_not_uploaded_again_because_that_could_not_be_written_do
     host.paper.1.now.store(true, Ordering::Release);
     let before = requests(&host, Operation::Put);
     host.write(range, Some(&[7; 4096])).unwrap();
-    host.volume().ask_flush();
+    host.volume().ask_writeback();
     let deadline = std::time::Instant::now() + PATIENCE;
     while host.paper.1.tries.load(Ordering::Acquire) < 4 {
         assert!(std::time::Instant::now() < deadline, "it is not tried again");
         std::thread::sleep(Duration::from_millis(5));
     }
     host.paper.1.now.store(false, Ordering::Release);
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     assert_eq!(requests(&host, Operation::Put) - before, 2, "a pack and a manifest");
 }
 
@@ -566,7 +567,7 @@ fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one
     let mut host = Host::new(backend.clone(), 1, false);
     let range = SectorRange::new(0, 8).unwrap();
     host.write(range, Some(&[7; 4096])).unwrap();
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     let mut other = Host::new(backend, 2, true);
     other.stops.send(true).unwrap();
     let answer = other.volume().fetch(range).unwrap();

@@ -228,7 +228,7 @@ impl Host {
         };
         let mut crashes = Vec::new();
         let cache = loop {
-            let known = Known { exports: catalog.known(), book: Arc::new(catalog.book()) };
+            let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.book()) };
             let disk = Arc::new(FakeDisk::new(&self.computer));
             let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
             let mut machine = machine(&self.computer);
@@ -255,8 +255,8 @@ impl Host {
         };
         let objects = self.apart.as_ref().unwrap_or(&world.objects);
         let volumes = Volumes::new(world.store(objects, &world.faults, true), options);
-        let link = cache.link(world.runtime.handle().clone());
-        link.set_cut_bytes_max(CUT_BYTES_MAX);
+        let queue = cache.writeback_queue(world.runtime.handle().clone());
+        queue.set_cut_bytes_max(CUT_BYTES_MAX);
         let triggers = Triggers {
             size_bytes: 1 << 20,
             age: Duration::from_millis(100),
@@ -264,8 +264,8 @@ impl Host {
         };
         let (stop, stopped) = watch::channel(false);
         let side = has_store.then(|| {
-            world.runtime.spawn(cache.flusher(Arc::clone(&link), triggers).run(stopped));
-            let side = Arc::new(StoreSide::new(volumes, link, &catalog));
+            world.runtime.spawn(cache.writeback(Arc::clone(&queue), triggers).run(stopped));
+            let side = Arc::new(StoreSide::new(volumes, queue, &catalog));
             let checked = Arc::clone(&side);
             let mut stopped = stop.subscribe();
             world.runtime.spawn(async move {

@@ -44,7 +44,7 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
     world.runtime.block_on(host.router().create(request("vm", Source::TakeOver))).unwrap();
     let figures = host.volume("vm").figures();
     // A write with an older number would count as stored after a restart, which nobody did.
-    assert_eq!((figures.last_seq, figures.flushed), (last, last));
+    assert_eq!((figures.last_seq, figures.stored), (last, last));
     write(&mut host, 9);
     host.restart(&world);
     world.runtime.block_on(host.router().flush("vm")).unwrap();
@@ -192,7 +192,7 @@ fn who_waits_for_the_flush_of_an_export_that_is_removed_is_told() {
     write(&mut host, 1);
     let volume = host.volume("vm");
     let id = volume.id();
-    let waiting = world.runtime.spawn(async move { volume.flushed().await });
+    let waiting = world.runtime.spawn(async move { volume.written_back().await });
     let deadline = Instant::now() + PATIENCE;
     while !world.objects.has_ended() {
         assert!(Instant::now() < deadline, "it is not being flushed");

@@ -21,7 +21,7 @@ async fn what_was_put_is_read_after_a_restart_and_what_was_removed_is_not() {
     drop(catalog);
 
     let mut catalog = Catalog::open(&path).unwrap();
-    assert_eq!(catalog.known(), [(ExportId(1), Marks::default())]);
+    assert_eq!(catalog.known(), [(ExportId(1), SeqMarks::default())]);
     assert_eq!(catalog.take_loaded(), [(ExportName::new("a").unwrap(), record(1, "a"))]);
     assert_eq!(catalog.next_export_id(), 3, "the id of a removed export is not given again");
 }
@@ -39,7 +39,7 @@ async fn changes_that_wait_together_are_all_kept() {
 
 #[tokio::test]
 async fn what_the_cache_writes_down_is_read_after_a_restart() {
-    use crate::cache::Book as _;
+    use crate::cache::CacheCatalog as _;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
@@ -47,17 +47,17 @@ async fn what_the_cache_writes_down_is_read_after_a_restart() {
     catalog.create(record(2, "b"), None).await.unwrap();
     let book = catalog.book();
     let written = tokio::task::spawn_blocking(move || {
-        book.flushed(ExportId(1), &resume(2, 70), Seq(0))?;
+        book.stored(ExportId(1), &resume(2, 70), Seq(0))?;
         book.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
-        book.flushed(ExportId(1), &resume(3, 80), Seq(0)).map(|()| book)
+        book.stored(ExportId(1), &resume(3, 80), Seq(0)).map(|()| book)
     });
     let book = written.await.unwrap().unwrap();
     drop(catalog);
     assert!(book.evicted(&[]).is_err(), "the catalog is closed");
 
     let catalog = Catalog::open(&path).unwrap();
-    let marks = Marks { flushed: Seq(80), evicted: Seq(50) };
-    assert_eq!(catalog.known(), [(ExportId(1), marks), (ExportId(2), Marks::default())]);
+    let marks = SeqMarks { stored: Seq(80), evicted: Seq(50) };
+    assert_eq!(catalog.known(), [(ExportId(1), marks), (ExportId(2), SeqMarks::default())]);
     assert_eq!(catalog.resumes(), HashMap::from([(ExportId(1), resume(3, 80))]));
     catalog.remove(ExportId(1)).await.unwrap();
     drop(catalog);
@@ -343,7 +343,7 @@ async fn an_entry_of_a_newer_version_is_not_called_damaged() {
 
 #[tokio::test]
 async fn starts_are_counted_across_restarts() {
-    use crate::cache::Book as _;
+    use crate::cache::CacheCatalog as _;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog.redb");
     for start in [Start { last: 0, begun: Some(1) }, Start { last: 1, begun: None }, Start::default()] {

@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 use super::risk::Paper;
 use super::*;
-use crate::cache::{Book, Bound, Durability, Marks, Triggers};
+use crate::cache::{Bound, CacheCatalog, Durability, SeqMarks, Triggers};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{self, Volumes, VolumesOptions};
@@ -32,15 +32,15 @@ async fn remote() -> (Arc<Faults>, volume::Volume) {
 /// A worker with an export that is tied to `remote`, of which nothing is here.
 fn tied(remote: &volume::Volume, durability: Durability) -> (Bench, Arc<Export>, watch::Sender<bool>) {
     let (id, never) = (ExportId(1), Duration::from_hours(1));
-    let book = Arc::new(Paper::default()) as Arc<dyn Book>;
-    let marks = Marks { flushed: remote.cut(), evicted: Seq(0) };
-    let bench = Bench::over(Engine::default(), Known { exports: vec![(id, marks)], book });
-    let link = bench.cache.link(tokio::runtime::Handle::current());
+    let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
+    let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };
+    let bench = Bench::over(Engine::default(), Known { exports: vec![(id, marks)], catalog });
+    let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());
     let triggers = Triggers { size_bytes: 64 << 20, age: never, quiet: never };
     let (stop, stopped) = watch::channel(false);
-    tokio::spawn(bench.cache.flusher(Arc::clone(&link), triggers).run(stopped));
+    tokio::spawn(bench.cache.writeback(Arc::clone(&queue), triggers).run(stopped));
     let export = bench.export(1);
-    export.volume().tie_to(remote.clone(), link, SECTORS, SECTORS);
+    export.volume().link_to_store(remote.clone(), queue, SECTORS, SECTORS);
     export.volume().set_durability(durability);
     (bench, export, stop)
 }
@@ -111,7 +111,7 @@ async fn a_read_that_waits_for_the_store_fails_when_its_device_is_removed() {
     let (bench, export, _stop) = tied(&remote, Durability::Local);
     let mut client = Client::attach(&bench.worker, &export).await;
     assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
-    export.volume().flushed().await.unwrap();
+    export.volume().written_back().await.unwrap();
 
     let (bench, export, _stop) = tied(&remote, Durability::Local);
     let mut client = Client::attach(&bench.worker, &export).await;

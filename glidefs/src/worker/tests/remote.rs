@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 use super::risk::Paper;
 use super::*;
-use crate::cache::{Book, Marks, Triggers};
+use crate::cache::{CacheCatalog, SeqMarks, Triggers};
 use crate::store::volume::{Volumes, VolumesOptions};
 use crate::store::{Access, Backend, Store, StoreOptions, StoreUrl, WriterId};
 use crate::units::Seq;
@@ -21,16 +21,16 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
     let (never, mut stops) = (Duration::from_hours(1), Vec::new());
     let mut tied = || {
         let id = ExportId(1);
-        let book = Arc::new(Paper::default()) as Arc<dyn Book>;
-        let marks = Marks { flushed: remote.cut(), evicted: Seq(0) };
-        let bench = Bench::over(Engine::default(), Known { exports: vec![(id, marks)], book });
-        let link = bench.cache.link(tokio::runtime::Handle::current());
+        let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
+        let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };
+        let bench = Bench::over(Engine::default(), Known { exports: vec![(id, marks)], catalog });
+        let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());
         let triggers = Triggers { size_bytes: 64 << 20, age: never, quiet: never };
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(bench.cache.flusher(Arc::clone(&link), triggers).run(stopped));
+        tokio::spawn(bench.cache.writeback(Arc::clone(&queue), triggers).run(stopped));
         stops.push(stop);
         let export = bench.export(1);
-        export.volume().tie_to(remote.clone(), link, 1 << 15, 1 << 15);
+        export.volume().link_to_store(remote.clone(), queue, 1 << 15, 1 << 15);
         (bench, export)
     };
     let (bench, export) = tied();
@@ -38,7 +38,7 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
     for round in 0..ROUNDS {
         assert_eq!(client.run(Operation::Write, round * 8, 8, pattern(1, 4096)).0, Ok(4096));
     }
-    export.volume().flushed().await.unwrap();
+    export.volume().written_back().await.unwrap();
 
     // A host that has nothing of it.
     let (bench, export) = tied();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tokio::sync::watch;
 
 use super::*;
-use crate::cache::{Book, Bound, Durability, Marks, Triggers};
+use crate::cache::{Bound, CacheCatalog, Durability, SeqMarks, Triggers};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{Resume, Volumes, VolumesOptions};
@@ -18,12 +18,12 @@ const LARGE: u64 = 256;
 #[derive(Debug, Default)]
 pub(super) struct Paper(Mutex<HashMap<ExportId, Resume>>);
 
-impl Book for Paper {
+impl CacheCatalog for Paper {
     fn evicted(&self, _marks: &[(ExportId, Seq)]) -> io::Result<()> {
         Ok(())
     }
 
-    fn flushed(&self, export: ExportId, resume: &Resume, _evicted: Seq) -> io::Result<()> {
+    fn stored(&self, export: ExportId, resume: &Resume, _evicted: Seq) -> io::Result<()> {
         self.0.lock().unwrap().insert(export, resume.clone());
         Ok(())
     }
@@ -41,17 +41,17 @@ async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_d
 
     let (ids, paper) = ([ExportId(1), ExportId(2)], Arc::new(Paper::default()));
     let known = Known {
-        exports: ids.map(|id| (id, Marks::default())).to_vec(),
-        book: Arc::clone(&paper) as Arc<dyn Book>,
+        exports: ids.map(|id| (id, SeqMarks::default())).to_vec(),
+        catalog: Arc::clone(&paper) as Arc<dyn CacheCatalog>,
     };
     let bench = Bench::over(Engine::default(), known);
-    let link = bench.cache.link(tokio::runtime::Handle::current());
+    let queue = bench.cache.writeback_queue(tokio::runtime::Handle::current());
     let triggers =
         Triggers { size_bytes: 64 << 20, age: Duration::from_hours(1), quiet: Duration::from_hours(1) };
     let (_stop, stopped) = watch::channel(false);
-    tokio::spawn(bench.cache.flusher(Arc::clone(&link), triggers).run(stopped));
+    tokio::spawn(bench.cache.writeback(Arc::clone(&queue), triggers).run(stopped));
     let (bounded, local) = (bench.export(1), bench.export(2));
-    bounded.volume().tie_to(remote, link, 1 << 15, 1 << 15);
+    bounded.volume().link_to_store(remote, queue, 1 << 15, 1 << 15);
     bounded.volume().set_durability(Durability::Bounded(BOUND));
     let mut client = Client::attach(&bench.worker, &bounded).await;
     let mut other = Client::attach(&bench.worker, &local).await;
@@ -66,7 +66,7 @@ async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_d
     }
     assert!(paper.0.lock().unwrap().contains_key(&ids[0]));
 
-    bounded.volume().flushed().await.unwrap();
+    bounded.volume().written_back().await.unwrap();
     faults.set(Fault::SlowDown, 1000);
     for round in 0..8_u64 {
         let data = pattern(round as u8 ^ 7, 128 << 10);

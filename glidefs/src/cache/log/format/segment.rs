@@ -8,6 +8,9 @@ use super::{
 };
 use crate::units::FRAME_BYTES;
 
+/// Shard number in the header of segments that cleaning fills.
+pub const CLEANER: u32 = u32::MAX;
+
 /// Smallest segment: header, one record of one frame, footer, trailer.
 pub const SEGMENT_BYTES_MIN: u64 = 5 * FRAME_BYTES as u64;
 
@@ -43,7 +46,7 @@ const RESERVED_AT: usize = 10;
 pub struct SegmentHeader {
     /// The cache the segment belongs to.
     pub cache_id: [u8; 16],
-    /// Identity of this use of the slot.
+    /// Identity of this use of the segment.
     pub segment_id: u64,
     /// The shard that appends to it. Says who wrote, not who may read.
     pub shard: u32,
@@ -67,7 +70,7 @@ impl SegmentHeader {
         frame
     }
 
-    /// Reads a header. Whether it is this cache's, and of the length its slot has, is for the caller to compare.
+    /// Reads a header. Whether it is this cache's, and of the length its segment has, is for the caller to compare.
     pub fn decode(frame: &[u8]) -> Result<Self, FormatError> {
         let (frame, key) = check_frame(frame, HEADER_MAGIC)?;
         check_unused(&frame[RESERVED_AT..SHARD_AT])?;

@@ -4,29 +4,29 @@ use super::*;
 use crate::cache::log::format::{RecordBuilder, SegmentHeader, SegmentKey};
 use crate::units::Seq;
 
-/// The slots whose segments are sealed, oldest first.
+/// The segments whose segments are sealed, oldest first.
 fn sealed(disk: &Faulty) -> Vec<u32> {
     let mut found: Vec<(u64, u32)> = (0..16)
-        .filter_map(|slot| {
-            let frames: Vec<_> = disk.frames(slot).collect();
+        .filter_map(|info| {
+            let frames: Vec<_> = disk.frames(info).collect();
             let holds = is_magic(frames.last()?, b"GLIDETRL") && is_magic(&frames[1], b"GLIDEREC");
-            holds.then(|| (segment_id(&frames[0]), slot))
+            holds.then(|| (segment_id(&frames[0]), info))
         })
         .collect();
     found.sort_unstable();
-    found.into_iter().map(|(_, slot)| slot).collect()
+    found.into_iter().map(|(_, info)| info).collect()
 }
 
 fn segment_id(frame: &[u8]) -> u64 {
     u64::from_le_bytes(frame[32..40].try_into().unwrap())
 }
 
-/// Loses the last record of the sealed segment in `slot`, and what would make up for that.
-fn lose_last_record(disk: &Faulty, slot: u32) {
-    let frames: Vec<_> = disk.frames(slot).collect();
+/// Loses the last record of the sealed segment in `segment`, and what would make up for that.
+fn lose_last_record(disk: &Faulty, number: u32) {
+    let frames: Vec<_> = disk.frames(number).collect();
     let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
-    disk.rot((slot, LAST));
-    disk.rot((slot, last as u64));
+    disk.rot((number, LAST));
+    disk.rot((number, last as u64));
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() 
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     let sealed = sealed(&disk);
-    for (life, slot) in (0..2).zip(&sealed) {
-        lose_last_record(&disk, *slot);
+    for (life, segment) in (0..2).zip(&sealed) {
+        lose_last_record(&disk, *segment);
         let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
         // Of a record that is wrong nobody knows whose it was.
         assert_eq!((found.holes, found.doubted), (1, 2), "life {life}: {found:?}");
@@ -67,9 +67,9 @@ fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
         (4..=5).for_each(|number| write(&mut driver, number));
         drop(volume);
         driver.kill();
-        let (slot, _) = structure(&disk, b"GLIDEREC", false);
-        disk.lose(slot, 0);
-        disk.lose(slot, LAST);
+        let (segment, _) = structure(&disk, b"GLIDEREC", false);
+        disk.lose(segment, 0);
+        disk.lose(segment, LAST);
         for life in 0..2 {
             let mut driver = open(&disk);
             (1..=5).for_each(|number| assert!(is_there(&mut driver, number), "life {life}: {number}"));
@@ -91,7 +91,7 @@ fn a_file_of_which_nothing_can_be_read_is_news_after_a_hole_that_an_earlier_star
     };
     let mut rounds = 0;
     while !reused(&disk) {
-        assert!(rounds < 100, "the first slot is never used again");
+        assert!(rounds < 100, "the first segment is never used again");
         (1..=80).for_each(|number| write(&mut driver, number));
         rounds += 1;
     }

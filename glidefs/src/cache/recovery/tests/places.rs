@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The first segment is in slot `to`, and no file is in its place.
+/// The first segment is in segment `to`, and no file is in its place.
 fn move_first_segment(disk: &Faulty, to: u32) {
     let frames: Vec<_> = disk.frames(0).collect();
     assert!(frames.iter().any(|frame| is_magic(frame, b"GLIDEREC")));
@@ -21,13 +21,13 @@ fn a_segment_beyond_a_smaller_cache_stays_until_all_that_replaces_its_data_is_st
     write_unflushed(&disk, &first);
     let last = *first.last().unwrap();
     let is_newer = |frame: &[u8]| frame == [last; FRAME_BYTES];
-    let (slot, frame) = disk.find(is_newer).unwrap();
-    assert!(slot < 8, "the new segment is in slot {slot}");
+    let (segment, frame) = disk.find(is_newer).unwrap();
+    assert!(segment < 8, "the new segment is in segment {segment}");
     // The page cache has a frame that the disk does not take.
     disk.faults.stay.store(true, Ordering::SeqCst);
     disk.faults.copies_of_bad.store(true, Ordering::SeqCst);
-    disk.lose(slot, frame);
-    disk.faults.copied.lock().unwrap().insert((slot, frame));
+    disk.lose(segment, frame);
+    disk.faults.copied.lock().unwrap().insert((segment, frame));
     let open_smaller = || Driver::new(disk.open_with(8, Known::local(&[A, B])).unwrap().0);
     let mut driver = open_smaller();
     assert_ne!(disk.frames(12).count(), 0, "a power cut now leaves neither the old data nor the new");
@@ -46,13 +46,13 @@ fn a_doubt_is_written_where_the_disk_takes_it() {
         let directory = tempfile::tempdir().unwrap();
         let disk = killed(directory.path());
         move_first_segment(&disk, 12);
-        let (slot, last) = last_record(&disk, true);
-        disk.rot((slot, LAST));
-        disk.rot((slot, last));
+        let (segment, last) = last_record(&disk, true);
+        disk.rot((segment, LAST));
+        disk.rot((segment, last));
         disk.faults.full.store(is_full, Ordering::SeqCst);
         if is_bad {
             disk.faults.stay.store(true, Ordering::SeqCst);
-            (0..16).filter(|slot| is_standby(&disk, *slot)).for_each(|slot| disk.lose(slot, 1));
+            (0..16).filter(|segment| is_standby(&disk, *segment)).for_each(|segment| disk.lose(segment, 1));
         }
         for life in 0..2 {
             let opened = disk.open(Known::local(&[A, B]));

@@ -3,17 +3,17 @@
 use super::*;
 use crate::cache::log::format::{SegmentHeader, Trailer, frame_crc};
 
-/// Has the next sync of `slot` fail, after which `frame` is empty.
-fn make_unstable(disk: &Faulty, slot: u32, frame: u64) {
-    disk.faults.unstable.lock().unwrap().insert((slot, frame), vec![0; FRAME_BYTES]);
+/// Has the next sync of `segment` fail, after which `frame` is empty.
+fn make_unstable(disk: &Faulty, number: u32, frame: u64) {
+    disk.faults.unstable.lock().unwrap().insert((number, frame), vec![0; FRAME_BYTES]);
 }
 
-/// Puts `end` back in the place of the trailer of `slot`, as if that had not been stable when the power failed.
-fn lose_trailer(disk: &Faulty, slot: u32, end: &[u8]) {
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+/// Puts `end` back in the place of the trailer of `segment`, as if that had not been stable when the power failed.
+fn lose_trailer(disk: &Faulty, number: u32, end: &[u8]) {
+    let mut frames: Vec<_> = disk.frames(number).collect();
     assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
     *frames.last_mut().unwrap() = end.to_vec();
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
 }
 
 #[test]
@@ -21,9 +21,9 @@ fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     write_unflushed(&disk, &[82]);
-    let (slot, frame) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
-    let end = disk.frames(slot).next_back().unwrap();
-    make_unstable(&disk, slot, frame + 3);
+    let (number, frame) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
+    let end = disk.frames(number).next_back().unwrap();
+    make_unstable(&disk, number, frame + 3);
     let first_frame = |driver: &mut Driver| {
         let volume = driver.cache.volume(A);
         driver.read(&volume, range(82 * 64, 8)).unwrap()
@@ -31,7 +31,7 @@ fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     let mut driver = open(&disk);
     let before = first_frame(&mut driver);
     driver.kill();
-    lose_trailer(&disk, slot, &end);
+    lose_trailer(&disk, number, &end);
     assert!(first_frame(&mut open(&disk)) == before, "what a start has served is gone after the next one");
 }
 
@@ -39,16 +39,16 @@ fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
 fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_damage_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, true);
-    disk.rot((slot, LAST));
-    disk.rot((slot, last));
-    let damaged: Vec<_> = disk.frames(slot).collect();
+    let (segment, last) = last_record(&disk, true);
+    disk.rot((segment, LAST));
+    disk.rot((segment, last));
+    let damaged: Vec<_> = disk.frames(segment).collect();
     let is_lost = |driver: &mut Driver| (1..=80).any(|number| !is_there(driver, number));
     let mut driver = open(&disk);
     assert!(is_lost(&mut driver));
     driver.kill();
     // As if that start had been killed before it made the doubt stable.
-    disk.restore(slot, &damaged);
+    disk.restore(segment, &damaged);
     let says_doubt = |frame: &[u8]| is_magic(frame, b"GLIDEREC") && frame[48 + 26] == 4;
     let (doubt, frame) = disk.find(says_doubt).unwrap();
     lose_trailer(&disk, doubt, &[0xEE; FRAME_BYTES]);
@@ -72,12 +72,12 @@ fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_c
     for is_read in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let disk = killed(directory.path());
-        let (slot, last) = last_record(&disk, false);
+        let (segment, last) = last_record(&disk, false);
         disk.faults.stay.store(true, Ordering::SeqCst);
         disk.faults.copies_of_bad.store(true, Ordering::SeqCst);
-        disk.lose(slot, last + RECORD_FRAMES);
+        disk.lose(segment, last + RECORD_FRAMES);
         if is_read {
-            disk.faults.copied.lock().unwrap().insert((slot, last + RECORD_FRAMES));
+            disk.faults.copied.lock().unwrap().insert((segment, last + RECORD_FRAMES));
         }
         let mut driver = open(&disk);
         // Nobody knows whether a record was where nothing is read.
@@ -94,10 +94,10 @@ fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_c
 fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, true);
-    let standby = (0..16).find(|slot| is_standby(&disk, *slot)).unwrap();
-    disk.rot((slot, LAST));
-    disk.rot((slot, last));
+    let (segment, last) = last_record(&disk, true);
+    let standby = (0..16).find(|segment| is_standby(&disk, *segment)).unwrap();
+    disk.rot((segment, LAST));
+    disk.rot((segment, last));
     disk.lose(standby, 0);
     disk.lose(standby, LAST);
     for life in 0..2 {
@@ -108,7 +108,7 @@ fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost(
     }
 }
 
-/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Slot and place of 85.
+/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Segment and place of 85.
 fn torn_behind_rot(disk: &Faulty) -> (u32, u64) {
     let mut driver = open(disk);
     write(&mut driver, 82);
@@ -120,17 +120,17 @@ fn torn_behind_rot(disk: &Faulty) -> (u32, u64) {
     driver.write(&volume, range(85 * 64, 64), Some(&[85; 32 << 10])).unwrap();
     drop(volume);
     driver.kill();
-    let (slot, torn) = disk.find(|frame| frame == [85; FRAME_BYTES]).unwrap();
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (segment, torn) = disk.find(|frame| frame == [85; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(segment).collect();
     frames[usize::try_from(torn).unwrap()].fill(0);
-    disk.restore(slot, &frames);
+    disk.restore(segment, &frames);
     disk.rot(disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap());
-    (slot, torn)
+    (segment, torn)
 }
 
 /// Has the header of 85 follow behind its data once more, as that of another record, and loses it where it was.
-fn move_header_behind(disk: &Faulty, (slot, torn): (u32, u64)) {
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+fn move_header_behind(disk: &Faulty, (number, torn): (u32, u64)) {
+    let mut frames: Vec<_> = disk.frames(number).collect();
     let header = usize::try_from(torn).unwrap() - 1;
     let behind = header + usize::try_from(RECORD_FRAMES).unwrap();
     frames[behind] = frames[header].clone();
@@ -138,7 +138,7 @@ fn move_header_behind(disk: &Faulty, (slot, torn): (u32, u64)) {
     let crc = frame_crc(&frames[behind][..FRAME_BYTES - 4]);
     frames[behind][FRAME_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     frames[header].fill(0);
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
 }
 
 /// Fails unless 84 is there and 83, whose data is rotten, cannot be read.
@@ -181,8 +181,8 @@ fn what_says_that_records_are_stable_outlives_a_start_that_ends_at_any_write() {
 fn a_sync_that_fails_while_a_torn_segment_is_closed_costs_nothing_that_was_stable() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, torn) = torn_behind_rot(&disk);
-    make_unstable(&disk, slot, torn + 4);
+    let (number, torn) = torn_behind_rot(&disk);
+    make_unstable(&disk, number, torn + 4);
     // The sync of the front passes, and the one before the trailer fails.
     disk.faults.unstable_after.store(1, Ordering::SeqCst);
     for life in ["the start whose sync failed", "the next one"] {
@@ -196,12 +196,12 @@ fn a_torn_record_whose_header_is_lost_leaves_no_hole_behind() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     write_unflushed(&disk, &[82, 83, 84]);
-    let (slot, torn) = disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap();
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (number, torn) = disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(number).collect();
     let torn = usize::try_from(torn).unwrap();
     assert!(is_magic(&frames[torn - 1], b"GLIDEREC"));
     frames[torn - 1..=torn].iter_mut().for_each(|frame| frame.fill(0));
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
     for life in 0..2 {
         let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
         assert_eq!((found.holes, found.doubted), (0, 0), "life {life}: {found:?}");
@@ -209,7 +209,7 @@ fn a_torn_record_whose_header_is_lost_leaves_no_hole_behind() {
         assert!(is_there(&mut driver, 82));
         driver.kill();
         // The power failed while the trailer was written.
-        lose_trailer(&disk, slot, &[0xEE; FRAME_BYTES]);
+        lose_trailer(&disk, number, &[0xEE; FRAME_BYTES]);
     }
 }
 
@@ -219,16 +219,16 @@ fn a_torn_record_whose_header_is_lost_leaves_no_hole_behind() {
 fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
-    let (slot, last) = last_record(&disk, true);
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (segment, last) = last_record(&disk, true);
+    let mut frames: Vec<_> = disk.frames(segment).collect();
     let (last, end) = (usize::try_from(last).unwrap(), usize::try_from(LAST).unwrap());
     let number = frames[last + 1][0];
     frames[last + 1].fill(0);
     let key = SegmentHeader::decode(&frames[0]).unwrap().key();
     let trailer = Trailer::decode(&frames[end], &key, SEGMENT_BYTES).unwrap();
     frames[end] = Trailer { vital: true, ..trailer }.encode().to_vec();
-    disk.restore(slot, &frames);
-    disk.faults.unstable.lock().unwrap().insert((slot, LAST), frames[0].clone());
+    disk.restore(segment, &frames);
+    disk.faults.unstable.lock().unwrap().insert((segment, LAST), frames[0].clone());
     for life in 0..2 {
         let mut driver = open(&disk);
         let volume = driver.cache.volume(A);
@@ -237,10 +237,10 @@ fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
         drop(volume);
         driver.kill();
         // A power cut: what no sync has reached is as the disk has it.
-        for ((slot, frame), bytes) in std::mem::take(&mut *disk.faults.unstable.lock().unwrap()) {
-            let mut frames: Vec<_> = disk.frames(slot).collect();
+        for ((segment, frame), bytes) in std::mem::take(&mut *disk.faults.unstable.lock().unwrap()) {
+            let mut frames: Vec<_> = disk.frames(segment).collect();
             frames[usize::try_from(frame).unwrap()] = bytes;
-            disk.restore(slot, &frames);
+            disk.restore(segment, &frames);
         }
     }
 }
@@ -252,19 +252,19 @@ fn a_record_whose_announcement_was_torn_is_not_taken_for_a_torn_end_after_a_star
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     write_unflushed(&disk, &[82]);
-    let (slot, data) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let (number, data) = disk.find(|frame| frame == [82; FRAME_BYTES]).unwrap();
+    let mut frames: Vec<_> = disk.frames(number).collect();
     let announcement = usize::try_from(data).unwrap() - 2;
     assert!(is_magic(&frames[announcement], b"GLIDEREC"));
     frames[announcement].fill(0xEE);
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
     let mut driver = open(&disk);
     assert!(is_there(&mut driver, 82));
     driver.kill();
     // A power cut before the kernel wrote what no sync had reached.
-    let trailer = disk.frames(slot).next_back().unwrap();
+    let trailer = disk.frames(number).next_back().unwrap();
     assert_eq!(trailer[10], 1, "the trailer was not made stable");
-    disk.lose(slot, data - 1);
+    disk.lose(number, data - 1);
     let mut driver = open(&disk);
     assert!(is_there(&mut driver, 82));
     driver.kill();
@@ -276,16 +276,16 @@ fn a_footer_proves_nothing_while_a_vital_trailer_is_half_written() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     write_unflushed(&disk, &[82, 83]);
-    let (slot, data) = disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap();
-    let copy = disk.frames(slot).next_back().unwrap();
+    let (number, data) = disk.find(|frame| frame == [83; FRAME_BYTES]).unwrap();
+    let copy = disk.frames(number).next_back().unwrap();
     open(&disk).kill();
-    let mut frames: Vec<_> = disk.frames(slot).collect();
+    let mut frames: Vec<_> = disk.frames(number).collect();
     assert!(frames.iter().any(|frame| is_magic(frame, b"GLIDEFTR")));
     frames[usize::try_from(data).unwrap()].fill(0);
     let end = frames.last_mut().unwrap();
     end[10] = 1;
     end[FRAME_BYTES / 2..].copy_from_slice(&copy[FRAME_BYTES / 2..]);
-    disk.restore(slot, &frames);
+    disk.restore(number, &frames);
     let mut driver = open(&disk);
     assert!(is_there(&mut driver, 82));
     let volume = driver.cache.volume(A);

@@ -46,17 +46,17 @@ impl Item {
         (self.end() > to).then(|| self.tail(to))
     }
 
-    /// What refers to its slot once it is there.
+    /// What refers to its segment once it is there.
     pub(super) fn gained(&self) -> Refs {
-        Refs { slot: self.backing.slot(), extents: 1, sectors: signed(self.data_sectors()) }
+        Refs { number: self.backing.number(), extents: 1, sectors: signed(self.data_sectors()) }
     }
 
-    /// What no longer refers to its slot when `[from, to)`, which overlaps it, is taken out of it.
+    /// What no longer refers to its segment when `[from, to)`, which overlaps it, is taken out of it.
     pub(super) fn lost(&self, from: u64, to: u64) -> Refs {
         let taken = self.end().min(to).saturating_sub(self.start.max(from));
         let sectors = if self.data_sectors() == 0 { 0 } else { -signed(taken) };
         let left = i32::from(self.start < from) + i32::from(self.end() > to);
-        Refs { slot: self.backing.slot(), extents: left - 1, sectors }
+        Refs { number: self.backing.number(), extents: left - 1, sectors }
     }
 
     pub(super) fn data_sectors(&self) -> u64 {

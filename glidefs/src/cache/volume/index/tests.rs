@@ -14,7 +14,7 @@ use super::*;
 
 const SECTORS: u64 = 4096;
 
-/// Per sector: sequence number, slot, and the sector in the segment unless it is zero.
+/// Per sector: sequence number, segment, and the sector in the segment unless it is zero.
 type Sector = Option<(u64, u32, Option<u32>)>;
 
 fn extent(start: u64, count: u64, seq: u64, backing: Backing) -> Extent {
@@ -42,20 +42,20 @@ impl Pair {
     }
 
     fn insert(&mut self, extent: Extent) {
-        let referred = |index: &Index, slot| index.iter().any(|found| found.backing.slot() == slot);
-        let slots: Vec<u32> = (0..8).filter(|slot| referred(&self.index, *slot)).collect();
+        let referred = |index: &Index, number| index.iter().any(|found| found.backing.number() == number);
+        let table: Vec<u32> = (0..8).filter(|number| referred(&self.index, *number)).collect();
         let mut touched_zero = Vec::new();
-        self.index.insert(extent, &mut |Refs { slot, extents, sectors }| {
-            *self.sectors.entry(slot).or_default() += sectors;
-            let count = self.refs.entry(slot).or_default();
+        self.index.insert(extent, &mut |Refs { number, extents, sectors }| {
+            *self.sectors.entry(number).or_default() += sectors;
+            let count = self.refs.entry(number).or_default();
             *count += i64::from(extents);
-            assert!(*count >= 0, "slot {slot} has {count} references");
+            assert!(*count >= 0, "segment {number} has {count} references");
             if *count == 0 {
-                touched_zero.push(slot);
+                touched_zero.push(number);
             }
         });
-        for slot in slots.iter().filter(|slot| referred(&self.index, **slot)) {
-            assert!(!touched_zero.contains(slot), "slot {slot} seemed unused for a moment");
+        for number in table.iter().filter(|number| referred(&self.index, **number)) {
+            assert!(!touched_zero.contains(number), "segment {number} seemed unused for a moment");
         }
         for at in extent.range.start()..extent.range.end() {
             let sector = &mut self.model[(at - self.base) as usize];
@@ -64,7 +64,7 @@ impl Pair {
                     Backing::Data { sector, .. } => Some(sector + (at - extent.range.start()) as u32),
                     _ => None,
                 };
-                *sector = Some((extent.seq.0, extent.backing.slot(), place));
+                *sector = Some((extent.seq.0, extent.backing.number(), place));
             }
         }
     }
@@ -78,8 +78,8 @@ impl Pair {
             next = piece.range.end();
             found.extend((0..piece.range.count()).map(|skipped| {
                 piece.backing.map(|backing| match backing {
-                    Backing::Data { slot, sector } => (piece.seq.0, slot, Some(sector + skipped as u32)),
-                    other => (piece.seq.0, other.slot(), None),
+                    Backing::Data { number, sector } => (piece.seq.0, number, Some(sector + skipped as u32)),
+                    other => (piece.seq.0, other.number(), None),
                 })
             }));
         });
@@ -98,10 +98,10 @@ impl Pair {
                 "extents ascend and do not overlap"
             );
             end = extent.range.end();
-            *refs.entry(extent.backing.slot()).or_default() += 1;
+            *refs.entry(extent.backing.number()).or_default() += 1;
             if let Backing::Data { .. } = extent.backing {
                 data_sectors += extent.range.count();
-                *sectors.entry(extent.backing.slot()).or_default() +=
+                *sectors.entry(extent.backing.number()).or_default() +=
                     i64::try_from(extent.range.count()).unwrap();
             }
         }
@@ -117,8 +117,8 @@ impl Pair {
 
 fn backing() -> impl Strategy<Value = Backing> {
     prop_oneof![
-        5 => (0..8u32, 0..1_000_000u32).prop_map(|(slot, sector)| Backing::Data { slot, sector }),
-        1 => (0..8u32).prop_map(|slot| Backing::Zero { slot }),
+        5 => (0..8u32, 0..1_000_000u32).prop_map(|(number, sector)| Backing::Data { number, sector }),
+        1 => (0..8u32).prop_map(|number| Backing::Zero { number }),
     ]
 }
 
@@ -219,8 +219,8 @@ proptest! {
         }
         let Pair { index, refs, sectors, .. } = &mut pair;
         index.clear(&mut |told| {
-            *refs.entry(told.slot).or_default() += i64::from(told.extents);
-            *sectors.entry(told.slot).or_default() += told.sectors;
+            *refs.entry(told.number).or_default() += i64::from(told.extents);
+            *sectors.entry(told.number).or_default() += told.sectors;
         });
         prop_assert!(refs.values().chain(sectors.values()).all(|count| *count == 0));
         prop_assert!(index.is_empty());
@@ -236,17 +236,17 @@ fn an_index_that_was_filled_and_discarded_again_and_again_stays_right() {
     for step in [1, 2, 3, 7] {
         for at in (0..SECTORS - step).step_by(step as usize) {
             seq += 1;
-            pair.insert(extent(at, 1, seq, Backing::Data { slot: seq as u32 % 8, sector: at as u32 }));
+            pair.insert(extent(at, 1, seq, Backing::Data { number: seq as u32 % 8, sector: at as u32 }));
         }
         pair.check();
         // From the top down, so that leaves empty and join in every position.
         for at in (0..SECTORS).rev().step_by(500) {
             seq += 1;
-            pair.insert(extent(at, (SECTORS - at).min(700), seq, Backing::Zero { slot: 0 }));
+            pair.insert(extent(at, (SECTORS - at).min(700), seq, Backing::Zero { number: 0 }));
             pair.check();
         }
     }
-    pair.insert(extent(0, SECTORS, seq + 1, Backing::Zero { slot: 3 }));
+    pair.insert(extent(0, SECTORS, seq + 1, Backing::Zero { number: 3 }));
     pair.check();
     assert_eq!(pair.index.len(), 1);
 }
@@ -256,13 +256,13 @@ fn a_range_longer_than_an_extent_can_be_is_covered_by_several() {
     let mut index = Index::default();
     let mut refs = 0;
     let range = SectorRange::new(5, 3 * u64::from(u32::MAX)).unwrap();
-    index.insert(Extent { range, seq: Seq(1), backing: Backing::Zero { slot: 1 } }, &mut |told| {
+    index.insert(Extent { range, seq: Seq(1), backing: Backing::Zero { number: 1 } }, &mut |told| {
         refs += told.extents;
     });
     assert_eq!((index.len(), refs), (3, 3));
     let mut end = 5;
     index.lookup(range, |piece| {
-        assert_eq!(piece.backing, Some(Backing::Zero { slot: 1 }));
+        assert_eq!(piece.backing, Some(Backing::Zero { number: 1 }));
         end = piece.range.end();
     });
     assert_eq!(end, range.end());
@@ -271,17 +271,17 @@ fn a_range_longer_than_an_extent_can_be_is_covered_by_several() {
 #[test]
 fn a_place_beyond_any_segment_neither_panics_nor_wraps() {
     let mut index = Index::default();
-    let backing = Backing::Data { slot: 0, sector: u32::MAX - 1 };
+    let backing = Backing::Data { number: 0, sector: u32::MAX - 1 };
     index.insert(extent(0, 1000, 1, backing), &mut |_| ());
-    index.insert(extent(10, 10, 2, Backing::Zero { slot: 0 }), &mut |_| ());
+    index.insert(extent(10, 10, 2, Backing::Zero { number: 0 }), &mut |_| ());
     let tail = index.iter().last().unwrap();
-    assert_eq!(tail.backing, Backing::Data { slot: 0, sector: u32::MAX });
+    assert_eq!(tail.backing, Backing::Data { number: 0, sector: u32::MAX });
 }
 
 #[test]
 fn nothing_happens_for_an_empty_range() {
     let mut index = Index::default();
-    index.insert(extent(7, 0, 1, Backing::Zero { slot: 0 }), &mut |_| panic!("no extent, no reference"));
+    index.insert(extent(7, 0, 1, Backing::Zero { number: 0 }), &mut |_| panic!("no extent, no reference"));
     index.lookup(SectorRange::new(7, 0).unwrap(), |_| panic!("no sectors, no piece"));
     assert!(index.is_empty());
 }

@@ -23,10 +23,10 @@ enum Step {
     Freeze,
     Thaw(usize),
     Undo,
-    /// Cleaning looks at what comes from a slot, and moves what it saw to another one later.
+    /// Cleaning looks at what comes from a segment, and moves what it saw to another one later.
     Look(u32),
     Move,
-    /// What comes from a slot and is in the store is forgotten.
+    /// What comes from a segment and is in the store is forgotten.
     Evict(u32),
 }
 
@@ -45,27 +45,27 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Layers with a model of what a reader must see.
 struct Pair {
-    slots: Slots,
+    table: SegmentTable,
     layers: Layers,
     last_seq: u64,
     /// The write whose content each sector has, 0 for none: newest, in each cut, in the store.
     newest: [u64; SECTORS],
     cuts: VecDeque<[u64; SECTORS]>,
     stored: [u64; SECTORS],
-    /// Extents written, by their slot at first; the log never forgets what was written to it.
+    /// Extents written, by their segment at first; the log never forgets what was written to it.
     log: Vec<Extent>,
-    /// What cleaning saw, and in which slot.
+    /// What cleaning saw, and in which segment.
     seen: (Vec<Extent>, u32),
 }
 
 impl Pair {
     fn new() -> Self {
-        let slots = Slots::new(SLOTS, SLOTS, [0; 16], 64);
-        for slot in 0..SLOTS {
-            slots.get(slot).begin_use(u64::from(slot) + 1, 1);
+        let table = SegmentTable::new(SLOTS, SLOTS, [0; 16], 64);
+        for number in 0..SLOTS {
+            table.get(number).begin_use(u64::from(number) + 1, 1);
         }
         Self {
-            slots,
+            table,
             layers: Layers::default(),
             last_seq: 0,
             newest: [0; SECTORS],
@@ -80,12 +80,15 @@ impl Pair {
         match *step {
             Step::Write { start, count, zero } => {
                 self.last_seq += 1;
-                let slot = (self.last_seq % u64::from(SLOTS)) as u32;
-                let backing =
-                    if zero { Backing::Zero { slot } } else { Backing::Data { slot, sector: start as u32 } };
+                let number = (self.last_seq % u64::from(SLOTS)) as u32;
+                let backing = if zero {
+                    Backing::Zero { number }
+                } else {
+                    Backing::Data { number, sector: start as u32 }
+                };
                 let range = SectorRange::new(start, count).unwrap();
                 let extent = Extent { range, seq: Seq(self.last_seq), backing };
-                self.layers.insert(&self.slots, extent);
+                self.layers.insert(&self.table, extent);
                 self.log.push(extent);
                 self.newest[start as usize..(start + count) as usize].fill(self.last_seq);
             }
@@ -99,14 +102,14 @@ impl Pair {
                 // The store has the cut from the first move on.
                 if let Some(cut) = self.cuts.front() {
                     self.stored = *cut;
-                    if self.layers.thaw_some(&self.slots, count) {
+                    if self.layers.thaw_some(&self.table, count) {
                         self.cuts.pop_front();
                     }
                 }
             }
             Step::Undo => {
                 if self.cuts.front().is_some_and(|cut| self.stored != *cut) {
-                    self.layers.undo(&self.slots);
+                    self.layers.undo(&self.table);
                     self.cuts.pop_front();
                 }
             }
@@ -127,26 +130,26 @@ impl Pair {
                 let to = (from + 1) % SLOTS;
                 for extent in seen {
                     let backing = match extent.backing {
-                        Backing::Data { sector, .. } => Backing::Data { slot: to, sector },
-                        _ => Backing::Zero { slot: to },
+                        Backing::Data { sector, .. } => Backing::Data { number: to, sector },
+                        _ => Backing::Zero { number: to },
                     };
-                    self.layers.relocate(&self.slots, Extent { backing, ..extent }, from);
+                    self.layers.relocate(&self.table, Extent { backing, ..extent }, from);
                     self.layers
                         .dirty_parts(extent.range, extent.seq, from, |part| panic!("{part:?} has not moved"));
                 }
             }
-            Step::Evict(slot) => {
+            Step::Evict(number) => {
                 // Cleaning forgets after it has moved.
                 self.seen.0.clear();
                 for extent in &self.log {
                     if !self.layers.is_clean(extent.seq) {
                         continue;
                     }
-                    self.layers.evict(&self.slots, extent.range, extent.seq, slot);
+                    self.layers.evict(&self.table, extent.range, extent.seq, number);
                 }
-                let slot = self.slots.get(slot);
+                let number = self.table.get(number);
                 // While the extents of a cut change layer, some of them are clean and may not be forgotten yet.
-                let forgotten = slot.extents() == slot.dirty_extents();
+                let forgotten = number.extents() == number.dirty_extents();
                 assert!(forgotten || !self.cuts.is_empty(), "all that is clean is forgotten");
             }
         }
@@ -176,7 +179,7 @@ impl Pair {
                 }
             });
         }
-        let counted: u32 = self.slots.iter().map(|(_, slot)| slot.extents()).sum();
+        let counted: u32 = self.table.iter().map(|(_, number)| number.extents()).sum();
         assert_eq!(counted as usize, self.layers.len());
     }
 }
@@ -191,31 +194,31 @@ proptest! {
             pair.apply(step);
             pair.check();
         }
-        pair.layers.clear(&pair.slots);
-        for (number, slot) in pair.slots.iter() {
-            prop_assert_eq!((slot.extents(), slot.dirty_extents(), slot.live_sectors()), (0, 0, 0), "slot {}", number);
+        pair.layers.clear(&pair.table);
+        for (number, info) in pair.table.iter() {
+            prop_assert_eq!((info.extents(), info.dirty_extents(), info.live_sectors()), (0, 0, 0), "segment {}", number);
         }
     }
 }
 
 #[test]
 fn what_moves_while_a_cut_is_taken_note_of_does_not_hide_what_is_newer() {
-    let slots = Slots::new(SLOTS, SLOTS, [0; 16], 64);
-    (0..SLOTS).for_each(|slot| slots.get(slot).begin_use(u64::from(slot) + 1, 1));
+    let table = SegmentTable::new(SLOTS, SLOTS, [0; 16], 64);
+    (0..SLOTS).for_each(|number| table.get(number).begin_use(u64::from(number) + 1, 1));
     let mut layers = Layers::default();
-    let extent = |count, seq, slot| Extent {
+    let extent = |count, seq, number| Extent {
         range: SectorRange::new(0, count).unwrap(),
         seq: Seq(seq),
-        backing: Backing::Data { slot, sector: 8 },
+        backing: Backing::Data { number, sector: 8 },
     };
-    layers.insert(&slots, extent(8, 1, 1));
-    layers.insert(&slots, extent(4, 2, 2));
+    layers.insert(&table, extent(8, 1, 1));
+    layers.insert(&table, extent(4, 2, 2));
     layers.freeze(Frozen::at(Seq(2)));
-    assert!(!layers.thaw_some(&slots, 1), "half of the cut is left");
-    layers.relocate(&slots, extent(8, 1, 3), 1);
+    assert!(!layers.thaw_some(&table, 1), "half of the cut is left");
+    layers.relocate(&table, extent(8, 1, 3), 1);
     let mut found = Vec::new();
     layers.lookup(SectorRange::new(0, 8).unwrap(), |piece| {
-        found.push((piece.range.count(), piece.seq.0, piece.backing.map(Backing::slot)));
+        found.push((piece.range.count(), piece.seq.0, piece.backing.map(Backing::number)));
     });
     assert_eq!(found, [(4, 2, Some(2)), (4, 1, Some(3))]);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::volume::extent::{Backing, Extent};
-use crate::cache::writeback::engine::UNREADABLE_CUTS_MAX;
+use crate::cache::writeback::carry::UNREADABLE_CUTS_MAX;
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::volume::{CutExtent, CutSource};
 
@@ -30,7 +30,7 @@ fn written(backend: Backend) -> Host {
     for generation in 1..=2 {
         (0..FRAMES).for_each(|number| host.write(frame(number), Some(&data(generation, number))).unwrap());
         if generation == 1 {
-            host.flush_to_store().unwrap();
+            host.write_back().unwrap();
         }
     }
     host
@@ -61,16 +61,16 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
             host.disk().lose(place.0, place.1);
             // Earlier tries found that out.
             let volume = host.volume();
-            (0..UNREADABLE_CUTS_MAX).for_each(|_| volume.tie().unwrap().set_unreadable(true));
+            (0..UNREADABLE_CUTS_MAX).for_each(|_| volume.store_link().unwrap().set_unreadable(true));
         } else {
             host.disk().rot(place);
         }
-        host.flush_to_store().unwrap();
+        host.write_back().unwrap();
         judge(&mut host);
         let volume = host.volume();
         assert_eq!((volume.figures().dirty_bytes, volume.damaged_bytes()), (0, Some(4096)));
         // Without what is here.
-        volume.forget_clean(&host.driver().cache.shared.slots);
+        volume.forget_clean(&host.driver().cache.shared.table);
         judge(&mut host);
         assert_eq!(host.read(range(frame(LOST).start(), 1)), Err(IoError::Damaged));
         drop(volume);
@@ -84,10 +84,10 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
         assert_eq!(other.read(half).unwrap(), [7; 2048]);
         let rest = range(half.end(), 4);
         assert_eq!(other.read(rest), Err(IoError::Damaged));
-        other.flush_to_store().unwrap();
+        other.write_back().unwrap();
         assert_eq!(other.volume().damaged_bytes(), Some(2048));
         other.write(rest, None).unwrap();
-        other.flush_to_store().unwrap();
+        other.write_back().unwrap();
 
         let mut last = Host::new(backend, 3, true);
         assert_eq!(last.read(frame(LOST)).unwrap(), [[7; 2048], [0; 2048]].concat());
@@ -131,11 +131,11 @@ fn a_copy_in_memory_that_went_wrong_costs_nothing() {
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
     host.faults.wrong_copies.lock().unwrap().insert(place);
     assert_eq!(host.read(frame(LOST)), Err(IoError::Corrupt));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
     let volume = host.volume();
     assert_eq!(volume.damaged_bytes(), Some(0));
-    volume.forget_clean(&host.driver().cache.shared.slots);
+    volume.forget_clean(&host.driver().cache.shared.table);
     assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
 }
 
@@ -190,10 +190,10 @@ fn damage_in_too_many_places_fails_the_flush_and_leaves_the_disk_its_time_to_com
     volume.replaced(SIEVE_SECTORS, committed.crowd);
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
     host.disk().rot(place);
-    assert_eq!(host.flush_to_store(), Err(IoError::Unreadable));
-    let tie = volume.tie().unwrap();
-    assert!(tie.is_unreadable() && tie.trouble().unwrap().contains("discard them"), "{:?}", tie.trouble());
-    assert_eq!(tie.unreadable_in_a_row(), 0);
+    assert_eq!(host.write_back(), Err(IoError::Unreadable));
+    let link = volume.store_link().unwrap();
+    assert!(link.is_unreadable() && link.trouble().unwrap().contains("discard them"), "{:?}", link.trouble());
+    assert_eq!(link.unreadable_in_a_row(), 0);
 }
 
 #[test]
@@ -202,10 +202,10 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
     let mut host = written(backend.clone());
     let volume = host.volume();
     let shared = Arc::clone(&host.driver().cache.shared);
-    let (slot, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
+    let (segment, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
     let doubt = Seq(volume.figures().last_seq.0 + 10);
-    let backing = Backing::Doubt { slot };
-    volume.recovered(&shared.slots, Extent { range: range(1, 1), seq: doubt, backing });
+    let backing = Backing::Doubt { number: segment };
+    volume.recovered(&shared.table, Extent { range: range(1, 1), seq: doubt, backing });
     drop(volume);
     host.write(frame(LOST), Some(&data(3, LOST))).unwrap();
     let judge = |host: &mut Host| {
@@ -216,7 +216,7 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
         assert_eq!(host.read(range(SECTORS - 1, 1)), Err(IoError::Damaged));
     };
     judge(&mut host);
-    let seq = host.flush_to_store().unwrap();
+    let seq = host.write_back().unwrap();
     judge(&mut host);
     assert_eq!(host.driver().cache.stats().doubted_exports, 0);
     assert_eq!(host.volume().damaged_bytes(), Some((SECTORS - 8) * SECTOR_BYTES));
@@ -226,7 +226,7 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
     host.restart();
     judge(&mut host);
     host.write(frame(0), Some(&data(4, 0))).unwrap();
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     assert_eq!(host.read(frame(0)).unwrap(), data(4, 0));
 
     let mut other = Host::new(backend, 2, true);
@@ -247,11 +247,11 @@ fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
     let mut host = written(memory());
     let volume = host.volume();
     let shared = Arc::clone(&host.driver().cache.shared);
-    let (slot, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
+    let (number, _) = host.disk().find(|bytes| bytes == data(2, 0)).unwrap();
     let doubt = Seq(volume.figures().last_seq.0 + 10);
     volume.recovered(
-        &shared.slots,
-        Extent { range: range(1, 1), seq: doubt, backing: Backing::Doubt { slot } },
+        &shared.table,
+        Extent { range: range(1, 1), seq: doubt, backing: Backing::Doubt { number } },
     );
     // A cut that was made before heeds the size of then.
     let early = Cut::new(Arc::clone(&shared), Arc::clone(&volume), doubt, OnUnread::Fail);
@@ -268,27 +268,27 @@ fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
         assert_eq!(host.read(range(3 * SECTORS - 8, 8)).unwrap(), [0; 4096]);
     };
     judge(&mut host);
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     judge(&mut host);
     assert_eq!(host.volume().damaged_bytes(), Some(SECTORS * SECTOR_BYTES));
     // The store says the same.
     let volume = host.volume();
-    volume.forget_clean(&host.driver().cache.shared.slots);
+    volume.forget_clean(&host.driver().cache.shared.table);
     judge(&mut host);
 }
 
 #[test]
 fn an_end_of_a_doubt_that_was_not_written_down_leaves_nothing_of_the_log_in_use() {
-    let slots = crate::cache::log::table::Slots::new(2, 2, [0; 16], 64);
-    slots.get(0).begin_use(1, 1);
-    let volume = Volume::at(EXPORT, Marks { flushed: Seq(10), evicted: Seq(0) });
+    let table = crate::cache::log::table::SegmentTable::new(2, 2, [0; 16], 64);
+    table.get(0).begin_use(1, 1);
+    let volume = Volume::at(EXPORT, SeqMarks { stored: Seq(10), evicted: Seq(0) });
     let extent = |seq, backing| Extent { range: range(8, 8), seq: Seq(seq), backing };
-    assert!(volume.recovered(&slots, extent(5, Backing::Data { slot: 0, sector: 16 })));
-    assert!(volume.recovered(&slots, extent(8, Backing::Doubt { slot: 0 })));
+    assert!(volume.recovered(&table, extent(5, Backing::Data { number: 0, sector: 16 })));
+    assert!(volume.recovered(&table, extent(8, Backing::Doubt { number: 0 })));
     assert!(volume.has_ended_doubt() && !volume.is_doubted());
-    assert_eq!(volume.forget_clean(&slots), Seq(10));
+    assert_eq!(volume.forget_clean(&table), Seq(10));
     assert_eq!(volume.missing(range(8, 8)), [range(8, 8)]);
     assert!(!volume.has_ended_doubt());
     // The log goes on saying what was found.
-    assert_eq!(slots.get(0).extents(), 1);
+    assert_eq!(table.get(0).extents(), 1);
 }

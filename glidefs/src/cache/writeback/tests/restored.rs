@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::cache::CacheError;
 
-/// What a backup of a host has: the cache directory, the book, and no note that was taken later.
+/// What a backup of a host has: the cache directory, the catalog, and no note that was taken later.
 struct Backup {
     directory: tempfile::TempDir,
     entries: HashMap<ExportId, (Resume, Seq)>,
@@ -26,7 +26,7 @@ impl Backup {
         self.restore_book(host);
     }
 
-    /// Puts the book back alone. Another daemon knows nothing of the volume.
+    /// Puts the catalog back alone. Another daemon knows nothing of the volume.
     fn restore_book(&self, host: &mut Host) {
         *host.paper.0.lock().unwrap() = self.entries.clone();
         *host.paper.1.start.lock().unwrap() = self.start;
@@ -69,13 +69,13 @@ fn a_restored_directory_is_refused_and_nothing_is_lost() {
         let mut host = Host::new(backend.clone(), 1, false);
         let mut model = Model::new(5);
         (0..400).for_each(|_| model.write(&mut host));
-        host.flush_to_store().unwrap();
+        host.write_back().unwrap();
         (0..30).for_each(|_| model.write(&mut host));
         host.stop();
         let backup = Backup::of(&host);
         host.start();
         (0..1500).for_each(|_| model.write(&mut host));
-        host.flush_to_store().unwrap();
+        host.write_back().unwrap();
         host.stop();
 
         backup.restore(&mut host);
@@ -83,8 +83,8 @@ fn a_restored_directory_is_refused_and_nothing_is_lost() {
         if asks_first {
             host.confirm().unwrap_err();
         }
-        // What was not flushed of the backup is flushed by itself, and finds out.
-        assert_eq!(host.flush_to_store(), Err(IoError::Diverged));
+        // What was not stored of the backup is stored by itself, and finds out.
+        assert_eq!(host.write_back(), Err(IoError::Diverged));
         assert!(host.volume().figures().dirty_bytes > 0, "what is only here stays");
         for range in whole() {
             assert_eq!(host.read(range), Err(IoError::Diverged));
@@ -94,7 +94,7 @@ fn a_restored_directory_is_refused_and_nothing_is_lost() {
         // So does the next daemon, before it asked.
         host.restart();
         assert_eq!(host.read(SectorRange::new(0, 8).unwrap()), Err(IoError::Diverged));
-        // The store has what was flushed last.
+        // The store has what was stored last.
         let mut other = Host::new(backend, 2, true);
         model.check_all(&mut other);
     }
@@ -106,7 +106,7 @@ fn of_two_clones_of_a_directory_exactly_one_goes_on() {
     let mut host = Host::new(backend.clone(), 1, false);
     let mut model = Model::new(6);
     (0..200).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     host.stop();
     let backup = Backup::of(&host);
     let mut clone = Host::over(backend, host.writer(), backup.entries.clone());
@@ -118,12 +118,12 @@ fn of_two_clones_of_a_directory_exactly_one_goes_on() {
     cloned.next = 1 << 32;
     for round in 0..20 {
         (0..20).for_each(|_| model.write(&mut host));
-        host.flush_to_store().unwrap();
+        host.write_back().unwrap();
         if round == 0 {
             let range = SectorRange::new(0, 8).unwrap();
             // The clone may have found out by itself.
             let _ = clone.write(range, Some(&[9; 4096]));
-            assert_eq!(clone.flush_to_store(), Err(IoError::Diverged));
+            assert_eq!(clone.write_back(), Err(IoError::Diverged));
             assert_eq!(clone.read(range), Err(IoError::Diverged));
         }
     }
@@ -139,11 +139,11 @@ fn a_plain_restart_goes_on_whatever_was_on_its_way() {
     let mut model = Model::new(8);
     for _ in 0..30 {
         (0..60).for_each(|_| model.write(&mut host));
-        host.volume().ask_flush();
+        host.volume().ask_writeback();
         host.restart();
         host.confirm().unwrap();
     }
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     model.check_all(&mut host);
 }
 
@@ -152,18 +152,18 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(9);
     (0..400).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     host.stop();
     let older = Backup::of(&host);
     for starts in [1, 3] {
         host.start();
         (0..300).for_each(|_| model.write(&mut host));
-        host.flush_to_store().unwrap();
+        host.write_back().unwrap();
         host.stop();
         let newer = Backup::of(&host);
 
         older.restore_book(&mut host);
-        let Err(CacheError::OtherAges { log, catalog, .. }) = host.open() else { panic!("an older book") };
+        let Err(CacheError::OtherAges { log, catalog, .. }) = host.open() else { panic!("an older catalog") };
         assert_eq!(log - catalog, starts);
         newer.restore_book(&mut host);
 
@@ -181,23 +181,23 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
     }
 }
 
-/// Both count the same start, but the store knows more than the book noted.
+/// Both count the same start, but the store knows more than the catalog noted.
 #[test]
 fn a_book_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(11);
     (0..200).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     let older = Backup::of(&host);
     (0..200).for_each(|_| model.write(&mut host));
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     host.stop();
     older.restore_book(&mut host);
     host.start();
     let range = SectorRange::new(0, 8).unwrap();
     // The export may have stopped before.
     let _ = host.write(range, Some(&[9; 4096]));
-    assert_eq!(host.flush_to_store(), Err(IoError::Diverged));
+    assert_eq!(host.write_back(), Err(IoError::Diverged));
     assert_eq!(host.read(range), Err(IoError::Diverged));
 }
 
@@ -208,7 +208,7 @@ fn a_crash_between_the_steps_that_count_a_start_is_not_taken_for_an_older_file()
     (0..50).for_each(|_| model.write(&mut host));
     for step in 0..12 {
         host.stop();
-        // The book fails with one of its two notes: before the log is written, or after.
+        // The catalog fails with one of its two notes: before the log is written, or after.
         host.paper.1.start_fails_after.store(step % 2, Ordering::Release);
         assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
         if step % 3 == 0 {

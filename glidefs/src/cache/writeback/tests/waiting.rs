@@ -16,7 +16,7 @@ fn cold(seed: u64, keeps: bool) -> (Host, Arc<Faults>) {
         let data: Vec<u8> = (0..256).flat_map(|sector| bytes_of(at + 1, sector)).collect();
         writer.write(SectorRange::new(at * 256, 256).unwrap(), Some(&data)).unwrap();
     }
-    writer.flush_to_store().unwrap();
+    writer.write_back().unwrap();
     let faults = Faults::new(seed);
     let faulty = FaultyStore::new(objects, Arc::clone(&faults));
     (Host::with_clean(Backend::over(Arc::new(faulty), true), 2, true, keeps), faults)
@@ -81,7 +81,7 @@ fn the_end_of_a_volume_ends_the_reads_that_wait_and_those_to_come() {
     faults.set(Fault::Refused, 1000);
     let read = read_of(&mut host, 0);
     until_fired(&faults, Fault::Refused, 1);
-    host.volume().tie().unwrap().fence();
+    host.volume().store_link().unwrap().fence();
     assert_eq!(end(&host, read), Err(IoError::Fenced));
     let read = read_of(&mut host, 1);
     assert_eq!(end(&host, read), Err(IoError::Fenced));
@@ -139,7 +139,7 @@ fn a_backlog_drains_though_the_store_fails_every_third_request() {
             host.flush().unwrap();
         }
     }
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
     assert!(faults.fired(Fault::ServerError) > 0);
     let mut other = Host::new(Backend::over(objects, true), 2, true);
@@ -152,11 +152,11 @@ fn what_gathers_while_the_store_is_away_gets_there_in_several_cuts() {
     let faults = Faults::new(9);
     let faulty = FaultyStore::new(objects.clone(), Arc::clone(&faults));
     let mut host = Host::new(Backend::over(Arc::new(faulty), true), 1, false);
-    host.daemon.as_ref().unwrap().link.set_cut_bytes_max(64 << 10);
+    host.daemon.as_ref().unwrap().queue.set_cut_bytes_max(64 << 10);
     let range = |at: u64| SectorRange::new(at * 16, 16).unwrap();
     let data = |at: u64| vec![u8::try_from(at + 1).unwrap(); 8192];
     host.write(range(0), Some(&data(0))).unwrap();
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     faults.set(Fault::ServerError, 1000);
     for at in 0..64 {
         host.write(range(at), Some(&data(at + 100))).unwrap();
@@ -167,9 +167,9 @@ fn what_gathers_while_the_store_is_away_gets_there_in_several_cuts() {
     // The first has one write, the others eight each, and the last seven are in no cut.
     assert_eq!(host.volume().figures().cuts, 8);
     faults.set(Fault::ServerError, 0);
-    host.flush_to_store().unwrap();
+    host.write_back().unwrap();
     let figures = host.volume().figures();
-    assert_eq!((figures.cuts, figures.dirty_bytes, figures.flushed), (0, 0, figures.last_seq));
+    assert_eq!((figures.cuts, figures.dirty_bytes, figures.stored), (0, 0, figures.last_seq));
     let mut other = Host::new(Backend::over(objects, true), 2, true);
     for at in 0..64 {
         assert_eq!(other.read(range(at)).unwrap(), data(at + 100));
@@ -218,13 +218,13 @@ fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_whe
         assert!(arrived > 0 && arrived <= now / 10, "{arrived} bytes in the time of {now}");
 
         (0..30).for_each(|_| model.write(&mut host));
-        host.volume().ask_flush();
+        host.volume().ask_writeback();
         let deadline = std::time::Instant::now() + PATIENCE;
-        let is_flushed = |host: &mut Host| {
+        let is_stored = |host: &mut Host| {
             let figures = host.volume().figures();
-            (figures.cuts, figures.dirty_bytes, figures.flushed) == (0, 0, figures.last_seq)
+            (figures.cuts, figures.dirty_bytes, figures.stored) == (0, 0, figures.last_seq)
         };
-        while !is_flushed(&mut host) {
+        while !is_stored(&mut host) {
             assert!(std::time::Instant::now() < deadline, "{:?}", host.driver().cache.stats());
             if !line.advance_to_arrival() {
                 std::thread::sleep(Duration::from_millis(1));

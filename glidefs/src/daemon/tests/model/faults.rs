@@ -90,7 +90,7 @@ impl Run {
             }
         }
         let position = self.twins[&name].position();
-        let flush = self.ask_flush(&name);
+        let flush = self.ask_writeback(&name);
         for _ in 0..self.random.random_range(1..6) {
             if !self.hosts[host].machine().dead() {
                 self.write_or_flush(host);
@@ -113,7 +113,7 @@ impl Run {
     }
 
     /// Asks for a flush to the store without waiting.
-    fn ask_flush(&mut self, name: &str) -> tokio::task::JoinHandle<Result<(), RouterError>> {
+    fn ask_writeback(&mut self, name: &str) -> tokio::task::JoinHandle<Result<(), RouterError>> {
         let (router, name) = (self.hosts[self.twins[name].host].router(), name.to_owned());
         self.world.runtime.spawn(async move { router.flush(&name).await.map(drop) })
     }
@@ -147,7 +147,7 @@ impl Run {
         self.failing = Some(host);
         self.hosts[host].machine().faults = faults;
         let position = self.twins[&name].position();
-        let flush = self.ask_flush(&name);
+        let flush = self.ask_writeback(&name);
         for _ in 0..self.random.random_range(2..8) {
             self.write_or_flush(host);
             self.read_some(host);
@@ -217,7 +217,8 @@ impl Run {
             self.count("starts without the store");
             self.come_up(host, crash)
         });
-        let asked = self.any_on(host).map(|name| (self.twins[&name].position(), self.ask_flush(&name), name));
+        let asked =
+            self.any_on(host).map(|name| (self.twins[&name].position(), self.ask_writeback(&name), name));
         let millis = self.random.random_range(0..40);
         self.world.store_comes_back_in(millis);
         match crash {

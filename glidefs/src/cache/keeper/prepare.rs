@@ -1,0 +1,99 @@
+//! Preparing segments: free segments become segments that can be appended to.
+//!
+//! Does not own which shard gets a segment. Invariant: the header of a segment is stable before the segment is given to anybody.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::syncing::report;
+use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::format::SegmentHeader;
+use crate::cache::log::seal;
+use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::table::{Event, State};
+use crate::cache::shared::Shared;
+
+/// Bytes of a new segment that are written and synced at once.
+const FILL_BYTES: usize = 1 << 20;
+const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it does; free space on the disk of cache.dir, or lower \
+                          cache.size";
+
+/// Turns free segments into segments that can be appended to.
+#[derive(Debug, Default)]
+pub(super) struct Preparer {
+    /// Where to look for a free segment next, so that a segment whose file fails does not stand in the way.
+    next_slot: u32,
+    /// The disk did not give the last segment.
+    pub failing: bool,
+    /// The last segment was filled.
+    pub filled: bool,
+}
+
+impl Preparer {
+    /// A segment for shard `shard`; `None` when the disk failed or no more than `spare` segments are free.
+    pub fn prepare(&mut self, shared: &Shared, shard: u32, spare: u32) -> Option<SegmentWriter> {
+        let table = &shared.table;
+        if table.count(State::Free) <= spare {
+            return None;
+        }
+        let limit = table.limit();
+        let free = |number: &u32| table.get(*number).state() == State::Free;
+        let in_turn = || (0..limit).map(|step| (self.next_slot + step) % limit).filter(free);
+        // A disk that is full has room in the files that are there.
+        let having_files = in_turn().filter(|number| self.failing && table.get(*number).file().is_some());
+        let number = having_files.chain(in_turn()).find(|number| table.get(*number).begin_sync())?;
+        self.next_slot = (number + 1) % limit;
+        let prepared = self.prepare_slot(shared, shard, number);
+        shared.cancel_sync(table.get(number));
+        if let Err(error) = &prepared
+            && !self.failing
+        {
+            report(shared, number, error, NO_SEGMENT);
+        }
+        self.failing = prepared.is_err();
+        prepared.ok()
+    }
+
+    /// Writes a fresh header into a free segment. Call with its file held by [`SegmentInfo::begin_sync`].
+    fn prepare_slot(&mut self, shared: &Shared, shard: u32, number: u32) -> std::io::Result<SegmentWriter> {
+        let (table, info) = (&shared.table, shared.table.get(number));
+        let file = match info.file() {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = shared.disk.open_segment(number, table.segment_bytes())?;
+                self.filled = fill(shared, &*file)?;
+                Arc::clone(info.set_file(file))
+            }
+        };
+        let header = SegmentHeader {
+            cache_id: table.cache_id(),
+            segment_id: shared.new_segment_id(),
+            shard,
+            segment_bytes: table.segment_bytes(),
+        };
+        file.forget_pages();
+        seal::write_header(&*file, &header, table.segment_frames(), &info.front_unsure)?;
+        info.make_crcs(table.segment_frames());
+        info.begin_use(header.segment_id, 1);
+        info.on(Event::Prepare);
+        Ok(SegmentWriter::new(number, header.key(), file, table.segment_frames()))
+    }
+}
+
+/// Writes zeroes all over a new segment, as long as nobody waits for it. The file system notes for each allocated block
+/// whether it was ever written, and a sync that covers a first write has to make that note stable as well: a FLUSH then
+/// costs a commit of the file system's journal. `false` when nothing was written.
+fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<bool> {
+    let zeroes = vec![0; FILL_BYTES];
+    let (mut at, end) = (0, shared.table.segment_bytes());
+    while at < end && !shared.is_keeper_needed() {
+        let bytes = (end - at).min(FILL_BYTES as u64);
+        // At most FILL_BYTES.
+        let part = &zeroes[..usize::try_from(bytes).unwrap_or(FILL_BYTES)];
+        file.write_at(&[IoSlice::new(part)], at)?;
+        // A piece at a time, so that the keeper is never away for long.
+        file.sync()?;
+        at += bytes;
+    }
+    Ok(at > 0)
+}

@@ -1,0 +1,63 @@
+//! Syncs of segment files off the workers, and what to do where one failed.
+//!
+//! Owns the calls and their log lines. Invariant: whoever syncs a file is the only one to do so, as the kernel reports a failed
+//! write-back to one caller only.
+
+use crate::cache::log::scan;
+use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::table::SegmentInfo;
+use crate::cache::shared::Shared;
+
+pub(super) const SYNC_FAILED: &str =
+    "the cache disk failed to make data stable; FLUSH fails until it was written again";
+
+/// Writes a segment again whose sync failed, where it is: that takes no room, and the kernel counts the pages as unwritten
+/// again. `false` when that fails too, or when the pages are gone; then its data must move.
+pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
+    if !info.begin_sync() {
+        return false;
+    }
+    let rewritten = scan::rewrite_records(&*segment.file, &segment.key, info.synced(), info.appended());
+    let healed = match rewritten {
+        Ok(true) => segment.file.sync().is_ok(),
+        Ok(false) | Err(_) => false,
+    };
+    if healed {
+        info.heal();
+        tracing::info!(
+            file = shared.disk.segment_name(segment.number),
+            "made a segment stable after a failed sync"
+        );
+    }
+    shared.cancel_sync(info);
+    healed
+}
+
+/// Syncs a segment's file and returns whether it is stable; `None` when somebody else is at it.
+pub(in crate::cache) fn sync(shared: &Shared, info: &SegmentInfo, number: u32) -> Option<bool> {
+    if !info.begin_sync() {
+        return None;
+    }
+    let covers = info.appended();
+    let synced = match info.file() {
+        Some(file) => file.sync(),
+        None => Ok(()),
+    };
+    if let Err(error) = &synced {
+        report(shared, number, error, SYNC_FAILED);
+    }
+    info.end_sync(covers, synced.is_ok());
+    shared.sync_ended();
+    if synced.is_err() {
+        // Its appender must let go of it.
+        for port in &shared.ports {
+            port.wake();
+        }
+    }
+    Some(!info.is_poisoned())
+}
+
+pub(super) fn report(shared: &Shared, number: u32, error: &std::io::Error, what: &'static str) {
+    let file = shared.disk.segment_name(number);
+    tracing::error!(file, error = error as &dyn std::error::Error, "{what}");
+}

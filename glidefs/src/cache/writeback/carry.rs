@@ -1,0 +1,251 @@
+//! The way of one cut to the store, step by step.
+//!
+//! Owns the order of the steps and the permits they need. Does not own when a cut is made (`engine`). Invariants: a cut is stable here
+//! before it leaves the host; it is written down in the catalog before its extents count as clean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+
+use super::cut::{Cut, OnUnread};
+use super::doubts;
+use super::steps::{
+    Failure, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, blocking, failure, persist, tell_if_stopped, trouble,
+    write_down,
+};
+use crate::cache::keeper::syncing;
+use crate::cache::log::table::Stability;
+use crate::cache::shared::Shared;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::store_link::StoreLink;
+use crate::cache::volume::{CutState, Volume};
+use crate::store::volume::{Resume, VolumeError};
+
+/// Cuts on their way to the store at the same time, at most.
+const UPLOADS_MAX: usize = 8;
+/// Cuts whose data is being made stable at the same time, at most: each has a thread of those that may block, which are shared.
+const SYNCS_MAX: usize = 8;
+/// Extents that change layer while a volume's lock is held once.
+const THAW_EXTENTS: usize = 128;
+/// Cuts in a row that could not be read, a pause apart, after which what the disk does not read is lost: a disk may come back.
+/// With the longest pause ten minutes.
+pub(super) const UNREADABLE_CUTS_MAX: u64 = 20;
+/// Pause of a look at writes that are being appended.
+const LANDING_PAUSE: Duration = Duration::from_millis(1);
+
+/// How many cuts may be at a step at the same time. Neither semaphore is ever closed.
+#[derive(Debug)]
+pub(super) struct Permits {
+    syncs: Semaphore,
+    uploads: Semaphore,
+}
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self { syncs: Semaphore::new(SYNCS_MAX), uploads: Semaphore::new(UPLOADS_MAX) }
+    }
+}
+
+/// How carrying a cut ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    /// The store has it. Its packs should be made fewer if `compact`.
+    Done { compact: bool },
+    /// It was taken back, because data in it cannot be read.
+    Undone,
+    /// Another writer has the volume, or it was deleted.
+    Fenced,
+    /// The export was removed.
+    Removed,
+}
+
+/// Carries the cut of `volume` to the store, as often as it takes.
+pub(super) async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
+    let Some(link) = volume.store_link() else { return Carried::Removed };
+    // What was uploaded is used by later tries of this cut, and by no other.
+    link.upload().clear();
+    let carried = carry_on(shared, volume, link, permits).await;
+    link.upload().clear();
+    carried
+}
+
+async fn carry_on(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    link: &StoreLink,
+    permits: &Permits,
+) -> Carried {
+    let mut pause = RETRY_PAUSE_MIN;
+    loop {
+        match try_carry(shared, volume, link, permits).await {
+            Ok(compact) => {
+                link.set_unreadable(false);
+                link.set_trouble(None);
+                link.advanced();
+                shared.writeback_ended();
+                return Carried::Done { compact };
+            }
+            Err(Failure::Removed) => return Carried::Removed,
+            Err(Failure::Fenced) => {
+                link.fence();
+                shared.writeback_ended();
+                return Carried::Fenced;
+            }
+            Err(failure @ (Failure::Source | Failure::TooDamaged)) => {
+                link.set_unreadable(true);
+                if matches!(failure, Failure::TooDamaged) {
+                    link.was_read();
+                }
+                volume.undo_cut(&shared.table);
+                link.upload().clear();
+                link.advanced();
+                shared.writeback_ended();
+                tokio::time::sleep(RETRY_PAUSE_MAX).await;
+                return Carried::Undone;
+            }
+            Err(Failure::Later) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+            }
+        }
+    }
+}
+
+/// Carries the cut of `volume` to the store; returns whether its packs should be made fewer.
+///
+/// A permit for uploads is held for the way to the store only. What comes before and after waits for the disk, for log space or
+/// for the catalog: a cut that waits there may wait for room that only another cut makes.
+///
+/// A permit for syncs is held while appended data is made stable, which waits for syncs of segment files and nothing else: those
+/// of this cut, and those that the keeper, a shard or another cut has begun. Whoever has begun a sync of a file holds the file for
+/// that one call to the disk, and waits for no room and no permit meanwhile. So every holder of a permit goes on as soon as the
+/// disk answers, and cuts that wait for a permit wait for no room that they would have to make.
+async fn try_carry(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    link: &StoreLink,
+    permits: &Permits,
+) -> Result<bool, Failure> {
+    let seq = loop {
+        if volume.is_removed() {
+            return Err(Failure::Removed);
+        }
+        match volume.cut_state() {
+            CutState::Complete(seq) => break seq,
+            CutState::None => {
+                // Asked for, and nothing to flush but perhaps a new size.
+                return resize(shared, volume, link, permits).await;
+            }
+            CutState::Landing => tokio::time::sleep(LANDING_PAUSE).await,
+        }
+    };
+    {
+        let _permit = permits.syncs.acquire().await;
+        blocking(shared, volume, |shared, volume| make_stable(&shared, &volume)).await?;
+    }
+    let permit = permits.uploads.acquire().await;
+    let gives_up = link.unreadable_in_a_row() >= UNREADABLE_CUTS_MAX;
+    let on_unread = if gives_up { OnUnread::GiveUp } else { OnUnread::Fail };
+    let cut = move |shared, volume| Ok(Arc::new(Cut::new(shared, volume, seq, on_unread)));
+    let cut = blocking(shared, volume, cut).await?;
+    let compact = !cut.is_empty() && {
+        if let Some((doubt, _)) = volume.doubt() {
+            doubts::keep_state(volume, link, doubt).await?;
+        }
+        let (committed, compact) = commit(volume, link, Arc::clone(&cut), permits, permit).await?;
+        note(shared, volume, committed).await?;
+        if volume.is_doubted() {
+            doubts::give_up_local(shared, volume, seq).await?;
+        }
+        if cut.has_losses() || link.upload().has_losses() {
+            link.lose_content();
+        }
+        compact
+    };
+    while !volume.thaw_some(&shared.table, THAW_EXTENTS) {
+        tokio::task::yield_now().await;
+    }
+    Ok(compact)
+}
+
+/// Has the store take `cut`, in turns with all other cuts, the first of which is that of `permit`; returns what is to be written down,
+/// and whether the packs should be made fewer.
+async fn commit<'a>(
+    volume: &Arc<Volume>,
+    link: &StoreLink,
+    cut: Arc<Cut>,
+    permits: &'a Permits,
+    mut permit: Result<SemaphorePermit<'a>, AcquireError>,
+) -> Result<(Resume, bool), Failure> {
+    let size_sectors = link.size_sectors();
+    let committed = loop {
+        let committed = link.remote().commit_turn(Arc::clone(&cut) as _, size_sectors, link.upload()).await;
+        let committed = committed.map_err(|error| match error {
+            // What was removed cannot be read, and nobody wants it stored.
+            VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
+            error => failure(volume, &error),
+        })?;
+        if let Some(committed) = committed {
+            break committed;
+        }
+        drop(permit);
+        permit = permits.uploads.acquire().await;
+        if volume.is_removed() {
+            return Err(Failure::Removed);
+        }
+    };
+    drop(permit);
+    link.stored_size(size_sectors);
+    link.crowding().set(committed.crowd);
+    if !committed.compaction_due {
+        tell_if_stopped(volume, committed.crowd);
+    }
+    Ok((committed.resume, committed.compaction_due))
+}
+
+/// Has the catalog say that the store has a cut.
+async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
+    // A write that failed is not in the cut, and must not be taken for a part of it if recovery finds it.
+    let failed = volume.failed_in_cuts().min(resume.cut);
+    persist(volume, || write_down(shared, volume, resume.clone(), failed)).await
+}
+
+async fn resize(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    link: &StoreLink,
+    permits: &Permits,
+) -> Result<bool, Failure> {
+    if !link.has_new_size() {
+        return Ok(false);
+    }
+    // A FLUSH may make a cut meanwhile, which comes later.
+    let seq = volume.figures().stored;
+    let cut = Arc::new(Cut::empty(Arc::clone(shared), Arc::clone(volume), seq));
+    let permit = permits.uploads.acquire().await;
+    let (committed, compact) = commit(volume, link, cut, permits, permit).await?;
+    note(shared, volume, committed).await?;
+    Ok(compact)
+}
+
+/// Syncs what `volume` appended until all of it is stable. It may have appended more than the cut covers.
+fn make_stable(shared: &Shared, volume: &Volume) -> Result<(), Failure> {
+    let mut needs = Vec::new();
+    if volume.unsynced(&shared.table, &mut needs).is_err() {
+        // The keeper moves what could not be made stable.
+        trouble(volume, IoError::Sync.to_string());
+        return Err(Failure::Later);
+    }
+    for place in needs {
+        while let Stability::Unsynced = place.stability(&shared.table) {
+            match syncing::sync(shared, shared.table.get(place.number), place.number) {
+                Some(true) => {}
+                Some(false) => return Err(Failure::Later),
+                // Somebody else is at it.
+                None => std::thread::sleep(LANDING_PAUSE),
+            }
+        }
+    }
+    volume.unsynced(&shared.table, &mut Vec::new()).map_err(|_| Failure::Later)
+}

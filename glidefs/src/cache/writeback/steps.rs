@@ -1,0 +1,127 @@
+//! Steps of writeback that several of its parts take: failures and what follows, and writing to the catalog.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::shared::Shared;
+use crate::cache::volume::Volume;
+use crate::observe::chain;
+use crate::store::volume::{Crowd, Resume, VolumeError};
+use crate::units::Seq;
+
+/// Pauses before a cut that failed is tried again.
+pub(super) const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
+pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Why a cut did not reach the store. The details have been logged.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Failure {
+    /// Try the same cut again.
+    Later,
+    /// Data in it cannot be read: try a newer cut later.
+    Source,
+    /// More places of it are lost than the store can note: the same, but the disk answered.
+    TooDamaged,
+    Fenced,
+    Removed,
+}
+
+/// Calls `write` until the catalog has it. The store has a cut: what is tried again is only to say so.
+pub(super) async fn persist<F>(volume: &Volume, write: impl Fn() -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
+    let mut pause = RETRY_PAUSE_MIN;
+    while write().await.is_err() {
+        if volume.is_removed() {
+            return Err(Failure::Removed);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
+    }
+    Ok(())
+}
+
+/// Has the catalog say how far the store is, and up to where nothing may be taken from the log any more.
+pub(super) async fn write_down(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    resume: Resume,
+    evicted: Seq,
+) -> Result<(), Failure> {
+    blocking(shared, volume, move |shared, volume| {
+        shared.catalog.stored(volume.id(), &resume, evicted).map_err(|error| not_written(&volume, &error))
+    })
+    .await
+}
+
+/// Notes for those who wait why a cut did not get to the store.
+pub(super) fn trouble(volume: &Volume, trouble: String) {
+    if let Some(link) = volume.store_link() {
+        link.set_trouble(Some(trouble));
+    }
+}
+
+/// Logs that the catalog could not be written, and tells those who wait.
+pub(super) fn not_written(volume: &Volume, error: &io::Error) -> Failure {
+    trouble(volume, format!("what was written back could not be noted in the catalog: {}", chain(error)));
+    if let Some(suppressed) = volume.bad_writebacks().pass() {
+        tracing::error!(
+            export = volume.id().0,
+            error = error as &dyn std::error::Error,
+            suppressed,
+            "what was written back could not be noted in the catalog; trying again: make room on the disk of cache.dir"
+        );
+    }
+    Failure::Later
+}
+
+/// Logs why a commit failed, tells those who wait, and decides what follows. A commit that may succeed later is tried again and again.
+pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
+    trouble(volume, chain(error));
+    let (failure, message) = match error {
+        lost if lost.is_fatal() => {
+            (Failure::Fenced, "the export stops here; what it had not written back stays in the cache")
+        }
+        VolumeError::Cut(_) => (Failure::Source, "data cannot be written back; trying again later"),
+        VolumeError::TooDamaged { .. } => {
+            (Failure::TooDamaged, "too much data is lost to be written back without it; trying again later")
+        }
+        _ => (Failure::Later, "flushing to the store failed; trying again"),
+    };
+    let suppressed = match failure {
+        Failure::Fenced => Some(0),
+        // The store said for the whole host that it does not let us.
+        _ if error.is_refused() => None,
+        _ => volume.bad_writebacks().pass(),
+    };
+    if let Some(suppressed) = suppressed {
+        let (export, error) = (volume.id().0, error as &dyn std::error::Error);
+        tracing::error!(export, error, suppressed, "{message}");
+    }
+    failure
+}
+
+/// Says so when writes of a volume wait that has nothing to merge.
+pub(super) fn tell_if_stopped(volume: &Volume, crowd: Crowd) {
+    if crowd.percent() == 100 {
+        tracing::error!(
+            export = volume.id().0,
+            packs = crowd.packs,
+            "the store lists as many packs of the export as one manifest can, and none can be merged: its writes wait; copy the \
+             export to smaller ones (glidefs export dump), and delete it"
+        );
+    }
+}
+
+/// Runs `work`, which blocks, off the control threads.
+pub(super) async fn blocking<R: Send + 'static>(
+    shared: &Arc<Shared>,
+    volume: &Arc<Volume>,
+    work: impl FnOnce(Arc<Shared>, Arc<Volume>) -> Result<R, Failure> + Send + 'static,
+) -> Result<R, Failure> {
+    let (shared, volume) = (Arc::clone(shared), Arc::clone(volume));
+    // Fails only when the runtime ends.
+    tokio::task::spawn_blocking(move || work(shared, volume)).await.unwrap_or(Err(Failure::Later))
+}
