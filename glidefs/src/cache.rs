@@ -43,6 +43,7 @@ mod recovery;
 mod shard;
 mod shared;
 mod stats;
+mod sync_hold;
 #[cfg(test)]
 mod tests;
 mod volume;

@@ -5,7 +5,7 @@
 //! anywhere before its last extent was replaced is stable; otherwise a power cut could lose both the old and the new
 //! copy of what was stored.
 
-mod clean;
+mod cleaner;
 #[cfg(test)]
 mod faults;
 mod prepare;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use self::clean::Cleaner;
+use self::cleaner::Cleaner;
 use self::prepare::Preparer;
 use self::sealing::{Sealing, seal_one, write_footer_again};
 use self::syncing::sync;
@@ -31,6 +31,7 @@ use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::{Event, Place, SegmentInfo, Stability, State};
 use crate::cache::shared::Shared;
+use crate::cache::sync_hold::SyncHold;
 
 /// Longest time between two looks at what there is to do.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -269,16 +270,16 @@ impl Keeper {
 /// Frees a segment that nobody needs, unless a read or a sync of it is still under way.
 fn release(shared: &Shared, number: u32) -> bool {
     let info = shared.table.get(number);
-    if info.extents() != 0 || info.is_pinned() || !info.begin_sync() {
+    if info.extents() != 0 || info.is_pinned() {
         return false;
     }
+    let Some(_hold) = SyncHold::begin(shared, number) else { return false };
     let retired = info.is_retired();
     if let Some(file) = info.file().filter(|_| retired) {
         discard(shared, number, &**file);
     }
     info.end_use();
     info.on(if retired { Event::Quarantine } else { Event::Release });
-    shared.cancel_sync(info);
     true
 }
 

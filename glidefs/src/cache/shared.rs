@@ -16,7 +16,7 @@ use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::pressure::{Pressure, Watermarks};
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
-use crate::cache::log::table::{Event, SegmentInfo, SegmentTable};
+use crate::cache::log::table::{Event, SegmentTable};
 use crate::cache::options::{OnFull, Options};
 use crate::cache::volume::Volume;
 use crate::units::ExportId;
@@ -192,13 +192,6 @@ impl Shared {
         for port in &self.ports {
             port.wake();
         }
-    }
-
-    /// Gives the file of `segment`, held by [`SegmentInfo::begin_sync`], back without having synced it. Who wanted to sync the file
-    /// meanwhile is told, as after a sync.
-    pub fn cancel_sync(&self, info: &SegmentInfo) {
-        info.cancel_sync();
-        self.sync_ended();
     }
 
     /// Tells everybody who waits for somebody's sync that one has ended.

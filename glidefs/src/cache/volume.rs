@@ -6,11 +6,13 @@
 //! a cut is complete when every write it covers has been appended or has failed.
 
 pub(super) mod crowding;
+mod doubts;
 pub mod durability;
 pub mod error;
 pub mod extent;
 pub mod fetch;
 pub mod index;
+mod layer;
 pub mod layers;
 pub mod linked;
 pub mod store_link;

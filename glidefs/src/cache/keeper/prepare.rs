@@ -12,6 +12,7 @@ use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::{Event, State};
 use crate::cache::shared::Shared;
+use crate::cache::sync_hold::SyncHold;
 
 /// Bytes of a new segment that are written and synced at once.
 const FILL_BYTES: usize = 1 << 20;
@@ -22,7 +23,7 @@ const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it d
 #[derive(Debug, Default)]
 pub(super) struct Preparer {
     /// Where to look for a free segment next, so that a segment whose file fails does not stand in the way.
-    next_slot: u32,
+    next: u32,
     /// The disk did not give the last segment.
     pub failing: bool,
     /// The last segment was filled.
@@ -38,13 +39,14 @@ impl Preparer {
         }
         let limit = table.limit();
         let free = |number: &u32| table.get(*number).state() == State::Free;
-        let in_turn = || (0..limit).map(|step| (self.next_slot + step) % limit).filter(free);
+        let in_turn = || (0..limit).map(|step| (self.next + step) % limit).filter(free);
         // A disk that is full has room in the files that are there.
         let having_files = in_turn().filter(|number| self.failing && table.get(*number).file().is_some());
-        let number = having_files.chain(in_turn()).find(|number| table.get(*number).begin_sync())?;
-        self.next_slot = (number + 1) % limit;
-        let prepared = self.prepare_slot(shared, shard, number);
-        shared.cancel_sync(table.get(number));
+        let hold = having_files.chain(in_turn()).find_map(|number| SyncHold::begin(shared, number))?;
+        let number = hold.number();
+        self.next = (number + 1) % limit;
+        let prepared = self.prepare_held(&hold, shared, shard);
+        drop(hold);
         if let Err(error) = &prepared
             && !self.failing
         {
@@ -54,9 +56,14 @@ impl Preparer {
         prepared.ok()
     }
 
-    /// Writes a fresh header into a free segment. Call with its file held by [`SegmentInfo::begin_sync`].
-    fn prepare_slot(&mut self, shared: &Shared, shard: u32, number: u32) -> std::io::Result<SegmentWriter> {
-        let (table, info) = (&shared.table, shared.table.get(number));
+    /// Writes a fresh header into a free segment.
+    fn prepare_held(
+        &mut self,
+        hold: &SyncHold<&Shared>,
+        shared: &Shared,
+        shard: u32,
+    ) -> std::io::Result<SegmentWriter> {
+        let (table, info, number) = (&shared.table, hold.info(), hold.number());
         let file = match info.file() {
             Some(file) => Arc::clone(file),
             None => {

@@ -11,6 +11,7 @@ use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::{Event, SegmentInfo, State};
 use crate::cache::log::{scan, seal};
 use crate::cache::shared::Shared;
+use crate::cache::sync_hold::SyncHold;
 
 const NO_FOOTER: &str =
     "writing a footer failed, and is tried again: without it the next start has to scan the segment";
@@ -40,16 +41,13 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
             Sealing::Waits
         };
     }
-    if !info.begin_sync() {
-        return Sealing::Waits;
-    }
+    let Some(hold) = SyncHold::begin(shared, segment.number) else { return Sealing::Waits };
     let covers = info.appended();
     let frames = shared.table.segment_frames();
     // Without a footer the segment is as good, but recovery has to scan it.
     let footer = (!segment.vital).then(|| seal::write_footer(segment));
     let synced = segment.file.sync();
-    info.end_sync(covers, synced.is_ok());
-    shared.sync_ended();
+    hold.end(covers, synced.is_ok());
     if let Err(error) = &synced {
         report(shared, segment.number, error, SYNC_FAILED);
         return Sealing::Waits;
@@ -69,9 +67,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
 /// Makes the frames of `segment` that a failed sync has left stable in their place. The trailer becomes stable before any frame
 /// counts as stable: a walk would take a lost frame for the torn end of the segment. Reads of a lost frame fail by its checksum.
 fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
-    if !info.begin_sync() {
-        return false;
-    }
+    let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
     let crc = |frame| info.crc(frame);
     let frames = shared.table.segment_frames();
     let sealed = scan::rewrite_intact(&*segment.file, &segment.key, info.appended(), crc)
@@ -89,7 +85,6 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
         }
         Err(error) => report(shared, segment.number, error, SYNC_FAILED),
     }
-    shared.cancel_sync(info);
     sealed.is_ok()
 }
 
@@ -97,9 +92,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
 /// the file.
 pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bool {
     let info = shared.table.get(segment.number);
-    if !info.begin_sync() {
-        return false;
-    }
+    let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
     // Whoever frees the segment, or uses it again, holds its file.
     let is_done = info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
         let frames = shared.table.segment_frames();
@@ -113,6 +106,5 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
         };
         written.is_ok()
     };
-    shared.cancel_sync(info);
     is_done
 }

@@ -7,6 +7,7 @@ use crate::cache::log::scan;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::SegmentInfo;
 use crate::cache::shared::Shared;
+use crate::cache::sync_hold::SyncHold;
 
 pub(super) const SYNC_FAILED: &str =
     "the cache disk failed to make data stable; FLUSH fails until it was written again";
@@ -14,9 +15,7 @@ pub(super) const SYNC_FAILED: &str =
 /// Writes a segment again whose sync failed, where it is: that takes no room, and the kernel counts the pages as unwritten
 /// again. `false` when that fails too, or when the pages are gone; then its data must move.
 pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
-    if !info.begin_sync() {
-        return false;
-    }
+    let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
     let rewritten = scan::rewrite_records(&*segment.file, &segment.key, info.synced(), info.appended());
     let healed = match rewritten {
         Ok(true) => segment.file.sync().is_ok(),
@@ -29,15 +28,12 @@ pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter)
             "made a segment stable after a failed sync"
         );
     }
-    shared.cancel_sync(info);
     healed
 }
 
 /// Syncs a segment's file and returns whether it is stable; `None` when somebody else is at it.
 pub(in crate::cache) fn sync(shared: &Shared, info: &SegmentInfo, number: u32) -> Option<bool> {
-    if !info.begin_sync() {
-        return None;
-    }
+    let hold = SyncHold::begin(shared, number)?;
     let covers = info.appended();
     let synced = match info.file() {
         Some(file) => file.sync(),
@@ -46,8 +42,7 @@ pub(in crate::cache) fn sync(shared: &Shared, info: &SegmentInfo, number: u32) -
     if let Err(error) = &synced {
         report(shared, number, error, SYNC_FAILED);
     }
-    info.end_sync(covers, synced.is_ok());
-    shared.sync_ended();
+    hold.end(covers, synced.is_ok());
     if synced.is_err() {
         // Its appender must let go of it.
         for port in &shared.ports {

@@ -195,43 +195,41 @@ impl SegmentInfo {
         self.pins.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Makes the caller the only one to sync the file. Give it back with [`Self::end_sync`].
-    pub fn begin_sync(&self) -> bool {
+    /// Makes the caller the only one to sync the file, if nobody else is. Call it by `SyncHold::begin` only.
+    pub fn hold_file(&self) -> bool {
         !self.sync_busy.swap(true, Ordering::SeqCst)
     }
 
-    /// Records how a sync ended that began when `covers` frames had been appended.
-    pub fn end_sync(&self, covers: u32, stable: bool) {
+    /// Ends what [`Self::hold_file`] began. Called by `SyncHold` only, which then tells everybody who waits for the file.
+    pub fn let_file_go(&self) {
+        let was_held = self.sync_busy.swap(false, Ordering::SeqCst);
+        debug_assert!(was_held, "a file was given back that nobody held");
+    }
+
+    /// Records how a sync ended that began when `covers` frames had been appended. Call with the file held.
+    pub fn note_sync(&self, covers: u32, stable: bool) {
         if stable && !self.is_poisoned() {
             self.synced.fetch_max(covers, Ordering::AcqRel);
         } else {
             self.poison();
         }
-        self.sync_busy.store(false, Ordering::SeqCst);
     }
 
-    /// Records that everything appended was written once more and then synced. Call with the file held by
-    /// [`Self::begin_sync`], when nothing is appended any more.
+    /// Records that everything appended was written once more and then synced. Call with the file held,
+    /// when nothing is appended any more.
     pub fn heal(&self) {
         self.synced.store(self.appended(), Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
     }
 
-    /// Gives the file back without having synced it; for [`Shared::cancel_sync`](crate::cache::facade::Shared::cancel_sync), which tells
-    /// those who wait.
-    pub fn cancel_sync(&self) {
-        self.sync_busy.store(false, Ordering::SeqCst);
-    }
-
-    /// Ends the use of the segment: nothing in it matters any more, so nobody needs it to be stable. Call with the file held
-    /// by [`Self::begin_sync`].
+    /// Ends the use of the segment: nothing in it matters any more, so nobody needs it to be stable. Call with the file held.
     pub fn end_use(&self) {
         self.segment_id.store(0, Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
     }
 
     /// Takes the segment into use for `segment_id`, with `frames` of it written and stable. Call with the file
-    /// held by [`Self::begin_sync`], so that no sync that began before reports into this use.
+    /// held, so that no sync that began before reports into this use.
     pub fn begin_use(&self, segment_id: u64, frames: u32) {
         self.poisoned.store(false, Ordering::Release);
         self.live_sectors.store(0, Ordering::Relaxed);
@@ -456,16 +454,17 @@ mod tests {
         let table = SegmentTable::new(1, 1, [0; 16], 64);
         let info = table.get(0);
         info.begin_use(5, 1);
-        assert!(info.begin_sync());
-        assert!(!info.begin_sync(), "one at a time");
-        info.end_sync(10, false);
-        assert!(info.begin_sync());
-        info.end_sync(10, true);
+        assert!(info.hold_file());
+        assert!(!info.hold_file(), "one at a time");
+        info.note_sync(10, false);
+        info.let_file_go();
+        assert!(info.hold_file());
+        info.note_sync(10, true);
         assert_eq!(table.stability(0, 5, 10), Stability::Lost);
     }
 
     #[test]
-    fn a_slot_costs_little_until_it_is_used() {
+    fn a_segment_costs_little_until_it_is_used() {
         assert!(size_of::<SegmentInfo>() <= 120, "{} bytes", size_of::<SegmentInfo>());
     }
 

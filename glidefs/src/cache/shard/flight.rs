@@ -9,7 +9,7 @@ use std::io;
 use super::Shard;
 use super::append::{fail, publish};
 use super::request::{Token, Want};
-use super::state::{Flight, Flights, Load, Step};
+use super::state::{Flight, Flights, Load, LogStep};
 use crate::units::FRAME_BYTES;
 
 /// Writes `load`, for which the active segment has room, or hands it out to be written.
@@ -46,7 +46,7 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     match outcome {
         // Nothing is under way before it.
         Some(outcome) if log.flights.steps.is_empty() => land(shard, flight, outcome),
-        outcome => log.flights.steps.push_back(Step::Land(Flight { outcome, ..flight })),
+        outcome => log.flights.steps.push_back(LogStep::Land(Flight { outcome, ..flight })),
     }
     settle(shard);
 }
@@ -86,7 +86,7 @@ impl<T: Token> Shard<T> {
 fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
     let Flights { headers, steps, parts: spare, .. } = &mut shard.log.flights;
     let found = steps.iter_mut().find_map(|step| match step {
-        Step::Land(flight) if flight.op == op && flight.outcome.is_none() => Some(flight),
+        LogStep::Land(flight) if flight.op == op && flight.outcome.is_none() => Some(flight),
         _ => None,
     });
     debug_assert!(found.is_some(), "no append {op} is under way");
@@ -103,7 +103,7 @@ fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut par
 /// Lets go of the active segment, once what is being written to it has landed.
 pub(super) fn leave<T: Token>(shard: &mut Shard<T>) {
     if let Some(active) = shard.log.active.take() {
-        shard.log.flights.steps.push_back(Step::Close(active));
+        shard.log.flights.steps.push_back(LogStep::Close(active));
         settle(shard);
     }
 }
@@ -112,14 +112,14 @@ pub(super) fn leave<T: Token>(shard: &mut Shard<T>) {
 fn settle<T: Token>(shard: &mut Shard<T>) {
     while let Some(step) = shard.log.flights.steps.pop_front() {
         match step {
-            Step::Land(mut flight) => match flight.outcome.take() {
+            LogStep::Land(mut flight) => match flight.outcome.take() {
                 Some(outcome) => land(shard, flight, outcome),
                 None => {
-                    shard.log.flights.steps.push_front(Step::Land(flight));
+                    shard.log.flights.steps.push_front(LogStep::Land(flight));
                     return;
                 }
             },
-            Step::Close(segment) => {
+            LogStep::Close(segment) => {
                 if shard.log.flights.failed == Some(segment.key.segment_id) {
                     shard.log.flights.failed = None;
                 }
@@ -154,11 +154,11 @@ fn give_up<T: Token>(shard: &mut Shard<T>, flight: &Flight<T>) {
     }
     if let Some(mut active) = log.active.take_if(|active| active.key.segment_id == id) {
         active.retract(flight.mark);
-        log.flights.steps.push_back(Step::Close(active));
+        log.flights.steps.push_back(LogStep::Close(active));
         return;
     }
     let left = log.flights.steps.iter_mut().find_map(|step| match step {
-        Step::Close(segment) if segment.key.segment_id == id => Some(segment),
+        LogStep::Close(segment) if segment.key.segment_id == id => Some(segment),
         _ => None,
     });
     debug_assert!(left.is_some(), "a record of no segment");

@@ -28,7 +28,7 @@ const READS_MAX: usize = 32;
 
 /// A READ that waits for the disk.
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingRead<T> {
     token: T,
     /// Pieces that have not arrived.
     open: usize,
@@ -37,7 +37,7 @@ struct Waiting<T> {
 
 /// Bytes of a segment for a part of a token's buffer.
 #[derive(Clone, Copy, Debug)]
-struct Source {
+struct SegmentBytes {
     number: u32,
     /// First frame, and how many.
     first: u32,
@@ -54,20 +54,20 @@ struct Source {
 
 /// A piece that waits for the disk, and the READ it belongs to.
 #[derive(Clone, Copy, Debug)]
-struct Fetch {
-    source: Source,
+struct DiskRead {
+    source: SegmentBytes,
     waiting: usize,
 }
 
 /// The shard's reads.
 #[derive(Debug)]
 pub(super) struct Reads<T> {
-    waiting: Slab<Waiting<T>>,
-    flights: Slab<Fetch>,
-    queue: VecDeque<Fetch>,
+    waiting: Slab<WaitingRead<T>>,
+    flights: Slab<DiskRead>,
+    queue: VecDeque<DiskRead>,
     /// Kept for their room.
     plan: Vec<Piece>,
-    fetches: Vec<Source>,
+    fetches: Vec<SegmentBytes>,
     spare: Vec<Vec<u8>>,
     scratch: Box<Frame>,
 }
@@ -123,17 +123,22 @@ pub(super) fn read<T: Token>(
         end(shard, token, outcome);
         return;
     }
-    let waiting = shard.reads.waiting.insert(Waiting { token, open, outcome });
+    let waiting = shard.reads.waiting.insert(WaitingRead { token, open, outcome });
     for source in shard.reads.fetches.drain(..) {
-        shard.reads.queue.push_back(Fetch { source, waiting });
+        shard.reads.queue.push_back(DiskRead { source, waiting });
     }
     start(shard);
 }
 
 /// Where the bytes of `piece` are, which begins at `sector` of `segment`.
-fn source_of(piece: &Piece, (number, sector): (u32, u32), range: SectorRange, export: ExportId) -> Source {
+fn source_of(
+    piece: &Piece,
+    (number, sector): (u32, u32),
+    range: SectorRange,
+    export: ExportId,
+) -> SegmentBytes {
     let (first, frames) = frames_of(sector, piece.range.count());
-    Source {
+    SegmentBytes {
         number,
         first,
         frames,
@@ -175,7 +180,7 @@ fn put(range: SectorRange, piece: &Piece, bytes: Option<&[u8]>, buffer: &mut [u8
 
 /// Fills the part of `buffer` that `source` is for, or puts it on the list of what must be fetched. Ends the pin of what is
 /// not fetched.
-fn serve<T: Token>(shard: &mut Shard<T>, source: &Source, buffer: &mut [u8]) -> Result<(), IoError> {
+fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8]) -> Result<(), IoError> {
     let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
         None => Err(IoError::TooLarge),
         Some(part) => read_now(&shard.shared, source, part, &mut shard.reads.scratch),
@@ -191,7 +196,12 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &Source, buffer: &mut [u8]) -> 
 }
 
 /// Fills `part` with the bytes of `source` if they are in the page cache; `false` when they are not.
-fn read_now(shared: &Shared, source: &Source, part: &mut [u8], scratch: &mut Frame) -> Result<bool, IoError> {
+fn read_now(
+    shared: &Shared,
+    source: &SegmentBytes,
+    part: &mut [u8],
+    scratch: &mut Frame,
+) -> Result<bool, IoError> {
     let head = if source.skip == 0 { 0 } else { (FRAME_BYTES - source.skip).min(part.len()) };
     let (head, rest) = part.split_at_mut(head);
     let (whole, tail) = rest.split_at_mut(rest.len() / FRAME_BYTES * FRAME_BYTES);
@@ -218,7 +228,12 @@ fn read_now(shared: &Shared, source: &Source, part: &mut [u8], scratch: &mut Fra
 }
 
 /// Fills `buffer`, whole frames, from frame `first` on, and verifies it.
-fn frames_now(shared: &Shared, source: &Source, first: u32, buffer: &mut [u8]) -> Result<bool, IoError> {
+fn frames_now(
+    shared: &Shared,
+    source: &SegmentBytes,
+    first: u32,
+    buffer: &mut [u8],
+) -> Result<bool, IoError> {
     let Some(file) = shared.table.get(source.number).file() else { return Err(IoError::Read) };
     match file.read_now(buffer, u64::from(first) * FRAME_BYTES as u64) {
         Ok(true) => verify(shared, source, first, buffer).map(|()| true),
@@ -231,7 +246,7 @@ fn frames_now(shared: &Shared, source: &Source, first: u32, buffer: &mut [u8]) -
 }
 
 /// Compares frames read from frame `first` on with their checksums.
-fn verify(shared: &Shared, source: &Source, first: u32, buffer: &[u8]) -> Result<(), IoError> {
+fn verify(shared: &Shared, source: &SegmentBytes, first: u32, buffer: &[u8]) -> Result<(), IoError> {
     let info = shared.table.get(source.number);
     for (frame, bytes) in (first..).zip(buffer.chunks_exact(FRAME_BYTES)) {
         if info.crc(frame) != Some(frame_crc(bytes)) {
@@ -251,11 +266,11 @@ fn verify(shared: &Shared, source: &Source, first: u32, buffer: &[u8]) -> Result
 }
 
 /// Whether a line about data of `source` is logged now. An export that is gone has nobody who reads.
-fn passes(shared: &Shared, source: &Source) -> Option<u64> {
+fn passes(shared: &Shared, source: &SegmentBytes) -> Option<u64> {
     shared.find_volume(source.export)?.bad_reads().pass()
 }
 
-fn report(shared: &Shared, source: &Source, first: u32, error: &io::Error) {
+fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error) {
     let Some(suppressed) = passes(shared, source) else { return };
     tracing::error!(
         export = source.export.0,
@@ -314,13 +329,13 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
 }
 
 /// Counts a piece that needs nothing more of the disk.
-fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &Fetch, outcome: Result<(), IoError>) {
+fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &DiskRead, outcome: Result<(), IoError>) {
     shard.shared.table.get(fetch.source.number).unpin();
     let waiting = &mut shard.reads.waiting[fetch.waiting];
     waiting.outcome = waiting.outcome.and(outcome);
     waiting.open -= 1;
     if waiting.open == 0 {
-        let Waiting { token, outcome, .. } = shard.reads.waiting.remove(fetch.waiting);
+        let WaitingRead { token, outcome, .. } = shard.reads.waiting.remove(fetch.waiting);
         end(shard, token, outcome);
     }
 }

@@ -98,7 +98,7 @@ pub(super) struct Flight<T> {
 
 /// What happens next at the end of the log, in this order.
 #[derive(Debug)]
-pub(super) enum Step<T> {
+pub(super) enum LogStep<T> {
     Land(Flight<T>),
     /// Let go of a segment.
     Close(SegmentWriter),
@@ -109,7 +109,7 @@ pub(super) enum Step<T> {
 pub(super) struct Flights<T: Token> {
     /// Memory for record headers, [`HEADERS_MAX`] a flight that may start; `None` where records are written at once.
     pub headers: Option<Vec<T::Part>>,
-    pub steps: VecDeque<Step<T>>,
+    pub steps: VecDeque<LogStep<T>>,
     pub next_op: u32,
     /// The segment at the front of which a record failed.
     pub failed: Option<u64>,

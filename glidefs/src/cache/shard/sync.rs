@@ -12,6 +12,8 @@ use super::Shard;
 use super::request::{Done, Token, Want};
 use crate::cache::log::table::Place;
 use crate::cache::log::table::Stability;
+use crate::cache::shared::Shared;
+use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::units::Seq;
@@ -67,9 +69,9 @@ struct Target {
 }
 
 /// A sync under way.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    number: u32,
+#[derive(Debug)]
+struct Syncing {
+    hold: SyncHold<Arc<Shared>>,
     segment_id: u64,
     /// Frames that had been appended when it began.
     covers: u32,
@@ -80,7 +82,7 @@ struct Flight {
 pub(super) struct Syncs<T> {
     waiters: Slab<Waiter<T>>,
     targets: Vec<Target>,
-    flights: Slab<Flight>,
+    under_way: Slab<Syncing>,
     /// Waiters that need nothing more but the store.
     stored: Vec<(T, InStore)>,
     /// Kept for their room.
@@ -93,7 +95,7 @@ impl<T> Default for Syncs<T> {
         Self {
             waiters: Slab::new(),
             targets: Vec::new(),
-            flights: Slab::new(),
+            under_way: Slab::new(),
             stored: Vec::new(),
             places: Vec::new(),
             spare: Vec::new(),
@@ -103,7 +105,7 @@ impl<T> Default for Syncs<T> {
 
 impl<T> Syncs<T> {
     pub fn is_idle(&self) -> bool {
-        self.waiters.is_empty() && self.flights.is_empty() && self.stored.is_empty()
+        self.waiters.is_empty() && self.under_way.is_empty() && self.stored.is_empty()
     }
 
     /// Ends a waiter whose needs are met, unless the store must have it as well.
@@ -216,30 +218,30 @@ fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
 fn begin<T: Token>(shard: &mut Shard<T>, at: usize) {
     let Shard { shared, syncs, stats, wanted, index, .. } = shard;
     let target = &mut syncs.targets[at];
-    let info = shared.table.get(target.number);
-    if !info.begin_sync() {
+    let begin = || SyncHold::begin(Arc::clone(shared), target.number);
+    let hold = begin().or_else(|| {
         // Asked for before the second try, so that an end between the two is not missed.
         shared.ports[*index].block_on_sync();
-        if !info.begin_sync() {
-            return;
-        }
-    }
+        begin()
+    });
+    let Some(hold) = hold else { return };
+    let info = shared.table.get(target.number);
     let (Some(file), true) = (info.file(), info.segment_id() == target.segment_id) else {
         // The segment was given up since; the next turn finds nothing left to wait for.
-        shared.cancel_sync(info);
+        drop(hold);
         shared.ports[*index].wake();
         return;
     };
     target.busy = true;
     stats.syncs.add(1);
-    let flight = Flight { number: target.number, segment_id: target.segment_id, covers: info.appended() };
+    let flight = Syncing { hold, segment_id: target.segment_id, covers: info.appended() };
     // No more flights than targets.
-    let op = u32::try_from(syncs.flights.insert(flight)).unwrap_or(u32::MAX);
+    let op = u32::try_from(syncs.under_way.insert(flight)).unwrap_or(u32::MAX);
     wanted.push(Want::Sync { op, file: Arc::clone(file) });
 }
 
 pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<()>) {
-    let Some(flight) = shard.syncs.flights.try_remove(op as usize) else {
+    let Some(flight) = shard.syncs.under_way.try_remove(op as usize) else {
         debug_assert!(false, "no sync {op} is under way");
         return;
     };
@@ -247,19 +249,20 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
         shard.stats.sync_errors.add(1);
         if let Some(suppressed) = shard.bad_syncs.pass() {
             tracing::error!(
-                file = shard.shared.disk.segment_name(flight.number),
+                file = shard.shared.disk.segment_name(flight.hold.number()),
                 error = error as &dyn std::error::Error,
                 suppressed,
                 "the cache disk failed to make data stable; FLUSH fails for the exports concerned until it was written again"
             );
         }
     }
-    shard.shared.table.get(flight.number).end_sync(flight.covers, result.is_ok());
+    let Syncing { hold, segment_id, covers } = flight;
+    let number = hold.number();
+    hold.end(covers, result.is_ok());
     if result.is_err() {
         shard.shared.signal.raise();
     }
-    shard.shared.sync_ended();
-    let same = |target: &Target| (target.number, target.segment_id) == (flight.number, flight.segment_id);
+    let same = |target: &Target| (target.number, target.segment_id) == (number, segment_id);
     if let Some(at) = shard.syncs.targets.iter().position(same) {
         shard.syncs.targets[at].busy = false;
         settle(shard, at);

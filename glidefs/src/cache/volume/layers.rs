@@ -14,9 +14,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent, Piece};
-use super::index::Index;
-use crate::cache::log::table::{Refs, SegmentTable};
+use super::layer::Layer;
+use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
 /// How far a volume's history had come when it was last written down: what recovery starts from.
@@ -29,17 +30,17 @@ pub struct SeqMarks {
 }
 
 /// The layers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::cache) struct Layers {
-    active: Index,
+    active: Layer,
     /// The cuts that the store does not have, oldest first. The first one is on its way.
     frozen: VecDeque<Frozen>,
-    clean: Index,
+    clean: Layer,
     /// Last sequence number of the last cut that is in the store.
     stored: Seq,
     /// No content that is as old as the highest doubt can be relied on, until the store has a newer cut: the cut says which content is
     /// lost. Doubts are kept afterwards, so that the log goes on saying which damage was found.
-    doubts: Vec<Doubt>,
+    doubts: Doubts,
 }
 
 /// Where a sector has its newest content that is not in the store.
@@ -53,7 +54,7 @@ pub(in crate::cache) enum Dirty {
 /// A cut.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Frozen {
-    index: Index,
+    index: Layer,
     /// Last sequence number of the cut. Each cut has a higher one than those before.
     pub last: Seq,
     /// Numbers up to the last one that have neither been appended nor failed.
@@ -64,21 +65,22 @@ pub(in crate::cache) struct Frozen {
     pub failed: Seq,
 }
 
-/// A record of the volume may be lost, of this sequence number or a lower one. The entry in `segment` says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Doubt {
-    seq: Seq,
-    number: u32,
-    /// The id of the damaged segment, and what stands for the damage found there: the sectors of the entry.
-    evidence: SectorRange,
-    /// The export ended before this sector when it was made larger; no record that may be lost has a later one.
-    end: u64,
-}
-
 impl Frozen {
     /// An empty cut at `last`.
     pub fn at(last: Seq) -> Self {
         Self { last, ..Self::default() }
+    }
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self {
+            active: Layer::default(),
+            frozen: VecDeque::new(),
+            clean: Layer::clean(),
+            stored: Seq::default(),
+            doubts: Doubts::default(),
+        }
     }
 }
 
@@ -139,9 +141,9 @@ impl Layers {
     /// Whether what is active, or a cut, has content for the first sector of `range`.
     pub fn where_dirty(&self, range: SectorRange) -> Dirty {
         let Some(first) = SectorRange::new(range.start(), 1) else { return Dirty::Not };
-        let is_in = |index: &Index| {
+        let is_in = |layer: &Layer| {
             let mut found = false;
-            index.lookup(first, |piece| found |= piece.backing.is_some());
+            layer.lookup(first, |piece| found |= piece.backing.is_some());
             found
         };
         if is_in(&self.active) {
@@ -182,10 +184,7 @@ impl Layers {
     pub fn extents_in(&self, number: u32) -> impl Iterator<Item = Extent> {
         let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
         let all = self.active.iter().chain(frozen).chain(self.clean.iter());
-        let doubts = self.doubts.iter().map(|doubt| {
-            let backing = Backing::Doubt { number: doubt.number };
-            Extent { range: doubt.evidence, seq: doubt.seq, backing }
-        });
+        let doubts = self.doubts.extents();
         all.chain(doubts).filter(move |extent| extent.backing.number() == number)
     }
 
@@ -209,34 +208,22 @@ impl Layers {
     /// Makes `extent` the content of its sectors, except where a newer one is.
     pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
         if let Backing::Doubt { number } = extent.backing {
-            let is_same = |known: &&mut Doubt| (known.seq, known.evidence) == (extent.seq, extent.range);
-            match self.doubts.iter_mut().find(is_same) {
-                Some(known) => known.move_to(table, number),
-                None => {
-                    let doubt = Doubt { seq: extent.seq, number, evidence: extent.range, end: u64::MAX };
-                    doubt.count(table, 1);
-                    self.doubts.push(doubt);
-                }
-            }
-            return;
+            return self.doubts.insert(table, extent.seq, extent.range, number);
         }
         if extent.seq > self.stored {
-            self.layer_mut(extent.seq).insert(extent, &mut |refs| table.count_refs(refs));
+            self.layer_mut(extent.seq).insert(table, extent);
         } else {
-            self.clean.insert(extent, &mut |refs| {
-                table.count_refs(refs);
-                table.count_clean(refs);
-            });
+            self.clean.insert(table, extent);
         }
     }
 
     /// The layer of write `seq`, which is not in the store.
-    fn layer_mut(&mut self, seq: Seq) -> &mut Index {
+    fn layer_mut(&mut self, seq: Seq) -> &mut Layer {
         let at = self.frozen.partition_point(|cut| cut.last < seq);
         self.frozen.get_mut(at).map_or(&mut self.active, |cut| &mut cut.index)
     }
 
-    fn layer(&self, seq: Seq) -> &Index {
+    fn layer(&self, seq: Seq) -> &Layer {
         let at = self.frozen.partition_point(|cut| cut.last < seq);
         self.frozen.get(at).map_or(&self.active, |cut| &cut.index)
     }
@@ -277,11 +264,11 @@ impl Layers {
     /// Calls `visit` with what of `range` still comes from write `seq` in `segment`, hidden by newer data or not.
     /// Data that is in the store does not count.
     pub fn dirty_parts(&self, range: SectorRange, seq: Seq, number: u32, mut visit: impl FnMut(SectorRange)) {
-        if self.doubts.iter().any(|doubt| (doubt.number, doubt.seq, doubt.evidence) == (number, seq, range)) {
+        if self.doubts.has(number, seq, range) {
             return visit(range);
         }
         if seq > self.stored {
-            parts(self.layer(seq), range, seq, number, &mut visit);
+            self.layer(seq).parts(range, seq, number, visit);
         }
     }
 
@@ -289,42 +276,22 @@ impl Layers {
     /// while a cut is taken note of, what is newer may have left the layer for the next one.
     pub fn relocate(&mut self, table: &SegmentTable, copy: Extent, from: u32) {
         if let Backing::Doubt { number } = copy.backing {
-            let moves = |doubt: &&mut Doubt| {
-                (doubt.number, doubt.seq, doubt.evidence) == (from, copy.seq, copy.range)
-            };
-            if let Some(doubt) = self.doubts.iter_mut().find(moves) {
-                doubt.move_to(table, number);
-            }
-            return;
+            return self.doubts.relocate(table, copy.seq, copy.range, (from, number));
         }
-        let mut found = Vec::new();
         if copy.seq > self.stored {
-            let layer = self.layer_mut(copy.seq);
-            parts(layer, copy.range, copy.seq, from, &mut |part| found.push(part));
-            for extent in found.drain(..).filter_map(|part| copy.part(part)) {
-                layer.insert(extent, &mut |refs| table.count_refs(refs));
-            }
+            relocate(self.layer_mut(copy.seq), table, copy, from);
         }
         if copy.seq <= self.cut() {
-            parts(&self.clean, copy.range, copy.seq, from, &mut |part| found.push(part));
-            for extent in found.drain(..).filter_map(|part| copy.part(part)) {
-                self.clean.insert(extent, &mut |refs| {
-                    table.count_refs(refs);
-                    table.count_clean(refs);
-                });
-            }
+            relocate(&mut self.clean, table, copy, from);
         }
     }
 
     /// Forgets what of `range` comes from write `seq` in `segment`, if it is in the store.
     pub fn evict(&mut self, table: &SegmentTable, range: SectorRange, seq: Seq, number: u32) {
         let mut found = Vec::new();
-        parts(&self.clean, range, seq, number, &mut |part| found.push(part));
+        self.clean.parts(range, seq, number, |part| found.push(part));
         for part in found {
-            self.clean.remove(part, &mut |refs| {
-                table.count_clean(refs);
-                table.count_refs(refs);
-            });
+            self.clean.remove(table, part);
         }
     }
 
@@ -341,11 +308,8 @@ impl Layers {
         let Some(cut) = self.frozen.front_mut() else { return true };
         let some: Vec<Extent> = cut.index.iter().take(count).collect();
         for extent in &some {
-            self.clean.insert(*extent, &mut |refs| {
-                table.count_refs(refs);
-                table.count_clean(refs);
-            });
-            cut.index.remove(extent.range, &mut |refs| table.count_refs(refs));
+            self.clean.insert(table, *extent);
+            cut.index.remove(table, extent.range);
         }
         let is_last = cut.index.is_empty();
         if is_last {
@@ -372,11 +336,11 @@ impl Layers {
             }
             None => &mut self.active,
         };
-        let newer = std::mem::replace(joined, index);
+        let mut newer = std::mem::replace(joined, index);
         for extent in newer.iter() {
-            joined.insert(extent, &mut |refs| table.count_refs(refs));
+            joined.insert(table, extent);
         }
-        clear(newer, table);
+        newer.clear(table);
     }
 
     /// Whether a record may be lost that the store does not know of.
@@ -391,9 +355,7 @@ impl Layers {
 
     /// Takes note that the export is made larger than `size_sectors`: a doubt is about what it had before.
     pub fn grows_from(&mut self, size_sectors: u64) {
-        for doubt in self.doubts.iter_mut().filter(|doubt| doubt.seq > self.stored) {
-            doubt.end = doubt.end.min(size_sectors);
-        }
+        self.doubts.grows_from(size_sectors, self.stored);
     }
 
     /// Whether a doubt has ended of which the log may still have something newer than `evicted`.
@@ -403,90 +365,51 @@ impl Layers {
 
     /// Up to which sequence number a doubt goes or went; 0 without one.
     pub fn doubted_to(&self) -> Seq {
-        self.doubts.iter().map(|doubt| doubt.seq).max().unwrap_or_default()
+        self.doubts.highest()
     }
 
     /// Whether there is or was a doubt about the damage that `evidence` stands for.
     pub fn has_doubt_of(&self, evidence: SectorRange) -> bool {
-        self.doubts.iter().any(|doubt| doubt.evidence == evidence)
+        self.doubts.has_evidence(evidence)
     }
 
     /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
     pub fn forget_doubts(&mut self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
-        let highest = self.doubted_to();
-        self.doubts.retain(|doubt| {
-            let stays = doubt.seq == highest || !is_gone(doubt.evidence.start());
-            if !stays {
-                doubt.count(table, -1);
-            }
-            stays
-        });
+        self.doubts.forget(table, is_gone);
     }
 
     fn doubt_in_force(&self) -> Option<Doubt> {
-        let highest = self.doubts.iter().max_by_key(|doubt| doubt.seq).copied();
-        highest.filter(|doubt| doubt.seq > self.stored)
+        self.doubts.in_force(self.stored)
     }
 
     /// Whether the entry in `segment` says that a record may be lost.
     pub fn is_doubted_in(&self, number: u32) -> bool {
-        self.doubts.iter().any(|doubt| doubt.number == number)
+        self.doubts.is_in(number)
     }
 
     /// Forgets what is in the store, all of it.
     pub fn forget_clean(&mut self, table: &SegmentTable) {
-        std::mem::take(&mut self.clean).clear(&mut |refs| {
-            table.count_clean(refs);
-            table.count_refs(refs);
-        });
+        self.clean.clear(table);
     }
 
     /// Forgets everything.
     pub fn clear(&mut self, table: &SegmentTable) {
-        for doubt in std::mem::take(&mut self.doubts) {
-            doubt.count(table, -1);
-        }
-        clear(std::mem::take(&mut self.active), table);
-        for cut in std::mem::take(&mut self.frozen) {
-            clear(cut.index, table);
+        self.doubts.clear(table);
+        self.active.clear(table);
+        for mut cut in std::mem::take(&mut self.frozen) {
+            cut.index.clear(table);
         }
         self.forget_clean(table);
     }
 }
 
-impl Doubt {
-    /// Counts `extents` more in the segment that has the entry.
-    fn count(&self, table: &SegmentTable, extents: i32) {
-        table.count_refs(Refs { number: self.number, extents, sectors: 0 });
+/// Makes `copy` the place of what of its sectors `layer` has from the same write in segment `from`.
+fn relocate(layer: &mut Layer, table: &SegmentTable, copy: Extent, from: u32) {
+    let mut found = Vec::new();
+    layer.parts(copy.range, copy.seq, from, |part| found.push(part));
+    for extent in found.into_iter().filter_map(|part| copy.part(part)) {
+        layer.insert(table, extent);
     }
-
-    /// Takes note that the entry is in `segment` now, and not where it was.
-    fn move_to(&mut self, table: &SegmentTable, number: u32) {
-        let old = *self;
-        self.number = number;
-        self.count(table, 1);
-        old.count(table, -1);
-    }
-
-    /// `piece`, as far as it can be relied on.
-    fn judge(self, piece: Piece) -> Piece {
-        if piece.seq > self.seq {
-            return piece;
-        }
-        Piece { backing: Some(Backing::Damaged { number: self.number }), ..piece }
-    }
-}
-
-fn clear(mut index: Index, table: &SegmentTable) {
-    index.clear(&mut |refs| table.count_refs(refs));
-}
-
-fn parts(layer: &Index, range: SectorRange, seq: Seq, number: u32, visit: &mut impl FnMut(SectorRange)) {
-    layer.lookup(range, |piece| {
-        if piece.seq == seq && piece.backing.is_some_and(|backing: Backing| backing.number() == number) {
-            visit(piece.range);
-        }
-    });
 }
 
 #[cfg(test)]

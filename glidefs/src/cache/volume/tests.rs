@@ -76,8 +76,7 @@ fn a_flush_needs_only_what_is_not_stable_and_fails_when_that_is_lost() {
     volume.append(&table, [data(0, 8, 1, 16)], PLACE).unwrap();
     volume.unsynced(&table, &mut needs).unwrap();
     assert_eq!(needs, [PLACE]);
-    assert!(table.get(0).begin_sync());
-    table.get(0).end_sync(9, true);
+    table.get(0).note_sync(9, true);
     needs.clear();
     volume.unsynced(&table, &mut needs).unwrap();
     assert_eq!(needs, []);

@@ -22,6 +22,7 @@ mod waiting;
 use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
 use crate::cache::faulty::{Faults, Faulty};
+use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::durability::{Durability, Triggers};
 use crate::cache::volume::fetch::{Fill, OnUnreachable};
 use crate::cache::volume::store_link::WritebackQueue;
@@ -382,7 +383,7 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
         cut.push(volume);
     }
     // Somebody else is at every file, for as long as a disk may take.
-    let busy: Vec<u32> = (0..8).filter(|info| shared.table.get(*info).begin_sync()).collect();
+    let busy: Vec<_> = (0..8).filter_map(|number| SyncHold::begin(&*shared, number)).collect();
     for volume in &cut {
         daemon.driver.write(volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
         volume.cut_now();
@@ -392,9 +393,7 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
     std::thread::sleep(Duration::from_millis(300));
     let other = host.runtime.spawn_blocking(|| 7);
     let answer = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, other).await });
-    for info in busy {
-        shared.cancel_sync(shared.table.get(info));
-    }
+    drop(busy);
     assert_eq!(answer.expect("cuts that wait have every thread").unwrap(), 7);
     for volume in &cut {
         let stored =
