@@ -20,7 +20,7 @@
 //! What a run saw is in an object below `gc/`. The next run reads all of them, creates its own, and removes those it read; two
 //! runs at once leave two. All times are those of the store's clock, as it dates objects.
 
-mod look;
+mod in_use;
 mod observations;
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use self::look::{AT_ONCE, FIRST_MANIFEST, Found, InUse, Listed, Standing};
+use self::in_use::{AT_ONCE, FIRST_MANIFEST, InUse, ListedObject, ListedVolume, Standing};
 use self::observations::Observations;
 use super::client::{Created, Store};
 use super::clock::StoreClock;
@@ -126,9 +126,10 @@ pub async fn collect(
     }
     let seen = Observations::read(store).await?;
     let mut in_use = InUse::default();
-    let volumes = in_use.look(store).await?;
-    let live =
-        |volume: &&Listed| matches!(volume.standing, Standing::Live | Standing::Released | Standing::Damaged);
+    let volumes = in_use.scan(store).await?;
+    let live = |volume: &&ListedVolume| {
+        matches!(volume.standing, Standing::Live | Standing::Released | Standing::Damaged)
+    };
     let mut report = GcReport { volumes: volumes.iter().filter(live).count() as u64, ..GcReport::default() };
     let mut unused = Vec::new();
     for volume in &volumes {
@@ -153,7 +154,7 @@ pub async fn collect(
     let deadline = Deadline { now_millis, grace_millis };
     let passed_until: HashMap<VolumeId, u64> =
         volumes.iter().map(|volume| (volume.id, volume.passed_until(|at| deadline.is_over(at)))).collect();
-    let due = |candidate: &Candidate, pack: &Found<PackId>| {
+    let due = |candidate: &Candidate, pack: &ListedObject<PackId>| {
         let is_passed = passed_until.get(&candidate.volume).is_some_and(|until| pack.created_millis < *until);
         (options.alone || is_passed)
             && candidate.since_unix_millis > 0
@@ -161,7 +162,7 @@ pub async fn collect(
     };
     if !options.dry_run && unused.iter().any(|(candidate, pack)| due(candidate, pack)) {
         // Something may have moved from a volume that was not looked at yet to one that already was.
-        in_use.look(store).await?;
+        in_use.scan(store).await?;
     }
     let mut keys = Vec::new();
     for (candidate, pack) in unused {
@@ -200,7 +201,7 @@ pub async fn collect(
 }
 
 /// What no reader, writer or later run needs of `volume` besides its packs.
-fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
+fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut Vec<Key>) {
     let key = |number: u64| Key::Manifest(volume.id, number);
     let numbers = || volume.manifests.iter().map(|found| found.id);
     let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
@@ -237,7 +238,7 @@ fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
 }
 
 /// Takes the deletion of `volume` further, if there is one. Returns how many names were removed.
-async fn carry_on(store: &Store, volume: &Listed, deadline: Deadline) -> Result<u64, StoreError> {
+async fn carry_on(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<u64, StoreError> {
     end(store, volume, deadline).await?;
     let Some(name) = name_left_behind(store, volume).await? else { return Ok(0) };
     // At once: the name may be given to another volume at any time.
@@ -246,7 +247,7 @@ async fn carry_on(store: &Store, volume: &Listed, deadline: Deadline) -> Result<
 }
 
 /// Makes the deletion of `volume` one for good, if its grace period is over.
-async fn end(store: &Store, volume: &Listed, deadline: Deadline) -> Result<(), StoreError> {
+async fn end(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<(), StoreError> {
     let Standing::Deleted { number } = volume.standing else { return Ok(()) };
     if !volume.created_millis(number).is_some_and(|created| deadline.is_over(created)) {
         return Ok(());
@@ -268,7 +269,7 @@ async fn end(store: &Store, volume: &Listed, deadline: Deadline) -> Result<(), S
 }
 
 /// The name of a volume that is gone, if it still has it: the deletion was not finished, or its undoing was not.
-async fn name_left_behind(store: &Store, volume: &Listed) -> Result<Option<Key>, StoreError> {
+async fn name_left_behind(store: &Store, volume: &ListedVolume) -> Result<Option<Key>, StoreError> {
     if volume.is_kept() {
         return Ok(None);
     }
@@ -286,7 +287,7 @@ async fn name_left_behind(store: &Store, volume: &Listed) -> Result<Option<Key>,
 /// The ways from names to volumes that are not deleted, or cannot be had back.
 async fn ways_to_nowhere(
     store: &Store,
-    volumes: &[Listed],
+    volumes: &[ListedVolume],
     deadline: Deadline,
 ) -> Result<Vec<Key>, StoreError> {
     let ways = store.list(Folder::Deleted, None).await?.objects;

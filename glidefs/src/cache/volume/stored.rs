@@ -33,7 +33,7 @@ impl Volume {
     /// holds already is flushed like new data. Call it once: before the first request, or when all of it was written here.
     pub fn tie_to(
         &self,
-        remote: crate::store::volume::Volume,
+        remote: crate::store::volume::VolumeWriter,
         link: Arc<Link>,
         size_sectors: u64,
         stored_sectors: u64,
@@ -70,7 +70,7 @@ impl Volume {
     }
 
     /// The counterpart in the store.
-    pub fn remote(&self) -> Option<&crate::store::volume::Volume> {
+    pub fn remote(&self) -> Option<&crate::store::volume::VolumeWriter> {
         self.tie.get().map(Tie::remote)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::store::ids::VolumeId;
 use crate::store::volume::tests::support::*;
-use crate::store::volume::{StatePoint, Volume, VolumeError};
+use crate::store::volume::{StatePoint, VolumeError, VolumeWriter};
 use crate::units::Seq;
 
 const SIZE: u64 = 1 << 21;
@@ -24,7 +24,7 @@ async fn keys(world: &World) -> Vec<Key> {
     listing.objects.into_iter().map(|object| object.key).collect()
 }
 
-async fn compacted(volume: &Volume, tag: Tag) {
+async fn compacted(volume: &VolumeWriter, tag: Tag) {
     for seq in 1..=8 {
         volume.commit(MemoryCut::new(seq, &[(0, 8, tag)]), SIZE).await.unwrap();
     }

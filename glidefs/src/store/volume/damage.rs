@@ -4,7 +4,7 @@
 //! (`CutSource`), nor where a list is kept (`Sections`). Invariant: a sector is on the list of a state if and only if the last
 //! cut that had the sector had no content for it.
 
-use super::view::between;
+use super::ranges::between;
 use crate::units::SectorRange;
 
 /// The damage of the state that follows a state with `damage`: sectors of `written` are whole, unless they are `lost` as well, and

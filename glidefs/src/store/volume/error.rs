@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
 
-use super::{Divergence, Fence, VOLUME_BYTES_MAX};
+use super::limits::VOLUME_BYTES_MAX;
+use super::notes::Divergence;
+use super::types::Fence;
 use crate::store::error::{Source, StoreError};
+use crate::store::format::PushError;
 use crate::store::ids::{HostName, StoreName, VolumeId};
 use crate::units::SectorRange;
 
@@ -270,4 +273,13 @@ impl From<StoreError> for VolumeError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))
     }
+}
+
+/// What cannot happen with a cut that was checked, and packs that end when they are full.
+pub(super) fn bad_cut(error: PushError) -> VolumeError {
+    VolumeError::BadCut(match error {
+        PushError::Order => "its extents do not ascend",
+        PushError::Unfit => "an extent is not in whole sectors",
+        PushError::Full => "an extent does not fit into a pack",
+    })
 }

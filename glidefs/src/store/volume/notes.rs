@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::Fence;
+use super::types::Fence;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 

@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod clean;
+mod block_cache;
 mod compaction;
 mod damage;
+mod delete;
 mod divergence;
-mod end;
-mod history;
-mod hold;
 mod lies;
 mod line;
 mod long;
 mod model;
+mod ownership;
 mod race;
 mod simulated;
+mod snapshots;
 mod stops;
 pub(in crate::store) mod support;
 mod uploads;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::support::*;
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::gc::{GcOptions, collect};
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Upload, Volume, VolumeError};
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Upload, VolumeError, VolumeWriter};
 use crate::units::{SectorRange, Seq};
 
 const SIZE: u64 = 1 << 12;
@@ -24,14 +24,14 @@ const EXPECTED: [Tag; 64] = {
 };
 
 /// A volume with damage in sectors 8, 9 and 30, over older data.
-async fn damaged(daemon: &Daemon) -> Volume {
+async fn damaged(daemon: &Daemon) -> VolumeWriter {
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 40, 1)]), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(2, &[(8, 2, LOST), (30, 1, LOST)]), SIZE).await.unwrap();
     volume
 }
 
-async fn is_as_expected(volume: &Volume) {
+async fn is_as_expected(volume: &VolumeWriter) {
     tags(volume, range(0, 64), &EXPECTED).await;
     assert_eq!(volume.damaged_sectors(), 3);
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::support::*;
 use crate::store::ids::{VolumeId, WriterId};
 use crate::store::key::Key;
-use crate::store::volume::{Fence, Loss, Notes, NotesInMemory, Resume, StatePoint, Volume, VolumeError};
+use crate::store::volume::{
+    Fence, Loss, Notes, NotesInMemory, Resume, StatePoint, VolumeError, VolumeWriter,
+};
 use crate::units::Seq;
 
 const SIZE: u64 = 1 << 21;
 
-async fn commit(volume: &Volume, seq: u64, tag: Tag) -> Result<Resume, VolumeError> {
+async fn commit(volume: &VolumeWriter, seq: u64, tag: Tag) -> Result<Resume, VolumeError> {
     let committed = volume.commit(MemoryCut::new(seq, &[(0, 8, tag)]), SIZE).await?;
     Ok(Resume { manifest: None, ..committed.resume })
 }

@@ -405,7 +405,11 @@ async fn a_directory_is_a_store_as_well() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_volumes_cost_little_and_are_committed_together() {
-    assert!(size_of::<super::super::writer::Inner>() <= 400, "{}", size_of::<super::super::writer::Inner>());
+    assert!(
+        size_of::<super::super::writer::state::WriterState>() <= 400,
+        "{}",
+        size_of::<super::super::writer::state::WriterState>()
+    );
     let world = World::new();
     let daemon = world.daemon(1);
     let mut volumes = Vec::new();
@@ -428,9 +432,9 @@ async fn thousands_of_volumes_cost_little_and_are_committed_together() {
 #[test]
 fn volumes_are_used_from_any_thread() {
     fn any<T: Send + Sync>() {}
-    fn send<T: Send>(_: impl FnOnce(super::super::Volume) -> T) {}
-    any::<super::super::Volume>();
-    any::<super::super::Volumes>();
+    fn send<T: Send>(_: impl FnOnce(super::super::VolumeWriter) -> T) {}
+    any::<super::super::VolumeWriter>();
+    any::<super::super::VolumeStore>();
     send(|volume| async move { volume.commit(MemoryCut::new(1, &[]), 1).await });
     send(|volume| async move { volume.read(range(0, 1)).await });
     send(|volume| async move { volume.mapped(range(0, 1)).await });

@@ -15,8 +15,8 @@ use crate::store::format::PACK_BYTES_TARGET;
 use crate::store::gc::{GcOptions, GcReport, collect};
 use crate::store::ids::PackId;
 use crate::store::scripted::ManualClock;
-use crate::store::volume::upload::Upload;
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, Volume};
+use crate::store::volume::Upload;
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, VolumeWriter};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -89,14 +89,14 @@ async fn gc_all(world: &World) -> GcReport {
     gc(daemon.volumes.store(), &world.clock).await
 }
 
-async fn holds_the_cut(volume: &Volume) {
+async fn holds_the_cut(volume: &VolumeWriter) {
     for start in [0, 65_530, SECTORS - 100] {
         let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
         tags(volume, range(start, 100), &expected).await;
     }
 }
 
-async fn uploaded(volume: &Volume) -> Vec<PackId> {
+async fn uploaded(volume: &VolumeWriter) -> Vec<PackId> {
     volume.view().await.unwrap().manifest().sections.uploaded.clone()
 }
 
@@ -116,7 +116,7 @@ async fn a_cut_that_takes_longer_than_garbage_collection_waits_comes_into_the_st
 }
 
 /// A volume of which a cut is half uploaded, and the upload.
-async fn half_uploaded(world: &World) -> (Volume, Upload) {
+async fn half_uploaded(world: &World) -> (VolumeWriter, Upload) {
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     let upload = Upload::default();
     volume.commit_on(LongCut::breaking(world, true), SIZE, &upload).await.unwrap_err();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::choose::{LEVEL_RUNS_MAX, Limits};
+use super::super::compact::plan::{LEVEL_RUNS_MAX, MergeLimits};
 use super::support::*;
 use crate::store::backend::Backend;
 use crate::store::clean::{CleanCache, CleanOptions};
@@ -16,15 +16,19 @@ use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::gc::{GcError, GcOptions, collect};
 use crate::store::ids::{Entropy, StoreName, VolumeId};
 use crate::store::key::Folder;
-use crate::store::volume::{Resume, StatePoint, Volume, VolumeError};
+use crate::store::volume::{Resume, StatePoint, VolumeError, VolumeWriter};
 use crate::units::SectorRange;
 
 const SECTORS_MAX: u64 = 700;
 const VOLUMES_MAX: usize = 4;
 const GRACE: Duration = Duration::from_hours(24);
 /// Steps end early, young data goes soon, and packs of a few blocks are taken over.
-const LIMITS: Limits =
-    Limits { step_bytes_max: 20_000, young_bytes_min: 30_000, move_bytes_min: 200, pack_bytes: Some(6000) };
+const LIMITS: MergeLimits = MergeLimits {
+    step_bytes_max: 20_000,
+    young_bytes_min: 30_000,
+    move_bytes_min: 200,
+    pack_bytes: Some(6000),
+};
 
 type Content = Vec<Tag>;
 
@@ -33,7 +37,7 @@ struct Model {
     name: StoreName,
     daemon: Daemon,
     writer: u8,
-    volume: Volume,
+    volume: VolumeWriter,
     /// What the daemon would have on its disk.
     resume: Resume,
     /// Which states the store may have: the last one that is known, and those that were tried since.
@@ -53,7 +57,7 @@ struct Run {
     clean: Option<CleanCache>,
     volumes: Vec<Model>,
     /// Volumes whose writer was fenced.
-    fenced: Vec<(Daemon, Volume)>,
+    fenced: Vec<(Daemon, VolumeWriter)>,
     names: u64,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -100,7 +104,7 @@ impl Run {
         stops
     }
 
-    fn add(&mut self, name: StoreName, writer: u8, daemon: Daemon, volume: Volume, state: Content) {
+    fn add(&mut self, name: StoreName, writer: u8, daemon: Daemon, volume: VolumeWriter, state: Content) {
         let (resume, size) = (volume.state(), state.len() as u64);
         let (dirty, snapshots) = (BTreeMap::new(), BTreeMap::new());
         let states = vec![state];
@@ -416,12 +420,12 @@ impl Run {
 }
 
 /// What a volume has of `at`, once the store can be reached.
-async fn read(volume: &Volume, at: SectorRange) -> Vec<u8> {
+async fn read(volume: &VolumeWriter, at: SectorRange) -> Vec<u8> {
     patched(at, |at| async move { volume.read_waiting(at, &[at]).await }).await
 }
 
 /// Which of `states` a volume has.
-async fn content(volume: &Volume, states: &[Content]) -> Content {
+async fn content(volume: &VolumeWriter, states: &[Content]) -> Content {
     let found = read(volume, range(0, SECTORS_MAX)).await;
     let state = content_of(&found, states);
     assert!(volume.size_sectors() <= SECTORS_MAX);

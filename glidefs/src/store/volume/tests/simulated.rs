@@ -3,8 +3,10 @@
 use std::borrow::Borrow;
 use std::cell::Cell;
 
-use super::super::choose::{Limits, Step, choose, stored_bytes};
-use super::super::crowd::{FAN_OUT_MAX, Rows};
+use super::super::compact::plan::{MergeLimits, PlannedStep, plan_step, stored_bytes};
+use super::super::crowd::FAN_OUT_MAX;
+use super::super::ranges::overlaps;
+use super::super::view::rows::Rows;
 use super::support::*;
 use crate::store::format::PackRef;
 use crate::store::ids::{PackId, VolumeId};
@@ -107,7 +109,7 @@ impl Simulation {
     /// Begins the step that is due, over sectors that were written at random.
     #[expect(clippy::cast_precision_loss, reason = "the figures are far smaller")]
     fn begin(&mut self) -> Option<Work> {
-        let Step { inputs, level, begin } = choose(&self.packs, &Limits::default())?;
+        let PlannedStep { inputs, level, begin } = plan_step(&self.packs, &MergeLimits::default())?;
         let inputs = self.packs[inputs].to_vec();
         let (outputs, at) = self.merged(&inputs, level, begin);
         let read = |pack: &PackRef| {
@@ -179,17 +181,17 @@ fn new_packs_are_merged_while_a_long_merge_of_old_ones_is_unfinished() {
     let half = |number| pack(number, 4, 0, VOLUME_SECTORS / 2, PACK_BYTES);
     // Results of an unfinished merge from level 3 to 4, and what is left of it.
     let old = [vec![half(100)], (0..8).map(|at| long(200 + at, 3)).collect()].concat();
-    let rest = Step { inputs: 1..9, level: 4, begin: VOLUME_SECTORS / 2 };
-    assert_eq!(choose(&old, &Limits::default()), Some(rest));
+    let rest = PlannedStep { inputs: 1..9, level: 4, begin: VOLUME_SECTORS / 2 };
+    assert_eq!(plan_step(&old, &MergeLimits::default()), Some(rest));
     for level in 0..3 {
         let new: Vec<PackRef> = (0..8).map(|at| long(at, level)).collect();
-        let first = Step { inputs: 0..8, level: level + 1, begin: 0 };
-        assert_eq!(choose(&[&new[..], &old].concat(), &Limits::default()), Some(first));
+        let first = PlannedStep { inputs: 0..8, level: level + 1, begin: 0 };
+        assert_eq!(plan_step(&[&new[..], &old].concat(), &MergeLimits::default()), Some(first));
     }
     // Results of a level and what is left of another merge are in no new one.
     let above: Vec<PackRef> = (0..8).map(|at| long(at, 4)).collect();
-    let rest = Step { inputs: 9..17, level: 4, begin: VOLUME_SECTORS / 2 };
-    assert_eq!(choose(&[&above[..], &old].concat(), &Limits::default()), Some(rest));
+    let rest = PlannedStep { inputs: 9..17, level: 4, begin: VOLUME_SECTORS / 2 };
+    assert_eq!(plan_step(&[&above[..], &old].concat(), &MergeLimits::default()), Some(rest));
 }
 
 #[test]
@@ -208,8 +210,7 @@ fn rows_find_the_packs_that_a_look_at_each_finds() {
         for _ in 0..20 {
             let range = range(random(140), random(20));
             let found: Vec<&PackRef> = rows.reaching(&packs, range).collect();
-            let expected: Vec<&PackRef> =
-                packs.iter().filter(|pack| super::super::view::overlaps(pack, range)).collect();
+            let expected: Vec<&PackRef> = packs.iter().filter(|pack| overlaps(pack, range)).collect();
             assert_eq!(found, expected);
             let begins = packs.iter().map(|pack| pack.lowest_sector).filter(|lowest| *lowest > range.start());
             assert_eq!(rows.next_begin(&packs, range.start()), begins.min());

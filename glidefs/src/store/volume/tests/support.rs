@@ -17,7 +17,9 @@ use crate::store::faulty::Seeded;
 use crate::store::ids::{HostName, StoreName, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
-use crate::store::volume::{CutExtent, CutSource, Volume, VolumeError, Volumes, VolumesOptions};
+use crate::store::volume::{
+    CutExtent, CutSource, VolumeError, VolumeStore, VolumeStoreOptions, VolumeWriter,
+};
 use crate::store::volume::{Notes, NotesInMemory};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -177,7 +179,7 @@ pub struct World {
 
 /// A daemon: its volumes, and the requests they cost.
 pub struct Daemon {
-    pub volumes: Volumes,
+    pub volumes: VolumeStore,
     pub stats: Arc<StoreStats>,
 }
 
@@ -237,28 +239,28 @@ impl World {
         clean: Option<CleanCache>,
         notes: Arc<dyn Notes>,
     ) -> Daemon {
-        let options = VolumesOptions {
+        let options = VolumeStoreOptions {
             clock: self.clock.clone(),
             host: HostName::nearest(&format!("host-{writer}")),
             metadata_bytes_max,
             clean,
             notes,
-            ..VolumesOptions::new(WriterId([writer; 16]))
+            ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };
         self.daemon_as(backend, options)
     }
 
     /// A new process of the daemon `writer`, which keeps so many bytes of packs that were uploaded last.
     pub fn daemon_with_recent(&self, writer: u8, recent_bytes_max: u64) -> Daemon {
-        let options = VolumesOptions {
+        let options = VolumeStoreOptions {
             clock: self.clock.clone(),
             recent_bytes_max: Some(recent_bytes_max),
-            ..VolumesOptions::new(WriterId([writer; 16]))
+            ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };
         self.daemon_as(Backend::over(self.objects.clone(), true), options)
     }
 
-    fn daemon_as(&self, backend: Backend, options: VolumesOptions) -> Daemon {
+    fn daemon_as(&self, backend: Backend, options: VolumeStoreOptions) -> Daemon {
         let stats = Arc::<StoreStats>::default();
         let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
         let store_options = StoreOptions {
@@ -267,7 +269,7 @@ impl World {
             ..StoreOptions::default()
         };
         let store = Store::over(backend, store_options);
-        Daemon { volumes: Volumes::new(store, options), stats }
+        Daemon { volumes: VolumeStore::new(store, options), stats }
     }
 
     pub fn advance_hours(&self, hours: u64) {
@@ -289,7 +291,7 @@ impl Daemon {
 }
 
 /// The tags of `range` as the volume has them in the store; panics over bytes that are no sector of the test's.
-pub async fn tags(volume: &Volume, at: SectorRange, expected: &[Tag]) {
+pub async fn tags(volume: &VolumeWriter, at: SectorRange, expected: &[Tag]) {
     let bytes = patched(at, |at| volume.read(at)).await;
     compare(at, &bytes, expected);
 }

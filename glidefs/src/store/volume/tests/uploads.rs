@@ -14,10 +14,11 @@ use crate::store::format::fuzzing::sample_manifest;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
-use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
-use crate::store::volume::upload::{Span, Upload};
+use crate::store::volume::commit::content::{ContentHash, CutContent};
+use crate::store::volume::commit::packing::Packing;
+use crate::store::volume::commit::upload::{Span, Upload};
 use crate::store::volume::{
-    CutExtent, CutSource, Loss, ManifestHash, Notes, NotesInMemory, UploadProgress, Volume, VolumeError,
+    CutExtent, CutSource, Loss, ManifestHash, Notes, NotesInMemory, UploadProgress, VolumeError, VolumeWriter,
 };
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
@@ -70,20 +71,20 @@ fn options() -> PackOptions {
     }
 }
 
-async fn holds(volume: &Volume, first: u64, last: u64) {
+async fn holds(volume: &VolumeWriter, first: u64, last: u64) {
     for start in [first, 65_530, last - 100] {
         let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
         tags(volume, range(start, 100), &expected).await;
     }
 }
 
-async fn holds_the_cut(volume: &Volume) {
+async fn holds_the_cut(volume: &VolumeWriter) {
     holds(volume, 8, SECTORS).await;
     tags(volume, range(SECTORS + 7, 2), &[2 * (SECTORS + 7) + 1, 0]).await;
 }
 
 /// A volume, and the upload of `cut`, which has three packs, by a try that stopped behind the second.
-async fn begun(cut: Arc<dyn CutSource>) -> (World, Daemon, Volume, Upload) {
+async fn begun(cut: Arc<dyn CutSource>) -> (World, Daemon, VolumeWriter, Upload) {
     let world = World::new();
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -146,7 +147,7 @@ async fn a_manifest_whose_answer_was_lost_lists_its_packs_once_after_the_next_tr
 #[test]
 fn what_an_upload_keeps_is_of_the_same_cut_and_young() {
     let content = |extents: &[CutExtent], zero_from| -> ContentHash {
-        PackSource { cut: Arc::new(BigCut(extents.to_vec())), zero_from }.content()
+        CutContent { cut: Arc::new(BigCut(extents.to_vec())), zero_from }.hash()
     };
     let extent = |start, count, seq| CutExtent { range: range(start, count), seq: Seq(seq), zero: false };
     let whole = content(&[extent(0, 30, 5)], None);
@@ -240,7 +241,7 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
             })
             .collect();
         let cut = Arc::new(WatchedCut(extents.to_vec(), Mutex::default()));
-        let mut packing = Packing::new(PackSource { cut: cut.clone(), zero_from: Some(11) }, &spans);
+        let mut packing = Packing::new(CutContent { cut: cut.clone(), zero_from: Some(11) }, &spans);
         let mut packed = Vec::new();
         while let (Some(pack), rest) = packing.next_pack(options()).unwrap() {
             packed.push(pack);

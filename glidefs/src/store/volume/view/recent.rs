@@ -13,7 +13,7 @@ use crate::store::ids::PackId;
 
 /// The packs that are kept.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(in crate::store::volume) struct RecentPacks {
     bytes_max: u64,
     inner: Mutex<Inner>,
 }
@@ -35,7 +35,7 @@ struct Parts {
     bytes: u64,
 }
 
-impl Recent {
+impl RecentPacks {
     pub fn new(bytes_max: u64) -> Self {
         Self { bytes_max, inner: Mutex::default() }
     }

@@ -9,12 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use super::crowd::Rows;
-use super::{VolumeError, damage};
+use super::loaded::LoadedManifest;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
 use crate::store::ids::{PackId, VolumeId};
-use crate::units::SectorRange;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,37 +23,8 @@ enum Id {
 
 #[derive(Clone, Debug)]
 enum Item {
-    Manifest(Arc<Listing>),
+    Manifest(Arc<LoadedManifest>),
     Index(Arc<PackIndex>),
-}
-
-/// A manifest, and how its packs are found.
-#[derive(Debug)]
-pub(super) struct Listing {
-    pub manifest: Arc<Manifest>,
-    pub rows: Rows,
-}
-
-impl Listing {
-    pub fn of(manifest: Arc<Manifest>) -> Self {
-        Self { rows: Rows::of(&manifest.packs), manifest }
-    }
-
-    /// Whether a read of `range` may find something other than zeroes.
-    pub fn covers(&self, range: SectorRange) -> bool {
-        self.reaching(range).next().is_some() || self.check(range).is_err()
-    }
-
-    /// An error when a sector of `range` is damaged.
-    pub fn check(&self, range: SectorRange) -> Result<(), VolumeError> {
-        let found = damage::first_in(&self.manifest.sections.damaged, range);
-        found.map_or(Ok(()), |range| Err(VolumeError::Damaged { range }))
-    }
-
-    /// The packs that may have something of `range`, newest first.
-    pub fn reaching(&self, range: SectorRange) -> impl Iterator<Item = &PackRef> {
-        self.rows.reaching(&self.manifest.packs, range)
-    }
 }
 
 /// With so many loads on their way, those that nobody waits for any more are forgotten.
@@ -66,7 +35,7 @@ type Load = Shared<Loading>;
 
 /// A bounded cache of metadata.
 #[derive(Debug)]
-pub(super) struct Metadata {
+pub(in crate::store::volume) struct Metadata {
     bytes_max: usize,
     inner: Mutex<Inner>,
 }
@@ -101,9 +70,9 @@ impl Metadata {
     }
 
     /// A manifest, if it is here.
-    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<Listing>> {
+    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<LoadedManifest>> {
         match self.lock().get(Id::Manifest(volume, number)) {
-            Some(Item::Manifest(listing)) => Some(listing),
+            Some(Item::Manifest(loaded)) => Some(loaded),
             _ => None,
         }
     }
@@ -114,16 +83,20 @@ impl Metadata {
         volume: VolumeId,
         number: u64,
         load: impl FnOnce() -> F,
-    ) -> Result<Arc<Listing>, Arc<StoreError>>
+    ) -> Result<Arc<LoadedManifest>, Arc<StoreError>>
     where
         F: Future<Output = Result<Manifest, StoreError>> + Send + 'static,
     {
         let load = || {
             let manifest = load();
-            async { manifest.await.map(|manifest| Item::Manifest(Arc::new(Listing::of(Arc::new(manifest))))) }
+            async {
+                manifest
+                    .await
+                    .map(|manifest| Item::Manifest(Arc::new(LoadedManifest::of(Arc::new(manifest)))))
+            }
         };
         match self.item(Id::Manifest(volume, number), load).await? {
-            Item::Manifest(listing) => Ok(listing),
+            Item::Manifest(loaded) => Ok(loaded),
             Item::Index(_) => unreachable!("an index is not kept under the id of a manifest"),
         }
     }
@@ -149,11 +122,11 @@ impl Metadata {
 
     /// Keeps a manifest, in the place of the one that it follows.
     pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
-        let listing = Arc::new(Listing::of(manifest.clone()));
+        let loaded = Arc::new(LoadedManifest::of(manifest.clone()));
         let mut inner = self.lock();
         let before = inner.remove(Id::Manifest(manifest.volume, manifest.number - 1));
         let id = Id::Manifest(manifest.volume, manifest.number);
-        let evicted = inner.keep(id, Item::Manifest(listing), self.bytes_max);
+        let evicted = inner.keep(id, Item::Manifest(loaded), self.bytes_max);
         drop(inner);
         // Long ones take a while to be freed.
         drop((before, evicted));
@@ -224,7 +197,7 @@ impl Inner {
     fn keep(&mut self, id: Id, item: Item, bytes_max: usize) -> Vec<Item> {
         let mut evicted: Vec<Item> = self.remove(id).into_iter().collect();
         let bytes = match &item {
-            Item::Manifest(listing) => listing.manifest.memory_bytes() + listing.rows.memory_bytes(),
+            Item::Manifest(loaded) => loaded.manifest.memory_bytes() + loaded.rows.memory_bytes(),
             Item::Index(index) => index.memory_bytes(),
         };
         if bytes > bytes_max {

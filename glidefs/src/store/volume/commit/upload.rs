@@ -9,11 +9,11 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::UPLOAD_TIME_MAX;
-use super::land::Uploads;
-use super::packing::ContentHash;
+use super::content::ContentHash;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef};
 use crate::store::ids::PackId;
+use crate::store::volume::limits::UPLOAD_TIME_MAX;
+use crate::store::volume::writer::new_packs::NewPacks;
 use crate::units::SectorRange;
 
 /// Up to what age a pack that no manifest keeps is used by another try: that one needs time as well.
@@ -46,7 +46,7 @@ struct Inner {
 
 /// Sectors of a cut that a pack has all of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(in crate::store::volume) struct Span {
     pub from: u64,
     /// One past the last.
     pub to: u64,
@@ -82,13 +82,13 @@ impl Upload {
     }
 
     /// Forgets the packs that were made without some of their content: that may be back.
-    pub(super) fn forget_lossy(&self) {
+    pub(in crate::store::volume) fn forget_lossy(&self) {
         self.lock().spans.retain(|span| span.lost.is_empty());
     }
 
     /// Begins a try, at `now`, to upload `content` with `total_bytes` of data behind `base`, the newest manifest: what earlier ones
     /// have left.
-    pub(super) fn begin(
+    pub(in crate::store::volume) fn begin(
         &self,
         content: ContentHash,
         total_bytes: u64,
@@ -110,12 +110,12 @@ impl Upload {
     }
 
     /// Whether a manifest should keep what is uploaded, before the rest is.
-    pub(super) fn wants_keeping(&self, now: Duration) -> bool {
+    pub(in crate::store::volume) fn wants_keeping(&self, now: Duration) -> bool {
         self.lock().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
     }
 
     /// Takes note of a pack that is in the store.
-    pub(super) fn add(&self, span: Span) {
+    pub(in crate::store::volume) fn add(&self, span: Span) {
         let mut inner = self.lock();
         inner.unkept_since = Some(inner.unkept_since.map_or(span.begun, |since| since.min(span.begun)));
         let at = inner.spans.partition_point(|other| other.from < span.from);
@@ -128,25 +128,25 @@ impl Upload {
     }
 
     /// The sectors of its packs whose content was lost, in no order.
-    pub(super) fn lost(&self) -> Vec<SectorRange> {
+    pub(in crate::store::volume) fn lost(&self) -> Vec<SectorRange> {
         self.lock().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
     }
 
     /// All of its packs, for a manifest.
-    pub(super) fn uploads(&self) -> Uploads {
+    pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
         // Spans ascend, and so do their packs.
         self.lock().spans.iter().map(|span| (span.pack, span.begun)).collect()
     }
 
     /// Remembers `lost`, in any order, for the next cut: those sectors are read before anything is uploaded.
-    pub(super) fn suspect(&self, mut lost: Vec<SectorRange>) {
+    pub(in crate::store::volume) fn suspect(&self, mut lost: Vec<SectorRange>) {
         lost.truncate(SUSPECTS_MAX);
         // A list is whole between its own assignments.
         *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = lost;
     }
 
     /// What [`Self::suspect`] remembers.
-    pub(super) fn suspects(&self) -> Vec<SectorRange> {
+    pub(in crate::store::volume) fn suspects(&self) -> Vec<SectorRange> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

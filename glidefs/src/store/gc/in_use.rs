@@ -24,7 +24,7 @@ pub(super) const FIRST_MANIFEST: u64 = 1;
 
 /// An object, for what garbage collection has to know of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found<T> {
+pub(super) struct ListedObject<T> {
     pub id: T,
     pub created_millis: u64,
     pub bytes: u64,
@@ -50,17 +50,17 @@ pub(super) enum Standing {
 
 /// A volume as it was listed.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedVolume {
     pub id: VolumeId,
     pub standing: Standing,
-    pub tombstone: Option<Found<()>>,
+    pub tombstone: Option<ListedObject<()>>,
     /// By number.
-    pub manifests: Vec<Found<u64>>,
-    pub snapshots: Vec<Found<StoreName>>,
-    pub packs: Vec<Found<PackId>>,
+    pub manifests: Vec<ListedObject<u64>>,
+    pub snapshots: Vec<ListedObject<StoreName>>,
+    pub packs: Vec<ListedObject<PackId>>,
 }
 
-impl Listed {
+impl ListedVolume {
     fn newest(&self) -> Option<ManifestId> {
         self.manifests.last().map(|found| (self.id, found.id))
     }
@@ -113,7 +113,7 @@ pub(super) struct InUse {
 
 impl InUse {
     /// Whether a volume that was not deleted, or a snapshot of one, uses `pack`.
-    pub fn uses(&self, pack: &Found<PackId>) -> bool {
+    pub fn uses(&self, pack: &ListedObject<PackId>) -> bool {
         self.packs.contains(&pack.id) || pack.created_millis <= self.all_until_millis
     }
 
@@ -131,12 +131,13 @@ impl InUse {
     }
 
     /// Lists everything, and reads what says what is in use.
-    pub async fn look(&mut self, store: &Store) -> Result<Vec<Listed>, StoreError> {
+    pub async fn scan(&mut self, store: &Store) -> Result<Vec<ListedVolume>, StoreError> {
         let ids = store.volumes().await?;
         let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
-        let mut volumes: Vec<Listed> = listing.try_collect().await?;
-        let unread =
-            |volume: &&Listed| volume.newest().is_some_and(|newest| !self.standings.contains_key(&newest));
+        let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
+        let unread = |volume: &&ListedVolume| {
+            volume.newest().is_some_and(|newest| !self.standings.contains_key(&newest))
+        };
         let unread: Vec<_> = volumes
             .iter()
             .filter(unread)
@@ -166,7 +167,11 @@ impl InUse {
     }
 
     /// Reads the snapshots of volumes that are kept.
-    async fn read_snapshots(&mut self, store: &Store, volumes: &mut [Listed]) -> Result<(), StoreError> {
+    async fn read_snapshots(
+        &mut self,
+        store: &Store,
+        volumes: &mut [ListedVolume],
+    ) -> Result<(), StoreError> {
         for volume in volumes.iter_mut().filter(|volume| volume.is_kept()) {
             let ids =
                 volume.snapshots.iter().map(|found| (volume.id, found.id.clone(), found.created_millis));
@@ -191,7 +196,7 @@ impl InUse {
 
     /// Counts everything as in use that `volume` may list: all that is its own, and all that it had from the volume it was
     /// forked from, which is in its first manifest; later manifests and snapshots list no other packs of other volumes.
-    async fn use_all_of(&mut self, store: &Store, volume: &Listed) -> Result<(), StoreError> {
+    async fn use_all_of(&mut self, store: &Store, volume: &ListedVolume) -> Result<(), StoreError> {
         self.packs.extend(volume.packs.iter().map(|pack| pack.id));
         match store.manifest(volume.id, FIRST_MANIFEST).await {
             Ok(first) => self.add(Standing::Damaged, first.packs.iter().map(|pack| pack.pack)),
@@ -207,8 +212,8 @@ impl InUse {
     }
 }
 
-async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
-    let mut volume = Listed {
+async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
+    let mut volume = ListedVolume {
         id,
         standing: Standing::Live,
         tombstone: None,
@@ -219,10 +224,10 @@ async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
     for object in store.list(Folder::Volume(id), None).await?.objects {
         let (created_millis, bytes) = (object.created_unix_millis, object.bytes);
         match object.key {
-            Key::Tombstone(_) => volume.tombstone = Some(Found { id: (), created_millis, bytes }),
-            Key::Manifest(_, id) => volume.manifests.push(Found { id, created_millis, bytes }),
-            Key::Snapshot(_, id) => volume.snapshots.push(Found { id, created_millis, bytes }),
-            Key::Pack(_, id) => volume.packs.push(Found { id, created_millis, bytes }),
+            Key::Tombstone(_) => volume.tombstone = Some(ListedObject { id: (), created_millis, bytes }),
+            Key::Manifest(_, id) => volume.manifests.push(ListedObject { id, created_millis, bytes }),
+            Key::Snapshot(_, id) => volume.snapshots.push(ListedObject { id, created_millis, bytes }),
+            Key::Pack(_, id) => volume.packs.push(ListedObject { id, created_millis, bytes }),
             Key::Marker | Key::Name(_) | Key::Deleted(..) | Key::Gc(_) => {}
         }
     }

@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::host::{Host, ROUNDS_MAX, Volumes};
-use super::land::Uploads;
-use super::writer::Head;
-use super::{Past, Volume, VolumeError};
+use super::error::VolumeError;
+use super::limits::ROUNDS_MAX;
+use super::notes::Past;
+use super::volume_store::VolumeStore;
+use super::writer::VolumeWriter;
+use super::writer::new_packs::NewPacks;
+use super::writer::state::Head;
 use crate::store::client::Created;
-use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, NameRecord, Sections};
 use crate::store::ids::{StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
@@ -37,17 +39,17 @@ pub struct DeletedVolume {
     pub deleted_unix_millis: u64,
 }
 
-impl Volumes {
+impl VolumeStore {
     /// The volumes that were deleted and can be had back, those of one name if one is given.
     pub async fn deleted(&self, name: Option<&StoreName>) -> Result<Vec<DeletedVolume>, VolumeError> {
-        let listing = self.0.store.list(Folder::Deleted, None).await?;
+        let listing = self.host.store.list(Folder::Deleted, None).await?;
         let of_name = |key: Key| match key {
             Key::Deleted(found, volume) if name.is_none_or(|name| *name == found) => Some((found, volume)),
             _ => None,
         };
         let found = listing.objects.into_iter().filter_map(|object| of_name(object.key));
         let look = |(name, volume)| async move {
-            let newest = self.0.store.latest_manifest(volume, None).await?;
+            let newest = self.host.store.latest_manifest(volume, None).await?;
             let newest = newest.filter(|newest| newest.sections.deleted == Some(Deletion::CanBeUndone));
             Ok::<_, VolumeError>(newest.map(|newest| DeletedVolume {
                 name,
@@ -61,50 +63,50 @@ impl Volumes {
     }
 
     /// Has the volume back that had `name` and was deleted last, and gives it the name `new`. This host has it then.
-    pub async fn undelete(&self, name: &StoreName, new: &StoreName) -> Result<Volume, VolumeError> {
+    pub async fn undelete(&self, name: &StoreName, new: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let deleted = self.deleted(Some(name)).await?;
         let last = deleted.into_iter().max_by_key(|deleted| deleted.deleted_unix_millis);
         let volume = last.ok_or_else(|| VolumeError::NotDeleted { name: name.clone() })?.volume;
-        let created_unix_millis = self.0.options.clock.unix_millis();
+        let created_unix_millis = self.host.options.clock.unix_millis();
         let record = NameRecord { volume, created_unix_millis };
-        if self.0.store.create_name(new, &record).await? == Created::Existed
+        if self.host.store.create_name(new, &record).await? == Created::Existed
             && self.find(new).await? != Some(volume)
         {
             return Err(VolumeError::NameTaken { name: new.clone() });
         }
         for _ in 0..ROUNDS_MAX {
-            let newest = self.0.store.latest_manifest(volume, None).await?;
+            let newest = self.host.store.latest_manifest(volume, None).await?;
             let Some(newest) = newest.filter(|newest| !newest.is_gone()) else {
-                self.0.remove_name(new, volume).await?;
+                self.host.remove_name(new, volume).await?;
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             };
             if newest.sections.deleted.is_none() {
                 return Err(VolumeError::NotDeleted { name: name.clone() });
             }
-            let begun = self.0.options.clock.since_boot();
-            let next = self.0.next_of(newest);
+            let begun = self.host.options.clock.since_boot();
+            let next = self.host.next_of(newest);
             let sections = Sections { deleted: None, ..next.sections };
             let manifest = Manifest { name: new.clone(), sections, ..next };
-            if self.0.create_manifest(&manifest).await? == Created::Created {
+            if self.host.create_manifest(&manifest).await? == Created::Created {
                 if name != new {
                     // A deletion that was not finished leaves the name.
-                    self.0.remove_name(name, volume).await?;
+                    self.host.remove_name(name, volume).await?;
                 }
-                self.0.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
-                return Ok(Volume::new(self.0.clone(), Arc::new(manifest), begun));
+                self.host.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
+                return Ok(VolumeWriter::new(self.host.clone(), Arc::new(manifest), begun));
             }
         }
         Err(VolumeError::Contended { volume })
     }
 }
 
-impl Volume {
+impl VolumeWriter {
     /// Deletes the volume: its name is free, and after the grace period garbage collection takes the volume with its snapshots,
-    /// but for what forks use. Can be called again after an error. [`Volumes::undelete`] has it back until then, as it was at the
+    /// but for what forks use. Can be called again after an error. [`VolumeStore::undelete`] has it back until then, as it was at the
     /// last commit.
     pub async fn delete(&self) -> Result<(), VolumeError> {
-        let _change = self.0.change.lock().await;
-        let host = &self.0.host;
+        let _change = self.shared.change.lock().await;
+        let host = &self.host;
         // Nobody may be trusted to have told, nor an earlier call that failed to have got anywhere: what another host has taken
         // over is not this writer's to delete.
         let checked = match self.writable() {
@@ -126,10 +128,10 @@ impl Volume {
             let sections = Sections { deleted, uploaded: Vec::new(), ..base.sections.clone() };
             Some(Manifest { sections, ..base.clone() })
         };
-        match self.land(&Uploads::default(), edit).await {
+        match self.publish(&NewPacks::default(), edit).await {
             // An earlier try has arrived meanwhile.
             Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
-            landed => landed?,
+            published => published?,
         };
         self.lose_deleted();
         let Head { own, number, .. } = self.head().clone();
@@ -140,43 +142,8 @@ impl Volume {
 
     /// The rest of a deletion that stopped.
     async fn finish_deletion(&self) -> Result<(), VolumeError> {
-        let newest = self.0.host.store.latest_manifest(self.id(), None).await?;
+        let newest = self.host.store.latest_manifest(self.id(), None).await?;
         let Some(newest) = newest.filter(|newest| newest.sections.deleted.is_some()) else { return Ok(()) };
-        Ok(self.0.host.remove_name_of_deleted(&newest.name, self.id()).await?)
-    }
-}
-
-impl Host {
-    /// Leads from the name of a volume that is about to be deleted to the volume.
-    async fn note_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        let record = NameRecord { volume, created_unix_millis: self.options.clock.unix_millis() };
-        let key = Key::Deleted(name.clone(), volume);
-        let _: Created = self.store.create(&key, &[record.encode().into()]).await?;
-        Ok(())
-    }
-
-    /// Takes `name` from `volume`, if it has it. Two that do so at once, and a third that gives the name to another volume
-    /// between the two, could take it from that one.
-    pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        if self.has_name(name, volume).await? {
-            self.store.delete(&[Key::Name(name.clone())]).await?;
-        }
-        Ok(())
-    }
-
-    /// As [`Self::remove_name`], where `volume` was deleted. Who had it back under its name meanwhile keeps the name.
-    pub async fn remove_name_of_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        if !self.has_name(name, volume).await? {
-            return Ok(());
-        }
-        let newest = self.store.latest_manifest(volume, None).await?;
-        if newest.is_none_or(|newest| newest.sections.deleted.is_some()) {
-            self.store.delete(&[Key::Name(name.clone())]).await?;
-        }
-        Ok(())
-    }
-
-    async fn has_name(&self, name: &StoreName, volume: VolumeId) -> Result<bool, StoreError> {
-        Ok(self.store.name(name).await?.is_some_and(|record| record.volume == volume))
+        Ok(self.host.remove_name_of_deleted(&newest.name, self.id()).await?)
     }
 }

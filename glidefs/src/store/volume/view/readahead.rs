@@ -10,14 +10,12 @@
 //!                                end                   ahead_end
 //! ```
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::view::{View, between};
-use super::writer::Volume;
 use crate::store::format::BLOCK_SECTORS_MAX;
+use crate::store::volume::ranges::between;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 /// Most readers of a volume that are told apart, with those that may become one.
@@ -37,13 +35,13 @@ const UNDER_WAY_BYTES_MAX: usize = 16 << 20;
 
 /// What windows on their way may take.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(in crate::store::volume) struct ReadaheadBudget {
     /// A permit for each KiB.
     permits: Arc<Semaphore>,
-    window_sectors_max: u64,
+    pub window_sectors_max: u64,
 }
 
-impl Budget {
+impl ReadaheadBudget {
     /// For a clean cache with `blocks_bytes` of memory: what is read ahead has to stay there until it is read.
     pub fn within(blocks_bytes: usize) -> Self {
         let permits = Arc::new(Semaphore::new(UNDER_WAY_BYTES_MAX.min(blocks_bytes / 4) >> 10));
@@ -52,7 +50,7 @@ impl Budget {
         Self { permits, window_sectors_max: window_blocks * BLOCK_SECTORS_MAX }
     }
 
-    fn take(&self, window: SectorRange) -> Option<OwnedSemaphorePermit> {
+    pub fn take(&self, window: SectorRange) -> Option<OwnedSemaphorePermit> {
         let permits = u32::try_from(window.count().div_ceil(1024 / SECTOR_BYTES)).ok()?;
         self.permits.clone().try_acquire_many_owned(permits).ok()
     }
@@ -60,7 +58,7 @@ impl Budget {
 
 /// Who reads a volume, as far as can be told.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(in crate::store::volume) struct Streams {
     streams: Vec<Stream>,
     reads: u64,
 }
@@ -192,51 +190,6 @@ impl Streams {
         if let Some(least) = self.streams.iter_mut().min_by_key(worth) {
             *least = new;
         }
-    }
-}
-
-impl Volume {
-    /// Begins to fetch what whoever reads `range` wants next. What is in memory is looked up and requested at once, so that the
-    /// next read finds it on its way; the rest goes on in the background.
-    pub(super) async fn follow_reader(&self, range: SectorRange) {
-        let Some((window, permit)) = self.next_window(range) else { return };
-        let volume = self.clone();
-        let mut fetching = Box::pin(async move {
-            let _permit = permit;
-            let Some(clean) = &volume.0.host.options.clean else { return };
-            let counters = clean.counters();
-            match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
-                Ok(0) => {}
-                Ok(bytes) => {
-                    counters.ahead_windows.add(1);
-                    counters.ahead_bytes.add(bytes);
-                }
-                // Whoever reads it is told.
-                Err(_) => counters.ahead_errors.add(1),
-            }
-        });
-        if futures_util::poll!(&mut fetching).is_pending() {
-            tokio::spawn(fetching);
-        }
-    }
-
-    fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
-        let host = &self.0.host;
-        let (budget, clean) = (host.ahead.as_ref()?, host.options.clean.as_ref()?);
-        // Nowhere else can anything go on in the background.
-        Handle::try_current().ok()?;
-        let mut permit = None;
-        let admit = |window| {
-            permit = budget.take(window);
-            if permit.is_none() {
-                clean.counters().ahead_skipped.add(1);
-            }
-            permit.is_some()
-        };
-        let size_sectors = self.size_sectors();
-        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = streams.note(range, size_sectors, budget.window_sectors_max, admit)?;
-        Some((window, permit?))
     }
 }
 

@@ -11,17 +11,21 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
-use super::choose::{Limits, Step, stored_bytes};
-use super::commit::blocking;
-use super::crowd::Rows;
-use super::land::Uploads;
-use super::packing::bad;
-use super::view::{Content, Keeping, Opened, Part, between, reach, resolve};
-use super::{ReadExtent, Volume, VolumeError};
+use super::plan::{MergeLimits, PlannedStep, stored_bytes};
 use crate::store::format::{
     BLOCK_BYTES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex, PackRef,
 };
 use crate::store::ids::PackId;
+use crate::store::volume::blocking::blocking;
+use crate::store::volume::error::{VolumeError, bad_cut};
+use crate::store::volume::limits::MERGED_BYTES_MAX;
+use crate::store::volume::ranges::{between, reach};
+use crate::store::volume::types::ReadExtent;
+use crate::store::volume::view::pack_reader::Keeping;
+use crate::store::volume::view::resolve::{Content, Opened, Part, resolve};
+use crate::store::volume::view::rows::Rows;
+use crate::store::volume::writer::VolumeWriter;
+use crate::store::volume::writer::new_packs::NewPacks;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 /// How much data is read at once.
@@ -30,16 +34,14 @@ const BATCH_BYTES: u64 = 8 << 20;
 const BATCH_PARTS: usize = 1 << 15;
 /// Packs that one run over a whole volume should have at most.
 const MERGED_PACKS: u64 = PACKS_MAX as u64 / 4;
-/// Longest pack that merging makes, bytes: a merge has one in memory.
-pub(super) const MERGED_BYTES_MAX: u64 = 128 << 20;
 /// What a part costs besides its data, bytes: steps that only meet zeroes end as well.
 const PART_BYTES: u64 = 64;
 /// Entries of an index that are looked at together.
 const WINDOW_ENTRIES: usize = 64;
 
 /// A step at work.
-pub(super) struct Merge {
-    volume: Volume,
+pub(in crate::store::volume) struct Merge {
+    volume: VolumeWriter,
     /// What is merged, newest first.
     pub inputs: Vec<PackRef>,
     rows: Rows,
@@ -75,10 +77,10 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub fn new(volume: Volume, manifest: &Manifest, step: &Step, limits: &Limits) -> Self {
+    pub fn new(volume: VolumeWriter, manifest: &Manifest, step: &PlannedStep, limits: &MergeLimits) -> Self {
         let inputs = manifest.packs[step.inputs.clone()].to_vec();
         let whole = stored_bytes(&inputs) <= limits.step_bytes_max;
-        let begun = volume.0.host.options.clock.since_boot();
+        let begun = volume.host.options.clock.since_boot();
         let pack_bytes = limits.pack_bytes.unwrap_or_else(|| merged_pack_bytes(manifest.size_sectors));
         Self {
             rows: Rows::of(&inputs),
@@ -107,14 +109,14 @@ impl Merge {
     }
 
     /// What the step has uploaded.
-    pub fn uploads(&self) -> Uploads {
-        Uploads::since(self.begun, self.made.iter().copied())
+    pub fn uploads(&self) -> NewPacks {
+        NewPacks::since(self.begun, self.made.iter().copied())
     }
 
     /// Merges all that is left, or as much as a step may.
     pub async fn run(&mut self) -> Result<(), VolumeError> {
         // One pack is in memory at a time.
-        let _permit = self.volume.0.host.merge_memory(self.pack_bytes).await?;
+        let _permit = self.volume.host.merge_memory(self.pack_bytes).await?;
         while !self.ended_early && self.look_up().await? {
             if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PARTS {
                 self.write_batch().await?;
@@ -182,11 +184,11 @@ impl Merge {
     /// The inputs that may have something of `range`, which does not go back, with their indexes.
     async fn open(&mut self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
         let packs = self.rows.reaching(&self.inputs, range);
-        let host = &self.volume.0.host;
+        let host = &self.volume.host;
         let opened = packs.map(|pack| async {
             let index = match self.indexes.get(&pack.pack) {
                 Some(index) => index.clone(),
-                None => host.index(&host.store, pack).await?,
+                None => host.reader.index(&host.store, pack).await?,
             };
             Ok::<_, VolumeError>((*pack, index))
         });
@@ -225,8 +227,8 @@ impl Merge {
     async fn write_batch(&mut self) -> Result<(), VolumeError> {
         self.batch_bytes = 0;
         let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
-        let host = &self.volume.0.host;
-        let extents = host.fetch(&host.store, &packs, &parts, Keeping::Nothing).await?;
+        let host = &self.volume.host;
+        let extents = host.reader.fetch(&host.store, &packs, &parts, Keeping::Nothing).await?;
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());
@@ -270,7 +272,7 @@ fn next_sector(index: &Arc<PackIndex>, at: u64) -> Option<u64> {
 }
 
 /// What became of extents.
-struct Packed {
+struct PackedBatch {
     /// Packs that became full.
     full: Vec<EncodedPack>,
     /// The last one, which did not.
@@ -285,19 +287,19 @@ fn pack(
     extents: Vec<ReadExtent>,
     begin: impl Fn() -> io::Result<PackBuilder>,
     stops: bool,
-) -> Result<Packed, VolumeError> {
+) -> Result<PackedBatch, VolumeError> {
     let mut full = Vec::new();
     for extent in extents {
         if stops && !full.is_empty() {
-            return Ok(Packed { full, open: None, rest: Some(extent.range.start()) });
+            return Ok(PackedBatch { full, open: None, rest: Some(extent.range.start()) });
         }
         let mut open = match builder.take() {
             Some(open) => open,
             None => begin().map_err(|error| VolumeError::Compressor(Arc::new(error)))?,
         };
         match extent.data {
-            Some(data) => open.push_data(extent.range.start(), data).map_err(bad)?,
-            None => open.push_zero(extent.range).map_err(bad)?,
+            Some(data) => open.push_data(extent.range.start(), data).map_err(bad_cut)?,
+            None => open.push_zero(extent.range).map_err(bad_cut)?,
         }
         if open.is_full() {
             full.extend(open.finish());
@@ -305,7 +307,7 @@ fn pack(
             builder = Some(open);
         }
     }
-    Ok(Packed { full, open: builder, rest: None })
+    Ok(PackedBatch { full, open: builder, rest: None })
 }
 
 /// How long packs of a volume of `size_sectors` become by merging: packs of a large volume are longer, so that a manifest can list

@@ -2,12 +2,12 @@
 
 use super::support::*;
 use crate::store::ids::HostName;
-use crate::store::volume::{Volume, VolumeError};
+use crate::store::volume::{VolumeError, VolumeWriter};
 
 const SIZE: u64 = 1 << 16;
 
 /// Who has the volume that another host cannot open, and since when that host is silent.
-fn held(opened: Result<Volume, VolumeError>) -> (Option<HostName>, u64) {
+fn held(opened: Result<VolumeWriter, VolumeError>) -> (Option<HostName>, u64) {
     match opened {
         Err(VolumeError::Held(held)) => {
             let text = VolumeError::Held(held.clone()).to_string();

@@ -16,7 +16,7 @@ use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackRef};
 
 /// Longest request for blocks, bytes of the data in them and of what is read through between them.
-pub(super) const RUN_BYTES_MAX: usize = 4 << 20;
+pub(in crate::store::volume) const RUN_BYTES_MAX: usize = 4 << 20;
 /// What lies between two blocks is read through up to this length, bytes: a store takes longer for another request.
 const GAP_BYTES_MAX: u64 = 128 << 10;
 /// How much of that a request may have at most, in lengths of what is wanted.
@@ -36,7 +36,7 @@ enum Wait {
 
 /// From where blocks of a pack are fetched, and where they are kept.
 #[derive(Clone, Copy)]
-pub(super) struct Supply<'a> {
+pub(in crate::store::volume) struct Supply<'a> {
     pub store: &'a Store,
     pub pack: &'a PackRef,
     /// `None`: nothing is kept.
@@ -45,7 +45,7 @@ pub(super) struct Supply<'a> {
 
 /// Blocks on their way.
 #[derive(Debug, Default)]
-pub(super) struct Fetcher {
+pub(in crate::store::volume) struct Fetcher {
     flights: Arc<Mutex<Flights>>,
 }
 

@@ -27,7 +27,7 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     let error = volume.snapshot(&name("first")).await.unwrap_err();
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
     volume.snapshot(&name("second")).await.unwrap();
-    let names = async |volume: &crate::store::volume::Volume| {
+    let names = async |volume: &crate::store::volume::VolumeWriter| {
         volume.snapshots().await.unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>()
     };
     assert_eq!(names(&volume).await, [name("first"), name("second")]);

@@ -26,7 +26,7 @@ use std::ops::Range;
 use crate::store::format::{ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX, PackRef};
 
 /// So many runs on a level are merged.
-pub(super) const LEVEL_RUNS_MAX: usize = 8;
+pub(in crate::store::volume) const LEVEL_RUNS_MAX: usize = 8;
 /// Most runs of a level in one merge, which has an index of each in memory.
 const MERGED_RUNS_MAX: usize = 32;
 /// How long everything but the oldest run may be, in lengths of the oldest run.
@@ -40,7 +40,7 @@ const MOVE_BYTES_MIN: u64 = PACK_BYTES_TARGET / 2;
 
 /// What a step merges.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(in crate::store::volume) struct PlannedStep {
     /// Which packs of the manifest.
     pub inputs: Range<usize>,
     /// The level of the results.
@@ -51,7 +51,7 @@ pub(super) struct Step {
 
 /// Limits, which tests make smaller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(in crate::store::volume) struct MergeLimits {
     pub step_bytes_max: u64,
     pub young_bytes_min: u64,
     pub move_bytes_min: u64,
@@ -59,7 +59,7 @@ pub(super) struct Limits {
     pub pack_bytes: Option<u64>,
 }
 
-impl Default for Limits {
+impl Default for MergeLimits {
     fn default() -> Self {
         Self {
             step_bytes_max: STEP_BYTES_MAX,
@@ -80,16 +80,16 @@ struct Level {
 }
 
 /// Whether a step of compaction is due.
-pub(super) fn is_due(packs: &[PackRef]) -> bool {
-    choose(packs, &Limits::default()).is_some()
+pub(in crate::store::volume) fn is_due(packs: &[PackRef]) -> bool {
+    plan_step(packs, &MergeLimits::default()).is_some()
 }
 
 /// The step that is due, if one is.
-pub(super) fn choose(packs: &[PackRef], limits: &Limits) -> Option<Step> {
+pub(in crate::store::volume) fn plan_step(packs: &[PackRef], limits: &MergeLimits) -> Option<PlannedStep> {
     let levels = levels(packs, limits);
     let steps = (0..levels.len()).filter_map(|at| {
         let newer = at.checked_sub(1).and_then(|newer| levels.get(newer));
-        step(packs, newer, &levels[at], levels.get(at + 1))
+        step_of_level(packs, newer, &levels[at], levels.get(at + 1))
     });
     // Of two into one level, the one that was begun.
     let lowest = steps.min_by_key(|step| (step.level, step.begin == 0));
@@ -97,12 +97,17 @@ pub(super) fn choose(packs: &[PackRef], limits: &Limits) -> Option<Step> {
 }
 
 /// The step that the runs of `here`, between those of `newer` and `older`, are due for.
-fn step(packs: &[PackRef], newer: Option<&Level>, here: &Level, older: Option<&Level>) -> Option<Step> {
+fn step_of_level(
+    packs: &[PackRef],
+    newer: Option<&Level>,
+    here: &Level,
+    older: Option<&Level>,
+) -> Option<PlannedStep> {
     let Level { level, packs: at, runs } = here;
     if older.is_some_and(|older| older.level < *level) {
         let count = packs[at.end..].iter().take_while(|pack| pack.level < *level).count();
         let begin = packs[at.end - 1].highest_sector + 1;
-        return Some(Step { inputs: at.end..at.end + count, level: *level, begin });
+        return Some(PlannedStep { inputs: at.end..at.end + count, level: *level, begin });
     }
     // What an unfinished merge has not merged is its own.
     let is_rest = newer.is_some_and(|newer| newer.level > *level);
@@ -110,17 +115,17 @@ fn step(packs: &[PackRef], newer: Option<&Level>, here: &Level, older: Option<&L
         return None;
     }
     let first = runs[runs.len().saturating_sub(MERGED_RUNS_MAX)];
-    Some(Step { inputs: first..at.end, level: level.checked_add(1)?, begin: 0 })
+    Some(PlannedStep { inputs: first..at.end, level: level.checked_add(1)?, begin: 0 })
 }
 
 /// All runs to one.
-pub(super) fn everything(packs: &[PackRef]) -> Step {
+pub(in crate::store::volume) fn everything(packs: &[PackRef]) -> PlannedStep {
     let level = packs.last().map_or(0, |pack| pack.level).max(1);
-    Step { inputs: 0..packs.len(), level, begin: 0 }
+    PlannedStep { inputs: 0..packs.len(), level, begin: 0 }
 }
 
 /// Whether there is too much beside the oldest run: for the space in the store, or for a manifest.
-fn is_young(packs: &[PackRef], limits: &Limits) -> bool {
+fn is_young(packs: &[PackRef], limits: &MergeLimits) -> bool {
     let oldest = runs(packs, limits).last().unwrap_or(0..0);
     let (young, old) = packs.split_at(oldest.start);
     let (young_bytes, old_bytes) = (stored_bytes(young), stored_bytes(old));
@@ -129,25 +134,32 @@ fn is_young(packs: &[PackRef], limits: &Limits) -> bool {
 }
 
 /// The oldest run, if it is long enough to matter.
-pub(super) fn oldest<'a>(packs: &'a [PackRef], limits: &Limits) -> Option<&'a [PackRef]> {
+pub(in crate::store::volume) fn oldest<'a>(
+    packs: &'a [PackRef],
+    limits: &MergeLimits,
+) -> Option<&'a [PackRef]> {
     let oldest = &packs[runs(packs, limits).last()?];
     (stored_bytes(oldest) >= limits.young_bytes_min).then_some(oldest)
 }
 
 /// Whether half of the data in the oldest run was discarded.
-pub(super) fn is_hollow(packs: &[PackRef], discarded_bytes: u64, limits: &Limits) -> bool {
+pub(in crate::store::volume) fn is_hollow(
+    packs: &[PackRef],
+    discarded_bytes: u64,
+    limits: &MergeLimits,
+) -> bool {
     discarded_bytes > 0
         && oldest(packs, limits).is_some_and(|oldest| {
             discarded_bytes >= oldest.iter().map(|pack| pack.data_bytes).sum::<u64>() / 2
         })
 }
 
-pub(super) fn stored_bytes(packs: &[PackRef]) -> u64 {
+pub(in crate::store::volume) fn stored_bytes(packs: &[PackRef]) -> u64 {
     packs.iter().fold(0, |bytes, pack| bytes.saturating_add(pack.total_bytes))
 }
 
 /// The levels of `packs`, newest first.
-fn levels(packs: &[PackRef], limits: &Limits) -> Vec<Level> {
+fn levels(packs: &[PackRef], limits: &MergeLimits) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
     for run in runs(packs, limits) {
         let level = packs[run.start].level;
@@ -163,7 +175,7 @@ fn levels(packs: &[PackRef], limits: &Limits) -> Vec<Level> {
 }
 
 /// The runs of `packs`.
-fn runs<'a>(packs: &'a [PackRef], limits: &Limits) -> impl Iterator<Item = Range<usize>> + use<'a> {
+fn runs<'a>(packs: &'a [PackRef], limits: &MergeLimits) -> impl Iterator<Item = Range<usize>> + use<'a> {
     let long_bytes = limits.move_bytes_min.min(MOVE_BYTES_MIN);
     // One with that many entries was full, however short it is.
     let is_long =

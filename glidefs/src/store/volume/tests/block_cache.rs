@@ -13,7 +13,7 @@ use crate::store::clean::{CleanCache, CleanOptions};
 use crate::store::faulty::Seeded;
 use crate::store::format::{BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX};
 use crate::store::ids::Entropy;
-use crate::store::volume::Volume;
+use crate::store::volume::VolumeWriter;
 
 const MIB: u64 = 1 << 20;
 /// A cut of so many sectors is 16 MiB.
@@ -52,19 +52,19 @@ async fn written(world: &World, sectors: u64) {
 }
 
 /// The volume as a daemon with that cache has it, and its index in memory.
-async fn opened(daemon: &Daemon) -> Volume {
+async fn opened(daemon: &Daemon) -> VolumeWriter {
     let volume = daemon.volumes.take_over(&name("vm")).await.unwrap();
     volume.mapped(range(0, volume.size_sectors())).await.unwrap();
     volume
 }
 
-async fn check(volume: &Volume, start: u64, count: u64) {
+async fn check(volume: &VolumeWriter, start: u64, count: u64) {
     let expected: Vec<Tag> = (start..start + count).map(tag).collect();
     tags(volume, range(start, count), &expected).await;
 }
 
 /// Reads everywhere, in pieces of up to 128 KiB.
-async fn check_at_random(volume: &Volume, entropy: &Seeded, reads: u64) {
+async fn check_at_random(volume: &VolumeWriter, entropy: &Seeded, reads: u64) {
     for _ in 0..reads {
         let size = volume.size_sectors();
         let (start, count) = (entropy.next_u64() % size, 1 + entropy.next_u64() % 256);
