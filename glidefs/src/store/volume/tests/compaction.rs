@@ -13,7 +13,7 @@ use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError, VolumeWriter, check_si
 
 const SIZE: u64 = 1 << 21;
 
-/// So that young data never outgrows the rest, and every step is whole.
+/// With these limits, young data never outgrows the rest, and every step is a whole merge.
 const PLAIN: MergeLimits = MergeLimits {
     step_bytes_max: u64::MAX,
     young_bytes_min: u64::MAX,
@@ -34,7 +34,7 @@ async fn packs(volume: &VolumeWriter) -> usize {
     volume.view().await.unwrap().manifest().packs.len()
 }
 
-/// Random writes over `sectors`, each a cut of its own, and what they leave.
+/// Random writes over `sectors`, each a cut of its own, and the content after them.
 async fn write(
     volume: &VolumeWriter,
     entropy: &Seeded,
@@ -84,7 +84,7 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
         let entropy = Seeded::new(seed);
         let daemon = World::seeded(seed).daemon(1);
         let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-        // Some seeds with steps that end early, and packs that stay as they are: all that are made count as long then.
+        // In some seeds steps end early and packs stay as they are: every pack counts as long then.
         let young_bytes_min = if seed % 3 == 0 { 100_000 } else { u64::MAX };
         let limits = if seed % 2 == 0 {
             MergeLimits { step_bytes_max: 5000, young_bytes_min, move_bytes_min: 200, pack_bytes: Some(2000) }
@@ -100,7 +100,7 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
         for seq in 1..150 {
             write(&volume, &entropy, &mut model, seq, sectors).await;
             match entropy.next_u64() % 3 {
-                // In the middle of it.
+                // One step only: a merge may stay unfinished.
                 0 => drop(volume.compact_within(&limits).await.unwrap()),
                 1 => drop(compact_all(&volume, &limits).await),
                 _ => {}
@@ -132,7 +132,7 @@ async fn what_is_written_in_order_is_not_copied_again_and_again() {
     for seq in [1, 50, 200] {
         tags(&volume, range(seq * 100, 100), &[seq * 2 + 1; 100]).await;
     }
-    // Small ones are merged.
+    // Short packs are merged.
     let limits = MergeLimits { move_bytes_min: 40_000, ..limits };
     let volume = daemon.volumes.create(&name("small"), SIZE).await.unwrap();
     for seq in 1..=200 {
@@ -155,7 +155,7 @@ async fn what_was_overwritten_and_discarded_goes() {
         let bytes: u64 = view.manifest().packs.iter().map(|pack| pack.total_bytes).sum();
         assert!(bytes < 4 * 400 * 512, "{bytes} bytes");
     }
-    // Half of it: eight cuts suffice for the store to notice.
+    // Half of the data is discarded: after eight cuts a step notices.
     for seq in 101..=108 {
         volume.commit(MemoryCut::new(seq, &[(0, 150, 0), (350, 60, 0)]), SIZE).await.unwrap();
         compact_all(&volume, &limits).await;
@@ -163,7 +163,7 @@ async fn what_was_overwritten_and_discarded_goes() {
     assert_eq!(volume.mapped(range(0, SIZE)).await.unwrap(), [range(150, 200)]);
     let view = volume.view().await.unwrap();
     assert_eq!(view.manifest().packs.iter().map(|pack| pack.data_bytes).sum::<u64>(), 200 * 512);
-    // And the rest.
+    // The other half is discarded.
     for seq in 109..=116 {
         volume.commit(MemoryCut::new(seq, &[(0, 400, 0)]), SIZE).await.unwrap();
         compact_all(&volume, &limits).await;
@@ -288,7 +288,7 @@ async fn a_cut_that_no_manifest_can_list_uploads_nothing_and_other_volumes_go_on
     let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     let pack = volume.view().await.unwrap().manifest().packs[0];
-    // Descriptions of packs that are in the store nowhere.
+    // The manifest lists packs that do not exist.
     let fill = |base: &Manifest| {
         let count = PACKS_MAX as u64 - 1;
         let packs = (0..count).map(|at| PackRef { lowest_sector: at, highest_sector: at, level: 1, ..pack });

@@ -1,6 +1,6 @@
-//! The store stops at each request that a change makes, once before and once after its effect.
+//! The store stops at each request of a change, once before and once after the request has its effect.
 //!
-//! What another host then opens is the state before or after the change, and whoever was stopped can make it again.
+//! Then another host opens the state before or after the change, and the stopped daemon can make the change again.
 
 use super::super::compact::plan::MergeLimits;
 use super::support::*;
@@ -14,7 +14,7 @@ fn cut() -> std::sync::Arc<MemoryCut> {
     MemoryCut::new(20, &[(1, 1, 5), (3, 1, 7)])
 }
 
-/// A volume that reads as [`BEFORE`], with a step of compaction due, and a snapshot that reads as [`AFTER`].
+/// A volume with content [`BEFORE`], a step of compaction due, and a snapshot with content [`AFTER`].
 async fn volume(daemon: &Daemon) -> VolumeWriter {
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 1, 1), (1, 1, 5), (2, 1, 3), (3, 1, 7)]), SIZE).await.unwrap();
@@ -36,7 +36,7 @@ fn is(bytes: &[u8], tags: &[Tag; 4]) -> bool {
     bytes.chunks(512).zip(tags).all(|(found, tag)| found == sector(*tag))
 }
 
-/// Runs `change` with a stop at each of its requests; `again` makes it once more, after which the volume reads as `after`.
+/// Runs `change` with a stop at each request. Then `again` makes the change once more, and the volume has the content `after`.
 async fn at_each_request(
     resumed: bool,
     after: &[Tag; 4],
@@ -63,7 +63,7 @@ async fn at_each_request(
                 }
                 break;
             }
-            // A restart of the same daemon, with what it had on its disk before.
+            // A restart of the same daemon, with the state its disk had before.
             let daemon = world.daemon(1);
             let again = daemon.volumes.resume(&state);
             assert!(reads_as(&again, &BEFORE).await);
@@ -71,7 +71,7 @@ async fn at_each_request(
                 panic!("stopped after {requests} requests (arrives: {arrives}), again: {error}")
             });
             assert!(reads_as(&again, after).await);
-            // And another host.
+            // Another host opens the volume.
             let opened = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
             assert!(reads_as(&opened, after).await);
             let fenced = again.commit(cut(), SIZE).await;
@@ -109,7 +109,7 @@ async fn and_another_host_opens_it(
 async fn a_commit_is_there_or_not() {
     let commit = async |volume: &VolumeWriter| volume.commit(cut(), SIZE).await.map(drop);
     and_another_host_opens_it(&AFTER, commit).await;
-    // A new process asks for the newest number, and for that manifest.
+    // A new process asks for the newest number, and for the newest manifest.
     for (resumed, requests) in [(false, 2), (true, 4)] {
         let commit = async |_: &Daemon, volume: &VolumeWriter| volume.commit(cut(), SIZE).await.map(drop);
         assert_eq!(at_each_request(resumed, &AFTER, commit).await, requests);
@@ -137,7 +137,7 @@ async fn compaction_changes_no_content_wherever_it_stops() {
 async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
     let fork = async |_: &Daemon, volume: &VolumeWriter| {
         let fork = match volume.fork(&name("fork")).await {
-            // The answer to its manifest was lost: the volume is there.
+            // The answer to the first manifest was lost: the volume exists.
             Err(VolumeError::NameTaken { .. }) => {
                 let volumes = super::super::VolumeStore::of(volume.host.clone());
                 volumes.take_over(&name("fork")).await?
