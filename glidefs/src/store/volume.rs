@@ -1,8 +1,8 @@
-//! Volumes in the store: what an export's content is when it is not in the cache.
+//! Volumes in the store: the data of exports as manifests and packs.
 //!
-//! Owns how a volume is created, opened, written, read, named, forked, deleted and compacted, and that two writers never
-//! mix. Does not own when any of this happens, exports, or caches of data. Invariant: the newest manifest of a volume is a
-//! state it had at a cut, and everything that manifest lists is there.
+//! Owns how a volume is created, opened, written, read, named, forked, deleted and compacted, and that two writers never mix.
+//! Does not own when any of this happens, exports, or the cache. Invariant: the newest manifest of a volume is a state of the
+//! volume at a cut, and every pack of that manifest is in the store.
 //!
 //! ```text
 //!  operations     create   ownership   delete   snapshots   commit                        compact
@@ -25,22 +25,22 @@
 //! ```
 //!
 //! A file uses files of its own line and of the lines below, never of a line above. `Host` keeps the states of writers, so that
-//! all handles of a volume find the same one; those states (`writer/state`) use nothing of a writer.
+//! all handles of a volume find the same state; these states (`writer/state`) use nothing of a writer.
 //!
-//! **Who writes.** Every change is manifest *n* + 1, created only if it is absent. A writer knows its newest manifest *n*; when
-//! another one has created *n* + 1, it is fenced. Garbage collection frees the numbers of old manifests, but only
-//! [`GRACE_MIN`] after their creation: a writer that has not heard from the store for [`TRUST_TIME_MAX`] lists what is behind
-//! its own manifest first.
+//! **Who writes.** Every change is manifest *n* + 1, created only if absent. A writer knows the newest manifest *n*; a writer
+//! that finds *n* + 1 created by another one is fenced. Garbage collection frees the numbers of old manifests, but no number of a
+//! manifest younger than [`GRACE_MIN`]. So a writer without an answer from the store for [`TRUST_TIME_MAX`] lists the manifests
+//! after *n* before creating another.
 //!
-//! **What is remembered.** A manifest of which the answer was lost is told from one of a copy of this host by a note on the
-//! hash of each manifest, taken before the store is asked to create the manifest. Anything else that is newer under the name of
-//! this writer, or a store that has gone back, is a second history: the volume stops.
+//! **Notes.** Before asking the store to create a manifest, a writer notes the hash of the manifest. If the answer is lost, the
+//! note tells this host's manifest from the manifest of a copy of this host. Any other newer manifest under the name of this
+//! writer, or a store that went back, is a second history: the volume stops.
 //!
-//! **What may be collected.** A pack is in use from its upload on, but only a manifest says so. Whoever uploads packs, or
-//! lists those of another volume, sends a manifest that names them within [`UPLOAD_TIME_MAX`], or gives up. While a cut
-//! is uploaded for long, manifests of the same content keep its packs: they name them as uploaded, and none as content.
-//! A manifest may be on its way for any time after that: garbage collection takes no pack that such a manifest may be the first to
-//! name before another manifest has the number of that manifest.
+//! **Garbage collection.** A pack is in use from its upload on, but only a manifest says so. Whoever uploads packs, or lists
+//! packs of another volume, creates a manifest with these packs within [`UPLOAD_TIME_MAX`], or gives up. During a long upload of
+//! a cut, manifests of unchanged content keep the packs uploaded so far, by listing them as uploaded, not as content. Such a
+//! manifest may be under way for any time: garbage collection removes no pack that a manifest may be the first to name, before
+//! another manifest has the same number.
 
 mod blocking;
 mod commit;

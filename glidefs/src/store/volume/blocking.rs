@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 
 use super::error::VolumeError;
 
-/// Runs `work` on a thread that may block.
+/// Runs `work` on a thread that may block. A panic of `work` goes on in the caller.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {

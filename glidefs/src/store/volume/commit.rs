@@ -1,7 +1,8 @@
-//! Storing a cut: packs, then the manifest that lists them.
+//! Writing a cut back: packs, then the manifest that lists the packs.
 //!
-//! Owns how many packs of a cut are in memory, and that what was uploaded is not uploaded again. Does not own what is in a cut, nor
-//! how a cut becomes packs (`packing`). Invariant: a manifest is created only when everything it lists is in the store.
+//! Owns how many packs of a cut are in memory, and that data which a try has uploaded is not uploaded again. Does not own the
+//! content of a cut, nor how a cut becomes packs (`packing`). Invariant: a manifest is created only when every listed pack is in
+//! the store.
 
 pub(super) mod content;
 pub(super) mod packing;
@@ -33,13 +34,13 @@ use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
 use crate::store::ids::PackId;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-/// Sectors that may be lost are looked at so many ranges at a time.
+/// Ranges of suspect sectors read by one blocking task.
 const SUSPECTS_AT_ONCE: usize = 1024;
-/// Packs of one cut that are uploaded at once.
+/// Packs of one cut uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
-/// How often a cut is packed anew because the state before it turned out to be another one.
+/// Number of times a cut is packed anew, because another manifest than expected turned out to be the newest.
 const PACKINGS_MAX: usize = 3;
-/// For how long packs of a cut are made before whoever else wants to upload, or to change the volume, has a turn.
+/// Time for making packs of one cut before other volumes, and other changes of this volume, have a turn.
 const TURN_TIME: Duration = Duration::from_secs(5);
 
 /// How much of a cut is in the store.
@@ -49,27 +50,27 @@ enum Uploaded {
     Some,
 }
 
-/// A change that is in the store.
+/// A manifest that is in the store, and the packs made for the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// What to remember.
+    /// The state to remember for a restart.
     pub resume: Resume,
-    /// Packs that were uploaded for it.
+    /// Number of packs uploaded for the manifest.
     pub packs: usize,
-    /// Their length, bytes.
+    /// Length of these packs, bytes.
     pub pack_bytes: u64,
-    /// Whether [`VolumeWriter::compact`] has something to do.
+    /// Whether [`VolumeWriter::compact`] has a step to do.
     pub compaction_due: bool,
-    /// How crowded the volume is.
+    /// How crowded the volume is now.
     pub crowd: Crowd,
 }
 
 impl VolumeWriter {
-    /// Stores a cut, after which the volume has `size_sectors` sectors: one request for a pack, or one for about 32 MiB, and one
-    /// for the manifest. What becomes smaller is zero when it grows again.
+    /// Writes a cut back. The volume has `size_sectors` sectors after the cut; sectors cut off by a smaller size are zero when
+    /// the volume grows again. Costs one request for each pack of up to about 32 MiB, and one for the manifest.
     ///
-    /// After an error nothing or all of it is in the store, whether or not the error says so; go on with a newer cut that has
-    /// everything this one has.
+    /// After an error the volume has all of the cut or nothing of the cut, whatever the error says. The caller goes on with a
+    /// newer cut that has everything of this one.
     ///
     /// # Errors
     /// [`VolumeError::Fenced`] when another writer has the volume: for good.
@@ -94,8 +95,8 @@ impl VolumeWriter {
         }
     }
 
-    /// As [`Self::commit_on`], for [`TURN_TIME`] and what is under way then. `None` when the turn is over and the cut has more: call
-    /// it again, after whoever else waits to upload.
+    /// As [`Self::commit_on`], for [`TURN_TIME`] and the uploads that are under way then. `None` when the turn is over and the
+    /// cut has more: the caller calls again after others who wait to upload.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -139,7 +140,7 @@ impl VolumeWriter {
                     crowd: Rows::of(&base.packs).crowd(),
                 }));
             }
-            // What is known before anything is uploaded for nothing.
+            // Damage known so far: if a manifest cannot list that much damage, uploading would be for nothing.
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
             let content = CutContent { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
             check_room(base.packs.len(), content.data_bytes(), cut.extents().len())?;
@@ -182,8 +183,8 @@ impl VolumeWriter {
         }
     }
 
-    /// Has the newest manifest keep `uploads` from garbage collection, which does not know how long the rest takes: a manifest of the
-    /// same content. Any later one that does not say so again gives up what it does not list.
+    /// Has a manifest of unchanged content list `uploads` as uploaded: garbage collection does not know how long the rest of the
+    /// cut takes. A later manifest that neither lists these packs as content nor as uploaded gives the packs up.
     async fn keep(&self, uploads: &NewPacks) -> Result<(), VolumeError> {
         let edit = |base: &Manifest| {
             let uploaded = uploads.packs().map(|pack| pack.pack).collect();
@@ -193,9 +194,10 @@ impl VolumeWriter {
         self.publish(uploads, edit).await.map(drop)
     }
 
-    /// Makes packs of `content` and uploads those that no earlier try has, or some of them, when the turn is over or a manifest
-    /// has to keep these first.
-    /// What was uploaded is there after an error as well.
+    /// Makes and uploads the packs of `content` that no earlier try has uploaded. Stops early when the turn is over, or a
+    /// manifest has to keep the uploaded packs.
+    ///
+    /// After an error, uploaded packs are in `upload` as well.
     async fn upload(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
         let clock = &self.host.options.clock;
         let base = self.manifest().await?;
@@ -240,7 +242,7 @@ impl VolumeWriter {
                     }
                 }
                 Err(error) => {
-                    // Those that are on their way go on; no other is begun.
+                    // Uploads under way go on; no other upload begins.
                     stops.store(true, Ordering::Release);
                     failed.get_or_insert(error);
                 }
@@ -254,13 +256,13 @@ impl VolumeWriter {
     }
 }
 
-/// `packs` in front of `older`, which has some of `packs` if an earlier try was answered too late.
+/// `packs` before `older`. `older` may have some of `packs` already, when a manifest of an earlier try arrived late.
 fn in_front(packs: &NewPacks, older: &[PackRef]) -> Vec<PackRef> {
     let new: HashSet<PackId> = packs.packs().map(|pack| pack.pack).collect();
     packs.packs().chain(older.iter().filter(|pack| !new.contains(&pack.pack))).copied().collect()
 }
 
-/// Whether `cut` is what a cut must be.
+/// An error when `cut` breaks the rules of [`CutSource`].
 fn check(cut: &dyn CutSource, size_sectors: u64) -> Result<(), VolumeError> {
     let mut end = 0;
     for extent in cut.extents() {
@@ -286,18 +288,19 @@ fn damaged_after(
     size_sectors: u64,
 ) -> Vec<SectorRange> {
     let written = cut.extents().iter().map(|extent| extent.range);
-    // What earlier tries have packed is not read again.
+    // Sectors packed by earlier tries are not read again, so `upload` knows which of these were lost.
     let lost = [cut.damaged(), upload.lost()].concat();
     damage::after(&base.sections.damaged, written, &lost, size_sectors)
 }
 
-/// Whether a manifest can list `damaged`. Ranges are never joined over what is whole: that would lose it.
+/// An error when `damaged` has more ranges than a manifest can list. Ranges are never joined across whole sectors: whole sectors
+/// would be lost.
 fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
     let runs = damaged.len();
     if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
 }
 
-/// Reads what of `suspects` is in `cut`, so that the cut knows before an upload what of it is lost.
+/// Reads the sectors of `suspects` that are in `cut`, so that the cut knows before the upload which of these sectors are lost.
 async fn read_suspects(cut: &Arc<dyn CutSource>, suspects: &[SectorRange]) -> Result<(), VolumeError> {
     for some in suspects.chunks(SUSPECTS_AT_ONCE) {
         let (cut, some) = (Arc::clone(cut), some.to_vec());

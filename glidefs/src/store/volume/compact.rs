@@ -1,8 +1,8 @@
-//! Fewer packs with the same content, step by step.
+//! Compaction: fewer packs with the same content, step by step.
 //!
-//! Owns how a step becomes the next state of the volume. Does not own which packs a step merges (`choose`), how (`merge`), nor
-//! when: `VolumeWriter::compact` is called as often as one likes. Invariant: what any sector reads as does not change; the packs of
-//! a step are neighbours in age, and their successors take their place.
+//! Owns how the result of a step becomes the next manifest. Does not own which packs a step merges (`plan`), how (`merge`), nor
+//! when: [`VolumeWriter::compact`] may be called as often as one likes. Invariant: compaction changes no content; the packs of a
+//! step are neighbours in age, and their successors take their place.
 
 pub(super) mod merge;
 pub(super) mod plan;
@@ -17,40 +17,40 @@ use super::writer::VolumeWriter;
 use crate::store::format::{Manifest, PackRef, PieceKind};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-/// How often a step is begun anew because the state before it turned out to be another one.
+/// Number of tries of a step, when the state that a step began with was replaced meanwhile.
 const TRIES_MAX: usize = 3;
 
-/// One step of a compaction that was done.
+/// One finished step of compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// What to remember.
+    /// The state to remember for a restart.
     pub resume: Resume,
-    /// Packs that the manifest lists no more.
+    /// Number of packs merged by the step, which the manifest no longer lists.
     pub packs_before: usize,
-    /// Packs that it lists in their place.
+    /// Number of packs in the manifest in their place.
     pub packs_after: usize,
-    /// Length of those that were made for it, bytes.
+    /// Length of the packs made for the step, bytes.
     pub pack_bytes: u64,
     /// Whether another step is due.
     pub compaction_due: bool,
-    /// How crowded the volume is.
+    /// How crowded the volume is now.
     pub crowd: Crowd,
 }
 
 /// How a try of a step ended.
 enum StepOutcome {
     Done(Box<Compacted>),
-    /// There is nothing to merge.
     NotDue,
-    /// What the step worked on is no longer the state of the volume: a lost answer turned up, or a rollback.
+    /// The newest manifest no longer fits the step: the answer to an earlier manifest was lost and that manifest turned up, or
+    /// the volume was rolled back.
     Overtaken,
 }
 
 impl VolumeWriter {
-    /// Does one step of compaction, if one is due. Commits go on meanwhile. `None`: none is due.
+    /// Does one step of compaction. Commits go on meanwhile. `None` when no step is due.
     ///
     /// # Errors
-    /// [`VolumeError::Contended`] when the state that a step worked on was the volume's no longer, each time.
+    /// [`VolumeError::Contended`] when the state that a step began with was replaced in every try.
     pub async fn compact(&self) -> Result<Option<Compacted>, VolumeError> {
         self.compact_within(&MergeLimits::default()).await
     }
@@ -85,7 +85,7 @@ impl VolumeWriter {
         merge.run().await?;
         let uploads = merge.uploads();
         let Merge { inputs, outputs, last, at, ended_early, zeroes, .. } = merge;
-        // Their sectors before `at` are in the results, which come first.
+        // Sectors before `at` are in the results, which come first in the list.
         let rest: Vec<PackRef> = inputs
             .iter()
             .filter(|pack| ended_early && pack.highest_sector >= at)
@@ -94,7 +94,7 @@ impl VolumeWriter {
         let successors = [&outputs[..], &rest].concat();
         let before = step.inputs.start.checked_sub(1).and_then(|at| manifest.packs.get(at));
         let edit = |base: &Manifest| {
-            // A volume that was released has nothing on its way from before: garbage collection relies on that.
+            // A released volume has nothing left on the way to the store: garbage collection relies on that.
             if base.is_released() && base.number != manifest.number {
                 return None;
             }
@@ -124,7 +124,7 @@ impl VolumeWriter {
         if step.inputs.end == manifest.packs.len() {
             *discarded_bytes = 0;
         } else if let Some(oldest) = oldest(packs, limits) {
-            // The step is done, whatever becomes of this.
+            // The step is done even if this count fails.
             *discarded_bytes += self.covered_bytes(oldest, &zeroes).await.unwrap_or(0);
         }
         let hollow = is_hollow(packs, *discarded_bytes, limits);
@@ -139,7 +139,7 @@ impl VolumeWriter {
         })))
     }
 
-    /// How much data of `oldest` lies below `zeroes`, which ascend, bytes.
+    /// Bytes of data in `oldest` that `zeroes` covers. `zeroes` ascends.
     async fn covered_bytes(&self, oldest: &[PackRef], zeroes: &[SectorRange]) -> Result<u64, VolumeError> {
         let mut covered_bytes = 0;
         for pack in oldest {

@@ -1,6 +1,6 @@
-//! Creating volumes: new ones, and forks of others.
+//! Creating a volume: the name, then the first manifest.
 //!
-//! Owns the first manifest of a volume. Does not own names (`host/names`), nor which content a fork begins with (`snapshots`).
+//! Owns the first manifest of a volume. Does not own names (`host/names`), nor the content that a fork begins with (`snapshots`).
 
 use std::sync::Arc;
 
@@ -14,18 +14,21 @@ use crate::store::format::{Manifest, Origin, PackRef, Sections};
 use crate::store::ids::StoreName;
 use crate::units::{SectorRange, Seq};
 
-/// What a new volume begins as.
+/// Content of a new volume.
 pub(super) struct Beginning {
     pub size_sectors: u64,
     pub origin: Option<Origin>,
     pub packs: Vec<PackRef>,
-    /// As in [`Sections`].
+    /// Damaged sectors, as in [`Sections`].
     pub damaged: Vec<SectorRange>,
 }
 
 impl VolumeStore {
-    /// A new volume, all zero: two requests. A name that was given to a volume that never came into being is used, and what this
-    /// writer created in the same way and never wrote to is taken for the answer: the earlier one may have been lost.
+    /// Creates a volume that is all zero: two requests.
+    ///
+    /// If an earlier call gave the name and stopped there, the name is used again. If this writer has created such a volume
+    /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
+    /// been lost.
     pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<VolumeWriter, VolumeError> {
         self.host
             .begin(name, Beginning { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() })
@@ -34,7 +37,7 @@ impl VolumeStore {
 }
 
 impl Host {
-    /// Makes a volume: its name first.
+    /// Creates a volume with the content of `beginning`: first the name, then the first manifest.
     pub async fn begin(
         self: &Arc<Self>,
         name: &StoreName,
@@ -69,9 +72,9 @@ impl Host {
         }
     }
 
-    /// The first manifest of a volume, if this host meant to create it, it is as `first` says and nothing came after it. When it
-    /// was created, and with which size, makes no difference: nobody has written to it. Versions that took no notes named no
-    /// holder either: of their manifests the writer decides.
+    /// The stored first manifest of a volume, if the manifest is `first` under another date, size or sections, this host meant to
+    /// create the manifest, and no manifest came after. Date and size may differ, because nobody has written to the volume.
+    /// Earlier versions, which took no notes, named no holder: of their manifests the writer alone decides.
     async fn still(&self, first: &Manifest) -> Result<Option<Manifest>, StoreError> {
         let (found, hash) = match self.store.manifest_hashed(first.volume, first.number).await {
             Err(error) if error.is_missing() => return Ok(None),

@@ -1,11 +1,11 @@
-//! The end of a volume, and the way back.
+//! Deleting a volume, and undoing the deletion.
 //!
-//! Owns deletion, its undoing, and how deleted volumes are found. Does not own when a deletion is for good (`gc`). Invariant: a
-//! deletion is the next manifest of its volume, so of a deletion and an opening at the same time one comes first and the
-//! other one finds it: nobody's data goes because of a deletion that did not know of them.
+//! Owns deletion, its undoing, and how deleted volumes are found. Does not own when a deletion becomes final (`gc`). Invariant: a
+//! deletion is the next manifest of its volume. Of a deletion and an opening at the same time one comes first, and the other one
+//! finds the first: a deletion never removes data of a host whose opening the deletion did not know of.
 //!
 //! A name is free as soon as its volume is deleted. An object below `deleted/` leads from the name to the volume; the newest
-//! manifest of the volume says whether it is deleted.
+//! manifest of the volume says whether the volume is deleted.
 
 use std::sync::Arc;
 
@@ -23,24 +23,24 @@ use crate::store::format::{Deletion, Manifest, NameRecord, Sections};
 use crate::store::ids::{StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 
-/// Deleted volumes that are looked at at once.
+/// Deleted volumes whose manifests are read at once.
 const AT_ONCE: usize = 16;
 
-/// A volume that was deleted and can be had back.
+/// A deleted volume whose deletion can be undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedVolume {
-    /// The name it had.
+    /// Name of the volume before the deletion.
     pub name: StoreName,
-    /// Which volume.
+    /// Identity of the deleted volume.
     pub volume: VolumeId,
-    /// Its size, sectors.
+    /// Size of the volume, sectors.
     pub size_sectors: u64,
-    /// When it was deleted, milliseconds since 1970-01-01 UTC.
+    /// Time of the deletion by the clock of the deleting host, milliseconds since 1970-01-01 UTC.
     pub deleted_unix_millis: u64,
 }
 
 impl VolumeStore {
-    /// The volumes that were deleted and can be had back, those of one name if one is given.
+    /// Deleted volumes whose deletion can be undone; only those that had `name`, if a name is given.
     pub async fn deleted(&self, name: Option<&StoreName>) -> Result<Vec<DeletedVolume>, VolumeError> {
         let listing = self.host.store.list(Folder::Deleted, None).await?;
         let of_name = |key: Key| match key {
@@ -62,7 +62,7 @@ impl VolumeStore {
         deleted.try_filter_map(|deleted| std::future::ready(Ok(deleted))).try_collect().await
     }
 
-    /// Has the volume back that had `name` and was deleted last, and gives it the name `new`. This host has it then.
+    /// Undoes the last deletion of a volume that had `name`, and gives the volume the name `new`. This host has the volume then.
     pub async fn undelete(&self, name: &StoreName, new: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let deleted = self.deleted(Some(name)).await?;
         let last = deleted.into_iter().max_by_key(|deleted| deleted.deleted_unix_millis);
@@ -89,7 +89,7 @@ impl VolumeStore {
             let manifest = Manifest { name: new.clone(), sections, ..next };
             if self.host.create_manifest(&manifest).await? == Created::Created {
                 if name != new {
-                    // A deletion that was not finished leaves the name.
+                    // A half-finished deletion leaves the name.
                     self.host.remove_name(name, volume).await?;
                 }
                 self.host.store.delete(&[Key::Deleted(name.clone(), volume)]).await?;
@@ -101,14 +101,14 @@ impl VolumeStore {
 }
 
 impl VolumeWriter {
-    /// Deletes the volume: its name is free, and after the grace period garbage collection takes the volume with its snapshots,
-    /// but for what forks use. Can be called again after an error. [`VolumeStore::undelete`] has it back until then, as it was at the
-    /// last commit.
+    /// Deletes the volume. The name is free at once. After the grace period garbage collection removes the volume and its
+    /// snapshots, except packs that forks use; until then [`VolumeStore::undelete`] undoes the deletion, as of the last commit.
+    /// After an error the call can be repeated.
     pub async fn delete(&self) -> Result<(), VolumeError> {
         let _change = self.shared.change.lock().await;
         let host = &self.host;
-        // Nobody may be trusted to have told, nor an earlier call that failed to have got anywhere: what another host has taken
-        // over is not this writer's to delete.
+        // The store is always asked, even if this writer trusts the manifest at hand, or believes the volume to be deleted: if
+        // another host has taken the volume over, this writer must not delete the volume.
         let checked = match self.writable() {
             Ok(()) | Err(VolumeError::Deleted { .. }) => self.check_newest().await,
             lost => lost,
@@ -129,18 +129,18 @@ impl VolumeWriter {
             Some(Manifest { sections, ..base.clone() })
         };
         match self.publish(&NewPacks::default(), edit).await {
-            // An earlier try has arrived meanwhile.
+            // The deletion of an earlier try has arrived meanwhile.
             Err(VolumeError::Deleted { .. }) => return self.finish_deletion().await,
             published => published?,
         };
         self.lose_deleted();
         let Head { own, number, .. } = self.head().clone();
-        // The manifest says itself that the volume is deleted.
+        // The manifest itself says that the volume is deleted, so the notes are not needed.
         host.options.notes.forget(Past { volume: self.id(), number, epoch: own.epoch });
         Ok(host.remove_name_of_deleted(&name, self.id()).await?)
     }
 
-    /// The rest of a deletion that stopped.
+    /// Finishes a deletion that had stopped half-way.
     async fn finish_deletion(&self) -> Result<(), VolumeError> {
         let newest = self.host.store.latest_manifest(self.id(), None).await?;
         let Some(newest) = newest.filter(|newest| newest.sections.deleted.is_some()) else { return Ok(()) };

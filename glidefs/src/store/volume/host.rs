@@ -1,7 +1,7 @@
-//! What all volumes of a process share: the store, notes, readers, memory for uploads, and the writers.
+//! State shared by all volumes of a process: store, notes, readers, memory for uploads, writers.
 //!
-//! Owns memory for packs that are made, and that a manifest is noted before the store is asked to create the manifest. Does not own
-//! any single volume.
+//! Owns memory for packs being made, and the order of note and creation: a manifest is noted before the store is asked to create
+//! the manifest. Does not own any single volume.
 
 mod holder;
 mod names;
@@ -31,45 +31,45 @@ use crate::store::format::Manifest;
 use crate::store::ids::{HostName, VolumeId, WriterId};
 use crate::store::key::Key;
 
-/// Memory that the making of a long pack takes, MiB.
+/// Memory for making a pack of the usual length, MiB.
 const PACK_PERMITS: u32 = 40;
 
-/// Memory that a merge of packs takes besides the pack it makes, MiB: a batch of what is read, with the gaps between.
+/// Memory of a merge besides the pack being made, MiB: a batch of data read, with the gaps between blocks.
 const MERGE_PERMITS: u32 = 32;
 /// Memory of a merge into packs of the usual length, MiB.
 const UPLOAD_PERMITS_MIN: usize = 64;
-/// The hash of no manifest.
+/// Stands in for a manifest's hash in a note that only tries whether notes can be taken.
 const HASH_OF_NONE: ManifestHash = [0; 32];
-/// More than a machine has.
+/// In MiB: more than any machine has.
 const UPLOAD_PERMITS_MAX: usize = 1 << 28;
 
-/// How volumes are used.
+/// Options of a [`super::VolumeStore`]: identity, notes, memory.
 #[derive(Clone, Debug)]
 pub struct VolumeStoreOptions {
-    /// Who writes: the identity of this daemon's cache. Two daemons must never have the same.
+    /// Identity of this daemon's cache, under which manifests are made. Two daemons must never have the same identity.
     pub writer: WriterId,
-    /// Where is noted what a restart has to know. What another process noted for the same writer has to be in it.
+    /// Notes for restarts. Notes of earlier processes of the same writer have to be included.
     pub notes: Arc<dyn Notes>,
-    /// The name of this host, for people on other hosts.
+    /// The name of this host, shown to people on other hosts.
     pub host: HostName,
-    /// What time it is.
+    /// Clock of this process, for dates and for time limits.
     pub clock: Arc<dyn StoreClock>,
     /// Memory for manifests and pack indexes of all volumes together, bytes.
     pub metadata_bytes_max: usize,
-    /// Memory for packs that are made and uploaded, of all volumes together, bytes. A long one takes about 40 MiB, a
-    /// merge 64, or up to 160 for a large volume, and one is always made.
+    /// Memory for packs being made and uploaded, of all volumes together, bytes. A long pack takes about 40 MiB, a merge 64 MiB,
+    /// or up to 160 MiB for a large volume. One merge is always possible.
     pub upload_bytes_max: usize,
-    /// Memory for packs that were uploaded last, of all volumes together, bytes: merging reads them from there. `None`: all are
-    /// read from the store.
+    /// Memory for packs uploaded last, of all volumes together, bytes: merging reads packs from this memory. `None`: merging
+    /// reads all packs from the store.
     pub recent_bytes_max: Option<u64>,
-    /// zstd's level for data: 1 is fast, 19 is small.
+    /// Level of zstd for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
-    /// Where blocks that were fetched are kept. `None`: nowhere, and nothing is read ahead.
+    /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
     pub clean: Option<CleanCache>,
 }
 
 impl VolumeStoreOptions {
-    /// The usual, for `writer`.
+    /// The usual options for `writer`.
     pub fn new(writer: WriterId) -> Self {
         Self {
             writer,
@@ -85,20 +85,19 @@ impl VolumeStoreOptions {
     }
 }
 
-/// What volumes share.
+/// Shared by all volumes of a process.
 pub(super) struct Host {
     pub store: Store,
     pub options: VolumeStoreOptions,
     pub reader: Arc<PackReader>,
-    /// A permit for each MiB that packs take in memory.
+    /// One permit for each MiB of packs in memory.
     uploads: Arc<Semaphore>,
-    /// How many permits there are.
     upload_permits: u32,
     /// The last note could not be taken.
     notes_fail: AtomicBool,
     /// `None`: nothing is read ahead.
     pub readahead: Option<ReadaheadBudget>,
-    /// The writers of this process.
+    /// The state of each volume that this process writes, as long as a handle of the volume exists.
     pub writers: Mutex<HashMap<VolumeId, Weak<WriterState>>>,
 }
 
@@ -109,7 +108,7 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
-    /// What volumes of `store` share.
+    /// The shared state of volumes in `store`.
     pub fn new(store: Store, options: VolumeStoreOptions) -> Self {
         let permits = (options.upload_bytes_max >> 20).clamp(UPLOAD_PERMITS_MIN, UPLOAD_PERMITS_MAX);
         let block_cache = options.clean.clone();
@@ -134,7 +133,7 @@ impl Host {
 
     /// Memory for a pack of `data_bytes`, as long as the permit lives.
     pub async fn pack_memory(&self, data_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
-        // A compressor takes about one as well.
+        // The permit counts two MiB more for the compressor.
         let permits = (2 + (data_bytes >> 20)).min(PACK_PERMITS.into());
         self.upload_memory(u32::try_from(permits).unwrap_or(PACK_PERMITS)).await
     }
@@ -143,32 +142,32 @@ impl Host {
     pub async fn merge_memory(&self, pack_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
         let permits = u64::from(MERGE_PERMITS) + (pack_bytes >> 20);
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        // One merge is always possible.
+        // Even with the smallest memory, one merge gets all permits and is possible.
         self.upload_memory(permits.min(self.upload_permits)).await
     }
 
     async fn upload_memory(&self, permits: u32) -> Result<OwnedSemaphorePermit, VolumeError> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)
     }
 
-    /// Creates a manifest, with a note before.
+    /// Notes a manifest, then creates the manifest.
     pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
         self.create_noted(manifest, &encode(manifest)?).await
     }
 
-    /// As [`Self::create_manifest`], of a manifest that is encoded.
+    /// As [`Self::create_manifest`], for a manifest that is encoded already.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
         self.note_manifest(manifest, encoded).await?;
         self.create_after_note(manifest, encoded).await
     }
 
-    /// Notes that the store is about to be asked for `manifest`. The store may never be asked.
+    /// Notes that the store is about to be asked to create `manifest`. The caller may still decide not to ask.
     pub async fn note_manifest(&self, manifest: &Manifest, encoded: &Bytes) -> Result<(), VolumeError> {
         self.note(manifest.volume, manifest.number, hash_of(encoded)).await
     }
 
-    /// Asks the store for a manifest that was noted.
+    /// Asks the store to create a noted manifest.
     pub async fn create_after_note(
         &self,
         manifest: &Manifest,
@@ -184,8 +183,8 @@ impl Host {
         noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))
     }
 
-    /// An error when no note on manifest `number` can be taken, so that nothing is uploaded for a manifest that cannot be created.
-    /// Tries only after a note that failed.
+    /// An error when no note on manifest `number` can be taken: then the manifest cannot be created, and uploading packs would be
+    /// for nothing. Tries a note only if the last note failed.
     pub async fn check_notes(&self, volume: VolumeId, number: u64) -> Result<(), VolumeError> {
         if self.notes_fail.load(Ordering::Acquire) {
             self.note(volume, number, HASH_OF_NONE).await?;
@@ -193,7 +192,7 @@ impl Host {
         Ok(())
     }
 
-    /// What `point` means.
+    /// The manifest meant by `point`.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
         let volume = point.volume;
         if let Some(name) = &point.snapshot {

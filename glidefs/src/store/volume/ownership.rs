@@ -1,8 +1,8 @@
-//! Which host has a volume: opening a volume, taking one over, and releasing one.
+//! Which host has a volume: opening a volume, taking one over, releasing one.
 //!
-//! Owns when this host becomes the holder. Does not own what a manifest says of the holder (`host/holder`), what a host that lost a
-//! volume does (`writer/loss`), nor how a volume ends (`delete`). Invariant: a volume that a host has not released is opened by another
-//! host only on purpose.
+//! Owns when this host becomes the holder. Does not own what a manifest says of the holder (`host/holder`), how a writer gives up
+//! a lost volume (`writer/loss`), nor how a volume ends (`delete`). Invariant: only a deliberate takeover opens a volume that
+//! another host has not released.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ use crate::store::format::Manifest;
 use crate::store::ids::{StoreName, VolumeId};
 
 impl VolumeStore {
-    /// Opens the volume of a name, which no other host has: the host that had it has released it, or was this one.
+    /// Opens the volume of a name. The host that had the volume has released the volume, or is this host.
     ///
     /// # Errors
-    /// [`VolumeError::Held`] when another host has not released it.
+    /// [`VolumeError::Held`] when another host has the volume and has not released the volume.
     pub async fn open(&self, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         self.acquire(self.named(name).await?, false).await
     }
 
-    /// Takes over the volume of a name: whoever has it is fenced, and loses what was not committed.
+    /// Takes over the volume of a name. The writer that had the volume is fenced, and loses everything not committed.
     pub async fn take_over(&self, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         self.acquire(self.named(name).await?, true).await
     }
 
-    /// Takes over `wanted`, which has to be the volume that `name` means: whoever has it is fenced.
+    /// As [`Self::take_over`], for a caller that knows which volume `name` has to mean.
     ///
     /// # Errors
-    /// [`VolumeError::OtherVolume`] when the name means another volume, which is left alone.
+    /// [`VolumeError::OtherVolume`] when the name means another volume. That volume is left alone.
     pub async fn take_over_known(
         &self,
         name: &StoreName,
@@ -43,7 +43,7 @@ impl VolumeStore {
         if found != wanted {
             return Err(VolumeError::OtherVolume { name: name.clone(), found, wanted });
         }
-        // What has become of the name since does not matter: a deleted volume is refused.
+        // From here on the name does not matter: if the volume was deleted meanwhile, the takeover is refused.
         self.acquire(wanted, true).await
     }
 
@@ -74,14 +74,14 @@ impl VolumeStore {
 }
 
 impl VolumeWriter {
-    /// Gives the volume up, so that another host may open it: two requests. The next commit takes it back, unless another host
-    /// has opened it.
+    /// Releases the volume to any other host: two requests. The next commit of this writer takes the volume back, unless another
+    /// host has opened the volume.
     pub async fn release(&self) -> Result<Resume, VolumeError> {
         self.hold_as(true).await
     }
 
-    /// Takes back a volume that this host may have released: two requests. There is a new manifest in any case: a release that is
-    /// still on its way has the number of that one, and comes too late.
+    /// Takes back a volume that this host may have released: two requests. Always creates a manifest: a release that is still on
+    /// its way has the number of that manifest, and comes too late.
     pub async fn hold(&self) -> Result<Resume, VolumeError> {
         self.hold_as(false).await
     }

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use crate::store::ids::{StoreName, VolumeId, WriterId};
 use crate::units::{SectorRange, Seq};
 
-/// Who writes a volume.
+/// The identity under which manifests of a volume are made. A manifest of an older fence than the newest is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// How often the volume was taken over.
+    /// Counts how often a host created, opened, took over or undeleted the volume.
     pub epoch: u64,
-    /// By whom.
+    /// Identity of the cache whose daemon made the manifest.
     pub writer: WriterId,
 }
 
@@ -24,55 +24,56 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What a daemon remembers of a volume, so that it can go on with it after a restart without a request.
+/// State of a volume as a daemon remembers the volume, so that the daemon goes on after a restart without a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
-    /// Which volume.
+    /// The volume to go on with.
     pub volume: VolumeId,
-    /// Who writes it.
+    /// The writer of the volume: the daemon that resumes.
     pub writer: WriterId,
-    /// How often it was taken over, by this writer the last time.
+    /// Epoch in which this writer took the volume over last.
     pub epoch: u64,
     /// Number of the newest manifest.
     pub number: u64,
-    /// Size that manifest says, sectors.
+    /// Size in the newest manifest, sectors.
     pub size_sectors: u64,
-    /// Everything up to here is in the store.
+    /// The newest manifest has every write up to this sequence number.
     pub cut: Seq,
-    /// How many sectors that manifest lists as damaged.
+    /// Number of damaged sectors in the newest manifest.
     pub damaged_sectors: u64,
-    /// That manifest as bytes. `None`: it is fetched when it is needed.
+    /// The newest manifest as bytes. `None`: the manifest is fetched when it is needed.
     pub manifest: Option<Bytes>,
 }
 
-/// A part of what was read.
+/// One part of the answer to a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadExtent {
-    /// Which sectors. Not empty.
+    /// Sectors of the part. Not empty.
     pub range: SectorRange,
-    /// Their bytes; `None` when all of them are zero. May keep the block of up to 64 KiB alive that they are a part of.
+    /// Bytes of the part; `None` when every byte is zero. The bytes may be a slice of a block, and keep all of the block (up to
+    /// 64 KiB) in memory.
     pub data: Option<Bytes>,
 }
 
 /// A state of a volume in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePoint {
-    /// Of which volume.
+    /// The volume whose state is meant.
     pub volume: VolumeId,
-    /// What a snapshot keeps; `None`: the newest state.
+    /// The snapshot that keeps the state; `None`: the newest state.
     pub snapshot: Option<StoreName>,
 }
 
-/// A snapshot, as a listing shows it.
+/// A snapshot, as a listing shows the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Its name.
+    /// Name of the snapshot within its volume.
     pub name: StoreName,
-    /// When it was made by the clock of the store, milliseconds since 1970-01-01 UTC.
+    /// Time of creation by the clock of the store, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
 }
 
-/// The number behind `number`. There are more than a volume can use up.
+/// The number after `number`. A volume cannot use numbers up, so the last number may repeat.
 pub(super) fn next_number(number: u64) -> u64 {
     number.saturating_add(1)
 }

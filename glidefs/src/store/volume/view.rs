@@ -1,8 +1,8 @@
 //! Reading what one manifest says.
 //!
 //! Owns which packs are asked for a range, and in which order. Does not own whether the manifest is the newest. Invariant: every
-//! byte was checked against the index that led to the byte, and the index against the manifest; sectors that no pack has are zero;
-//! a sector that the manifest lists as damaged is an error, whatever packs have of the sector.
+//! byte was checked against the index that led to the byte, and the index against the manifest; sectors that no pack has are
+//! zero; a sector that the manifest lists as damaged is an error, whatever packs have of the sector.
 
 pub(super) mod fetch;
 pub(super) mod loaded;
@@ -29,15 +29,15 @@ use crate::store::client::Store;
 use crate::store::format::{Manifest, PackRef};
 use crate::units::SectorRange;
 
-/// How many indexes are fetched at once at most. It begins with the newest one, which often says it all.
+/// Most indexes fetched at once. The first fetch is of the newest index alone, which often covers the whole range.
 const INDEXES_AT_ONCE_MAX: usize = 8;
 
-/// A state of a volume, to be read. Cheap to clone. It stays readable for as long as garbage collection leaves the packs of
-/// its manifest alone: as long as that is the newest, or a snapshot, and [`super::GRACE_MIN`] longer.
+/// A state of a volume, for reading. Cheap to clone. A view stays readable as long as garbage collection keeps the packs of its
+/// manifest: while the manifest is the newest or a snapshot, and [`super::GRACE_MIN`] longer.
 #[derive(Clone, Debug)]
 pub struct View {
     reader: Arc<PackReader>,
-    /// The store, as who reads uses it.
+    /// The store as the reader uses the store: GETs for a volume's readers take turns with those of other volumes.
     store: Store,
     loaded: Arc<LoadedManifest>,
 }
@@ -48,57 +48,58 @@ impl View {
         Self { reader, store, loaded }
     }
 
-    /// What it shows.
+    /// The manifest of this state.
     pub fn manifest(&self) -> &Manifest {
         &self.loaded.manifest
     }
 
-    /// Whether any pack may have something of `range`, or some of it is damaged. If not, it is zero. Asks nobody.
+    /// Whether a pack may have something of `range`, or a sector of `range` is damaged. If not, all of `range` is zero. Makes no
+    /// request.
     pub fn covers(&self, range: SectorRange) -> bool {
         self.loaded.covers(range)
     }
 
-    /// The bytes of `range`, for which there must be memory.
+    /// The bytes of `range`. The caller bounds the length: all of `range` is in memory at once.
     pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
         Ok(join(range, &self.read_extents(range).await?))
     }
 
-    /// As [`Self::read`], for one who needs `parts` of `range` only: damage elsewhere is no error, and the bytes there mean
-    /// nothing.
+    /// As [`Self::read`], for a caller that needs only `parts` of `range`: damage elsewhere in `range` is no error, and the bytes
+    /// elsewhere mean nothing.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
         Ok(join(range, &self.stored(range).await?))
     }
 
-    /// What `range` holds: extents that ascend, without gaps, and cover it.
+    /// The content of `range`: ascending extents without gaps, which cover `range`.
     ///
-    /// What the clean cache does not have costs one request for each run of blocks that lie near each other in a pack, and one for
-    /// each index that is not in memory.
+    /// Blocks missing in the block cache cost one request for each run of blocks near each other in a pack. Indexes not in memory
+    /// cost one request each.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] when some of it is damaged.
+    /// [`VolumeError::Damaged`] when a sector of `range` is damaged.
     pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         self.loaded.check(range)?;
         self.stored(range).await
     }
 
-    /// What packs have of `range`.
+    /// The content of `range` as packs have it, damaged sectors included.
     async fn stored(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         let packs = self.open_packs(range).await?;
         let parts = resolve(&packs, range);
         self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await
     }
 
-    /// Has the clean cache keep what `range` holds. How much of it had to be fetched, bytes as stored.
+    /// Fetches blocks of `range` into the block cache. Returns the stored bytes fetched.
     pub(super) async fn read_ahead(&self, range: SectorRange) -> Result<u64, VolumeError> {
         let packs = self.open_packs(range).await?;
         self.reader.keep(&self.store, &packs, &resolve(&packs, range)).await
     }
 
-    /// Where `range` may hold something other than zeroes: ascending, without overlaps or neighbours. Reads indexes only.
+    /// Parts of `range` that packs have data of: ascending, without overlaps or neighbours. Reads indexes only.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] when some of it is damaged.
+    /// [`VolumeError::Damaged`] when a sector of `range` is damaged.
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
         self.loaded.check(range)?;
         let packs = self.open_packs(range).await?;
@@ -114,12 +115,13 @@ impl View {
         Ok(mapped)
     }
 
-    /// How many packs a sector may have to be looked for in, and how many there are.
+    /// How many packs the manifest lists, and how many of these a read of one sector may have to ask.
     pub fn crowd(&self) -> Crowd {
         self.loaded.rows.crowd()
     }
 
-    /// The packs that may have something of `range`, newest first, with their indexes: until those say everything about it.
+    /// Packs that may have something of `range`, newest first, with their indexes. Ends early when the indexes opened so far
+    /// cover all of `range`: older packs cannot matter.
     async fn open_packs(&self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
         let packs: Vec<PackRef> = self.loaded.reaching(range).copied().collect();
         let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };
@@ -138,9 +140,9 @@ impl View {
     }
 }
 
-/// `extents`, which cover `range`, as bytes.
+/// The bytes of `range`, which `extents` cover.
 fn join(range: SectorRange, extents: &[ReadExtent]) -> Bytes {
-    // There is memory for all of it.
+    // All of `range` fits into memory, as the caller promised.
     let bytes = |range: SectorRange| {
         range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
     };

@@ -1,8 +1,9 @@
 //! The handle of a volume's one writer in this process.
 //!
-//! Owns how handles of one volume come to share one state. Does not own which manifest is the newest (`newest`), how the next one is
-//! made (`publish`), nor what a manifest lists. Invariant: a volume has one writer at a time in a process, so that work that goes on
-//! for an export that another export has followed, a merge for example, shares one state with that other export.
+//! Owns how all handles of a volume share one state. Does not own which manifest is the newest (`newest`), how the next one is
+//! made (`publish`), nor what a manifest lists. Invariant: a process has at most one writer state of a volume in an epoch. So
+//! work that goes on for an export which another export has replaced, a merge for example, shares its state with the other
+//! export.
 
 mod loss;
 pub(super) mod new_packs;
@@ -26,8 +27,8 @@ use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
-/// One volume, as its single writer in this process. Cheap to clone. One that is idle costs no request and a few hundred
-/// bytes; its manifest and indexes are kept with those of all others, and fetched again when they were dropped.
+/// The single writer of one volume in this process. Cheap to clone. An idle writer costs no request and a few hundred bytes:
+/// manifest and indexes are in the cache of all volumes, and are fetched again if dropped there.
 #[derive(Clone, Debug)]
 pub struct VolumeWriter {
     pub(super) host: Arc<Host>,
@@ -36,7 +37,7 @@ pub struct VolumeWriter {
 }
 
 impl VolumeWriter {
-    /// A volume whose newest manifest is `manifest`, which this writer created after `begun`.
+    /// A writer of the volume whose newest manifest is `manifest`. This writer created the manifest after `begun`.
     pub(super) fn new(host: Arc<Host>, manifest: Arc<Manifest>, begun: Duration) -> Self {
         host.reader.metadata.put_manifest(&manifest);
         let head = Head {
@@ -51,7 +52,7 @@ impl VolumeWriter {
         Self::with(host, manifest.volume, head)
     }
 
-    /// What keeps the store from answering this host at present, if something does.
+    /// Why the store does not answer this host at present, if there is trouble.
     pub fn store_trouble(&self) -> Option<String> {
         self.host.store.stats().trouble()
     }
@@ -75,7 +76,8 @@ impl VolumeWriter {
         Self::with(host, resume.volume, head)
     }
 
-    /// The writer of volume `id`: the one that this process has, if that one can go on as well as one that begins with `head`.
+    /// A handle of volume `id`. Shares the state of the writer that this process has, if that writer can go on from `head`;
+    /// otherwise begins a state with `head`.
     fn with(host: Arc<Host>, id: VolumeId, head: Head) -> Self {
         let mut writers = host.writers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = writers.get(&id).and_then(Weak::upgrade) {
@@ -93,7 +95,8 @@ impl VolumeWriter {
         Self { host, shared }
     }
 
-    /// Whether this writer is in the epoch of `other` and has not lost the volume. It knows all that `other` knows then.
+    /// Whether this writer is in the epoch of `other` and neither has lost the volume. If so, the writer takes over the newer
+    /// manifest of the two.
     fn takes_up(&self, other: &Head) -> bool {
         let mut head = self.head();
         let is_same = head.own == other.own && head.lost.is_none() && other.lost.is_none();
@@ -103,27 +106,27 @@ impl VolumeWriter {
         is_same
     }
 
-    /// Which volume.
+    /// Identity of the volume in the store.
     pub fn id(&self) -> VolumeId {
         self.shared.id
     }
 
-    /// Size in the store, sectors.
+    /// Size in the newest manifest, sectors.
     pub fn size_sectors(&self) -> u64 {
         self.head().size_sectors
     }
 
-    /// Everything up to here is in the store.
+    /// The store has every write up to this sequence number.
     pub fn cut(&self) -> Seq {
         self.head().cut
     }
 
-    /// This writer, and its epoch.
+    /// Epoch and identity of this writer.
     pub fn writer(&self) -> Fence {
         self.head().own
     }
 
-    /// Who took the volume over, if somebody did and this writer has noticed.
+    /// The writer that took the volume over, if this writer has noticed a takeover.
     pub fn fenced(&self) -> Option<Fence> {
         match self.head().lost {
             Some(Loss::Fenced(fence)) => Some(fence),
@@ -131,7 +134,7 @@ impl VolumeWriter {
         }
     }
 
-    /// Why the volume cannot be written by this writer any more, if so.
+    /// Why this writer cannot write the volume any more, if so.
     pub fn loss(&self) -> Option<Loss> {
         self.head().lost.clone()
     }
@@ -141,7 +144,7 @@ impl VolumeWriter {
         self.host.store.stopped().await;
     }
 
-    /// What to remember so that [`super::VolumeStore::resume`] can go on from here.
+    /// The state to remember, with which [`super::VolumeStore::resume`] goes on from here.
     pub fn state(&self) -> Resume {
         let head = self.head().clone();
         let manifest = self.host.reader.metadata.manifest_here(self.shared.id, head.number);
@@ -162,7 +165,7 @@ impl VolumeWriter {
         }
     }
 
-    /// How many sectors are damaged, as of the newest manifest.
+    /// Number of damaged sectors in the newest manifest.
     pub fn damaged_sectors(&self) -> u64 {
         self.head().damaged_sectors
     }

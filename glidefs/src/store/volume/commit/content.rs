@@ -1,6 +1,6 @@
-//! What a commit stores: the extents of a cut, and zeroes behind the end of a volume that becomes smaller.
+//! The content of a commit: extents of a cut, and zeroes from the new end of a shrinking volume.
 //!
-//! Owns the order of these extents, and their fingerprint. Does not own how they become packs (`packing`).
+//! Owns the order of the extents, and their fingerprint. Does not own how extents become packs (`packing`).
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use crate::store::volume::cut::{CutExtent, CutSource};
 use crate::store::volume::ranges::between;
 use crate::units::Seq;
 
-/// Which sectors a source has, of which writes: as a write has a number of its own, the data as well.
+/// A fingerprint of content by ranges and sequence numbers: each write has its own sequence number, so equal numbers mean equal
+/// data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::volume) struct ContentHash([u8; 32]);
 
-/// What is stored: a cut, and zeroes behind the end of a volume that becomes smaller.
+/// The content of a commit.
 #[derive(Clone)]
 pub(in crate::store::volume) struct CutContent {
     pub cut: Arc<dyn CutSource>,
@@ -24,13 +25,13 @@ impl CutContent {
         self.cut.extents().iter().map(|extent| extent.seq).min().unwrap_or(self.cut.seq())
     }
 
-    /// Data in it.
+    /// Bytes of data, without zeroes.
     pub fn data_bytes(&self) -> u64 {
         let data = self.cut.extents().iter().filter(|extent| !extent.zero);
         data.filter_map(|extent| extent.range.bytes()).fold(0, u64::saturating_add)
     }
 
-    /// A fingerprint of everything that decides what is in packs of it. Extents that were split since have the same one.
+    /// A fingerprint of everything that decides the content of packs. Extents split since have the same fingerprint.
     pub fn hash(&self) -> ContentHash {
         let mut hasher = blake3::Hasher::new();
         let mut hash = |extent: CutExtent| {
@@ -59,7 +60,7 @@ impl CutContent {
         ContentHash(*hasher.finalize().as_bytes())
     }
 
-    /// Its extents, the zeroes at the end as the last.
+    /// Extent number `at`; the zeroes at the end of the volume are the last extent.
     pub fn extent(&self, at: usize) -> Option<CutExtent> {
         let extents = self.cut.extents();
         let tail = || {

@@ -1,7 +1,7 @@
 //! How a cut becomes packs.
 //!
-//! Owns which sectors of a cut go into which pack. Does not own when packs are made, nor where they go. Invariant: every sector of a
-//! cut is in exactly one pack, or was in one that is kept.
+//! Owns which sectors of a cut go into which pack. Does not own when packs are made, nor where packs go. Invariant: every sector
+//! of a cut is in exactly one new pack, or in a pack uploaded by an earlier try.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,33 +17,33 @@ use crate::store::volume::error::{VolumeError, bad_cut};
 use crate::store::volume::ranges::between;
 use crate::units::SECTOR_BYTES;
 
-/// How much of a cut is read at once, sectors: whole blocks.
+/// Sectors of a cut read at once: whole blocks.
 pub(in crate::store::volume) const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
 
-/// A source, of which the beginning is packed.
+/// Content whose beginning is packed.
 pub(in crate::store::volume) struct Packing {
     content: CutContent,
-    /// The first extent of which something is not packed, or the one before.
+    /// The first extent with unpacked sectors, or the extent before.
     extent: usize,
-    /// Everything before this sector is packed.
+    /// Every sector before this one is packed.
     at: u64,
-    /// Sectors behind that are in packs already: ascending, without overlaps.
+    /// Later sectors that are in packs already, as (first, one past the last): ascending, without overlaps.
     kept: VecDeque<(u64, u64)>,
-    /// Data that is neither packed nor known to be.
+    /// Bytes of data not packed yet.
     left_bytes: u64,
 }
 
-/// A pack that was made.
+/// A pack of a cut.
 pub(in crate::store::volume) struct CutPack {
     pub pack: EncodedPack,
-    /// Sectors of the source that it has all of.
+    /// The range of which the pack has all sectors of the content.
     pub sectors: Range<u64>,
-    /// Data in it, bytes.
+    /// Bytes of data in the pack, before compression.
     pub data_bytes: u64,
 }
 
 impl Packing {
-    /// Of all of `content` except what `kept` has.
+    /// Packs all of `content` except the sectors in `kept`.
     pub fn new(content: CutContent, kept: &[Span]) -> Self {
         let kept_bytes = kept.iter().fold(0, |bytes, span| span.data_bytes.saturating_add(bytes));
         let left_bytes = content.data_bytes().saturating_sub(kept_bytes);
@@ -55,12 +55,12 @@ impl Packing {
         &self.content
     }
 
-    /// Data that may still have to be packed.
+    /// Bytes of data still to be packed, at most.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes
     }
 
-    /// The next pack; `None` when everything is packed.
+    /// Makes the next pack; `None` when everything is packed.
     pub fn next_pack(mut self, options: PackOptions) -> Result<(Option<CutPack>, Self), VolumeError> {
         let builder = PackBuilder::new(options);
         let mut builder = builder.map_err(|error| VolumeError::Compressor(Arc::new(error)))?;
@@ -75,7 +75,7 @@ impl Packing {
         Ok((builder.finish().map(|pack| CutPack { pack, sectors, data_bytes }), self))
     }
 
-    /// Goes to the first sector that is not packed.
+    /// Moves on to the first unpacked sector.
     fn skip_kept(&mut self) {
         while let Some(extent) = self.extent_here()
             && let Some(&(from, to)) = self.kept.front()
@@ -86,7 +86,7 @@ impl Packing {
         }
     }
 
-    /// The first extent of which something is not packed.
+    /// The first extent with unpacked sectors.
     fn extent_here(&mut self) -> Option<CutExtent> {
         loop {
             let extent = self.content.extent(self.extent)?;
@@ -97,7 +97,7 @@ impl Packing {
         }
     }
 
-    /// What to pack next: up to a boundary between blocks, and to what is kept.
+    /// The next sectors to pack: up to a multiple of [`READ_SECTORS`], and up to sectors already in packs.
     fn next_piece(&mut self) -> Option<CutExtent> {
         let extent = self.extent_here()?;
         let start = extent.range.start().max(self.at);

@@ -1,9 +1,10 @@
-//! How far the upload of one cut is.
+//! How much of a cut is uploaded.
 //!
-//! Owns which packs of a cut are in the store, over as many tries as the cut takes. Does not own the making of packs, nor the manifest
-//! that lists them. Invariants: a pack is kept with the sectors of the cut that the pack has all of, and with those among them whose
-//! content was lost when the pack was made; every pack that is kept is of one cut, of the same extents, and a try begins only with
-//! packs that the newest manifest keeps, or young enough for garbage collection to wait for the manifest of the try.
+//! Owns which packs of a cut are in the store, over as many tries as the cut takes. Does not own making packs, nor the manifest
+//! that lists the packs. Invariants: each pack is remembered with the range of which the pack has all sectors of the cut, and
+//! with the sectors whose content was lost before the pack was made. All remembered packs are of one cut with the same extents. A
+//! try begins only with packs that the newest manifest keeps, or that are young enough for garbage collection to wait for the
+//! manifest of the try.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,78 +17,78 @@ use crate::store::volume::limits::UPLOAD_TIME_MAX;
 use crate::store::volume::writer::new_packs::NewPacks;
 use crate::units::SectorRange;
 
-/// Up to what age a pack that no manifest keeps is used by another try: that one needs time as well.
+/// Greatest age of a pack that another try uses though no manifest keeps the pack: the try needs time as well.
 const REUSE_TIME_MAX: Duration = Duration::from_secs(UPLOAD_TIME_MAX.as_secs() / 2);
-/// How long packs are on their way before a manifest keeps them. An upload of hours, through a store that is away for hours in
-/// between, repeats no more than this.
+/// Time after which a manifest keeps the packs uploaded so far. An upload of hours, through a store that is away for hours,
+/// repeats no more than the uploads of this time.
 const KEEP_TIME: Duration = Duration::from_mins(15);
 
-/// Sectors that are remembered as lost, at most: twice as many ranges as make a manifest impossible.
+/// Most ranges that are remembered as suspect: twice the number that a manifest can list.
 const SUSPECTS_MAX: usize = 2 * DAMAGED_RANGES_MAX;
 
-/// The upload of one cut, for those who try to store it and those who watch.
+/// The upload of one cut: shared by the tries to commit the cut and by those who watch.
 #[derive(Debug, Default)]
 pub struct Upload {
     cut: Mutex<Inner>,
-    /// Sectors that were found lost when the last cut turned out to have more of them than a manifest lists.
+    /// Sectors found lost in the last cut, when the cut had more damage than a manifest can list.
     suspects: Mutex<Vec<SectorRange>>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What the packs are of.
+    /// Fingerprint of the content that the packs are of.
     content: Option<ContentHash>,
-    /// Ascending, without overlaps.
+    /// Ranges ascend, without overlaps.
     spans: Vec<Span>,
     total_bytes: u64,
-    /// When the first upload was begun of those that no manifest keeps.
+    /// Start of the first upload of a pack that no manifest keeps.
     unkept_since: Option<Duration>,
 }
 
-/// Sectors of a cut that a pack has all of.
+/// A range of a cut, and the pack that has all sectors of the cut in that range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store::volume) struct Span {
     pub from: u64,
-    /// One past the last.
+    /// One past the last sector.
     pub to: u64,
-    /// Those of which the pack has no content, because that was lost.
+    /// Sectors without content in the pack, because the content was lost.
     pub lost: Vec<SectorRange>,
-    /// Data in it, bytes.
+    /// Bytes of data in the pack, before compression.
     pub data_bytes: u64,
     pub pack: PackRef,
-    /// When its upload was begun.
+    /// When the upload of the pack began.
     pub begun: Duration,
 }
 
-/// How far an upload is.
+/// Progress of a cut's upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UploadProgress {
-    /// Data in the cut, bytes.
+    /// Bytes of data in the cut.
     pub total_bytes: u64,
-    /// Data of the cut that is in the store, bytes.
+    /// Bytes of data of the cut in the store.
     pub uploaded_bytes: u64,
 }
 
 impl Upload {
-    /// How far it is.
+    /// Progress of the upload so far.
     pub fn progress(&self) -> UploadProgress {
         let inner = self.lock();
         let uploaded_bytes = inner.spans.iter().fold(0, |bytes, span| span.data_bytes.saturating_add(bytes));
         UploadProgress { total_bytes: inner.total_bytes, uploaded_bytes }
     }
 
-    /// Forgets the cut: another one is to be stored, or none.
+    /// Forgets the cut: the next commit is of another cut, or there is none.
     pub fn clear(&self) {
         *self.lock() = Inner::default();
     }
 
-    /// Forgets the packs that were made without some of their content: that may be back.
+    /// Forgets packs that lack lost content: the content may be readable again.
     pub(in crate::store::volume) fn forget_lossy(&self) {
         self.lock().spans.retain(|span| span.lost.is_empty());
     }
 
-    /// Begins a try, at `now`, to upload `content` with `total_bytes` of data behind `base`, the newest manifest: what earlier ones
-    /// have left.
+    /// Begins a try at `now`: the upload of `content`, which has `total_bytes` of data, for the manifest after `base`. Returns
+    /// the ranges that earlier tries have uploaded and that this try may use.
     pub(in crate::store::volume) fn begin(
         &self,
         content: ContentHash,
@@ -109,12 +110,12 @@ impl Upload {
         inner.spans.clone()
     }
 
-    /// Whether a manifest should keep what is uploaded, before the rest is.
+    /// Whether a manifest should keep the packs uploaded so far, before the rest is uploaded.
     pub(in crate::store::volume) fn wants_keeping(&self, now: Duration) -> bool {
         self.lock().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
     }
 
-    /// Takes note of a pack that is in the store.
+    /// Remembers a pack that is in the store.
     pub(in crate::store::volume) fn add(&self, span: Span) {
         let mut inner = self.lock();
         inner.unkept_since = Some(inner.unkept_since.map_or(span.begun, |since| since.min(span.begun)));
@@ -122,36 +123,36 @@ impl Upload {
         inner.spans.insert(at, span);
     }
 
-    /// Whether content of its packs was lost before they were made.
+    /// Whether a pack lacks content lost before the pack was made.
     pub fn has_losses(&self) -> bool {
         self.lock().spans.iter().any(|span| !span.lost.is_empty())
     }
 
-    /// The sectors of its packs whose content was lost, in no order.
+    /// Sectors that the packs lack because the content was lost, in no order.
     pub(in crate::store::volume) fn lost(&self) -> Vec<SectorRange> {
         self.lock().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
     }
 
-    /// All of its packs, for a manifest.
+    /// All packs, for the manifest.
     pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
-        // Spans ascend, and so do their packs.
+        // Ranges ascend, so the packs ascend too.
         self.lock().spans.iter().map(|span| (span.pack, span.begun)).collect()
     }
 
-    /// Remembers `lost`, in any order, for the next cut: those sectors are read before anything is uploaded.
+    /// Remembers `lost`, in any order: the next cut reads these sectors before anything is uploaded.
     pub(in crate::store::volume) fn suspect(&self, mut lost: Vec<SectorRange>) {
         lost.truncate(SUSPECTS_MAX);
-        // A list is whole between its own assignments.
+        // Assigning the list is the only change, so a panic elsewhere leaves the list usable.
         *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = lost;
     }
 
-    /// What [`Self::suspect`] remembers.
+    /// The sectors remembered by [`Self::suspect`].
     pub(in crate::store::volume) fn suspects(&self) -> Vec<SectorRange> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that can panic runs under the lock half-way through a change.
+        // No code that can panic runs under the lock in the middle of a change.
         self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

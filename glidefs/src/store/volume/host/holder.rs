@@ -1,6 +1,7 @@
 //! The holder that a manifest names: the host that has the volume.
 //!
-//! Owns how this host enters itself as the holder, and which manifests let this host do so. Does not own when (`ownership`).
+//! Owns how this host enters itself as the holder, and which manifests forbid that. Does not own when this host does so
+//! (`ownership`).
 
 use super::Host;
 use crate::store::format::{Deletion, Holder, Manifest, Sections};
@@ -8,7 +9,7 @@ use crate::store::volume::error::{Held, VolumeError};
 use crate::store::volume::types::next_number;
 
 impl Host {
-    /// The manifest with which this host takes the volume of `newest`.
+    /// The manifest after `newest` with which this host takes the volume.
     pub fn next_of(&self, newest: Manifest) -> Manifest {
         Manifest {
             number: next_number(newest.number),
@@ -20,7 +21,8 @@ impl Host {
         }
     }
 
-    /// `sections` of a volume that this host writes, without packs on their way: a manifest that goes on with an upload says so.
+    /// `sections` with this host as the holder, and without uploaded packs: a manifest that continues an upload lists the
+    /// uploaded packs itself.
     pub fn holding(&self, sections: &Sections) -> Sections {
         Sections { uploaded: Vec::new(), ..self.held_as(sections, false) }
     }
@@ -36,8 +38,8 @@ impl Host {
         if newest.sections.deleted.is_some() {
             return Err(VolumeError::Deleted { volume });
         }
-        // Earlier versions marked a deleted volume by an object of its own. The mark of a writer that another one had followed
-        // is void.
+        // Earlier versions marked a deleted volume by an object of its own. The mark is void when another writer followed the
+        // writer of the mark.
         let tombstone = self.store.tombstone(volume).await?;
         if tombstone.is_some_and(|tombstone| tombstone.writer == newest.writer) {
             return Err(VolumeError::Deleted { volume });
@@ -45,7 +47,7 @@ impl Host {
         Ok(())
     }
 
-    /// An error when another host has the volume of `newest`.
+    /// An error when another host has the volume of `newest` and has not released the volume.
     pub fn check_not_held(&self, newest: &Manifest) -> Result<(), VolumeError> {
         let holder = newest.sections.holder.as_ref();
         if newest.writer == self.options.writer || newest.is_released() {
@@ -60,12 +62,12 @@ impl Host {
 }
 
 impl Manifest {
-    /// Whether the volume is deleted for good.
+    /// Whether the deletion of the volume can no longer be undone.
     pub(in crate::store) fn is_gone(&self) -> bool {
         self.sections.deleted == Some(Deletion::ForGood)
     }
 
-    /// Whether the host that had the volume has given the volume up, with all that was on the way into the store.
+    /// Whether the host that had the volume has released the volume, and has nothing left on the way to the store.
     pub(in crate::store) fn is_released(&self) -> bool {
         self.sections.holder.as_ref().is_some_and(|holder| holder.released)
     }

@@ -13,7 +13,8 @@ use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::ROUNDS_MAX;
 
 impl Host {
-    /// Gives `name` to a volume that has no manifest, or no other than its first.
+    /// Gives `name` to a volume without a manifest, or with the first manifest only: the caller tells a creation whose answer was
+    /// lost from the creation of somebody else.
     pub async fn claim(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
         for _ in 0..ROUNDS_MAX {
             let volume = VolumeId::random(self.store.entropy());
@@ -22,7 +23,7 @@ impl Host {
             if self.store.create_name(name, &record).await? == Created::Created {
                 return Ok(volume);
             }
-            // It may have gone away in the meantime.
+            // The name was in use a moment ago, and may be free now.
             let Some(record) = self.store.name(name).await? else { continue };
             let Some(newest) = self.store.latest_manifest(record.volume, None).await? else {
                 return Ok(record.volume);
@@ -30,7 +31,7 @@ impl Host {
             match self.check_not_deleted(&newest).await {
                 Ok(()) if newest.number == 1 => return Ok(record.volume),
                 Ok(()) => break,
-                // The deletion was not finished.
+                // The deletion of the volume stopped before the name was removed.
                 Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume).await?,
                 Err(error) => return Err(error),
             }
@@ -38,7 +39,8 @@ impl Host {
         Err(VolumeError::NameTaken { name: name.clone() })
     }
 
-    /// Leads from the name of a volume that is about to be deleted to the volume.
+    /// Creates the object below `deleted/` that leads from the name of a volume to the volume. Called before the volume is
+    /// deleted.
     pub async fn note_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
         let record = NameRecord { volume, created_unix_millis: self.options.clock.unix_millis() };
         let key = Key::Deleted(name.clone(), volume);
@@ -46,8 +48,8 @@ impl Host {
         Ok(())
     }
 
-    /// Takes `name` from `volume`, if it has it. Two that do so at once, and a third that gives the name to another volume
-    /// between the two, could take it from that one.
+    /// Removes `name` if `name` means `volume`. Not atomic: when two hosts remove the name at once, and a third host gives the
+    /// name to another volume between the two removals, that volume loses the name.
     pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
         if self.has_name(name, volume).await? {
             self.store.delete(&[Key::Name(name.clone())]).await?;
@@ -55,7 +57,7 @@ impl Host {
         Ok(())
     }
 
-    /// As [`Self::remove_name`], where `volume` was deleted. Who had it back under its name meanwhile keeps the name.
+    /// As [`Self::remove_name`], for a deleted `volume`. The name stays if the volume was had back under the same name meanwhile.
     pub async fn remove_name_of_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
         if !self.has_name(name, volume).await? {
             return Ok(());

@@ -10,7 +10,7 @@ use crate::store::volume::damage;
 use crate::store::volume::error::VolumeError;
 use crate::units::SectorRange;
 
-/// A manifest, and how its packs are found.
+/// A manifest in memory, with the rows of its packs.
 #[derive(Debug)]
 pub(in crate::store::volume) struct LoadedManifest {
     pub manifest: Arc<Manifest>,

@@ -1,7 +1,7 @@
-//! Manifests and pack indexes in memory, shared by all volumes.
+//! A cache of manifests and pack indexes, shared by all volumes.
 //!
-//! Owns which of them stay, by their size and last use. Does not own what they say. Invariant: no more than the configured
-//! bytes are kept, and an object that several wait for is fetched once.
+//! Owns which of these objects stay in memory, by size and last use. Does not own the content of the objects. Invariant: the
+//! cache keeps at most the configured bytes, and fetches an object once for all who wait for the object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 
-/// What is kept.
+/// Key of a kept object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Id {
     Manifest(VolumeId, u64),
@@ -27,13 +27,13 @@ enum Item {
     Index(Arc<PackIndex>),
 }
 
-/// With so many loads on their way, those that nobody waits for any more are forgotten.
+/// From this number of loads under way, loads that nobody waits for any more are forgotten.
 const LOADS_CHECKED: usize = 64;
 
 type Loading = BoxFuture<'static, Result<Item, Arc<StoreError>>>;
 type Load = Shared<Loading>;
 
-/// A bounded cache of metadata.
+/// A bounded cache of manifests and pack indexes.
 #[derive(Debug)]
 pub(in crate::store::volume) struct Metadata {
     bytes_max: usize,
@@ -43,12 +43,12 @@ pub(in crate::store::volume) struct Metadata {
 #[derive(Debug, Default)]
 struct Inner {
     kept: HashMap<Id, Kept>,
-    /// By last use.
+    /// Keys by last use, oldest first.
     order: BTreeMap<u64, Id>,
-    /// Of everything kept.
+    /// Memory of all kept objects.
     bytes: usize,
     uses: u64,
-    /// What is on its way, for as long as somebody waits for it.
+    /// Loads under way, each for as long as somebody waits for the load.
     loads: HashMap<Id, WeakShared<Loading>>,
 }
 
@@ -64,12 +64,12 @@ impl Metadata {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Bytes that are kept.
+    /// Memory of all kept objects, bytes.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// A manifest, if it is here.
+    /// A manifest, if the cache has the manifest. Makes no request.
     pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<LoadedManifest>> {
         match self.lock().get(Id::Manifest(volume, number)) {
             Some(Item::Manifest(loaded)) => Some(loaded),
@@ -77,7 +77,7 @@ impl Metadata {
         }
     }
 
-    /// A manifest; `load` fetches it.
+    /// A manifest; `load` fetches the manifest when the cache does not have the manifest.
     pub async fn manifest<F>(
         &self,
         volume: VolumeId,
@@ -101,7 +101,7 @@ impl Metadata {
         }
     }
 
-    /// The index of a pack; `load` fetches it.
+    /// The index of a pack; `load` fetches the index when the cache does not have the index.
     pub async fn index<F>(
         &self,
         pack: &PackRef,
@@ -120,7 +120,7 @@ impl Metadata {
         }
     }
 
-    /// Keeps a manifest, in the place of the one that it follows.
+    /// Keeps a manifest in place of its predecessor.
     pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
         let loaded = Arc::new(LoadedManifest::of(manifest.clone()));
         let mut inner = self.lock();
@@ -128,17 +128,17 @@ impl Metadata {
         let id = Id::Manifest(manifest.volume, manifest.number);
         let evicted = inner.keep(id, Item::Manifest(loaded), self.bytes_max);
         drop(inner);
-        // Long ones take a while to be freed.
+        // Freeing a long manifest takes time, so the lock is released first.
         drop((before, evicted));
     }
 
-    /// Keeps the index of a pack that was made here.
+    /// Keeps the index of a pack made by this process.
     pub fn put_index(&self, pack: PackId, index: PackIndex) {
         let evicted = self.lock().keep(Id::Index(pack), Item::Index(Arc::new(index)), self.bytes_max);
         drop(evicted);
     }
 
-    /// Forgets the index of a pack that is not in use any more.
+    /// Forgets the index of a pack that the newest manifest no longer lists.
     pub fn forget_index(&self, pack: PackId) {
         let forgotten = self.lock().remove(Id::Index(pack));
         drop(forgotten);
@@ -158,7 +158,7 @@ impl Metadata {
                     inner.loads.retain(|_, weak| weak.upgrade().is_some());
                 }
                 let load: Load = load().map(|result| result.map_err(Arc::new)).boxed().shared();
-                // It was not polled yet, so there is something to share.
+                // The future was not polled yet, so a weak handle exists.
                 inner.loads.extend(load.downgrade().map(|weak| (id, weak)));
                 load
             })
@@ -166,7 +166,7 @@ impl Metadata {
         let result = load.clone().await;
         let mut evicted = Vec::new();
         let mut inner = self.lock();
-        // The first that is woken keeps it for all.
+        // The first waiter that is woken keeps the object for all.
         if inner.loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
             inner.loads.remove(&id);
             if let Ok(item) = &result {
@@ -193,7 +193,7 @@ impl Inner {
         Some(kept.item.clone())
     }
 
-    /// Keeps `item`. What has left for it is for the caller to drop, without the lock.
+    /// Keeps `item`. The caller drops the returned items, which had to leave, after releasing the lock.
     fn keep(&mut self, id: Id, item: Item, bytes_max: usize) -> Vec<Item> {
         let mut evicted: Vec<Item> = self.remove(id).into_iter().collect();
         let bytes = match &item {

@@ -1,7 +1,6 @@
-//! Indexes and blocks of packs, from the nearest place that has them: memory, the block cache, packs uploaded a moment ago, the
-//! store.
+//! Indexes and blocks of packs, from the nearest place: memory, the block cache, packs uploaded a moment ago, the store.
 //!
-//! Owns the order of these places. Does not own how long any of them keeps a block, nor which blocks are needed (`resolve`).
+//! Owns the order of these places. Does not own how long a place keeps a block, nor which blocks are needed (`resolve`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::units::{SECTOR_BYTES, SectorRange};
 pub(in crate::store::volume) struct PackReader {
     pub metadata: Metadata,
     pub fetcher: Fetcher,
-    /// `None`: packs are not kept when they are uploaded.
+    /// `None`: uploaded packs are not kept in memory.
     pub recent: Option<RecentPacks>,
     /// `None`: fetched blocks are not kept.
     pub block_cache: Option<CleanCache>,
@@ -37,17 +36,17 @@ impl fmt::Debug for PackReader {
     }
 }
 
-/// What becomes of blocks that were fetched.
+/// Whether the block cache keeps fetched blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::volume) enum Keeping {
-    /// The clean cache has them, or keeps them.
+    /// Blocks are looked up in the block cache, and kept there.
     BlockCache,
-    /// They are needed once.
+    /// The block cache is passed by: each block is needed once.
     Nothing,
 }
 
 impl PackReader {
-    /// The index of a pack, from `store` if it is not here.
+    /// The index of a pack, from `store` when the index is not in memory.
     pub(in crate::store::volume) async fn index(
         &self,
         store: &Store,
@@ -60,7 +59,7 @@ impl PackReader {
         self.metadata.index(pack, load).await
     }
 
-    /// The data of `parts`, which `packs` have, from `store` where it is not here.
+    /// Data of `parts`, which were resolved in `packs`. Blocks that no nearer place has come from `store`.
     pub(in crate::store::volume) async fn fetch(
         &self,
         store: &Store,
@@ -69,11 +68,11 @@ impl PackReader {
         keeping: Keeping,
     ) -> Result<Vec<ReadExtent>, VolumeError> {
         let needed = needed(parts);
-        let clean = self.block_cache.as_ref().filter(|_| keeping == Keeping::BlockCache);
+        let block_cache = self.block_cache.as_ref().filter(|_| keeping == Keeping::BlockCache);
         let mut blocks: Vec<Option<Bytes>> = vec![None; needed.len()];
-        if let Some(clean) = clean {
-            // Parts name packs that exist.
-            let looks = needed.iter().map(|(pack, entry)| clean.get(packs[*pack].0.pack, entry));
+        if let Some(block_cache) = block_cache {
+            // Parts name positions in `packs`.
+            let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].0.pack, entry));
             blocks = join_all(looks).await;
         }
         if let Some(recent) = &self.recent {
@@ -84,7 +83,7 @@ impl PackReader {
         }
         let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
         let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
-            let supply = Supply { store, pack: &packs[needed[chunk[0]].0].0, clean };
+            let supply = Supply { store, pack: &packs[needed[chunk[0]].0].0, block_cache };
             let entries: Vec<IndexEntry> = chunk.iter().map(|place| needed[*place].1).collect();
             async move { self.fetcher.blocks(supply, &entries).await }
         });
@@ -96,7 +95,7 @@ impl PackReader {
             let data = part.block().map(|(pack, entry)| {
                 let key = (pack, entry.offset_bytes);
                 let found = needed.binary_search_by_key(&key, |(pack, entry)| (*pack, entry.offset_bytes));
-                // Everything that parts name was needed.
+                // `needed` has the block of every part.
                 let block = found.ok().and_then(|at| blocks.get(at)?.clone()).unwrap_or_default();
                 slice(&block, entry.range.start(), part.range)
             });
@@ -105,12 +104,12 @@ impl PackReader {
         Ok(parts.iter().map(extent).collect())
     }
 
-    /// Has the clean cache keep the data of `parts`. How much of it had to be fetched, bytes as stored.
+    /// Fetches blocks of `parts` into the block cache. Returns the stored bytes fetched.
     pub async fn keep(&self, store: &Store, packs: &[Opened], parts: &[Part]) -> Result<u64, VolumeError> {
-        let (needed, clean) = (needed(parts), self.block_cache.as_ref());
+        let (needed, block_cache) = (needed(parts), self.block_cache.as_ref());
         let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| {
-            // Chunks are not empty, and name packs that exist.
-            let supply = Supply { store, pack: &packs[chunk[0].0].0, clean };
+            // A chunk is not empty, and parts name positions in `packs`.
+            let supply = Supply { store, pack: &packs[chunk[0].0].0, block_cache };
             let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
             async move { self.fetcher.keep(supply, &entries).await }
         });
@@ -118,7 +117,7 @@ impl PackReader {
     }
 }
 
-/// The blocks of `parts`, by pack and place there.
+/// Blocks that `parts` need, each once, by pack and offset in the pack.
 fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
     let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
     needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
@@ -126,7 +125,7 @@ fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
     needed
 }
 
-/// Sectors `range` of a block that begins at sector `start` and covers it.
+/// The bytes of `range` in a block that begins at sector `start` and covers `range`.
 fn slice(block: &Bytes, start: u64, range: SectorRange) -> Bytes {
     let at = |sector: u64| usize::try_from((sector - start) * SECTOR_BYTES).unwrap_or(usize::MAX);
     block.slice(at(range.start())..at(range.end()))

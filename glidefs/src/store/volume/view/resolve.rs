@@ -1,32 +1,32 @@
-//! Which pack counts for a sector: the newest one that says something about the sector.
+//! Which pack counts for a sector: the newest one with an entry for the sector.
 //!
-//! Owns the order of packs. Does not own reading blocks (`pack_reader`).
+//! Owns the precedence of packs. Does not own reading blocks (`pack_reader`).
 
 use std::sync::Arc;
 
 use crate::store::format::{IndexEntry, PackIndex, PackRef, PieceKind};
 use crate::units::SectorRange;
 
-/// Which part of a range is where.
+/// A part of a range, with the place of its content.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::volume) struct Part {
     pub range: SectorRange,
     pub content: Content,
 }
 
-/// What a part is.
+/// The place of a part's content.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::volume) enum Content {
-    /// In which of the packs that were asked, and by which entry.
+    /// A block: position of the pack in the list, and entry of the pack's index.
     Block(usize, IndexEntry),
-    /// Zeroes, as one of the packs says.
+    /// Zeroes, by an entry of a pack.
     Zero,
-    /// None of the packs says anything.
+    /// No pack of the list has an entry.
     Absent,
 }
 
 impl Part {
-    /// Where to fetch it.
+    /// The block that has the part, if the part is data.
     pub fn block(&self) -> Option<(usize, IndexEntry)> {
         match self.content {
             Content::Block(pack, entry) => Some((pack, entry)),
@@ -35,15 +35,15 @@ impl Part {
     }
 }
 
-/// A pack, with its index.
+/// A pack with its index.
 pub(in crate::store::volume) type Opened = (PackRef, Arc<PackIndex>);
 
-/// The parts of `range` that `index` knows nothing of.
+/// Parts of `range` that `index` has no entry for.
 pub(in crate::store::volume) fn absent(index: &PackIndex, range: SectorRange) -> Vec<SectorRange> {
     index.lookup(range).filter(|piece| piece.kind == PieceKind::Absent).map(|piece| piece.range).collect()
 }
 
-/// Where every sector of `range` is, as far as `packs` say, newest first: parts that ascend, without gaps.
+/// Resolves every sector of `range` in `packs`, ordered newest first: ascending parts, without gaps.
 pub(in crate::store::volume) fn resolve(packs: &[Opened], range: SectorRange) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut missing = if range.is_empty() { Vec::new() } else { vec![range] };

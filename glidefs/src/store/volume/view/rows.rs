@@ -9,13 +9,13 @@ use crate::store::volume::crowd::Crowd;
 use crate::store::volume::ranges::overlaps;
 use crate::units::SectorRange;
 
-/// Which packs of a manifest have something of a range, without a look at each.
+/// The packs of a manifest, as **rows**: neighbours in the list whose sectors ascend.
 ///
-/// A list of packs is cut into **rows**: neighbours whose sectors ascend. A sector is in one pack of a row at most, so a row is
-/// searched in halves, and there are few rows: merging makes one of many.
+/// A sector is in at most one pack of a row, so a row is searched by bisection. There are few rows, because a merge makes one row
+/// of many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::store::volume) struct Rows {
-    /// Where each row begins, ascending.
+    /// Position of the first pack of each row, ascending.
     starts: Vec<u32>,
     packs: u32,
 }
@@ -23,23 +23,23 @@ pub(in crate::store::volume) struct Rows {
 impl Rows {
     pub fn of(packs: &[PackRef]) -> Self {
         let begins = |at: usize| at == 0 || packs[at].lowest_sector <= packs[at - 1].highest_sector;
-        // PACKS_MAX fits.
+        // PACKS_MAX fits into 32 bits.
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         let starts = (0..packs.len()).filter(|at| begins(*at)).map(number).collect();
         Self { starts, packs: number(packs.len()) }
     }
 
-    /// Packs that a sector may be in, at most.
+    /// Number of packs and of rows: each row adds at most one pack that a read of one sector has to ask.
     pub fn crowd(&self) -> Crowd {
         Crowd { fan_out: self.starts.len(), packs: self.packs as usize }
     }
 
-    /// Memory they take, bytes.
+    /// Memory of the rows, bytes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&self.starts[..])
     }
 
-    /// Those of `packs`, which these rows were made of, that reach into `range`: newest first.
+    /// Those of `packs` that reach into `range`, newest first. The rows were made of `packs`.
     pub fn reaching<'a, P: Borrow<PackRef>>(
         &'a self,
         packs: &'a [P],
@@ -51,7 +51,7 @@ impl Rows {
         })
     }
 
-    /// The lowest sector behind `at` where one of `packs`, which these rows were made of, begins.
+    /// The lowest sector above `at` at which one of `packs` begins. The rows were made of `packs`.
     pub fn next_begin<P: Borrow<PackRef>>(&self, packs: &[P], at: u64) -> Option<u64> {
         let begin = |row: &[P]| {
             let next = row.get(row.partition_point(|pack| pack.borrow().lowest_sector <= at))?;

@@ -1,7 +1,7 @@
 //! How a writer gives its volume up.
 //!
-//! Owns the error of a volume that is lost, and the note on the loss. Does not own how the loss is noticed (`newest`). Invariant: a
-//! volume that was lost is never written again by the same epoch.
+//! Owns the error of a lost volume, and the note on the loss. Does not own how a loss is noticed (`newest`). Invariant: a writer
+//! that lost its volume never writes the volume again in the same epoch of the same process.
 
 use super::VolumeWriter;
 use crate::store::format::Manifest;
@@ -10,7 +10,7 @@ use crate::store::volume::notes::{Divergence, Loss};
 use crate::store::volume::types::Fence;
 
 impl VolumeWriter {
-    /// An error when this writer knows that it is none any more.
+    /// An error when this writer knows that the volume is lost.
     pub(in crate::store::volume) fn writable(&self) -> Result<(), VolumeError> {
         self.loss().map_or(Ok(()), |loss| Err(self.lost(loss)))
     }
@@ -23,12 +23,12 @@ impl VolumeWriter {
         }
     }
 
-    /// Gives the volume up, which this writer deleted, or of which the store has nothing at all.
+    /// Gives up a volume deleted by this writer.
     pub(in crate::store::volume) fn lose_deleted(&self) {
         self.head().lost = Some(Loss::Deleted);
     }
 
-    /// Gives the volume up for good, and has that noted: a restart must not serve what is here for the newest.
+    /// Gives the volume up for good and notes the loss: after a restart, this host must not take its local data for the newest.
     pub(super) async fn lose(&self, loss: Loss) -> VolumeError {
         let own = {
             let mut head = self.head();
@@ -38,20 +38,20 @@ impl VolumeWriter {
         tracing::warn!(volume = %self.shared.id, %own, loss = ?loss, "a volume is not this writer's any more");
         if let Err(error) = self.host.options.notes.lose(self.shared.id, own.epoch, &loss).await {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(volume = %self.shared.id, error, "the loss of a volume could not be written down; a restart finds it again");
+            tracing::error!(volume = %self.shared.id, error, "the loss of a volume could not be noted; the next start finds the loss again");
         }
         self.lost(loss)
     }
 
-    /// Gives the volume up in this process only: the store is behind what this host knows, or has nothing of the volume, so this may
-    /// be another store or an older copy of the store. The next process asks again.
+    /// Gives the volume up in this process only. The store is behind this host's knowledge, or has nothing of the volume: this
+    /// may be another store, or an old copy of the store. The next process asks again.
     pub(super) fn stop_until_restart(&self, loss: Loss) -> VolumeError {
         tracing::warn!(volume = %self.shared.id, loss = ?loss, "the store is behind what this host knows of a volume");
         self.head().lost = Some(loss.clone());
         self.lost(loss)
     }
 
-    /// What it means that the store goes on with `found`, which this host did not create.
+    /// The loss that `found` proves: a manifest in the store that this host did not create.
     pub(super) fn foreign(&self, found: &Manifest) -> Loss {
         let head = self.head();
         if found.epoch > head.own.epoch {
@@ -67,7 +67,7 @@ impl VolumeWriter {
         }))
     }
 
-    /// Gives the volume up, of which the store has another manifest `number` than this host created.
+    /// Gives up a volume of which the store has another manifest `number` than this host created.
     pub(super) async fn lose_to(&self, number: u64) -> VolumeError {
         match self.host.store.manifest_hashed(self.shared.id, number).await {
             Ok((found, _)) => self.lose(self.foreign(&found)).await,

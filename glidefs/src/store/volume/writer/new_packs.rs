@@ -1,6 +1,6 @@
 //! Packs that the next manifest is the first to list.
 //!
-//! Owns how old such a pack may be, and the last look at sectors that the manifest would give up. Does not own creating the manifest
+//! Owns how old such a pack may be, and the last look at sectors that the manifest gives up. Does not own creating the manifest
 //! (`publish`).
 
 use std::collections::HashSet;
@@ -14,20 +14,20 @@ use crate::store::volume::cut::CutSource;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
 
-/// Why a cut is not stored without sectors that are there after all.
-const BACK: &str = "what the disk did not read can be read again";
+/// The error of a commit that would give up sectors although the sectors can be read again.
+const BACK: &str = "sectors that the disk failed to read can be read again";
 
-/// What a manifest is to list that no manifest may list yet: packs, each with the time at which its upload was begun, or at which
-/// the pack was in use.
+/// Packs that perhaps no manifest lists yet. Each pack has a time: the start of its upload, or a time at which the pack was in
+/// use.
 #[derive(Default)]
 pub(in crate::store::volume) struct NewPacks {
     packs: Vec<(PackRef, Duration)>,
-    /// The cut of which the manifest gives up sectors that may be readable again.
+    /// The cut that the manifest stores without some sectors, although the sectors may become readable again.
     gives_up: Option<Arc<dyn CutSource>>,
 }
 
 impl NewPacks {
-    /// None of `packs` counted as unused before `begun`.
+    /// `packs`, none of which counted as unused before `begun`.
     pub fn since(begun: Duration, packs: impl IntoIterator<Item = PackRef>) -> Self {
         packs.into_iter().map(|pack| (pack, begun)).collect()
     }
@@ -36,21 +36,21 @@ impl NewPacks {
         self.packs.iter().map(|(pack, _)| pack)
     }
 
-    /// The same for a manifest that gives up sectors of `cut`.
+    /// The same packs, for a manifest that gives up unreadable sectors of `cut`.
     pub fn giving_up(self, cut: Arc<dyn CutSource>) -> Self {
         Self { gives_up: Some(cut), ..self }
     }
 
-    /// An error when what the manifest would give up can be read again. Asked with the note on disk: where notes and cuts share a
-    /// disk that was away, a note that waited for the disk says that the disk is back.
+    /// An error when sectors that the manifest gives up can be read again. Asked after the manifest was noted: if notes and cuts
+    /// are on one disk that was away, a note that waited for the disk proves that the disk is back.
     pub(super) async fn look_again(&self) -> Result<(), VolumeError> {
         let Some(cut) = self.gives_up.clone() else { return Ok(()) };
         let look = move || if cut.has_come_back() { Err(VolumeError::cut(BACK.into())) } else { Ok(()) };
         blocking(look).await
     }
 
-    /// An error when a pack, other than those that `base` keeps, is too old for a manifest after `base` to be the first that names
-    /// the pack.
+    /// An error when a pack is too old for the manifest after `base` to be the first that names the pack. Packs that `base` keeps
+    /// may have any age.
     pub(super) fn check_age(&self, base: &Manifest, now: Duration) -> Result<(), VolumeError> {
         let too_old = |begun: Duration| {
             let elapsed = now.saturating_sub(begun);
@@ -74,7 +74,7 @@ impl FromIterator<(PackRef, Duration)> for NewPacks {
     }
 }
 
-/// The packs that garbage collection keeps for `manifest` while that is the newest one.
+/// Packs that garbage collection keeps while `manifest` is the newest.
 fn kept_by(manifest: &Manifest) -> HashSet<PackId> {
     let listed = manifest.packs.iter().map(|pack| pack.pack);
     listed.chain(manifest.sections.uploaded.iter().copied()).collect()

@@ -1,9 +1,9 @@
 //! Which manifest is the newest of a volume, and whether this writer may go on from that manifest.
 //!
-//! Owns the questions to the store, and what follows when the store has another manifest than this writer expects. Does not own where
-//! notes are kept (`notes`). Invariants: the number this writer believes in was the newest when the store said so; a writer goes on
-//! only from manifests that this host noted before the store was asked to create them. The name of a writer is not enough: a copy of
-//! the host has the same.
+//! Owns the questions to the store, and what follows when the store has another manifest than this writer expects. Does not own
+//! where notes are kept (`notes`). Invariants: the number this writer believes in was the newest when the store said so; a writer
+//! goes on only from manifests that this host noted before the store was asked to create them. The writer's identity in a
+//! manifest proves nothing: a copy of this host has the same identity.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -20,13 +20,14 @@ use crate::store::volume::types::{Fence, next_number};
 use crate::store::volume::view::loaded::LoadedManifest;
 
 impl VolumeWriter {
-    /// Whether the manifest of this writer can have been followed by another one that is gone again.
+    /// Whether another writer may have created the next number and garbage collection may have removed that manifest since: then
+    /// creating the number again would succeed and hide the other writer.
     fn is_stale(&self) -> bool {
         let known = self.head().known;
         known.is_none_or(|known| self.now().saturating_sub(known) > TRUST_TIME_MAX)
     }
 
-    /// Makes sure that this writer may write: without a request, if it heard from the store lately.
+    /// Makes sure that this writer may write. Makes no request if the store answered lately.
     pub(in crate::store::volume) async fn refresh(&self) -> Result<(), VolumeError> {
         self.writable()?;
         if self.is_stale() {
@@ -35,16 +36,16 @@ impl VolumeWriter {
         Ok(())
     }
 
-    /// Asks the store whether the volume is still this writer's: one request.
+    /// Asks the store whether the volume still belongs to this writer: one request.
     ///
     /// # Errors
-    /// [`VolumeError::Fenced`] and [`VolumeError::Deleted`] when it is not; others when the store cannot say.
+    /// [`VolumeError::Fenced`] and [`VolumeError::Deleted`] when the volume does not; other errors when the store cannot say.
     pub async fn confirm(&self) -> Result<(), VolumeError> {
         self.writable()?;
         self.check_newest().await
     }
 
-    /// Looks whether the manifest of this writer is the newest: one request.
+    /// Asks the store whether the manifest of this writer is the newest: one request.
     pub(in crate::store::volume) async fn check_newest(&self) -> Result<(), VolumeError> {
         let (id, number, begun) = (self.shared.id, self.head().number, self.now());
         let before = (number > 1).then(|| Key::Manifest(id, number - 1));
@@ -59,14 +60,13 @@ impl VolumeWriter {
             Some(Key::Manifest(_, newest)) if *newest > number => {
                 Box::pin(self.adopt_or_yield(*newest, number, begun)).await.map(drop)
             }
-            // Rare, and large: boxed, so that what waits for a writer stays small.
+            // Rare, with a large future: boxed, so that futures which wait for a writer stay small.
             _ => Box::pin(self.look_past_listing(number, begun)).await,
         }
     }
 
-    /// As [`Self::check_newest`], where the listing does not show manifest `number` of this writer, nor a newer one. Whether a
-    /// volume exists is not decided by a listing: one from before the last creations, or of a server that answers wrongly,
-    /// would end an export that is in order.
+    /// As [`Self::check_newest`], when the listing shows neither manifest `number` of this writer nor a newer one. A listing does
+    /// not decide whether a volume exists: an old listing, or one of a server that answers wrongly, would end a healthy export.
     async fn look_past_listing(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
         let store = &self.host.store;
         match store.manifest_hashed(self.shared.id, number).await {
@@ -78,7 +78,7 @@ impl VolumeWriter {
             Err(error) if error.is_missing() => return self.went_back(number, begun).await,
             Err(error) => return Err(error.into()),
         }
-        // Older manifests are removed before newer ones, so there is no gap behind one that is there.
+        // Older manifests are removed before newer ones, so the number after an existing manifest is not a gap.
         match store.head(&Key::Manifest(self.shared.id, next_number(number))).await {
             Ok(_) => self.adopt_or_yield(next_number(number), number, begun).await.map(drop),
             Err(error) if error.is_missing() => {
@@ -89,8 +89,8 @@ impl VolumeWriter {
         }
     }
 
-    /// What it means that manifest `number` of this writer is gone: garbage collection never removes the newest of a volume that
-    /// exists.
+    /// Finds out why manifest `number` of this writer is gone, although garbage collection never removes the newest manifest of
+    /// an existing volume.
     async fn went_back(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
         let (id, store) = (self.shared.id, &self.host.store);
         if store.tombstone(id).await?.is_some() {
@@ -105,12 +105,12 @@ impl VolumeWriter {
         }
     }
 
-    /// Goes on from manifest `number`, which is there though this writer, when the question began, was at manifest `before`: if
-    /// this host noted that manifest, so that only the answer was lost. Otherwise the volume is another writer's, or has two
-    /// histories.
+    /// Decides about manifest `number`, which the store has, although this writer was at manifest `before` when the question
+    /// began. If this host noted the manifest, only the answer to its creation was lost, and the writer goes on from the
+    /// manifest. Otherwise the volume belongs to another writer, or has two histories.
     ///
-    /// Commits may overtake the question, and drop the note. A number is given once: a writer that passed `number` since
-    /// `before` created that manifest, or adopted that manifest with its note.
+    /// Commits may overtake the question and drop the note. No number is given twice: a writer that passed `number` since
+    /// `before` has created that manifest, or adopted that manifest by its note.
     pub(super) async fn adopt_or_yield(
         &self,
         number: u64,
@@ -152,8 +152,8 @@ impl VolumeWriter {
         Ok(manifest)
     }
 
-    /// The highest number above `number` of which this host noted a manifest and the store has one. A host that noted a number
-    /// had all manifests below, and only the notes on the last two numbers are kept.
+    /// The highest number above `number` that this host has noted and the store has. Used when the note on `number` is gone:
+    /// notes on only the last two numbers are kept, and a host that noted a number had all manifests below.
     async fn noted_above(&self, number: u64) -> Result<Option<u64>, VolumeError> {
         let Some(highest) = self.host.options.notes.highest(self.shared.id) else { return Ok(None) };
         for later in [highest, highest.saturating_sub(1)].into_iter().filter(|later| *later > number) {
@@ -166,13 +166,13 @@ impl VolumeWriter {
         Ok(None)
     }
 
-    /// Notes `manifest`, which may have counted as noted without a note of its own: that ends with the next note.
+    /// Notes `manifest`, which may count as noted by an allowance for earlier versions: the next note ends that allowance.
     async fn note_adopted(&self, manifest: &Manifest, hash: ManifestHash) {
         let noted = self.host.options.notes.intend(manifest.volume, manifest.number, hash).await;
         if let Err(error) = noted {
-            // What made the manifest count as noted stays as well.
+            // The allowance that made the manifest count as noted stays as well.
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(volume = %manifest.volume, error, "a manifest that was found could not be noted");
+            tracing::warn!(volume = %manifest.volume, error, "a manifest found in the store could not be noted");
         }
     }
 
@@ -184,7 +184,7 @@ impl VolumeWriter {
         }
     }
 
-    /// The newest manifest, if it is in memory. The metadata of all volumes are locked only after a change.
+    /// The newest manifest, if the manifest is in memory. Locks the cache, which all volumes share, only after a change.
     pub(super) fn loaded_here(&self) -> Option<Arc<LoadedManifest>> {
         let number = self.head().number;
         let mut here = self.shared.here.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +196,7 @@ impl VolumeWriter {
         })
     }
 
-    /// The manifest this writer believes in.
+    /// The manifest that this writer believes to be the newest.
     pub(in crate::store::volume) async fn manifest(&self) -> Result<Arc<Manifest>, VolumeError> {
         Ok(self.load_from(&self.host.store).await?.manifest.clone())
     }

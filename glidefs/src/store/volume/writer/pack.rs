@@ -1,6 +1,6 @@
-//! One pack of a volume, into the store.
+//! Uploading one pack of a volume.
 //!
-//! Owns the identity of a new pack. Does not own which data is in a pack, nor memory for packs.
+//! Owns the identity of a new pack. Does not own the data in a pack, nor memory for packs.
 
 use super::VolumeWriter;
 use crate::store::client::Created;
@@ -29,10 +29,10 @@ impl VolumeWriter {
         let created = pack.trailer.pack;
         match host.store.create_pack(&pack).await? {
             Created::Created => {}
-            // Its identity is random: only one who makes the same random numbers can have created it.
+            // The identity is random: another writer made the same random numbers, as a copy of this host could.
             Created::Existed => return Err(VolumeError::Contended { volume: self.id() }),
         }
-        // What is merged next. Results of merges are read much later.
+        // Packs of level 0 are merged soon. Results of merges are read much later, and take no memory.
         if let Some(recent) = host.reader.recent.as_ref().filter(|_| created.level == 0)
             && let Some(index) = recent.put(pack)
         {

@@ -18,17 +18,17 @@ use crate::store::volume::error::VolumeError;
 use crate::store::volume::limits::{GRACE_MIN, ROUNDS_MAX};
 use crate::store::volume::types::{Resume, next_number};
 
-/// A manifest that came into the store.
+/// A manifest that is in the store, with its bytes.
 pub(in crate::store::volume) struct Published {
     pub manifest: Arc<Manifest>,
     pub encoded: Bytes,
 }
 
 impl VolumeWriter {
-    /// Puts a new state into the store: what `edit` makes of the newest one, which may be newer than the caller knows. The
-    /// numbers and the writer are filled in here. `None` from `edit`, or here: it does not fit that state.
+    /// Creates the next manifest: `edit` of the newest one, which may be newer than the caller knows. Number, fence and date are
+    /// filled in here. `None` when `edit` returns `None`, because the change does not fit the newest manifest.
     ///
-    /// `self.shared.change` is held.
+    /// The caller holds `self.shared.change`.
     pub(in crate::store::volume) async fn publish(
         &self,
         uploads: &NewPacks,
@@ -66,7 +66,8 @@ impl VolumeWriter {
         Err(VolumeError::Contended { volume: self.shared.id })
     }
 
-    /// Follows the creation of `manifest`, begun at `begun`.
+    /// Goes on from `manifest`, whose creation began at `begun`. Asks the store if the creation took so long that another writer
+    /// may have come and gone.
     async fn published(&self, manifest: &Arc<Manifest>, begun: Duration) -> Result<(), VolumeError> {
         let now = self.now();
         let in_time = {

@@ -1,7 +1,7 @@
-//! Reading the volume as its writer sees the volume: the newest manifest, found again when that one was overtaken.
+//! Reading the volume as its writer sees the volume: by the newest manifest.
 //!
-//! Owns waiting for a store that is away, and when data is read ahead. Does not own what a manifest says (`view`), nor which data is
-//! read ahead (`view/readahead`).
+//! Owns waiting for a store that is away, finding the manifest that replaced a removed one, and when data is read ahead. Does not
+//! own what a manifest says (`view`), nor which data is read ahead (`view/readahead`).
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,8 +17,8 @@ use crate::store::volume::view::View;
 use crate::units::SectorRange;
 
 impl VolumeWriter {
-    /// Whether any pack may have something of `range`, or some of it is damaged; if not, it is zero. Asks nobody: with a manifest that is not in memory
-    /// the answer is yes.
+    /// Whether a pack may have something of `range`, or a sector of `range` is damaged. If not, all of `range` is zero. Makes no
+    /// request: the answer is yes when the manifest is not in memory.
     pub fn covers(&self, range: SectorRange) -> bool {
         self.loaded_here().is_none_or(|loaded| loaded.covers(range))
     }
@@ -28,18 +28,18 @@ impl VolumeWriter {
         self.loaded_here().map(|loaded| loaded.rows.crowd())
     }
 
-    /// The state it has now. Fetches the manifest if it is not in memory.
+    /// The newest state. Fetches the manifest if the manifest is not in memory.
     pub async fn view(&self) -> Result<View, VolumeError> {
         self.looking(|view: View| async { Ok(view) }).await
     }
 
-    /// See [`View::read`]. What a sequential reader wants next is fetched meanwhile, if there is a clean cache.
+    /// See [`View::read`]. With a block cache, data that a sequential reader wants next is fetched meanwhile.
     pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
         self.follow_reader(range).await;
         self.looking(|view: View| async move { view.read(range).await }).await
     }
 
-    /// As [`View::read_parts`]. While the store cannot be reached, or refuses this host, the call waits, for as long as it takes.
+    /// As [`View::read_parts`]. While the store cannot be reached, or refuses this host, the call waits without limit.
     pub async fn read_waiting(
         &self,
         range: SectorRange,
@@ -55,18 +55,18 @@ impl VolumeWriter {
         }
     }
 
-    /// See [`View::read_extents`].
+    /// As [`View::read_extents`], on the newest state.
     pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
         self.looking(|view: View| async move { view.read_extents(range).await }).await
     }
 
-    /// See [`View::mapped`].
+    /// As [`View::mapped`], on the newest state.
     pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
         self.looking(|view: View| async move { view.mapped(range).await }).await
     }
 
-    /// What `look` finds in the state it has now. An object that is missing may have been made superfluous by another writer, or
-    /// by a manifest of this one of which the answer was lost.
+    /// The result of `look` on the newest state. When an object is missing, the store is asked for the newest manifest, and
+    /// `look` may run again: another writer may have replaced the object, or a manifest of this writer whose answer was lost.
     pub(in crate::store::volume) async fn looking<T, F>(
         &self,
         look: impl Fn(View) -> F,
@@ -81,7 +81,7 @@ impl VolumeWriter {
         };
         self.writable()?;
         match self.check_newest().await {
-            // Who cannot ask does not know that the object is gone for good.
+            // A writer that cannot ask does not know whether the object is gone for good.
             Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
             Ok(()) if self.head().number != number => self.look(&look).await,
             _ => Err(error),
@@ -97,22 +97,22 @@ impl VolumeWriter {
         look(View::new(Arc::clone(&self.host.reader), store, loaded)).await
     }
 
-    /// Begins to fetch what whoever reads `range` wants next. What is in memory is looked up and requested at once, so that the
-    /// next read finds it on its way; the rest goes on in the background.
+    /// Begins to fetch the range that the reader of `range` wants next. The future is polled once here, so that data in memory is
+    /// looked up and GETs are under way before the next read; the rest runs in the background.
     pub(in crate::store::volume) async fn follow_reader(&self, range: SectorRange) {
         let Some((window, permit)) = self.next_window(range) else { return };
         let volume = self.clone();
         let mut fetching = Box::pin(async move {
             let _permit = permit;
-            let Some(clean) = &volume.host.options.clean else { return };
-            let counters = clean.counters();
+            let Some(block_cache) = &volume.host.options.clean else { return };
+            let counters = block_cache.counters();
             match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
                 Ok(0) => {}
                 Ok(bytes) => {
                     counters.ahead_windows.add(1);
                     counters.ahead_bytes.add(bytes);
                 }
-                // Whoever reads it is told.
+                // The read that needs the data reports the error.
                 Err(_) => counters.ahead_errors.add(1),
             }
         });
@@ -123,14 +123,14 @@ impl VolumeWriter {
 
     fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
         let host = &self.host;
-        let (budget, clean) = (host.readahead.as_ref()?, host.options.clean.as_ref()?);
-        // Nowhere else can anything go on in the background.
+        let (budget, block_cache) = (host.readahead.as_ref()?, host.options.clean.as_ref()?);
+        // Without a runtime nothing can run in the background.
         Handle::try_current().ok()?;
         let mut permit = None;
         let admit = |window| {
             permit = budget.take(window);
             if permit.is_none() {
-                clean.counters().ahead_skipped.add(1);
+                block_cache.counters().ahead_skipped.add(1);
             }
             permit.is_some()
         };

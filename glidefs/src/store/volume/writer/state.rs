@@ -1,6 +1,6 @@
-//! What a process knows of one volume as the volume's writer.
+//! The state of one volume's writer in a process, shared by all handles of the volume.
 //!
-//! Owns the locks under which the state changes. Does not own what changes the state.
+//! Owns the locks under which the state changes. Does not own the changes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -19,12 +19,12 @@ pub(in crate::store::volume) struct WriterState {
     pub id: VolumeId,
     /// Held while the next manifest is made.
     pub change: tokio::sync::Mutex<()>,
-    /// Held during a step of compaction. How much data of the oldest packs was discarded, as far as steps have met it, bytes.
+    /// Held during a step of compaction. The value is the number of discarded bytes of the oldest run, as far as steps have seen.
     pub compaction: tokio::sync::Mutex<u64>,
-    /// Who reads it one sector after the other.
+    /// Streams of reads, for reading ahead.
     pub streams: Mutex<Streams>,
     head: Mutex<Head>,
-    /// The newest manifest, for as long as it is in memory.
+    /// The newest manifest, if the cache of manifests has the manifest: saves locking the cache, which all volumes share.
     pub here: Mutex<Weak<LoadedManifest>>,
 }
 
@@ -45,24 +45,24 @@ impl WriterState {
     }
 }
 
-/// What a writer knows of its volume. Its manifest is with the metadata of all volumes.
+/// The newest manifest as its writer remembers it. The manifest itself is in the cache of all volumes.
 #[derive(Clone, Debug)]
 pub(in crate::store::volume) struct Head {
-    /// This writer, in this epoch.
+    /// This writer and its epoch.
     pub own: Fence,
     pub number: u64,
     pub size_sectors: u64,
     pub cut: Seq,
-    /// When the manifest of that number was the newest for sure. `None`: in an earlier life of this process.
+    /// When the manifest was certainly the newest. `None`: not certain in this process.
     pub known: Option<Duration>,
-    /// Why the volume cannot be written any more.
+    /// Why this writer cannot write the volume any more.
     pub lost: Option<Loss>,
-    /// How many sectors of the volume are damaged.
+    /// Number of damaged sectors in the manifest.
     pub damaged_sectors: u64,
 }
 
 impl Head {
-    /// Goes on with `manifest`.
+    /// Goes on from `manifest`, which was the newest at `known`.
     pub fn follow(&mut self, manifest: &Manifest, known: Option<Duration>) {
         self.number = manifest.number;
         self.size_sectors = manifest.size_sectors;
