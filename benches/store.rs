@@ -16,7 +16,7 @@ use glidefs::cache::{
     Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
 };
 use glidefs::store::gc::{self, GcOptions};
-use glidefs::store::volume::{Resume, StatePoint, Volume, Volumes, VolumesOptions};
+use glidefs::store::volume::{Resume, StatePoint, VolumeStore, VolumeStoreOptions, VolumeWriter};
 use glidefs::store::{
     Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, SystemClock, process_variables,
 };
@@ -66,8 +66,8 @@ impl Random {
 /// A host with an empty cache, and a store that others may have written to.
 struct Host {
     rig: Rig,
-    remote: Volume,
-    volumes: Volumes,
+    remote: VolumeWriter,
+    volumes: VolumeStore,
     stop: watch::Sender<bool>,
     runtime: Runtime,
 }
@@ -99,11 +99,11 @@ impl Host {
         let disk = Arc::new(Directory::new(&cache_directory));
         let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
         let (cache, _) = opened.expect("the cache opens");
-        let options = VolumesOptions {
+        let options = VolumeStoreOptions {
             clean: Some(clean.expect("the clean cache opens")),
-            ..VolumesOptions::new(cache.writer())
+            ..VolumeStoreOptions::new(cache.writer())
         };
-        let volumes = Volumes::new(store, options);
+        let volumes = VolumeStore::new(store, options);
         let name = name.parse().expect("a name");
         let remote = runtime.block_on(async {
             if opens {

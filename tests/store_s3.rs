@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use glidefs::store::format::{PackBuilder, PackOptions};
 use glidefs::store::gc::{GcOptions, collect};
 use glidefs::store::volume::{
-    CutExtent, CutSource, StatePoint, Volume, VolumeError, Volumes, VolumesOptions,
+    CutExtent, CutSource, StatePoint, VolumeError, VolumeStore, VolumeStoreOptions, VolumeWriter,
 };
 use glidefs::store::{
     Access, Backend, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Source, Store,
@@ -295,7 +295,7 @@ fn name(text: &str) -> StoreName {
     text.parse().unwrap()
 }
 
-async fn holds(volume: &Volume, start: u64, count: u64, byte: u8) {
+async fn holds(volume: &VolumeWriter, start: u64, count: u64, byte: u8) {
     let found = volume.read(sectors(start, count)).await.unwrap();
     assert_eq!(found, vec![byte; usize::try_from(count * 512).unwrap()], "sectors {start} and {count}");
 }
@@ -309,7 +309,7 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
     let mut daemons = Vec::new();
     for writer in 1..3 {
         let store = open(&url, &SERVER.variables, WRITE).await.unwrap();
-        daemons.push(Volumes::new(store, VolumesOptions::new(WriterId([writer; 16]))));
+        daemons.push(VolumeStore::new(store, VolumeStoreOptions::new(WriterId([writer; 16]))));
     }
     let mut holder = daemons[0].create(&name("vm"), SIZE).await.unwrap();
     let (mut won, mut byte) = (0, 0);
@@ -347,7 +347,7 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     let store = new_store().await;
-    let volumes = Volumes::new(store.clone(), VolumesOptions::new(WriterId([1; 16])));
+    let volumes = VolumeStore::new(store.clone(), VolumeStoreOptions::new(WriterId([1; 16])));
     let volume = volumes.create(&name("vm"), SIZE).await.unwrap();
     let requests = |operation| store.stats().of(operation).requests.get();
     for seq in 1..=8 {

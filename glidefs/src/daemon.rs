@@ -30,7 +30,7 @@ use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenError, Tok
 use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop, Unconfirmed};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
-use crate::store::volume::VolumesOptions;
+use crate::store::volume::VolumeStoreOptions;
 use crate::store::{
     self, Backend, CleanCache, CleanError, CleanOptions, HostName, StoreError, StoreOptions, StoreUrl,
     process_variables,
@@ -212,14 +212,14 @@ fn connect_store(
         StoreOptions { shutdown: Some(stopped.clone()), checked_first: true, ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let clean = open_clean(config, runtime)?;
-    let options = VolumesOptions {
+    let options = VolumeStoreOptions {
         clean: Some(clean),
         notes: catalog.notes(),
         recent_bytes_max: Some(RECENT_BYTES_MAX),
         host: host_name(),
-        ..VolumesOptions::new(cache.writer())
+        ..VolumeStoreOptions::new(cache.writer())
     };
-    let volumes = store::volume::Volumes::new(store, options);
+    let volumes = store::volume::VolumeStore::new(store, options);
     let queue = cache.writeback_queue(runtime.handle().clone());
     let triggers = Triggers {
         size_bytes: config.store.flush_size.0,

@@ -6,7 +6,7 @@
 //! read, and deleted, never replaced. No other folder names the `object_store` crate.
 //!
 //! ```text
-//!                     Volumes ─> Volume, View   cuts in, ranges out     gc   what nothing refers to goes
+//!                 VolumeStore ─> VolumeWriter, View   cuts in, ranges out     gc   what nothing refers to goes
 //!                                │
 //! StoreUrl ─> Backend ─> Store ──┬─ objects   manifests, packs, names: encoded, decoded, checked
 //!                                ├─ client    keys and bytes: get, create, list, delete

@@ -14,7 +14,7 @@ use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
-use crate::store::volume::{Loss, Volume};
+use crate::store::volume::{Loss, VolumeWriter};
 use crate::store::{CleanCache, CleanFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
@@ -227,7 +227,7 @@ fn collection_samples(collections: &Collections, out: &mut Samples) {
 fn lost_samples(router: &Router, out: &mut Samples) {
     let (mut fenced, mut diverged, mut deleted) = (0, 0, 0);
     for export in router.exports() {
-        match export.volume().remote().and_then(Volume::loss) {
+        match export.volume().remote().and_then(VolumeWriter::loss) {
             None => {}
             Some(Loss::Fenced(_)) => fenced += 1,
             Some(Loss::Diverged(_)) => diverged += 1,

@@ -27,7 +27,7 @@ pub struct DaemonVolumes {
 
 /// The store's side.
 pub struct StoreSide {
-    volumes: store::volume::Volumes,
+    volumes: store::volume::VolumeStore,
     queue: Arc<WritebackQueue>,
     /// Where exports of the catalog go on, until they are loaded.
     resumes: Mutex<HashMap<ExportId, Resume>>,
@@ -40,7 +40,7 @@ pub struct StoreSide {
 
 impl StoreSide {
     /// The store of `volumes`, with the exports of `catalog` that have a counterpart in it.
-    pub fn new(volumes: store::volume::Volumes, queue: Arc<WritebackQueue>, catalog: &Catalog) -> Self {
+    pub fn new(volumes: store::volume::VolumeStore, queue: Arc<WritebackQueue>, catalog: &Catalog) -> Self {
         let resumes = Mutex::new(catalog.resumes());
         let (known, book) = (catalog.store_id(), catalog.book());
         Self { volumes, queue, resumes, known, book, checked: OnceCell::new() }

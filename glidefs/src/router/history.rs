@@ -145,7 +145,7 @@ impl Router {
     }
 
     /// The data of an export, here and in the store.
-    pub(super) fn counterpart(&self, name: &str) -> Result<(Arc<Volume>, volume::Volume), RouterError> {
+    pub(super) fn counterpart(&self, name: &str) -> Result<(Arc<Volume>, volume::VolumeWriter), RouterError> {
         let entry = self.entry(name).ok_or_else(|| RouterError::NotFound { name: name.into() })?;
         let volume = Arc::clone(entry.export().volume());
         let remote = volume.remote().ok_or_else(|| RouterError::NotInStore { name: name.into() })?.clone();

@@ -104,7 +104,7 @@ impl Router {
 }
 
 /// The state of `remote` after going back to `snapshot`; the newest state where the snapshot is gone.
-async fn go_back(remote: &volume::Volume, snapshot: &ExportName) -> Result<GoneBack, VolumeError> {
+async fn go_back(remote: &volume::VolumeWriter, snapshot: &ExportName) -> Result<GoneBack, VolumeError> {
     let (resume, crowd, is_snapshot_gone) = match remote.rollback(&store_name(snapshot)?).await {
         Ok(committed) => (committed.resume, committed.crowd, false),
         Err(VolumeError::NoSuchSnapshot { .. }) => {

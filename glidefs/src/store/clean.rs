@@ -1,6 +1,6 @@
 //! The clean cache: blocks of packs that were fetched, in memory and on local disk, for all volumes of a daemon.
 //!
-//! Owns which blocks stay, and that each is checked before it is used. Does not own the fetching (`volume/fetch`). Invariant: a
+//! Owns which blocks stay, and that each is checked before it is used. Does not own the fetching (`volume/view/fetch`). Invariant: a
 //! block that is found has the length and the checksum that the index of its pack says; whatever else happens here, a reader
 //! fetches from the store what it does not find.
 //!

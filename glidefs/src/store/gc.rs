@@ -1,52 +1,60 @@
-//! Garbage collection: what no volume and no snapshot uses goes, after a time.
+//! Garbage collection: removes objects unused by every volume and snapshot for a time.
 //!
-//! Owns what is in use, since when something is not, and its removal. Does not own when a run is made. Invariant: a pack is
-//! removed only when two runs, at least the grace period apart, and every run between them, saw that nothing used it.
+//! Owns which objects are in use, since when others are not, and their removal. Does not own when a run is made. Invariant: a
+//! pack is removed only when two runs, at least the grace period apart, and every run between the two, saw the pack unused.
 //!
-//! **In use** is what the newest manifest of a volume names, as content or as uploaded, unless the volume was deleted, and what its
-//! snapshots list. A pack that no manifest names yet looks unused; its writer sends one within [`super::volume::UPLOAD_TIME_MAX`] or
-//! gives up. That manifest may arrive days later, when a host was paused, and must find its packs: a pack stays until another
-//! manifest was created so long after the pack that it has the number of any such manifest, or a later one, or until the host
-//! has released the volume. So what an upload that failed, or merging, has left of the last hours before a volume came to rest stays
-//! until the next manifest of that volume. Everything that a manifest lists which is younger than the grace period stays as well:
-//! the pack went out of use after that manifest, and was seen to be only then.
+//! A pack is **in use** when the newest manifest of a live volume names the pack, as content or as uploaded, or when a snapshot
+//! of a live volume lists the pack.
 //!
-//! A volume that was deleted can be had back until the grace period is over: its packs count as unused since its deletion, and stay
-//! until garbage collection itself creates a manifest that says that the deletion is for good. That manifest is the next one of
-//! the volume, so who has the volume back at the same time comes before it or finds it.
+//! A pack looks unused before the first manifest names the pack. The writer creates such a manifest within
+//! [`super::volume::UPLOAD_TIME_MAX`], or gives up. The manifest may arrive days later, after a host stood still, and must find
+//! the packs. So an unused pack also stays until its volume has a manifest created so long after the pack that any such late
+//! manifest would need the same number or a lower one, or until the host has released the volume. Packs that a failed upload or a
+//! merge left in the last hours before a volume came to rest therefore stay until the next manifest of that volume. A pack stays
+//! as well when a manifest younger than the grace period lists the pack: the pack went out of use after that manifest, and was
+//! seen unused only then.
 //!
-//! A manifest or snapshot that cannot be read keeps what it may list, and nothing else.
+//! The deletion of a volume can be undone until the grace period is over. The packs of the volume count as unused since the
+//! deletion, and stay until garbage collection itself creates the manifest of a final deletion. This manifest is the next one of
+//! the volume: an undoing at the same time comes before the manifest, or finds the manifest.
 //!
-//! What a run saw is in an object below `gc/`. The next run reads all of them, creates its own, and removes those it read; two
-//! runs at once leave two. All times are those of the store's clock, as it dates objects.
+//! An unreadable manifest or snapshot keeps every pack that may be listed there, and no other.
+//!
+//! Each run leaves an object below `gc/` with the packs seen unused. The next run reads all of these objects, creates another
+//! one, and removes the objects that were read; two runs at once leave two objects. All times are those of the store's clock,
+//! which dates objects.
 
-mod look;
+mod deadline;
+mod deletions;
+mod in_use;
+mod leftovers;
 mod observations;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
-use self::look::{AT_ONCE, FIRST_MANIFEST, Found, InUse, Listed, Standing};
+use self::deadline::Deadline;
+use self::deletions::carry_on_all;
+use self::in_use::{InUse, ListedObject, ListedVolume};
+use self::leftovers::{dangling, superfluous};
 use self::observations::Observations;
-use super::client::{Created, Store};
+use super::client::Store;
 use super::clock::StoreClock;
 use super::error::StoreError;
-use super::format::{CANDIDATES_MAX, Candidate, Candidates, Deletion, Manifest, Sections};
+use super::format::{CANDIDATES_MAX, Candidate, Candidates};
 use super::ids::{PackId, VolumeId};
-use super::key::{Folder, Key};
+use super::key::Key;
 use super::volume::GRACE_MIN;
 
-/// How to collect.
+/// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
 pub struct GcOptions {
-    /// How long something stays that is not in use.
+    /// How long an unused object stays.
     pub grace: Duration,
-    /// Change nothing, say what would go.
+    /// Change nothing; report which objects would be removed.
     pub dry_run: bool,
-    /// Nothing else uses the store now. Only then the grace period may be shorter than [`GRACE_MIN`].
+    /// Nothing else uses the store now. Only then may the grace period be shorter than [`GRACE_MIN`].
     pub alone: bool,
 }
 
@@ -56,65 +64,58 @@ impl Default for GcOptions {
     }
 }
 
-/// What a run found and did.
+/// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcReport {
-    /// Volumes that are not deleted.
+    /// Volumes without the deleted ones.
     pub volumes: u64,
-    /// Packs in use.
+    /// Packs used by volumes and snapshots.
     pub packs_in_use: u64,
-    /// Their length, bytes.
+    /// Length of the packs in use, bytes.
     pub bytes_in_use: u64,
-    /// Packs that are not in use, and wait for the end of the grace period, or for the next manifest of their volume.
+    /// Unused packs waiting for the end of the grace period, or for the next manifest of their volume.
     pub packs_waiting: u64,
-    /// Their length, bytes.
+    /// Length of the waiting packs, bytes.
     pub bytes_waiting: u64,
-    /// Packs that are removed.
+    /// Packs removed by the run; by a dry run, packs to be removed.
     pub packs_removed: u64,
-    /// Their length, bytes.
+    /// Length of these packs, bytes.
     pub bytes_removed: u64,
-    /// Other objects that are removed: old manifests, and what is left of deleted volumes.
+    /// Other objects removed by the run: old manifests, and the rest of deleted volumes.
     pub objects_removed: u64,
-    /// Manifests and snapshots that cannot be read: what they may list is kept.
+    /// Unreadable manifests and snapshots: every pack these may list is kept.
     pub damaged: Vec<Key>,
-    /// Which objects would be removed. Only of a dry run.
+    /// Objects to be removed. Filled by a dry run only.
     pub would_remove: Vec<Key>,
 }
 
-/// Why nothing more was collected.
+impl GcReport {
+    fn count_in_use(&mut self, pack: &ListedObject<PackId>) {
+        self.packs_in_use += 1;
+        self.bytes_in_use += pack.bytes;
+    }
+}
+
+/// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum GcError {
-    /// The store failed, or an object that says what is in use was written by another version.
+    /// A request to the store failed, or an object was written by another version, and packs in use are unknown.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A flush or a fork under way could lose what it has uploaded.
+    /// The grace period is shorter than an upload or a fork under way may take, so the run could remove new packs.
     #[error(
         "a grace period of {} s is too short: daemons that use the store need {} s; stop all of them to collect sooner",
         grace.as_secs(),
         GRACE_MIN.as_secs()
     )]
     GraceTooShort {
-        /// As it was asked for.
+        /// The grace period asked for.
         grace: Duration,
     },
 }
 
-/// A time by the clock of the store, and how long before it something must have ended to be over.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    now_millis: u64,
-    grace_millis: u64,
-}
-
-impl Deadline {
-    /// Whether the grace period of what began at `millis` is over.
-    fn is_over(self, millis: u64) -> bool {
-        millis.checked_add(self.grace_millis).is_some_and(|end| end <= self.now_millis)
-    }
-}
-
-/// Removes what has not been in use for the grace period. Any number of daemons may do so at once, beside all other use of the
-/// store. `clock` is used by dry runs only, which must not ask the store for its time.
+/// Removes objects unused for the grace period. Any number of daemons may collect at once, beside all other use of the store.
+/// Only a dry run uses `clock`: a dry run must not write, and so cannot learn the store's time.
 pub async fn collect(
     store: &Store,
     clock: &dyn StoreClock,
@@ -126,23 +127,10 @@ pub async fn collect(
     }
     let seen = Observations::read(store).await?;
     let mut in_use = InUse::default();
-    let volumes = in_use.look(store).await?;
-    let live =
-        |volume: &&Listed| matches!(volume.standing, Standing::Live | Standing::Released | Standing::Damaged);
-    let mut report = GcReport { volumes: volumes.iter().filter(live).count() as u64, ..GcReport::default() };
-    let mut unused = Vec::new();
-    for volume in &volumes {
-        for pack in &volume.packs {
-            if in_use.uses(pack) {
-                report.packs_in_use += 1;
-                report.bytes_in_use += pack.bytes;
-            } else {
-                let since_unix_millis = seen.unused_since(pack.id).unwrap_or(0);
-                let candidate = Candidate { volume: volume.id, pack: pack.id, since_unix_millis };
-                unused.push((candidate, *pack));
-            }
-        }
-    }
+    let volumes = in_use.scan(store).await?;
+    let live = volumes.iter().filter(|volume| volume.is_live()).count();
+    let mut report = GcReport { volumes: live as u64, ..GcReport::default() };
+    let unused = unused_packs(&volumes, &in_use, &seen, &mut report);
     let now_millis = if options.dry_run {
         clock.unix_millis()
     } else {
@@ -151,24 +139,17 @@ pub async fn collect(
     };
     let grace_millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let deadline = Deadline { now_millis, grace_millis };
-    let passed_until: HashMap<VolumeId, u64> =
-        volumes.iter().map(|volume| (volume.id, volume.passed_until(|at| deadline.is_over(at)))).collect();
-    let due = |candidate: &Candidate, pack: &Found<PackId>| {
-        let is_passed = passed_until.get(&candidate.volume).is_some_and(|until| pack.created_millis < *until);
-        (options.alone || is_passed)
-            && candidate.since_unix_millis > 0
-            && deadline.is_over(candidate.since_unix_millis)
-    };
-    if !options.dry_run && unused.iter().any(|(candidate, pack)| due(candidate, pack)) {
-        // Something may have moved from a volume that was not looked at yet to one that already was.
-        in_use.look(store).await?;
+    let due = Due::new(&volumes, deadline, options.alone);
+    if !options.dry_run && unused.iter().any(|unused| due.is_due(unused)) {
+        // During the first scan, a use may have moved from a volume not yet scanned to one that was scanned already.
+        in_use.scan(store).await?;
     }
     let mut keys = Vec::new();
-    for (candidate, pack) in unused {
+    for unused in unused {
+        let (candidate, pack) = unused;
         if in_use.uses(&pack) {
-            report.packs_in_use += 1;
-            report.bytes_in_use += pack.bytes;
-        } else if due(&candidate, &pack) && !in_use.holds(pack.id) {
+            report.count_in_use(&pack);
+        } else if due.is_due(&unused) && !in_use.holds(pack.id) {
             report.packs_removed += 1;
             report.bytes_removed += pack.bytes;
             keys.push(Key::Pack(candidate.volume, candidate.pack));
@@ -179,14 +160,12 @@ pub async fn collect(
     }
     let packs = keys.len();
     if !options.dry_run {
-        let endings: Vec<_> = volumes.iter().map(|volume| carry_on(store, volume, deadline)).collect();
-        let names: Vec<_> = stream::iter(endings).buffered(AT_ONCE).try_collect().await?;
-        report.objects_removed = names.iter().sum();
+        report.objects_removed = carry_on_all(store, &volumes, deadline).await?;
     }
     for volume in &volumes {
         superfluous(volume, deadline, &mut keys);
     }
-    keys.extend(ways_to_nowhere(store, &volumes, deadline).await?);
+    keys.extend(dangling(store, &volumes, deadline).await?);
     report.objects_removed += (keys.len() - packs) as u64;
     report.damaged = in_use.damaged.into_iter().collect();
     report.damaged.sort_unstable();
@@ -199,108 +178,53 @@ pub async fn collect(
     Ok(report)
 }
 
-/// What no reader, writer or later run needs of `volume` besides its packs.
-fn superfluous(volume: &Listed, deadline: Deadline, keys: &mut Vec<Key>) {
-    let key = |number: u64| Key::Manifest(volume.id, number);
-    let numbers = || volume.manifests.iter().map(|found| found.id);
-    let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
-    let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
-    match volume.standing {
-        Standing::Live | Standing::Released => {
-            let (_, older) = volume.manifests.split_last().unzip();
-            // The first one stays: by its key everybody can ask whether the volume exists, without a listing.
-            let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
-            keys.extend(
-                older.filter(|found| deadline.is_over(found.created_millis)).map(|found| key(found.id)),
-            );
-        }
-        Standing::Deleted { .. } | Standing::Damaged => {}
-        // The newest last, when a writer that did not hear of the deletion cannot bring anything any more.
-        Standing::Gone { number } => {
-            let older = numbers().filter(|found| *found != number);
-            keys.extend(older.map(key).chain(snapshots()));
-            let ended = volume.created_millis(number).is_some_and(|created| deadline.is_over(created));
-            if ended && is_empty && volume.manifests.len() == 1 {
-                keys.push(key(number));
-            }
-        }
-        Standing::Tombstoned => {
-            if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
-                return;
-            }
-            keys.extend(numbers().map(key).chain(snapshots()));
-            if volume.manifests.is_empty() && is_empty {
-                keys.push(Key::Tombstone(volume.id));
+/// An unused pack, and since when earlier runs have seen the pack unused: 0 if no run has.
+type Unused = (Candidate, ListedObject<PackId>);
+
+/// The packs of `volumes` that nothing uses. Packs in use are counted in `report`.
+fn unused_packs(
+    volumes: &[ListedVolume],
+    in_use: &InUse,
+    seen: &Observations,
+    report: &mut GcReport,
+) -> Vec<Unused> {
+    let mut unused = Vec::new();
+    for volume in volumes {
+        for pack in &volume.packs {
+            if in_use.uses(pack) {
+                report.count_in_use(pack);
+            } else {
+                let since_unix_millis = seen.unused_since(pack.id).unwrap_or(0);
+                let candidate = Candidate { volume: volume.id, pack: pack.id, since_unix_millis };
+                unused.push((candidate, *pack));
             }
         }
     }
+    unused
 }
 
-/// Takes the deletion of `volume` further, if there is one. Returns how many names were removed.
-async fn carry_on(store: &Store, volume: &Listed, deadline: Deadline) -> Result<u64, StoreError> {
-    end(store, volume, deadline).await?;
-    let Some(name) = name_left_behind(store, volume).await? else { return Ok(0) };
-    // At once: the name may be given to another volume at any time.
-    store.delete(&[name]).await?;
-    Ok(1)
-}
-
-/// Makes the deletion of `volume` one for good, if its grace period is over.
-async fn end(store: &Store, volume: &Listed, deadline: Deadline) -> Result<(), StoreError> {
-    let Standing::Deleted { number } = volume.standing else { return Ok(()) };
-    if !volume.created_millis(number).is_some_and(|created| deadline.is_over(created)) {
-        return Ok(());
-    }
-    let deleted = match store.manifest(volume.id, number).await {
-        // The volume was had back a moment ago.
-        Err(error) if error.is_missing() => return Ok(()),
-        deleted => deleted?,
-    };
-    let last = Manifest {
-        number: number.saturating_add(1),
-        packs: Vec::new(),
-        sections: Sections { deleted: Some(Deletion::ForGood), ..deleted.sections.clone() },
-        ..deleted
-    };
-    // Where another manifest was faster, the volume is had back, or another run did the same.
-    let _: Created = store.create_manifest(&last).await?;
-    Ok(())
-}
-
-/// The name of a volume that is gone, if it still has it: the deletion was not finished, or its undoing was not.
-async fn name_left_behind(store: &Store, volume: &Listed) -> Result<Option<Key>, StoreError> {
-    if volume.is_kept() {
-        return Ok(None);
-    }
-    let Some(newest) = volume.manifests.last() else { return Ok(None) };
-    let name = match store.manifest(volume.id, newest.id).await {
-        Ok(manifest) => manifest.name,
-        // Whatever it is, it goes.
-        Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let record = store.name(&name).await?;
-    Ok(record.filter(|record| record.volume == volume.id).map(|_| Key::Name(name)))
-}
-
-/// The ways from names to volumes that are not deleted, or cannot be had back.
-async fn ways_to_nowhere(
-    store: &Store,
-    volumes: &[Listed],
+/// Which unused packs may be removed now, as far as times tell.
+struct Due {
     deadline: Deadline,
-) -> Result<Vec<Key>, StoreError> {
-    let ways = store.list(Folder::Deleted, None).await?.objects;
-    let standings: HashMap<_, _> = volumes.iter().map(|volume| (volume.id, volume.standing)).collect();
-    let leads_nowhere = |object: &super::ObjectInfo| match &object.key {
-        Key::Deleted(_, volume) => match standings.get(volume) {
-            Some(Standing::Deleted { .. } | Standing::Damaged) => false,
-            // A way is made before the deletion, which may be under way, and the volume may be younger than the look at what is there.
-            Some(Standing::Live | Standing::Released) | None => deadline.is_over(object.created_unix_millis),
-            Some(Standing::Gone { .. } | Standing::Tombstoned) => true,
-        },
-        _ => false,
-    };
-    Ok(ways.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
+    /// See [`ListedVolume::passed_until`].
+    passed_until: HashMap<VolumeId, u64>,
+    /// As in [`GcOptions`].
+    alone: bool,
+}
+
+impl Due {
+    fn new(volumes: &[ListedVolume], deadline: Deadline, alone: bool) -> Self {
+        let passed = |volume: &ListedVolume| (volume.id, volume.passed_until(|at| deadline.is_over(at)));
+        Self { deadline, passed_until: volumes.iter().map(passed).collect(), alone }
+    }
+
+    fn is_due(&self, (candidate, pack): &Unused) -> bool {
+        let until = self.passed_until.get(&candidate.volume);
+        let is_passed = until.is_some_and(|until| pack.created_millis < *until);
+        (self.alone || is_passed)
+            && candidate.since_unix_millis > 0
+            && self.deadline.is_over(candidate.since_unix_millis)
+    }
 }
 
 #[cfg(test)]

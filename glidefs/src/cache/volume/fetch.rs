@@ -61,7 +61,7 @@ impl Fill {
 
 /// One fetch.
 pub(in crate::cache) struct Fetch {
-    pub remote: store::volume::Volume,
+    pub remote: store::volume::VolumeWriter,
     pub export: ExportId,
     /// What to fetch: it begins and ends with something of `missing`.
     pub range: SectorRange,
@@ -136,7 +136,7 @@ async fn after(limit: Option<Duration>) {
 }
 
 /// Why nothing of a volume is served any more that is not this writer's.
-pub(in crate::cache) fn why_lost(remote: &store::volume::Volume) -> IoError {
+pub(in crate::cache) fn why_lost(remote: &store::volume::VolumeWriter) -> IoError {
     match remote.loss() {
         Some(Loss::Diverged(_)) => IoError::Diverged,
         _ => IoError::Fenced,

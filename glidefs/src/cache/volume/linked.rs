@@ -35,7 +35,7 @@ impl Volume {
     /// holds already is stored like new data. Call it once: before the first request, or when all of it was written here.
     pub fn link_to_store(
         &self,
-        remote: crate::store::volume::Volume,
+        remote: crate::store::volume::VolumeWriter,
         queue: Arc<WritebackQueue>,
         size_sectors: u64,
         stored_sectors: u64,
@@ -72,7 +72,7 @@ impl Volume {
     }
 
     /// The counterpart in the store.
-    pub fn remote(&self) -> Option<&crate::store::volume::Volume> {
+    pub fn remote(&self) -> Option<&crate::store::volume::VolumeWriter> {
         self.store_link.get().map(StoreLink::remote)
     }
 

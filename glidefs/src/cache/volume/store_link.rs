@@ -101,7 +101,7 @@ impl WritebackQueue {
 
 /// A volume's side of the link.
 pub(in crate::cache) struct StoreLink {
-    pub(in crate::cache) remote: store::volume::Volume,
+    pub(in crate::cache) remote: store::volume::VolumeWriter,
     queue: Arc<WritebackQueue>,
     /// Size of the export, and the size that the store knows, sectors.
     size_sectors: AtomicU64,
@@ -142,7 +142,7 @@ impl fmt::Debug for StoreLink {
 impl StoreLink {
     /// Ties an export of `size_sectors`, of which the store knows `stored_sectors`.
     pub fn new(
-        remote: store::volume::Volume,
+        remote: store::volume::VolumeWriter,
         queue: Arc<WritebackQueue>,
         size_sectors: u64,
         stored_sectors: u64,
@@ -171,7 +171,7 @@ impl StoreLink {
         }
     }
 
-    pub fn remote(&self) -> &store::volume::Volume {
+    pub fn remote(&self) -> &store::volume::VolumeWriter {
         &self.remote
     }
 

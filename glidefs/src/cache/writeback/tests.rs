@@ -28,7 +28,7 @@ use crate::cache::volume::fetch::{Fill, OnUnreachable};
 use crate::cache::volume::store_link::WritebackQueue;
 use crate::cache::{Cache, IoError, Known, MonotonicClock, OnFull, Options, SeqMarks, Volume};
 use crate::store::volume::Resume;
-use crate::store::volume::{CutSource, Volumes, VolumesOptions};
+use crate::store::volume::{CutSource, VolumeStore, VolumeStoreOptions};
 use crate::store::{
     Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
 };
@@ -100,7 +100,7 @@ struct Host {
     directory: tempfile::TempDir,
     faults: Arc<Faults>,
     paper: Arc<Paper>,
-    volumes: Volumes,
+    volumes: VolumeStore,
     /// Ends the requests to the store.
     stops: watch::Sender<bool>,
     size_sectors: u64,
@@ -139,8 +139,10 @@ impl Host {
         let (store, stops) = store(&runtime, backend);
         let options = CleanOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
         let clean = keeps.then(|| runtime.block_on(CleanCache::open(options)).unwrap());
-        let volumes =
-            Volumes::new(store, VolumesOptions { clean, ..VolumesOptions::new(WriterId([writer; 16])) });
+        let volumes = VolumeStore::new(
+            store,
+            VolumeStoreOptions { clean, ..VolumeStoreOptions::new(WriterId([writer; 16])) },
+        );
         let name = "vm".parse().unwrap();
         let volume = runtime.block_on(async {
             if opens { volumes.take_over(&name).await } else { volumes.create(&name, SECTORS).await }
@@ -154,13 +156,13 @@ impl Host {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
-        let volumes = Volumes::new(store, VolumesOptions::new(writer));
+        let volumes = VolumeStore::new(store, VolumeStoreOptions::new(writer));
         Self::with(runtime, volumes, stops, entries)
     }
 
     fn with(
         runtime: Runtime,
-        volumes: Volumes,
+        volumes: VolumeStore,
         stops: watch::Sender<bool>,
         entries: HashMap<ExportId, (Resume, Seq)>,
     ) -> Self {
@@ -368,7 +370,7 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
         .build()
         .unwrap();
     let (store, stops) = store(&runtime, memory());
-    let volumes = Volumes::new(store, VolumesOptions::new(WriterId([1; 16])));
+    let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let state = runtime.block_on(volumes.create(&"vm".parse().unwrap(), SECTORS)).unwrap().state();
     let mut host = Host::with(runtime, volumes, stops, HashMap::from([(EXPORT, (state, Seq(0)))]));
     let daemon = host.daemon.as_mut().unwrap();

@@ -19,7 +19,7 @@ use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{Catalog, CreateExport, Devices, ExportName, Router, RouterOptions, Source};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
-use crate::store::volume::{StatePoint, View, VolumeError, Volumes, VolumesOptions};
+use crate::store::volume::{StatePoint, View, VolumeError, VolumeStore, VolumeStoreOptions};
 use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions, WriterId};
 use crate::units::SectorRange;
 
@@ -156,9 +156,9 @@ impl World {
         look: impl FnOnce(View) -> F,
     ) -> Option<T> {
         let objects = self.objects.another_way(0);
-        let volumes = Volumes::new(
+        let volumes = VolumeStore::new(
             self.store(&objects, &Faults::new(0), false),
-            VolumesOptions::new(WriterId([0; 16])),
+            VolumeStoreOptions::new(WriterId([0; 16])),
         );
         self.runtime.block_on(async {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
@@ -247,14 +247,14 @@ impl Host {
             memory_bytes_max: 4 << 20,
             disk_bytes_max: 4 << 20,
         };
-        let options = VolumesOptions {
+        let options = VolumeStoreOptions {
             clock: Arc::clone(&world.clock) as _,
             notes: catalog.notes(),
             clean: Some(world.runtime.block_on(CleanCache::open(clean)).unwrap()),
-            ..VolumesOptions::new(cache.writer())
+            ..VolumeStoreOptions::new(cache.writer())
         };
         let objects = self.apart.as_ref().unwrap_or(&world.objects);
-        let volumes = Volumes::new(world.store(objects, &world.faults, true), options);
+        let volumes = VolumeStore::new(world.store(objects, &world.faults, true), options);
         let queue = cache.writeback_queue(world.runtime.handle().clone());
         queue.set_cut_bytes_max(CUT_BYTES_MAX);
         let triggers = Triggers {

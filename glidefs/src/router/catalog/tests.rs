@@ -6,7 +6,7 @@ use super::super::record::tests::record;
 use super::super::stored::tests::resume;
 use super::tables::{ALLOWED, EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
 use super::*;
-use crate::store::volume::{NotesInMemory, VolumeError, Volumes, VolumesOptions};
+use crate::store::volume::{NotesInMemory, VolumeError, VolumeStore, VolumeStoreOptions};
 use crate::store::{Backend, Store, StoreOptions, WriterId};
 
 #[tokio::test]
@@ -212,9 +212,9 @@ async fn a_catalog_without_notes_allows_for_manifests_of_the_version_before_unti
 }
 
 /// A store in memory, and its volumes as writer 1 uses them with `notes`.
-fn volumes(objects: &Arc<crate::store::faulty::InMemory>, notes: Arc<dyn Notes>) -> Volumes {
+fn volumes(objects: &Arc<crate::store::faulty::InMemory>, notes: Arc<dyn Notes>) -> VolumeStore {
     let store = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
-    Volumes::new(store, VolumesOptions { notes, ..VolumesOptions::new(WriterId([1; 16])) })
+    VolumeStore::new(store, VolumeStoreOptions { notes, ..VolumeStoreOptions::new(WriterId([1; 16])) })
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
-//! What runs of garbage collection saw: since when nothing has used a pack.
+//! Observations of garbage collection: since when each pack has been unused.
 //!
-//! Owns the objects below `gc/`. Does not own what is in use. Invariant: a pack counts as unused only since a run from which on
-//! every run saw that nothing used it.
+//! Owns the objects below `gc/`. Does not own which packs are in use. Invariant: a pack counts as unused since a run only if the
+//! run and every later one saw the pack unused.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use crate::store::format::{Candidate, Candidates};
 use crate::store::ids::{PackId, StoreName};
 use crate::store::key::{Folder, Key};
 
-/// How often the observations are read anew because another run removed one of them.
+/// Number of times the observations are read anew, because another run removed one of the objects.
 const ROUNDS_MAX: usize = 16;
 const OBSERVATION: &str = "candidates-";
 
-/// What earlier runs saw.
+/// Observations of all earlier runs.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
     keys: Vec<Key>,
-    /// When each run was, and what it saw unused since when.
+    /// For each run: its time, and since when each unused pack had been unused.
     runs: Vec<(u64, HashMap<PackId, u64>)>,
 }
 
@@ -36,9 +36,9 @@ impl Observations {
                 let created = object.created_unix_millis;
                 match store.candidates(&object.key).await {
                     Ok(candidates) => seen.runs.push((created, since(&candidates, created))),
-                    // As if everything had been in use then.
+                    // An unreadable object counts as if the run had seen every pack in use: no pack goes too early.
                     Err(StoreError::Damaged { .. }) => seen.runs.push((created, HashMap::new())),
-                    // Another run has read it and says the same by now.
+                    // Another run has read the object, and has said the same in another object by now.
                     Err(error) if error.is_missing() && round < ROUNDS_MAX => continue 'anew,
                     Err(error) => return Err(error),
                 }
@@ -48,16 +48,16 @@ impl Observations {
         }
     }
 
-    /// Since when every run has seen that nothing used `pack`; `None`: not until now.
+    /// Since when every run has seen `pack` unused; `None` when a run saw the pack in use, or no run saw the pack unused.
     pub fn unused_since(&self, pack: PackId) -> Option<u64> {
         let since = self.runs.iter().filter_map(|(_, unused)| unused.get(&pack).copied()).max()?;
         let used = |(at, unused): &(u64, HashMap<PackId, u64>)| *at >= since && !unused.contains_key(&pack);
         (!self.runs.iter().any(used)).then_some(since)
     }
 
-    /// Puts `candidates` in the place of all that was read. The time by the clock of the store.
+    /// Replaces all objects read by one with `candidates`. Returns the time by the clock of the store.
     pub async fn replace(&self, store: &Store, candidates: &Candidates) -> Result<u64, StoreError> {
-        // As random as the identity of a pack.
+        // The name is random, like the identity of a pack.
         let name = format!("{OBSERVATION}{}", PackId::random(store.entropy()));
         let Ok(name) = name.parse::<StoreName>() else { unreachable!("letters, digits and a dash") };
         let key = Key::Gc(name);

@@ -1,35 +1,46 @@
-//! Storing a cut: packs, then the manifest that lists them.
+//! Writing a cut back: packs, then the manifest that lists the packs.
 //!
-//! Owns how many packs of a cut are in memory, and that what was uploaded is not uploaded again. Does not own what is in a cut, nor
-//! how a cut becomes packs (`packing`). Invariant: a manifest is created only when everything it lists is in the store.
+//! Owns how many packs of a cut are in memory, and that data which a try has uploaded is not uploaded again. Does not own the
+//! content of a cut, nor how a cut becomes packs (`packing`). Invariant: a manifest is created only when every listed pack is in
+//! the store.
+
+pub(super) mod content;
+pub(super) mod packing;
+pub(super) mod upload;
 
 use std::collections::HashSet;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use super::crowd::{Rows, check_room};
-use super::host::next;
-use super::land::{Landed, Uploads};
-use super::packing::{Packed, Packing, READ_SECTORS, Source};
-use super::upload::{Span, Upload};
-use super::view::between;
-use super::{Committed, CutSource, Volume, VolumeError, damage};
-use crate::store::client::Created;
-use crate::store::format::{DAMAGED_RANGES_MAX, EncodedPack, Manifest, PackOptions, PackRef, Sections};
-use crate::store::ids::{PackId, VolumeId};
-use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+use self::content::CutContent;
+use self::packing::{CutPack, Packing, READ_SECTORS};
+use self::upload::{Span, Upload};
+use super::blocking::blocking;
+use super::compact::plan;
+use super::crowd::{Crowd, check_room};
+use super::cut::CutSource;
+use super::damage;
+use super::error::VolumeError;
+use super::ranges::between;
+use super::types::{Resume, next_number};
+use super::view::rows::Rows;
+use super::writer::VolumeWriter;
+use super::writer::new_packs::NewPacks;
+use super::writer::publish::Published;
+use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
+use crate::store::ids::PackId;
+use crate::units::{SECTOR_BYTES, SectorRange};
 
-/// Sectors that may be lost are looked at so many ranges at a time.
+/// Ranges of suspect sectors read by one blocking task.
 const SUSPECTS_AT_ONCE: usize = 1024;
-/// Packs of one cut that are uploaded at once.
+/// Packs of one cut uploaded at once.
 const UPLOADS_AT_ONCE: usize = 3;
-/// How often a cut is packed anew because the state before it turned out to be another one.
+/// Number of times a cut is packed anew, because another manifest than expected turned out to be the newest.
 const PACKINGS_MAX: usize = 3;
-/// For how long packs of a cut are made before whoever else wants to upload, or to change the volume, has a turn.
+/// Time for making packs of one cut before other volumes, and other changes of this volume, have a turn.
 const TURN_TIME: Duration = Duration::from_secs(5);
 
 /// How much of a cut is in the store.
@@ -39,12 +50,27 @@ enum Uploaded {
     Some,
 }
 
-impl Volume {
-    /// Stores a cut, after which the volume has `size_sectors` sectors: one request for a pack, or one for about 32 MiB, and one
-    /// for the manifest. What becomes smaller is zero when it grows again.
+/// A manifest that is in the store, and the packs made for the manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The state to remember for a restart.
+    pub resume: Resume,
+    /// Number of packs uploaded for the manifest.
+    pub packs: usize,
+    /// Length of these packs, bytes.
+    pub pack_bytes: u64,
+    /// Whether [`VolumeWriter::compact`] has a step to do.
+    pub compaction_due: bool,
+    /// How crowded the volume is now.
+    pub crowd: Crowd,
+}
+
+impl VolumeWriter {
+    /// Writes a cut back. The volume has `size_sectors` sectors after the cut; sectors cut off by a smaller size are zero when
+    /// the volume grows again. Costs one request for each pack of up to about 32 MiB, and one for the manifest.
     ///
-    /// After an error nothing or all of it is in the store, whether or not the error says so; go on with a newer cut that has
-    /// everything this one has.
+    /// After an error the volume has all of the cut or nothing of the cut, whatever the error says. The caller goes on with a
+    /// newer cut that has everything of this one.
     ///
     /// # Errors
     /// [`VolumeError::Fenced`] when another writer has the volume: for good.
@@ -69,8 +95,8 @@ impl Volume {
         }
     }
 
-    /// As [`Self::commit_on`], for [`TURN_TIME`] and what is under way then. `None` when the turn is over and the cut has more: call
-    /// it again, after whoever else waits to upload.
+    /// As [`Self::commit_on`], for [`TURN_TIME`] and the uploads that are under way then. `None` when the turn is over and the
+    /// cut has more: the caller calls again after others who wait to upload.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -99,7 +125,7 @@ impl Volume {
         upload: &Upload,
     ) -> Result<Option<Committed>, VolumeError> {
         check(&**cut, size_sectors)?;
-        let _change = self.0.change.lock().await;
+        let _change = self.shared.change.lock().await;
         self.refresh().await?;
         read_suspects(cut, &upload.suspects()).await?;
         for _ in 0..PACKINGS_MAX {
@@ -110,17 +136,17 @@ impl Volume {
                     resume: self.state(),
                     packs: 0,
                     pack_bytes: 0,
-                    compaction_due: super::choose::is_due(&base.packs),
+                    compaction_due: plan::is_due(&base.packs),
                     crowd: Rows::of(&base.packs).crowd(),
                 }));
             }
-            // What is known before anything is uploaded for nothing.
+            // Damage known so far: if a manifest cannot list that much damage, uploading would be for nothing.
             check_damage(&damaged_after(&base, &**cut, upload, size_sectors))?;
-            let source = Source { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
-            check_room(base.packs.len(), source.data_bytes(), cut.extents().len())?;
-            self.0.host.check_notes(self.id(), next(base.number)).await?;
-            if self.upload(source, upload).await? == Uploaded::Some {
-                if upload.wants_keeping(self.0.host.options.clock.since_boot()) {
+            let content = CutContent { cut: cut.clone(), zero_from: shrinks.then_some(size_sectors) };
+            check_room(base.packs.len(), content.data_bytes(), cut.extents().len())?;
+            self.host.check_notes(self.id(), next_number(base.number)).await?;
+            if self.upload(content, upload).await? == Uploaded::Some {
+                if upload.wants_keeping(self.host.options.clock.since_boot()) {
                     self.keep(&upload.uploads()).await?;
                 }
                 return Ok(None);
@@ -133,63 +159,64 @@ impl Volume {
                     size_sectors,
                     cut: cut.seq(),
                     packs: in_front(&uploads, &base.packs),
-                    sections: self.0.host.holding(&Sections {
+                    sections: self.host.holding(&Sections {
                         damaged: damaged_after(base, &**cut, upload, size_sectors),
                         ..base.sections.clone()
                     }),
                     ..base.clone()
                 })
             };
-            if let Some(landed) = self.land(&uploads, edit).await? {
-                return Ok(Some(self.committed(&landed, &uploads)));
+            if let Some(published) = self.publish(&uploads, edit).await? {
+                return Ok(Some(self.committed(&published, &uploads)));
             }
         }
         Err(VolumeError::Contended { volume: self.id() })
     }
 
-    pub(super) fn committed(&self, landed: &Landed, uploads: &Uploads) -> Committed {
+    pub(super) fn committed(&self, published: &Published, uploads: &NewPacks) -> Committed {
         Committed {
-            resume: self.resume_landed(landed),
+            resume: self.resume_published(published),
             packs: uploads.packs().len(),
             pack_bytes: uploads.packs().map(|pack| pack.total_bytes).sum(),
-            compaction_due: super::choose::is_due(&landed.manifest.packs),
-            crowd: Rows::of(&landed.manifest.packs).crowd(),
+            compaction_due: plan::is_due(&published.manifest.packs),
+            crowd: Rows::of(&published.manifest.packs).crowd(),
         }
     }
 
-    /// Has the newest manifest keep `uploads` from garbage collection, which does not know how long the rest takes: a manifest of the
-    /// same content. Any later one that does not say so again gives up what it does not list.
-    async fn keep(&self, uploads: &Uploads) -> Result<(), VolumeError> {
+    /// Has a manifest of unchanged content list `uploads` as uploaded: garbage collection does not know how long the rest of the
+    /// cut takes. A later manifest that neither lists these packs as content nor as uploaded gives the packs up.
+    async fn keep(&self, uploads: &NewPacks) -> Result<(), VolumeError> {
         let edit = |base: &Manifest| {
             let uploaded = uploads.packs().map(|pack| pack.pack).collect();
-            let sections = Sections { uploaded, ..self.0.host.holding(&base.sections) };
+            let sections = Sections { uploaded, ..self.host.holding(&base.sections) };
             Some(Manifest { sections, ..base.clone() })
         };
-        self.land(uploads, edit).await.map(drop)
+        self.publish(uploads, edit).await.map(drop)
     }
 
-    /// Makes packs of `source` and uploads those that no earlier try has, or some of them, when the turn is over or a manifest
-    /// has to keep these first.
-    /// What was uploaded is there after an error as well.
-    async fn upload(&self, source: Source, upload: &Upload) -> Result<Uploaded, VolumeError> {
-        let clock = &self.0.host.options.clock;
+    /// Makes and uploads the packs of `content` that no earlier try has uploaded. Stops early when the turn is over, or a
+    /// manifest has to keep the uploaded packs.
+    ///
+    /// After an error, uploaded packs are in `upload` as well.
+    async fn upload(&self, content: CutContent, upload: &Upload) -> Result<Uploaded, VolumeError> {
+        let clock = &self.host.options.clock;
         let base = self.manifest().await?;
-        let kept = upload.begin(source.content(), source.data_bytes(), clock.since_boot(), &base);
+        let kept = upload.begin(content.hash(), content.data_bytes(), clock.since_boot(), &base);
         drop(base);
         let turn_end = clock.since_boot().saturating_add(TURN_TIME);
         let is_over = |now| now >= turn_end || upload.wants_keeping(now);
         let stops = Arc::new(AtomicBool::new(is_over(clock.since_boot())));
-        let cut = source.cut.clone();
-        let packing = Packing::new(source, &kept);
+        let cut = content.cut.clone();
+        let packing = Packing::new(content, &kept);
         // Owned, so that the future can move between threads.
         let state = (self.clone(), packing, Arc::clone(&stops));
         let packs = stream::try_unfold(state, |(volume, packing, stops)| async move {
             if stops.load(Ordering::Acquire) {
                 return Ok(None);
             }
-            let permit = volume.0.host.pack_memory(packing.left_bytes()).await?;
-            let begun = volume.0.host.options.clock.since_boot();
-            let options = volume.pack_options(0, packing.source().first_seq(), packing.source().cut.seq());
+            let permit = volume.host.pack_memory(packing.left_bytes()).await?;
+            let begun = volume.host.options.clock.since_boot();
+            let options = volume.pack_options(0, packing.hash().first_seq(), packing.hash().cut.seq());
             let (pack, packing) = blocking(move || packing.next_pack(options)).await?;
             Ok::<_, VolumeError>(pack.map(|pack| ((pack, begun, permit), (volume, packing, stops))))
         });
@@ -197,7 +224,7 @@ impl Volume {
         let uploading = packs.map(move |made| {
             let (volume, cut) = (volume.clone(), cut.clone());
             async move {
-                let (Packed { pack, sectors, data_bytes }, begun, permit) = made?;
+                let (CutPack { pack, sectors, data_bytes }, begun, permit) = made?;
                 let pack = volume.create_pack(pack).await?;
                 drop(permit);
                 let lost = damage::parts_in(&cut.damaged(), sectors.clone());
@@ -215,7 +242,7 @@ impl Volume {
                     }
                 }
                 Err(error) => {
-                    // Those that are on their way go on; no other is begun.
+                    // Uploads under way go on; no other upload begins.
                     stops.store(true, Ordering::Release);
                     failed.get_or_insert(error);
                 }
@@ -227,38 +254,15 @@ impl Volume {
             None => Ok(Uploaded::All),
         }
     }
-
-    pub(super) fn pack_options(&self, level: u8, first_seq: Seq, last_seq: Seq) -> PackOptions {
-        let (host, volume): (_, VolumeId) = (&self.0.host, self.id());
-        let pack = PackId::random(host.store.entropy());
-        PackOptions { volume, pack, level, first_seq, last_seq, zstd_level: host.options.zstd_level }
-    }
-
-    pub(super) async fn create_pack(&self, pack: EncodedPack) -> Result<PackRef, VolumeError> {
-        let host = &self.0.host;
-        let created = pack.trailer.pack;
-        match host.store.create_pack(&pack).await? {
-            Created::Created => {}
-            // Its identity is random: only one who makes the same random numbers can have created it.
-            Created::Existed => return Err(VolumeError::Contended { volume: self.id() }),
-        }
-        // What is merged next. Results of merges are read much later.
-        if let Some(recent) = host.recent.as_ref().filter(|_| created.level == 0)
-            && let Some(index) = recent.put(pack)
-        {
-            host.metadata.put_index(created.pack, index);
-        }
-        Ok(created)
-    }
 }
 
-/// `packs` in front of `older`, which has some of `packs` if an earlier try was answered too late.
-fn in_front(packs: &Uploads, older: &[PackRef]) -> Vec<PackRef> {
+/// `packs` before `older`. `older` may have some of `packs` already, when a manifest of an earlier try arrived late.
+fn in_front(packs: &NewPacks, older: &[PackRef]) -> Vec<PackRef> {
     let new: HashSet<PackId> = packs.packs().map(|pack| pack.pack).collect();
     packs.packs().chain(older.iter().filter(|pack| !new.contains(&pack.pack))).copied().collect()
 }
 
-/// Whether `cut` is what a cut must be.
+/// An error when `cut` breaks the rules of [`CutSource`].
 fn check(cut: &dyn CutSource, size_sectors: u64) -> Result<(), VolumeError> {
     let mut end = 0;
     for extent in cut.extents() {
@@ -284,18 +288,19 @@ fn damaged_after(
     size_sectors: u64,
 ) -> Vec<SectorRange> {
     let written = cut.extents().iter().map(|extent| extent.range);
-    // What earlier tries have packed is not read again.
+    // Sectors packed by earlier tries are not read again, so `upload` knows which of these were lost.
     let lost = [cut.damaged(), upload.lost()].concat();
     damage::after(&base.sections.damaged, written, &lost, size_sectors)
 }
 
-/// Whether a manifest can list `damaged`. Ranges are never joined over what is whole: that would lose it.
+/// An error when `damaged` has more ranges than a manifest can list. Ranges are never joined across whole sectors: whole sectors
+/// would be lost.
 fn check_damage(damaged: &[SectorRange]) -> Result<(), VolumeError> {
     let runs = damaged.len();
     if runs > DAMAGED_RANGES_MAX { Err(VolumeError::TooDamaged { runs }) } else { Ok(()) }
 }
 
-/// Reads what of `suspects` is in `cut`, so that the cut knows before an upload what of it is lost.
+/// Reads the sectors of `suspects` that are in `cut`, so that the cut knows before the upload which of these sectors are lost.
 async fn read_suspects(cut: &Arc<dyn CutSource>, suspects: &[SectorRange]) -> Result<(), VolumeError> {
     for some in suspects.chunks(SUSPECTS_AT_ONCE) {
         let (cut, some) = (Arc::clone(cut), some.to_vec());
@@ -320,17 +325,4 @@ fn read_part(cut: &dyn CutSource, part: SectorRange) -> Result<(), VolumeError> 
         }
     }
     Ok(())
-}
-
-/// Runs `work` on a thread that may block.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
-) -> Result<T, VolumeError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            Err(_) => Err(VolumeError::Stopping),
-        },
-    }
 }

@@ -1,7 +1,7 @@
-//! What the cache hands over to be stored: a cut.
+//! The interface through which the cache hands a cut over to be written back.
 //!
-//! Owns the interface only. Does not own when a cut is made. Invariant, kept by who makes one: everything a cut gives is
-//! stable where it comes from, so that no crash can take back what the store then has.
+//! Owns the interface only. Does not own when a cut is made. Invariant, kept by the implementation: everything a cut gives is
+//! stable on the local disk, so a crash cannot take back writes that the store has.
 
 use crate::store::error::Source;
 use crate::units::{SectorRange, Seq};
@@ -9,42 +9,44 @@ use crate::units::{SectorRange, Seq};
 /// A run of sectors in a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutExtent {
-    /// Which sectors. Not empty, and inside the volume.
+    /// Sectors of the run. Not empty, and inside the volume.
     pub range: SectorRange,
-    /// When they were written.
+    /// Sequence number of the write that wrote the sectors.
     pub seq: Seq,
-    /// They are zero: written so by command, or discarded.
+    /// The sectors are zero: by WRITE_ZEROES or by DISCARD.
     pub zero: bool,
 }
 
-/// The newest state of every range that changed since the last cut that was committed, at one sequence number.
+/// A cut: the newest state, at one sequence number, of every range that changed since the last committed cut.
 ///
-/// After a commit that failed, or whose answer was lost by a crash, the next cut has everything that one had, in its newest
-/// state.
+/// After a commit that failed, or a crash that lost the answer to a commit, the next cut has every range of the failed one, in
+/// the newest state.
 pub trait CutSource: Send + Sync {
-    /// Everything up to here is in the cut, and nothing behind it.
+    /// Sequence number of the cut: the cut has every write up to this number, and no later write.
     fn seq(&self) -> Seq;
 
-    /// What changed: ascending, without overlaps. Neighbours are joined when they are stored.
+    /// Changed ranges: ascending, without overlaps. A commit joins neighbours.
     fn extents(&self) -> &[CutExtent];
 
-    /// Fills `buffer` with `range`, which lies inside one extent that is data, from memory or disk. The source has verified the
-    /// bytes, but for those of sectors that [`Self::damaged`] lists from then on. Called on threads that may block, again if a
-    /// commit has to begin anew.
+    /// Fills `buffer` with the content of `range`, which lies inside one extent of data. The source has verified the bytes,
+    /// except for sectors that [`Self::damaged`] lists from then on: the bytes of such sectors mean nothing. Called on threads
+    /// that may block; called again for the same range when a commit begins anew.
     fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source>;
 
-    /// Sectors whose content was lost where the sectors were written, ascending: in an extent or not, a read of one fails until a
-    /// later cut has the sector. Complete when every extent was read.
+    /// Damaged sectors, ascending: the content was lost on the local disk. A damaged sector may be inside an extent or outside;
+    /// the store answers reads of a damaged sector with an error until a later cut has the sector. The list is complete when
+    /// every extent was read.
     fn damaged(&self) -> Vec<SectorRange> {
         Vec::new()
     }
 
-    /// Whether [`Self::damaged`] lists sectors that could not be read, and that another try may be able to read.
+    /// Whether [`Self::damaged`] lists sectors that failed to be read this time, but that another try may be able to read.
     fn may_come_back(&self) -> bool {
         false
     }
 
-    /// Whether one of those sectors can be read by now. Called on a thread that may block, before they are stored as lost for good.
+    /// Whether one of the sectors that failed to be read can be read now. Called on a thread that may block, right before the
+    /// sectors are stored as lost for good.
     fn has_come_back(&self) -> bool {
         false
     }

@@ -1,14 +1,14 @@
-//! Lists of sectors whose content was lost before the store had it.
+//! Lists of sectors whose content was lost before the store had the content.
 //!
 //! Owns the arithmetic of such lists: ascending ranges, none empty, with a gap between two. Does not own who finds the damage
 //! (`CutSource`), nor where a list is kept (`Sections`). Invariant: a sector is on the list of a state if and only if the last
-//! cut that had the sector had no content for it.
+//! cut that had the sector had no content for the sector.
 
-use super::view::between;
+use super::ranges::between;
 use crate::units::SectorRange;
 
-/// The damage of the state that follows a state with `damage`: sectors of `written` are whole, unless they are `lost` as well, and
-/// the volume ends before sector `end`. `damage` and `written` ascend.
+/// The list of the state after a cut. `damage` is the list before the cut. Sectors of `written` become whole, then sectors of
+/// `lost` become damaged, and the volume ends before sector `end`. `damage` and `written` ascend.
 pub(super) fn after(
     damage: &[SectorRange],
     written: impl Iterator<Item = SectorRange>,
@@ -32,7 +32,7 @@ pub(super) fn after(
     joined
 }
 
-/// `damage` without `written`; both ascend.
+/// Ranges of `damage` without the sectors of `written`; both ascend.
 fn without(damage: &[SectorRange], written: impl Iterator<Item = SectorRange>) -> Vec<SectorRange> {
     let mut left = Vec::new();
     let mut written = written.peekable();
@@ -55,23 +55,23 @@ fn without(damage: &[SectorRange], written: impl Iterator<Item = SectorRange>) -
     left
 }
 
-/// The first sectors of `range` that are on the list `damage`.
+/// The first run of sectors in `range` that is on the list `damage`.
 pub(super) fn first_in(damage: &[SectorRange], range: SectorRange) -> Option<SectorRange> {
     let at = damage.partition_point(|damaged| damaged.end() <= range.start());
     let found = damage.get(at).filter(|found| found.start() < range.end() && !range.is_empty())?;
     Some(between(found.start().max(range.start()), found.end().min(range.end())))
 }
 
-/// What of the list `damage` is in `sectors`.
+/// Parts of the list `damage` within `sectors`.
 pub(super) fn parts_in(damage: &[SectorRange], sectors: std::ops::Range<u64>) -> Vec<SectorRange> {
     let part = |range: &SectorRange| between(range.start().max(sectors.start), range.end().min(sectors.end));
     let met = damage.iter().filter(|range| range.start() < sectors.end && range.end() > sectors.start);
     met.map(part).collect()
 }
 
-/// How many sectors are on the list `damage`.
+/// Number of sectors on the list `damage`.
 pub(super) fn sectors(damage: &[SectorRange]) -> u64 {
-    // Ranges are apart, so the sum does not overflow.
+    // Ranges of a list do not overlap, so the sum does not overflow.
     damage.iter().map(|range| range.count()).sum()
 }
 
@@ -98,7 +98,7 @@ mod tests {
                 if start + count > 64 {
                     break;
                 }
-                // A source may list what is lost as written or not.
+                // A source may list lost sectors as written or not.
                 if random(3) > 0 {
                     written.push((start, count));
                     (start..start + count).for_each(|sector| model[sector as usize] = false);

@@ -1,6 +1,6 @@
-//! What can go wrong with a volume.
+//! Errors of volumes.
 //!
-//! Owns wording only.
+//! Owns the wording of errors only.
 
 use std::fmt;
 use std::io;
@@ -9,19 +9,22 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
 
-use super::{Divergence, Fence, VOLUME_BYTES_MAX};
+use super::limits::VOLUME_BYTES_MAX;
+use super::notes::Divergence;
+use super::types::Fence;
 use crate::store::error::{Source, StoreError};
+use crate::store::format::PushError;
 use crate::store::ids::{HostName, StoreName, VolumeId};
 use crate::units::SectorRange;
 
-/// Who has a volume.
+/// The host that has a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its name.
+    /// The name under which the volume was asked for.
     pub name: StoreName,
-    /// The host. `None`: the host's glidefs did not say.
+    /// Name of the host. `None`: the glidefs of that host did not say.
     pub host: Option<HostName>,
-    /// When the host was last heard of, milliseconds since 1970-01-01 UTC by its clock.
+    /// Creation time of the host's newest manifest, by the host's clock, milliseconds since 1970-01-01 UTC.
     pub heard_unix_millis: u64,
 }
 
@@ -41,14 +44,14 @@ impl fmt::Display for Held {
     }
 }
 
-/// Why something could not be done with a volume. Cheap to clone: readers that wait for the same bytes share it.
+/// An error of a volume. Cheap to clone: readers that wait for the same bytes share the error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The store failed.
+    /// A request to the store failed.
     #[error(transparent)]
     Store(#[from] Arc<StoreError>),
-    /// Another writer has taken the volume over. This one cannot write any more; it has to open the volume again, which gives
-    /// up what it did not commit.
+    /// Another writer has taken the volume over. This writer cannot write any more; opening the volume again gives up everything
+    /// this writer did not commit.
     #[error(
         "another writer took the volume over ({}): what was not stored before is not in it; open the export on one host only",
         .0
@@ -60,129 +63,132 @@ pub enum VolumeError {
          restored from a copy, or cloned; nothing is lost or overwritten on either side"
     )]
     Diverged {
-        /// Which volume.
+        /// The volume with two histories.
         volume: VolumeId,
-        /// What both have.
+        /// The newest manifest on either side.
         divergence: Box<Divergence>,
     },
-    /// What this writer knows of the volume is not in the store any more.
+    /// The store lacks the manifest or a pack that this writer needs to go on.
     #[error(
-        "the state of volume {volume} that this host goes on from is not in the store any more: what is only here cannot be read \
+        "the state of volume {volume} that this host goes on from is not in the store any more: data that is only on this host cannot be read \
          without it"
     )]
     Gone {
-        /// Which volume.
+        /// The volume of this writer.
         volume: VolumeId,
     },
-    /// What was about to be stored could not be written down here, so the store was not asked.
-    #[error("what is about to be stored cannot be written down; make room on the disk of cache.dir")]
-    NotNoted(#[source] Arc<io::Error>),
-    /// The name means another volume than the one that was asked for.
+    /// The note on a manifest could not be taken, so the store was not asked to create the manifest.
     #[error(
-        "in the store {name} is volume {found}, not {wanted}: the other one was deleted, or has another name"
+        "the next manifest of a volume cannot be noted on disk before it is stored; make room on the disk of cache.dir"
+    )]
+    NotNoted(#[source] Arc<io::Error>),
+    /// The name leads to another volume than the caller wants.
+    #[error(
+        "in the store {name} is volume {found}, not {wanted}: volume {wanted} was deleted, or has another name"
     )]
     OtherVolume {
-        /// The name.
+        /// The name given by the caller.
         name: StoreName,
         /// The volume of that name.
         found: VolumeId,
-        /// The volume that was asked for.
+        /// The volume wanted by the caller.
         wanted: VolumeId,
     },
-    /// Another host has the volume and has not released it.
+    /// Another host has the volume, without having released the volume.
     #[error(
         "{0}: detach the export there, which releases it; or take it over with --take-over, which stops it there and gives up what \
          that host has not stored"
     )]
     Held(Box<Held>),
-    /// Nothing that was deleted has the name, or can still be had back.
+    /// No deleted volume of this name can be had back.
     #[error(
         "the store has nothing deleted under the name {name} that can be had back: `glidefs export list --deleted` lists what can"
     )]
     NotDeleted {
-        /// The name.
+        /// The name given by the caller.
         name: StoreName,
     },
-    /// The volume was deleted.
+    /// Somebody deleted the volume from the store.
     #[error("volume {volume} was deleted from the store")]
     Deleted {
-        /// Which volume.
+        /// The deleted volume, by identity.
         volume: VolumeId,
     },
     /// A volume of this name exists.
     #[error("the store has a volume named {name}: open it, delete it, or choose another name")]
     NameTaken {
-        /// The name.
+        /// The name already in use.
         name: StoreName,
     },
-    /// There is no volume of this name.
+    /// No volume has this name.
     #[error("the store has no volume named {name}")]
     NoSuchName {
-        /// The name.
+        /// The name given by the caller.
         name: StoreName,
     },
-    /// There is no such volume, or it was never finished.
+    /// The store has no manifest of the volume: there never was such a volume, or creating the volume was not finished.
     #[error("the store has no state of volume {volume}")]
     NoSuchVolume {
-        /// Which volume.
+        /// The volume named by the caller.
         volume: VolumeId,
     },
-    /// A snapshot of this name exists.
+    /// The volume has a snapshot of this name.
     #[error("the volume has a snapshot named {name}: delete it, or choose another name")]
     SnapshotExists {
-        /// The name.
+        /// The name already in use.
         name: StoreName,
     },
-    /// There is no snapshot of this name.
+    /// The volume has no snapshot of this name.
     #[error("the volume has no snapshot named {name}")]
     NoSuchSnapshot {
-        /// The name.
+        /// The name given by the caller.
         name: StoreName,
     },
-    /// The content of sectors was lost before the store had it.
+    /// A host lost the content of sectors before the store had the content.
     #[error(
         "sectors {} to {} are damaged: a host lost their content before the store had it. They can be read once they were written \
          again or discarded, or from a snapshot made before",
         range.start(), range.end().saturating_sub(1)
     )]
     Damaged {
-        /// The first run of them in what was asked for. Not empty.
+        /// The first run of damaged sectors in the range asked for. Not empty.
         range: SectorRange,
     },
-    /// There is more damage than a manifest can list. Nothing was stored.
+    /// The damage has more ranges than a manifest can list. Nothing was stored.
     #[error(
         "sectors are damaged in {runs} places, and the store can note {}: write the damaged sectors again, or discard them; nothing of \
-         the export is flushed before that",
+         the export is written back before that",
         crate::store::format::DAMAGED_RANGES_MAX
     )]
     TooDamaged {
-        /// Runs of damaged sectors.
+        /// Number of damaged ranges in the state.
         runs: usize,
     },
-    /// A cut could not be read where it came from. Nothing was stored.
-    #[error("the data to be stored cannot be read")]
+    /// The local disk failed while a cut was read. Nothing was stored.
+    #[error("data to be written back cannot be read from the cache")]
     Cut(#[source] Arc<dyn std::error::Error + Send + Sync>),
-    /// A cut is not what a cut must be. Nothing was stored.
+    /// A cut breaks the rules of [`super::CutSource`]. Nothing was stored.
     #[error("a cut that cannot be stored: {0}")]
     BadCut(&'static str),
-    /// What was uploaded became so old that garbage collection may take it. Nothing was committed.
+    /// A new pack is so old that garbage collection may remove the pack before any manifest names the pack. No manifest was
+    /// created.
     #[error(
-        "storing took {} s, longer than garbage collection waits for it: make the flush interval shorter, or the \
+        "writing back took {} s, longer than garbage collection waits: make flush_interval shorter, or the \
          connection to the store faster",
         elapsed.as_secs()
     )]
     TooSlow {
-        /// Since the first upload.
+        /// Time since the first upload began.
         elapsed: Duration,
     },
-    /// The volume cannot fit its manifest.
+    /// The packs of a volume of this size do not fit a manifest.
     #[error(
         "a volume of {size_bytes} bytes is too large for the store: {} bytes ({} TiB) is the most that a manifest can list; use \
          several exports",
         VOLUME_BYTES_MAX, VOLUME_BYTES_MAX >> 40
     )]
     TooLarge {
-        /// The size asked for.
+        /// The size wanted by the caller, bytes.
         size_bytes: u64,
     },
     /// The manifest has no room for another cut. Nothing was stored.
@@ -192,19 +198,19 @@ pub enum VolumeError {
         crate::store::format::PACKS_MAX
     )]
     TooManyPacks {
-        /// How many it has.
+        /// Number of packs in the manifest.
         packs: usize,
     },
     /// The compressor could not be set up.
     #[error("zstd cannot be used: choose a compression level it knows")]
     Compressor(#[source] Arc<io::Error>),
-    /// Whenever this writer wanted to take the volume over, another one was faster.
+    /// Another writer was faster in every try to create the next manifest.
     #[error("other writers keep taking volume {volume} over: open the export on one host only")]
     Contended {
-        /// Which volume.
+        /// The volume for which the writers compete.
         volume: VolumeId,
     },
-    /// It cannot be a name in the store.
+    /// The text cannot be a name in the store.
     #[error(transparent)]
     Name(crate::store::ids::NameError),
     /// The runtime is shutting down.
@@ -227,22 +233,23 @@ impl VolumeError {
         }
     }
 
-    /// Whether only the way to the store is in the way, or what the store allows: nothing is known to be wrong with the volume.
+    /// Whether the error only says that the store cannot be reached, or refuses this host: nothing is known to be wrong with the
+    /// volume.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_unreachable())
     }
 
-    /// Whether the volume can never be written by this writer again.
+    /// Whether this writer can never write the volume again.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Fenced(_) | Self::Deleted { .. } | Self::Diverged { .. })
     }
 
-    /// Whether the store does not let this host, whatever the volume: then `store` has logged that already.
+    /// Whether the store refuses this host, for all volumes alike. The store's client has logged such an error already.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Store(error) if matches!(**error, StoreError::Refused { .. }))
     }
 
-    /// Whether it only says that this daemon is stopping.
+    /// Whether the error only says that this daemon is stopping.
     pub fn is_stopping(&self) -> bool {
         match self {
             Self::Store(error) => matches!(**error, StoreError::ShuttingDown { .. }),
@@ -270,4 +277,13 @@ impl From<StoreError> for VolumeError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))
     }
+}
+
+/// An error of the pack builder. No checked cut causes one, because a pack ends as soon as the builder is full.
+pub(super) fn bad_cut(error: PushError) -> VolumeError {
+    VolumeError::BadCut(match error {
+        PushError::Order => "its extents do not ascend",
+        PushError::Unfit => "an extent is not in whole sectors",
+        PushError::Full => "an extent does not fit into a pack",
+    })
 }

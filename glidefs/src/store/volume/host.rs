@@ -1,7 +1,10 @@
-//! What all volumes of a daemon share, and how one gets a volume.
+//! State shared by all volumes of a process: store, notes, readers, memory for uploads, writers.
 //!
-//! Owns creating, finding and resuming volumes. Does not own which host has one (`hold`), nor what is done with one. Invariant:
-//! a name comes into the store before the volume it means, so there is never a volume that nobody can name.
+//! Owns memory for packs being made, and the order of note and creation: a manifest is noted before the store is asked to create
+//! the manifest. Does not own any single volume.
+
+mod holder;
+mod names;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,65 +14,62 @@ use std::sync::{Arc, Mutex, Weak};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::ahead::Budget;
-use super::fetch::Fetcher;
-use super::metadata::{Listing, Metadata};
+use super::error::VolumeError;
 use super::notes::{ManifestHash, Notes, NotesInMemory};
-use super::recent::Recent;
-use super::view::View;
-use super::writer::Inner;
-use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
+use super::types::StatePoint;
+use super::view::fetch::Fetcher;
+use super::view::metadata::Metadata;
+use super::view::pack_reader::PackReader;
+use super::view::readahead::ReadaheadBudget;
+use super::view::recent::RecentPacks;
+use super::writer::state::WriterState;
 use crate::store::clean::CleanCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
-use crate::store::error::{StoreError, unfit};
-use crate::store::format::{Manifest, NameRecord, Origin, PackRef, Sections};
-use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
-use crate::store::key::{Folder, Key};
-use crate::units::{SectorRange, Seq};
+use crate::store::error::unfit;
+use crate::store::format::Manifest;
+use crate::store::ids::{HostName, VolumeId, WriterId};
+use crate::store::key::Key;
 
-/// How often something is tried again that another writer was faster with.
-pub(super) const ROUNDS_MAX: usize = 16;
-
-/// Memory that the making of a long pack takes, MiB.
+/// Memory for making a pack of the usual length, MiB.
 const PACK_PERMITS: u32 = 40;
 
-/// Memory that a merge of packs takes besides the pack it makes, MiB: a batch of what is read, with the gaps between.
+/// Memory of a merge besides the pack being made, MiB: a batch of data read, with the gaps between blocks.
 const MERGE_PERMITS: u32 = 32;
 /// Memory of a merge into packs of the usual length, MiB.
 const UPLOAD_PERMITS_MIN: usize = 64;
-/// The hash of no manifest.
+/// Stands in for a manifest's hash in a note that only tries whether notes can be taken.
 const HASH_OF_NONE: ManifestHash = [0; 32];
-/// More than a machine has.
+/// In MiB: more than any machine has.
 const UPLOAD_PERMITS_MAX: usize = 1 << 28;
 
-/// How volumes are used.
+/// Options of a [`super::VolumeStore`]: identity, notes, memory.
 #[derive(Clone, Debug)]
-pub struct VolumesOptions {
-    /// Who writes: the identity of this daemon's cache. Two daemons must never have the same.
+pub struct VolumeStoreOptions {
+    /// Identity of this daemon's cache, under which manifests are made. Two daemons must never have the same identity.
     pub writer: WriterId,
-    /// Where is noted what a restart has to know. What another process noted for the same writer has to be in it.
+    /// Notes for restarts. Notes of earlier processes of the same writer have to be included.
     pub notes: Arc<dyn Notes>,
-    /// The name of this host, for people on other hosts.
+    /// The name of this host, shown to people on other hosts.
     pub host: HostName,
-    /// What time it is.
+    /// Clock of this process, for dates and for time limits.
     pub clock: Arc<dyn StoreClock>,
     /// Memory for manifests and pack indexes of all volumes together, bytes.
     pub metadata_bytes_max: usize,
-    /// Memory for packs that are made and uploaded, of all volumes together, bytes. A long one takes about 40 MiB, a
-    /// merge 64, or up to 160 for a large volume, and one is always made.
+    /// Memory for packs being made and uploaded, of all volumes together, bytes. A long pack takes about 40 MiB, a merge 64 MiB,
+    /// or up to 160 MiB for a large volume. One merge is always possible.
     pub upload_bytes_max: usize,
-    /// Memory for packs that were uploaded last, of all volumes together, bytes: merging reads them from there. `None`: all are
-    /// read from the store.
+    /// Memory for packs uploaded last, of all volumes together, bytes: merging reads packs from this memory. `None`: merging
+    /// reads all packs from the store.
     pub recent_bytes_max: Option<u64>,
-    /// zstd's level for data: 1 is fast, 19 is small.
+    /// Level of zstd for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
-    /// Where blocks that were fetched are kept. `None`: nowhere, and nothing is read ahead.
+    /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
     pub clean: Option<CleanCache>,
 }
 
-impl VolumesOptions {
-    /// The usual, for `writer`.
+impl VolumeStoreOptions {
+    /// The usual options for `writer`.
     pub fn new(writer: WriterId) -> Self {
         Self {
             writer,
@@ -85,28 +85,20 @@ impl VolumesOptions {
     }
 }
 
-/// The volumes of a store, as one daemon uses them. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Volumes(pub(super) Arc<Host>);
-
-/// What volumes share.
+/// Shared by all volumes of a process.
 pub(super) struct Host {
     pub store: Store,
-    pub options: VolumesOptions,
-    pub metadata: Metadata,
-    pub fetcher: Fetcher,
-    /// A permit for each MiB that packs take in memory.
-    pub uploads: Arc<Semaphore>,
-    /// How many permits there are.
+    pub options: VolumeStoreOptions,
+    pub reader: Arc<PackReader>,
+    /// One permit for each MiB of packs in memory.
+    uploads: Arc<Semaphore>,
     upload_permits: u32,
     /// The last note could not be taken.
     notes_fail: AtomicBool,
     /// `None`: nothing is read ahead.
-    pub ahead: Option<Budget>,
-    /// `None`: packs are not kept when they are uploaded.
-    pub recent: Option<Recent>,
-    /// The writers of this process.
-    pub writers: Mutex<HashMap<VolumeId, Weak<Inner>>>,
+    pub readahead: Option<ReadaheadBudget>,
+    /// The state of each volume that this process writes, as long as a handle of the volume exists.
+    pub writers: Mutex<HashMap<VolumeId, Weak<WriterState>>>,
 }
 
 impl fmt::Debug for Host {
@@ -115,126 +107,33 @@ impl fmt::Debug for Host {
     }
 }
 
-/// What a new volume begins as.
-pub(super) struct Beginning {
-    pub size_sectors: u64,
-    pub origin: Option<Origin>,
-    pub packs: Vec<PackRef>,
-    /// As in [`Sections`].
-    pub damaged: Vec<SectorRange>,
-}
-
-impl Volumes {
-    /// The volumes of `store`.
-    pub fn new(store: Store, options: VolumesOptions) -> Self {
-        let metadata = Metadata::new(options.metadata_bytes_max);
+impl Host {
+    /// The shared state of volumes in `store`.
+    pub fn new(store: Store, options: VolumeStoreOptions) -> Self {
         let permits = (options.upload_bytes_max >> 20).clamp(UPLOAD_PERMITS_MIN, UPLOAD_PERMITS_MAX);
-        let uploads = Arc::new(Semaphore::new(permits));
-        let ahead = options.clean.as_ref().map(|clean| Budget::within(clean.blocks_bytes_max()));
-        // At most UPLOAD_PERMITS_MAX.
-        let upload_permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        let fetcher = Fetcher::default();
-        let recent = options.recent_bytes_max.map(Recent::new);
-        let notes_fail = AtomicBool::new(false);
-        let writers = Mutex::default();
-        let host = Host {
+        let block_cache = options.clean.clone();
+        let budget = |cache: &CleanCache| ReadaheadBudget::within(cache.blocks_bytes_max());
+        Self {
+            uploads: Arc::new(Semaphore::new(permits)),
+            // At most UPLOAD_PERMITS_MAX.
+            upload_permits: u32::try_from(permits).unwrap_or(u32::MAX),
+            notes_fail: AtomicBool::new(false),
+            readahead: block_cache.as_ref().map(budget),
+            reader: Arc::new(PackReader {
+                metadata: Metadata::new(options.metadata_bytes_max),
+                fetcher: Fetcher::default(),
+                recent: options.recent_bytes_max.map(RecentPacks::new),
+                block_cache,
+            }),
+            writers: Mutex::default(),
             store,
             options,
-            metadata,
-            fetcher,
-            uploads,
-            upload_permits,
-            notes_fail,
-            ahead,
-            recent,
-            writers,
-        };
-        Self(Arc::new(host))
-    }
-
-    /// The store they are in.
-    pub fn store(&self) -> &Store {
-        &self.0.store
-    }
-
-    /// Where they keep what was read.
-    pub fn clean(&self) -> Option<CleanCache> {
-        self.0.options.clean.clone()
-    }
-
-    /// Memory that manifests and pack indexes take, bytes.
-    pub fn metadata_bytes(&self) -> usize {
-        self.0.metadata.bytes()
-    }
-
-    /// A new volume, all zero: two requests. A name that was given to a volume that never came into being is used, and what this
-    /// writer created in the same way and never wrote to is taken for the answer: the earlier one may have been lost.
-    pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<Volume, VolumeError> {
-        self.0
-            .begin(name, Beginning { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() })
-            .await
-    }
-
-    /// Goes on with a volume where this daemon left off: no request. Whether another writer has taken it over shows with the
-    /// first commit. Where this process has a writer of the volume in the same epoch, which has not lost the volume, it is that one.
-    pub fn resume(&self, resume: &Resume) -> Volume {
-        Volume::resume(self.0.clone(), resume)
-    }
-
-    /// Which volume a name means.
-    pub async fn find(&self, name: &StoreName) -> Result<Option<VolumeId>, VolumeError> {
-        Ok(self.0.store.name(name).await?.map(|record| record.volume))
-    }
-
-    /// Takes over `wanted`, which has to be the volume that `name` means: whoever has it is fenced.
-    ///
-    /// # Errors
-    /// [`VolumeError::OtherVolume`] when the name means another volume, which is left alone.
-    pub async fn take_over_known(&self, name: &StoreName, wanted: VolumeId) -> Result<Volume, VolumeError> {
-        let found = self.find(name).await?.ok_or_else(|| VolumeError::NoSuchName { name: name.clone() })?;
-        if found != wanted {
-            return Err(VolumeError::OtherVolume { name: name.clone(), found, wanted });
         }
-        // What has become of the name since does not matter: a deleted volume is refused.
-        self.acquire(wanted, true).await
     }
 
-    /// The names of all volumes.
-    pub async fn names(&self) -> Result<Vec<StoreName>, VolumeError> {
-        let listing = self.0.store.list(Folder::Names, None).await?;
-        let name = |key| if let Key::Name(name) = key { Some(name) } else { None };
-        Ok(listing.objects.into_iter().filter_map(|object| name(object.key)).collect())
-    }
-
-    /// A state of any volume, to be read without taking it over.
-    pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
-        let manifest = Arc::new(self.0.state(point).await?);
-        let store = self.0.store.clone();
-        Ok(View { host: self.0.clone(), store, listing: Arc::new(Listing::of(manifest)) })
-    }
-
-    /// The snapshots of any volume.
-    pub async fn snapshots(&self, volume: VolumeId) -> Result<Vec<SnapshotInfo>, VolumeError> {
-        let listing = self.0.store.list(Folder::Snapshots(volume), None).await?;
-        let info = |object: crate::store::ObjectInfo| match object.key {
-            Key::Snapshot(_, name) => {
-                Some(SnapshotInfo { name, created_unix_millis: object.created_unix_millis })
-            }
-            _ => None,
-        };
-        Ok(listing.objects.into_iter().filter_map(info).collect())
-    }
-
-    /// Deletes a snapshot of any volume. One that is not there counts as deleted.
-    pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
-        Ok(self.0.store.delete(&[Key::Snapshot(volume, name.clone())]).await?)
-    }
-}
-
-impl Host {
     /// Memory for a pack of `data_bytes`, as long as the permit lives.
     pub async fn pack_memory(&self, data_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
-        // A compressor takes about one as well.
+        // The permit counts two MiB more for the compressor.
         let permits = (2 + (data_bytes >> 20)).min(PACK_PERMITS.into());
         self.upload_memory(u32::try_from(permits).unwrap_or(PACK_PERMITS)).await
     }
@@ -243,67 +142,32 @@ impl Host {
     pub async fn merge_memory(&self, pack_bytes: u64) -> Result<OwnedSemaphorePermit, VolumeError> {
         let permits = u64::from(MERGE_PERMITS) + (pack_bytes >> 20);
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        // One merge is always possible.
+        // Even with the smallest memory, one merge gets all permits and is possible.
         self.upload_memory(permits.min(self.upload_permits)).await
     }
 
     async fn upload_memory(&self, permits: u32) -> Result<OwnedSemaphorePermit, VolumeError> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)
     }
 
-    /// Makes a volume: its name first.
-    pub async fn begin(
-        self: &Arc<Self>,
-        name: &StoreName,
-        beginning: Beginning,
-    ) -> Result<Volume, VolumeError> {
-        let volume = self.claim(name).await?;
-        let begun = self.options.clock.since_boot();
-        let manifest = Manifest {
-            volume,
-            number: 1,
-            epoch: 1,
-            writer: self.options.writer,
-            size_sectors: beginning.size_sectors,
-            cut: Seq(0),
-            created_unix_millis: self.options.clock.unix_millis(),
-            generation: 0,
-            name: name.clone(),
-            origin: beginning.origin,
-            packs: beginning.packs,
-            sections: self.holding(&Sections { damaged: beginning.damaged, ..Sections::default() }),
-        };
-        let encoded = encode(&manifest)?;
-        match self.create_noted(&manifest, &encoded).await? {
-            Created::Created => Ok(Volume::new(self.clone(), Arc::new(manifest), begun)),
-            Created::Existed => match self.still(&manifest).await? {
-                Some(same) => Ok(Volume::new(self.clone(), Arc::new(same), begun)),
-                None => {
-                    self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
-                    Err(VolumeError::NameTaken { name: name.clone() })
-                }
-            },
-        }
-    }
-
-    /// Creates a manifest, with a note before.
+    /// Notes a manifest, then creates the manifest.
     pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, VolumeError> {
         self.create_noted(manifest, &encode(manifest)?).await
     }
 
-    /// As [`Self::create_manifest`], of a manifest that is encoded.
+    /// As [`Self::create_manifest`], for a manifest that is encoded already.
     pub async fn create_noted(&self, manifest: &Manifest, encoded: &Bytes) -> Result<Created, VolumeError> {
         self.note_manifest(manifest, encoded).await?;
         self.create_after_note(manifest, encoded).await
     }
 
-    /// Notes that the store is about to be asked for `manifest`. The store may never be asked.
+    /// Notes that the store is about to be asked to create `manifest`. The caller may still decide not to ask.
     pub async fn note_manifest(&self, manifest: &Manifest, encoded: &Bytes) -> Result<(), VolumeError> {
         self.note(manifest.volume, manifest.number, hash_of(encoded)).await
     }
 
-    /// Asks the store for a manifest that was noted.
+    /// Asks the store to create a noted manifest.
     pub async fn create_after_note(
         &self,
         manifest: &Manifest,
@@ -319,8 +183,8 @@ impl Host {
         noted.map_err(|error| VolumeError::NotNoted(Arc::new(error)))
     }
 
-    /// An error when no note on manifest `number` can be taken, so that nothing is uploaded for a manifest that cannot be created.
-    /// Tries only after a note that failed.
+    /// An error when no note on manifest `number` can be taken: then the manifest cannot be created, and uploading packs would be
+    /// for nothing. Tries a note only if the last note failed.
     pub async fn check_notes(&self, volume: VolumeId, number: u64) -> Result<(), VolumeError> {
         if self.notes_fail.load(Ordering::Acquire) {
             self.note(volume, number, HASH_OF_NONE).await?;
@@ -328,51 +192,7 @@ impl Host {
         Ok(())
     }
 
-    /// The first manifest of a volume, if this host meant to create it, it is as `first` says and nothing came after it. When it
-    /// was created, and with which size, makes no difference: nobody has written to it. Versions that took no notes named no
-    /// holder either: of their manifests the writer decides.
-    async fn still(&self, first: &Manifest) -> Result<Option<Manifest>, StoreError> {
-        let (found, hash) = match self.store.manifest_hashed(first.volume, first.number).await {
-            Err(error) if error.is_missing() => return Ok(None),
-            found => found?,
-        };
-        let Manifest { size_sectors, created_unix_millis, .. } = found;
-        let sections = found.sections.clone();
-        let same = Manifest { size_sectors, created_unix_millis, sections, ..first.clone() } == found;
-        let noted = self.options.notes.intended(found.volume, found.number, &hash) == Some(true);
-        let untouched = same
-            && (noted || found.sections.holder.is_none())
-            && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none()
-            && self.store.tombstone(first.volume).await?.is_none();
-        Ok(untouched.then_some(found))
-    }
-
-    /// Gives `name` to a volume that has no manifest, or no other than its first.
-    async fn claim(&self, name: &StoreName) -> Result<VolumeId, VolumeError> {
-        for _ in 0..ROUNDS_MAX {
-            let volume = VolumeId::random(self.store.entropy());
-            let created_unix_millis = self.options.clock.unix_millis();
-            let record = NameRecord { volume, created_unix_millis };
-            if self.store.create_name(name, &record).await? == Created::Created {
-                return Ok(volume);
-            }
-            // It may have gone away in the meantime.
-            let Some(record) = self.store.name(name).await? else { continue };
-            let Some(newest) = self.store.latest_manifest(record.volume, None).await? else {
-                return Ok(record.volume);
-            };
-            match self.check_not_deleted(&newest).await {
-                Ok(()) if newest.number == 1 => return Ok(record.volume),
-                Ok(()) => break,
-                // The deletion was not finished.
-                Err(VolumeError::Deleted { .. }) => self.remove_name(name, record.volume).await?,
-                Err(error) => return Err(error),
-            }
-        }
-        Err(VolumeError::NameTaken { name: name.clone() })
-    }
-
-    /// What `point` means.
+    /// The manifest meant by `point`.
     pub async fn state(&self, point: &StatePoint) -> Result<Manifest, VolumeError> {
         let volume = point.volume;
         if let Some(name) = &point.snapshot {
@@ -388,16 +208,11 @@ impl Host {
     }
 }
 
-fn encode(manifest: &Manifest) -> Result<Bytes, VolumeError> {
+pub(super) fn encode(manifest: &Manifest) -> Result<Bytes, VolumeError> {
     let key = Key::Manifest(manifest.volume, manifest.number);
     Ok(manifest.encode().map_err(|source| unfit(&key, source))?.into())
 }
 
-fn hash_of(encoded: &Bytes) -> ManifestHash {
+pub(super) fn hash_of(encoded: &Bytes) -> ManifestHash {
     *blake3::hash(encoded).as_bytes()
-}
-
-/// The number behind `number`. There are more than a volume can use up.
-pub(super) fn next(number: u64) -> u64 {
-    number.saturating_add(1)
 }

@@ -1,8 +1,8 @@
-//! What a writer writes down outside the store, so that a restart does not make the writer forget.
+//! Notes that a writer takes outside the store, so that a restart does not make the writer forget.
 //!
-//! Owns which manifests this host meant to create, and why a volume was lost. Does not own where that is kept (the catalog, in
-//! the daemon). Invariant: a manifest is noted before the store is asked to create the manifest, so one that is in the store
-//! under the name of this writer and was never noted was made by a copy of this host.
+//! Owns which manifests this host meant to create, and why a volume was lost. Does not own where notes are kept (the catalog, in
+//! the daemon). Invariant: a manifest is noted before the store is asked to create the manifest. So a manifest in the store under
+//! the name of this writer, without a note, was made by a copy of this host.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,17 +12,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::Fence;
+use super::types::Fence;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
-/// BLAKE3 of a manifest as it is in the store.
+/// BLAKE3 hash of a manifest as stored.
 pub type ManifestHash = [u8; 32];
 
-/// Why a volume cannot be written by this writer any more.
+/// Why this writer cannot write the volume any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Another writer has the volume.
+    /// Another writer has the volume, under this fence.
     Fenced(Fence),
     /// The volume was deleted from the store.
     Deleted,
@@ -30,20 +30,20 @@ pub enum Loss {
     Diverged(Box<Divergence>),
 }
 
-/// What both sides have of a volume with two histories.
+/// The two histories of one volume: this host's and the store's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// Number of the newest manifest this host knows.
     pub number: u64,
-    /// Everything up to here is in that manifest.
+    /// Sequence number up to which that manifest has every write.
     pub cut: Seq,
     /// Number of the newest manifest in the store.
     pub found_number: u64,
-    /// Up to where that one has everything.
+    /// Sequence number up to which the newest manifest in the store has every write.
     pub found_cut: Seq,
-    /// When that one was made, by the clock of its writer, milliseconds since 1970-01-01 UTC.
+    /// Creation time of the newest manifest in the store, by the writer's clock, milliseconds since 1970-01-01 UTC.
     pub found_unix_millis: u64,
-    /// Who made that one.
+    /// Writer of the newest manifest in the store.
     pub found: Fence,
 }
 
@@ -61,59 +61,60 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Where a writer keeps notes. Futures return when the note is on disk.
+/// A place for notes. A returned future ends when the note is on disk.
 pub trait Notes: Send + Sync + fmt::Debug {
-    /// Notes that the store is about to be asked to create manifest `number` with that hash. Notes on numbers below
-    /// `number - 1` may be dropped.
+    /// Notes that the store is about to be asked to create manifest `number` with this hash. Notes on numbers below `number - 1`
+    /// may be dropped.
     fn intend(&self, volume: VolumeId, number: u64, hash: ManifestHash)
     -> BoxFuture<'static, io::Result<()>>;
 
-    /// Whether manifest `number` with that hash was noted; `None` when no manifest of that number was.
+    /// Whether manifest `number` with this hash was noted; `None` when no manifest of this number was noted.
     fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool>;
 
-    /// The highest number of which a manifest was noted.
+    /// The highest manifest number noted.
     fn highest(&self, volume: VolumeId) -> Option<u64>;
 
-    /// Takes note that the newest manifest of the volume is the one that this writer knows: no version of this program that took
-    /// no notes has left a newer one. Returns before that is on disk.
+    /// Takes note that this writer knows the newest manifest of the volume: an earlier version of this program, which took no
+    /// notes, has left no newer manifest. Returns before the note is on disk.
     fn is_current(&self, _volume: VolumeId) {}
 
-    /// Takes back the note on a manifest that the store does not have and can never get. Returns before that is on disk.
+    /// Takes back the note on a manifest that the store does not have and can never get. Returns before the change is on disk.
     fn withdraw(&self, _volume: VolumeId, _number: u64, _hash: ManifestHash) {}
 
-    /// Drops the notes on a volume that was deleted. Returns before that is on disk.
+    /// Drops the notes on a volume that was deleted. Returns before the change is on disk.
     fn forget(&self, _past: Past) {}
 
-    /// Notes why this writer lost a volume of which it had `epoch`.
+    /// Notes why this writer lost a volume in `epoch`.
     fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>>;
 
-    /// Why this writer lost `epoch` of a volume, if that was noted.
+    /// Why this writer lost a volume in `epoch`, if a loss was noted.
     fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss>;
 }
 
-/// What nobody needs notes on any more. The volume may go on in a later epoch: had back by another export of this host, for example.
+/// Notes of no more use, because the volume was deleted. The volume may go on in a later epoch: another export of this host may
+/// undo the deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
-    /// The volume.
+    /// The deleted volume, by identity.
     pub volume: VolumeId,
-    /// Its manifests up to this number.
+    /// Notes on manifests up to this number are in the past.
     pub number: u64,
-    /// Its losses up to this epoch.
+    /// Losses up to this epoch are in the past.
     pub epoch: u64,
 }
 
 impl Past {
-    /// Whether the loss of `epoch` of `volume` is in the past.
+    /// Whether `past` covers the loss of `volume` in `epoch`.
     pub fn has_loss(&self, volume: VolumeId, epoch: u64) -> bool {
         volume == self.volume && epoch <= self.epoch
     }
 }
 
-/// The manifests that were noted, in memory.
+/// Notes on manifests, in memory.
 #[derive(Debug, Default)]
 pub struct Intents(HashMap<VolumeId, Noted>);
 
-/// What was noted of one volume.
+/// Notes on the manifests of one volume.
 #[derive(Debug, Default)]
 struct Noted {
     manifests: Vec<(u64, ManifestHash)>,
@@ -122,7 +123,7 @@ struct Noted {
 }
 
 impl Intents {
-    /// Adds a note, and drops those that no restart can need.
+    /// Adds a note, and drops the notes that no restart can need: those on numbers below `number - 1`.
     pub fn add(&mut self, volume: VolumeId, number: u64, hash: ManifestHash) {
         let noted = self.0.entry(volume).or_default();
         noted.all_above = None;
@@ -132,20 +133,20 @@ impl Intents {
         noted.manifests.push((number, hash));
     }
 
-    /// Counts all manifests above `number` as noted, until one is: a version of this program that took no notes may have created
-    /// some.
+    /// Counts all manifests above `number` as noted until the next note: an earlier version of this program, which took no notes,
+    /// may have created such manifests.
     pub fn allow_above(&mut self, volume: VolumeId, number: u64) {
         self.0.entry(volume).or_default().all_above = Some(number);
     }
 
-    /// Takes back what [`Self::allow_above`] said; `false` when nothing was said.
+    /// Ends the effect of [`Self::allow_above`]; `false` when there was none.
     pub fn end_allowance(&mut self, volume: VolumeId) -> bool {
         let ended = self.0.get_mut(&volume).is_some_and(|noted| noted.all_above.take().is_some());
         self.drop_if_empty(volume);
         ended
     }
 
-    /// Takes one note back.
+    /// Takes back the note on one manifest.
     pub fn withdraw(&mut self, volume: VolumeId, number: u64, hash: &ManifestHash) {
         if let Some(noted) = self.0.get_mut(&volume) {
             noted.manifests.retain(|(other, known)| (*other, known) != (number, hash));
@@ -159,7 +160,7 @@ impl Intents {
         }
     }
 
-    /// Drops the notes on `past`.
+    /// Drops the notes of the past.
     pub fn forget(&mut self, past: Past) {
         if let Some(noted) = self.0.get_mut(&past.volume) {
             noted.all_above = None;
@@ -168,12 +169,12 @@ impl Intents {
         self.drop_if_empty(past.volume);
     }
 
-    /// Whether there is no note on any volume.
+    /// Whether no volume has a note.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// See [`Notes::intended`].
+    /// The answer to [`Notes::intended`] by these notes.
     pub fn find(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
         let noted = self.0.get(&volume)?;
         if noted.all_above.is_some_and(|above| number > above) {
@@ -184,22 +185,22 @@ impl Intents {
         Some(of_number.any(|(_, known)| known == hash))
     }
 
-    /// See [`Notes::highest`].
+    /// The answer to [`Notes::highest`] by these notes.
     pub fn highest(&self, volume: VolumeId) -> Option<u64> {
         self.0.get(&volume)?.manifests.iter().map(|(number, _)| *number).max()
     }
 }
 
-/// Notes that a process keeps to itself: enough for one that never resumes a volume.
+/// Notes in memory only: enough for a process that never resumes a volume.
 #[derive(Debug, Default)]
 pub struct NotesInMemory(Mutex<(Intents, Losses)>);
 
-/// Volumes that were lost, by epoch.
+/// Lost volumes with the epoch of the loss.
 type Losses = HashMap<(VolumeId, u64), Loss>;
 
 impl NotesInMemory {
     fn lock(&self) -> MutexGuard<'_, (Intents, Losses)> {
-        // A map is whole between its own calls.
+        // Each call on the map is a complete change, so a panic elsewhere leaves the map usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,20 +1,23 @@
-//! Volumes on a store in memory: contents, requests, writers that meet, and stops at every request.
+//! Volumes on a store in memory: contents, requests, competing writers, and stops at every request.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod clean;
+mod block_cache;
+mod commits;
 mod compaction;
 mod damage;
+mod delete;
 mod divergence;
-mod end;
-mod history;
-mod hold;
 mod lies;
-mod line;
 mod long;
+mod losses;
 mod model;
+mod notes;
+mod ownership;
 mod race;
+mod reading;
 mod simulated;
+mod snapshots;
 mod stops;
 pub(in crate::store) mod support;
 mod uploads;

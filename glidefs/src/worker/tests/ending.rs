@@ -7,7 +7,7 @@ use super::*;
 use crate::cache::{Bound, CacheCatalog, Durability, SeqMarks, Triggers};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
-use crate::store::volume::{self, Volumes, VolumesOptions};
+use crate::store::volume::{self, VolumeStore, VolumeStoreOptions};
 use crate::store::{Access, Backend, Store, StoreOptions, WriterId};
 use crate::units::Seq;
 
@@ -18,19 +18,19 @@ const SECTORS: u64 = 1 << 15;
 const EXPORT_LARGE_WRITES: u64 = (16 << 20) / LARGE_BYTES as u64;
 
 /// A store that fails on purpose, and one volume in it.
-async fn remote() -> (Arc<Faults>, volume::Volume) {
+async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
     let faults = Faults::new(1);
     let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
     let backend = Backend::over(objects, true);
     let access = Access::ReadWrite { now_unix_millis: 0 };
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
-    let volumes = Volumes::new(store, VolumesOptions::new(WriterId([1; 16])));
+    let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let remote = volumes.create(&"vm".parse().unwrap(), SECTORS).await.unwrap();
     (faults, remote)
 }
 
 /// A worker with an export that is tied to `remote`, of which nothing is here.
-fn tied(remote: &volume::Volume, durability: Durability) -> (Bench, Arc<Export>, watch::Sender<bool>) {
+fn tied(remote: &volume::VolumeWriter, durability: Durability) -> (Bench, Arc<Export>, watch::Sender<bool>) {
     let (id, never) = (ExportId(1), Duration::from_hours(1));
     let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
     let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };

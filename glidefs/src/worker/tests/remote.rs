@@ -5,7 +5,7 @@ use tokio::sync::watch;
 use super::risk::Paper;
 use super::*;
 use crate::cache::{CacheCatalog, SeqMarks, Triggers};
-use crate::store::volume::{Volumes, VolumesOptions};
+use crate::store::volume::{VolumeStore, VolumeStoreOptions};
 use crate::store::{Access, Backend, Store, StoreOptions, StoreUrl, WriterId};
 use crate::units::Seq;
 
@@ -16,7 +16,7 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
     let backend = Backend::connect(&StoreUrl::Memory, &Vec::new(), false).unwrap();
     let access = Access::ReadWrite { now_unix_millis: 0 };
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
-    let volumes = Volumes::new(store, VolumesOptions::new(WriterId([1; 16])));
+    let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let remote = volumes.create(&"vm".parse().unwrap(), 1 << 15).await.unwrap();
     let (never, mut stops) = (Duration::from_hours(1), Vec::new());
     let mut tied = || {

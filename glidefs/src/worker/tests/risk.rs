@@ -8,7 +8,7 @@ use super::*;
 use crate::cache::{Bound, CacheCatalog, Durability, SeqMarks, Triggers};
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
-use crate::store::volume::{Resume, Volumes, VolumesOptions};
+use crate::store::volume::{Resume, VolumeStore, VolumeStoreOptions};
 use crate::store::{Access, Backend, Store, StoreOptions, WriterId};
 use crate::units::Seq;
 
@@ -36,7 +36,7 @@ async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_d
     let access = Access::ReadWrite { now_unix_millis: 0 };
     let backend = Backend::over(objects, true);
     let (store, _) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
-    let volumes = Volumes::new(store, VolumesOptions::new(WriterId([1; 16])));
+    let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let remote = volumes.create(&"bounded".parse().unwrap(), 1 << 15).await.unwrap();
 
     let (ids, paper) = ([ExportId(1), ExportId(2)], Arc::new(Paper::default()));

@@ -30,8 +30,8 @@ impl Backup {
     fn restore_book(&self, host: &mut Host) {
         *host.paper.0.lock().unwrap() = self.entries.clone();
         *host.paper.1.start.lock().unwrap() = self.start;
-        let options = VolumesOptions::new(host.writer());
-        host.volumes = Volumes::new(host.volumes.store().clone(), options);
+        let options = VolumeStoreOptions::new(host.writer());
+        host.volumes = VolumeStore::new(host.volumes.store().clone(), options);
     }
 }
 

@@ -2,26 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use super::super::choose::{LEVEL_RUNS_MAX, Limits};
-use super::super::land::Uploads;
+use super::super::compact::plan::{LEVEL_RUNS_MAX, MergeLimits};
+use super::super::writer::new_packs::NewPacks;
 use super::support::*;
 use crate::store::faulty::Seeded;
 use crate::store::format::{Manifest, PACKS_MAX, PackRef};
 use crate::store::ids::Entropy;
 use crate::store::key::Folder;
-use crate::store::volume::{VOLUME_BYTES_MAX, Volume, VolumeError, check_size};
+use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError, VolumeWriter, check_size};
 
 const SIZE: u64 = 1 << 21;
 
-/// So that young data never outgrows the rest, and every step is whole.
-const PLAIN: Limits = Limits {
+/// With these limits, young data never outgrows the rest, and every step is a whole merge.
+const PLAIN: MergeLimits = MergeLimits {
     step_bytes_max: u64::MAX,
     young_bytes_min: u64::MAX,
     move_bytes_min: u64::MAX,
     pack_bytes: None,
 };
 
-async fn compact_all(volume: &Volume, limits: &Limits) -> usize {
+async fn compact_all(volume: &VolumeWriter, limits: &MergeLimits) -> usize {
     let mut steps = 0;
     while let Some(compacted) = volume.compact_within(limits).await.unwrap() {
         steps += 1;
@@ -30,12 +30,18 @@ async fn compact_all(volume: &Volume, limits: &Limits) -> usize {
     steps
 }
 
-async fn packs(volume: &Volume) -> usize {
+async fn packs(volume: &VolumeWriter) -> usize {
     volume.view().await.unwrap().manifest().packs.len()
 }
 
-/// Random writes over `sectors`, each a cut of its own, and what they leave.
-async fn write(volume: &Volume, entropy: &Seeded, model: &mut BTreeMap<u64, Tag>, seq: u64, sectors: u64) {
+/// Random writes over `sectors`, each a cut of its own, and the content after them.
+async fn write(
+    volume: &VolumeWriter,
+    entropy: &Seeded,
+    model: &mut BTreeMap<u64, Tag>,
+    seq: u64,
+    sectors: u64,
+) {
     let mut cut = BTreeMap::new();
     for _ in 0..=entropy.next_u64() % 6 {
         let (start, count) = (entropy.next_u64() % sectors, entropy.next_u64() % 200 + 1);
@@ -46,7 +52,7 @@ async fn write(volume: &Volume, entropy: &Seeded, model: &mut BTreeMap<u64, Tag>
     model.extend(cut);
 }
 
-async fn check(volume: &Volume, model: &BTreeMap<u64, Tag>, sectors: u64) {
+async fn check(volume: &VolumeWriter, model: &BTreeMap<u64, Tag>, sectors: u64) {
     let expected: Vec<Tag> = (0..sectors).map(|at| model.get(&at).copied().unwrap_or(0)).collect();
     tags(volume, range(0, sectors), &expected).await;
 }
@@ -58,7 +64,7 @@ async fn eight_runs_of_a_level_become_one_of_the_next() {
     let mut committed = volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     for seq in 2..=64 {
         assert_eq!(committed.compaction_due, seq % 8 == 1 && seq > 2);
-        compact_all(&volume, &Limits::default()).await;
+        compact_all(&volume, &MergeLimits::default()).await;
         committed = volume.commit(MemoryCut::new(seq, &[(seq % 2 * 4, 8, seq)]), SIZE).await.unwrap();
     }
     assert_eq!(packs(&volume).await, 7 + LEVEL_RUNS_MAX);
@@ -78,19 +84,23 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
         let entropy = Seeded::new(seed);
         let daemon = World::seeded(seed).daemon(1);
         let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-        // Some seeds with steps that end early, and packs that stay as they are: all that are made count as long then.
+        // In some seeds steps end early and packs stay as they are: every pack counts as long then.
         let young_bytes_min = if seed % 3 == 0 { 100_000 } else { u64::MAX };
         let limits = if seed % 2 == 0 {
-            Limits { step_bytes_max: 5000, young_bytes_min, move_bytes_min: 200, pack_bytes: Some(2000) }
+            MergeLimits { step_bytes_max: 5000, young_bytes_min, move_bytes_min: 200, pack_bytes: Some(2000) }
         } else {
-            Limits { young_bytes_min, move_bytes_min: if seed % 4 == 1 { 10_000 } else { u64::MAX }, ..PLAIN }
+            MergeLimits {
+                young_bytes_min,
+                move_bytes_min: if seed % 4 == 1 { 10_000 } else { u64::MAX },
+                ..PLAIN
+            }
         };
         let sectors = if seed % 5 == 0 { 300 } else { 4000 };
         let mut model = BTreeMap::new();
         for seq in 1..150 {
             write(&volume, &entropy, &mut model, seq, sectors).await;
             match entropy.next_u64() % 3 {
-                // In the middle of it.
+                // One step only: a merge may stay unfinished.
                 0 => drop(volume.compact_within(&limits).await.unwrap()),
                 1 => drop(compact_all(&volume, &limits).await),
                 _ => {}
@@ -110,7 +120,7 @@ async fn whatever_is_written_the_content_stays_and_the_packs_are_few() {
 async fn what_is_written_in_order_is_not_copied_again_and_again() {
     let daemon = World::new().daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    let limits = Limits { move_bytes_min: 800, young_bytes_min: 10_000, ..PLAIN };
+    let limits = MergeLimits { move_bytes_min: 800, young_bytes_min: 10_000, ..PLAIN };
     let mut written = 0;
     for seq in 1..=200 {
         volume.commit(MemoryCut::new(seq, &[(seq * 100, 100, seq * 2 + 1)]), SIZE).await.unwrap();
@@ -122,8 +132,8 @@ async fn what_is_written_in_order_is_not_copied_again_and_again() {
     for seq in [1, 50, 200] {
         tags(&volume, range(seq * 100, 100), &[seq * 2 + 1; 100]).await;
     }
-    // Small ones are merged.
-    let limits = Limits { move_bytes_min: 40_000, ..limits };
+    // Short packs are merged.
+    let limits = MergeLimits { move_bytes_min: 40_000, ..limits };
     let volume = daemon.volumes.create(&name("small"), SIZE).await.unwrap();
     for seq in 1..=200 {
         volume.commit(MemoryCut::new(seq, &[(seq * 4, 4, seq * 2 + 1)]), SIZE).await.unwrap();
@@ -137,7 +147,7 @@ async fn what_was_overwritten_and_discarded_goes() {
     let world = World::new();
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    let limits = Limits { young_bytes_min: 1, ..PLAIN };
+    let limits = MergeLimits { young_bytes_min: 1, ..PLAIN };
     for seq in 1..=100 {
         volume.commit(MemoryCut::new(seq, &[(0, 400, seq * 2 + 1)]), SIZE).await.unwrap();
         compact_all(&volume, &limits).await;
@@ -145,7 +155,7 @@ async fn what_was_overwritten_and_discarded_goes() {
         let bytes: u64 = view.manifest().packs.iter().map(|pack| pack.total_bytes).sum();
         assert!(bytes < 4 * 400 * 512, "{bytes} bytes");
     }
-    // Half of it: eight cuts suffice for the store to notice.
+    // Half of the data is discarded: after eight cuts a step notices.
     for seq in 101..=108 {
         volume.commit(MemoryCut::new(seq, &[(0, 150, 0), (350, 60, 0)]), SIZE).await.unwrap();
         compact_all(&volume, &limits).await;
@@ -153,7 +163,7 @@ async fn what_was_overwritten_and_discarded_goes() {
     assert_eq!(volume.mapped(range(0, SIZE)).await.unwrap(), [range(150, 200)]);
     let view = volume.view().await.unwrap();
     assert_eq!(view.manifest().packs.iter().map(|pack| pack.data_bytes).sum::<u64>(), 200 * 512);
-    // And the rest.
+    // The other half is discarded.
     for seq in 109..=116 {
         volume.commit(MemoryCut::new(seq, &[(0, 400, 0)]), SIZE).await.unwrap();
         compact_all(&volume, &limits).await;
@@ -278,13 +288,13 @@ async fn a_cut_that_no_manifest_can_list_uploads_nothing_and_other_volumes_go_on
     let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
     let pack = volume.view().await.unwrap().manifest().packs[0];
-    // Descriptions of packs that are in the store nowhere.
+    // The manifest lists packs that do not exist.
     let fill = |base: &Manifest| {
         let count = PACKS_MAX as u64 - 1;
         let packs = (0..count).map(|at| PackRef { lowest_sector: at, highest_sector: at, level: 1, ..pack });
         Some(Manifest { packs: packs.collect(), ..base.clone() })
     };
-    volume.land(&Uploads::default(), fill).await.unwrap().unwrap();
+    volume.publish(&NewPacks::default(), fill).await.unwrap().unwrap();
     let crowd = volume.crowd().unwrap();
     assert_eq!((crowd.packs, crowd.percent()), (PACKS_MAX - 1, 100), "its writers are stopped");
     let before = daemon.requests();

@@ -1,15 +1,15 @@
-//! Sectors whose content a host lost: errors wherever a state that has them goes, until they are written.
+//! Damaged sectors: an error in every state that has the damage, until the sectors are written.
 
 use std::sync::{Arc, Mutex};
 
 use super::support::*;
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::gc::{GcOptions, collect};
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Upload, Volume, VolumeError};
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, Upload, VolumeError, VolumeWriter};
 use crate::units::{SectorRange, Seq};
 
 const SIZE: u64 = 1 << 12;
-/// What [`damaged`] leaves in the first 64 sectors.
+/// Content of the first 64 sectors after [`damaged`].
 const EXPECTED: [Tag; 64] = {
     let mut tags = [1; 64];
     tags[8] = LOST;
@@ -24,14 +24,14 @@ const EXPECTED: [Tag; 64] = {
 };
 
 /// A volume with damage in sectors 8, 9 and 30, over older data.
-async fn damaged(daemon: &Daemon) -> Volume {
+async fn damaged(daemon: &Daemon) -> VolumeWriter {
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 40, 1)]), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(2, &[(8, 2, LOST), (30, 1, LOST)]), SIZE).await.unwrap();
     volume
 }
 
-async fn is_as_expected(volume: &Volume) {
+async fn is_as_expected(volume: &VolumeWriter) {
     tags(volume, range(0, 64), &EXPECTED).await;
     assert_eq!(volume.damaged_sectors(), 3);
 }
@@ -42,20 +42,20 @@ async fn damaged_sectors_fail_and_nothing_else_does_until_they_are_written() {
     let daemon = world.daemon(1);
     let volume = damaged(&daemon).await;
     is_as_expected(&volume).await;
-    // Where no pack has anything as well.
+    // Damage in a sector that no pack has.
     volume.commit(MemoryCut::new(3, &[(4000, 1, LOST)]), SIZE).await.unwrap();
     assert!(volume.covers(range(3990, 11)) && !volume.covers(range(3990, 10)));
     tags(&volume, range(3999, 3), &[0, LOST, 0]).await;
-    // Whoever needs other sectors only is given those.
+    // A reader of other sectors gets these.
     let parts = [range(0, 8), range(10, 2)];
     let bytes = volume.read_waiting(range(0, 12), &parts).await.unwrap();
     compare(range(0, 8), &bytes[..8 * 512], &[1; 8]);
-    // Written in part, as zeroes by command, and not at all.
+    // Sector 8 is written, sector 30 is zeroed, sector 9 stays damaged.
     volume.commit(MemoryCut::new(4, &[(0, 9, 7), (30, 1, 0)]), SIZE).await.unwrap();
     tags(&volume, range(7, 4), &[7, 7, LOST, 1]).await;
     tags(&volume, range(30, 1), &[0]).await;
     assert_eq!(volume.damaged_sectors(), 2);
-    // What is behind the end of a volume that becomes smaller is zero when it grows again.
+    // Sectors cut off by a smaller size are zero when the volume grows again.
     volume.commit(MemoryCut::new(5, &[]), 4000).await.unwrap();
     volume.commit(MemoryCut::new(6, &[(9, 1, 8)]), SIZE).await.unwrap();
     tags(&volume, range(4000, 1), &[0]).await;
@@ -96,7 +96,7 @@ async fn snapshots_forks_and_what_goes_back_to_them_have_the_damage_of_their_sta
     let fork = volume.fork(&name("fork")).await.unwrap();
     is_as_expected(&fork).await;
     is_as_expected(&volume.fork_known(&name("known")).await.unwrap()).await;
-    // The origin is mended; what branched off before is not.
+    // The origin is repaired; the forks and snapshots made before are not.
     volume.commit(MemoryCut::new(3, &[(8, 2, 5), (30, 1, 6)]), SIZE).await.unwrap();
     volume.snapshot(&name("good")).await.unwrap();
     is_as_expected(&fork).await;
@@ -143,7 +143,7 @@ async fn merging_and_garbage_collection_bring_nothing_old_back_under_damage() {
     is_as_expected(&other).await;
 }
 
-/// A cut of nothing but damage, every other sector.
+/// A cut of damage only: every other sector.
 struct Sieve(u64);
 
 impl CutSource for Sieve {
@@ -183,7 +183,7 @@ async fn damage_in_more_places_than_a_manifest_lists_is_refused_and_nothing_whol
     tags(&other, range(0, 4), &[LOST, 1, LOST, 1]).await;
 }
 
-/// Eight sectors behind the damage of a [`Sieve`], one of which turns out to be lost when it is read, unless the disk is well.
+/// Eight sectors after the damage of a [`Sieve`]. One of the eight turns out to be lost when read, unless the disk works again.
 struct Straw {
     found: Mutex<Vec<SectorRange>>,
     extents: Vec<CutExtent>,

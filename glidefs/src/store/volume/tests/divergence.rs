@@ -1,16 +1,16 @@
-//! A writer and the store with two histories: copies of a host, hosts and stores that were restored.
+//! Two histories of one volume, a host's and the store's: copies of a host, and hosts and stores restored from a backup.
 
 use std::sync::Arc;
 
 use super::support::*;
-use crate::store::ids::{VolumeId, WriterId};
+use crate::store::ids::VolumeId;
 use crate::store::key::Key;
-use crate::store::volume::{Fence, Loss, Notes, NotesInMemory, Resume, StatePoint, Volume, VolumeError};
+use crate::store::volume::{Loss, Notes, NotesInMemory, Resume, StatePoint, VolumeError, VolumeWriter};
 use crate::units::Seq;
 
-const SIZE: u64 = 1 << 21;
+pub const SIZE: u64 = 1 << 21;
 
-async fn commit(volume: &Volume, seq: u64, tag: Tag) -> Result<Resume, VolumeError> {
+pub async fn commit(volume: &VolumeWriter, seq: u64, tag: Tag) -> Result<Resume, VolumeError> {
     let committed = volume.commit(MemoryCut::new(seq, &[(0, 8, tag)]), SIZE).await?;
     Ok(Resume { manifest: None, ..committed.resume })
 }
@@ -30,7 +30,7 @@ async fn a_writer_that_was_put_back_does_not_take_its_own_later_manifests_for_lo
         for step in 1..=steps {
             commit(&volume, 1 + step, 1 + step).await.unwrap();
         }
-        // What the backup had noted.
+        // Notes at the time of the backup.
         let notes = Arc::new(NotesInMemory::default());
         let restored = world.copy(1, notes.clone()).volumes.resume(&backup);
         let error = restored.confirm().await.unwrap_err();
@@ -39,11 +39,11 @@ async fn a_writer_that_was_put_back_does_not_take_its_own_later_manifests_for_lo
         assert!(text.contains("manifest 2") && text.contains("2026-01-01T00:00:00Z"), "{text}");
         assert_eq!(diverged(&commit(&restored, 9, 9).await.unwrap_err()), (2, 2 + steps));
         assert!(matches!(restored.delete().await, Err(VolumeError::Diverged { .. })));
-        // Nothing in the store has changed, and the next process knows without asking.
+        // The store is unchanged, and the next process knows the loss without a request.
         tags(&volume, range(0, 8), &[1 + steps; 8]).await;
         let again = world.copy(1, notes).volumes.resume(&backup);
         assert!(matches!(again.loss(), Some(Loss::Diverged(_))));
-        // Reading goes on from what this writer knew, as long as it is there.
+        // Reading goes on from the last manifest of this writer, while its packs exist.
         tags(&again, range(0, 8), &[1; 8]).await;
     }
 }
@@ -59,7 +59,7 @@ async fn of_two_copies_of_a_writer_exactly_one_goes_on() {
     assert_eq!(diverged(&commit(&other, 2, 20).await.unwrap_err()), (2, 3));
     commit(&one, 5, 30).await.unwrap();
     tags(&one, range(0, 8), &[30; 8]).await;
-    // Both at once: the store takes one manifest of each number.
+    // Both writers at once: the store takes one manifest of each number.
     let state = Resume { manifest: None, ..one.state() };
     let copies = [0, 1].map(|_| world.copy(1, Arc::new(NotesInMemory::default())));
     let [one, other] = copies.map(|copy| copy.volumes.resume(&state));
@@ -95,7 +95,7 @@ async fn a_store_that_was_put_back_to_an_earlier_state_is_neither_overwritten_no
     let point = StatePoint { volume: volume.id(), snapshot: None };
     assert_eq!(daemon.volumes.view(&point).await.unwrap().manifest().number, 2);
 
-    // Another writer takes over what the store was put back to, or a copy goes on from there.
+    // Another writer takes over the restored store, or a copy of this writer goes on from it.
     for taken in [true, false] {
         let world = World::new();
         let daemon = world.daemon(1);
@@ -112,7 +112,7 @@ async fn a_store_that_was_put_back_to_an_earlier_state_is_neither_overwritten_no
         let again = world.daemon(1).volumes.resume(&state);
         match (taken, again.commit(MemoryCut::new(3, &[(9, 1, 9)]), SIZE).await.unwrap_err()) {
             (true, VolumeError::Diverged { .. } | VolumeError::Fenced(_)) => {}
-            // The number is the same, and what it says is not.
+            // The number is the same; the content is not.
             (false, error) => assert_eq!(diverged(&error), (3, 3)),
             (true, error) => panic!("{error}"),
         }
@@ -125,7 +125,7 @@ async fn a_lost_answer_is_adopted_however_often_the_writer_was_restarted_and_tri
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let state = commit(&volume, 1, 1).await.unwrap();
-    // The note is taken, and the process ends before the store hears of the manifest; then another one is sent and arrives.
+    // The note is taken, and the process ends before the store hears of the manifest. Then another manifest is sent and arrives.
     for (round, arrives) in [false, false, true].into_iter().enumerate() {
         let again = world.daemon(1).volumes.resume(&state);
         // The listing, the manifest, the pack; then the new manifest.
@@ -137,7 +137,7 @@ async fn a_lost_answer_is_adopted_however_often_the_writer_was_restarted_and_tri
     again.confirm().await.unwrap();
     assert_eq!((again.state().number, again.cut()), (3, Seq(2)));
     tags(&again, range(0, 8), &[4; 8]).await;
-    // What was noted and never sent does not count for another number.
+    // A note on a manifest that was never sent does not count for another number.
     assert_eq!(commit(&again, 3, 8).await.unwrap().number, 4);
 }
 
@@ -148,7 +148,7 @@ async fn a_slow_question_about_a_lost_answer_is_not_taken_for_a_divergence_when_
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     let state = commit(&volume, 1, 1).await.unwrap();
     commit(&volume, 2, 2).await.unwrap();
-    // The host was lost before it heard of manifest 3, which it noted.
+    // The host was lost after noting manifest 3 and before hearing of the answer.
     let again = world.daemon(1).volumes.resume(&state);
     world.objects.next_reads_for(&[500]);
     let asked = tokio::spawn({
@@ -171,7 +171,7 @@ async fn what_still_works_for_an_export_that_another_one_has_followed_does_not_g
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     let state = commit(&volume, 1, 1).await.unwrap();
-    // The export goes on under another id, as after a rollback, while a merge of its packs is on its way.
+    // The export goes on under another id, as after a rollback, while a merge of its packs is under way.
     let next = daemon.volumes.resume(&state);
     for seq in 2..6 {
         commit(&next, seq, seq).await.unwrap();
@@ -182,7 +182,7 @@ async fn what_still_works_for_an_export_that_another_one_has_followed_does_not_g
     assert_eq!((volume.loss(), next.loss()), (None, None));
     assert_eq!(volume.state().number, next.state().number);
     tags(&volume, range(0, 8), &[7; 8]).await;
-    // A later epoch is another writer, and so is one that begins after a loss.
+    // A later epoch is another writer, and so is an epoch that begins after a loss.
     let taken = daemon.volumes.take_over(&name("vm")).await.unwrap();
     assert!(matches!(commit(&next, 8, 8).await, Err(VolumeError::Fenced(_))));
     commit(&taken, 8, 8).await.unwrap();
@@ -199,7 +199,7 @@ async fn own_manifests_that_are_hidden_from_a_listing_are_found_though_their_not
         for seq in 2..=4 {
             commit(&volume, seq, seq).await.unwrap();
         }
-        // The host was lost before it heard that manifest 3 has come into the store, or 4, or 5.
+        // The host was lost before hearing that manifest 3, 4 or 5 is in the store.
         let again = world.daemon(1).volumes.resume(&state);
         world.objects.list_without(Some(hidden));
         again.confirm().await.unwrap();
@@ -227,127 +227,6 @@ async fn a_manifest_that_arrives_late_is_adopted_although_another_was_tried_mean
 }
 
 #[tokio::test]
-async fn a_note_that_cannot_be_taken_keeps_the_manifest_from_the_store() {
-    #[derive(Debug)]
-    struct Full;
-    impl Notes for Full {
-        fn intend(
-            &self,
-            _: VolumeId,
-            _: u64,
-            _: [u8; 32],
-        ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
-            Box::pin(async { Err(std::io::ErrorKind::StorageFull.into()) })
-        }
-
-        fn intended(&self, _: VolumeId, _: u64, _: &[u8; 32]) -> Option<bool> {
-            None
-        }
-
-        fn highest(&self, _: VolumeId) -> Option<u64> {
-            None
-        }
-
-        fn lose(
-            &self,
-            _: VolumeId,
-            _: u64,
-            _: &Loss,
-        ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
-            Box::pin(async { Err(std::io::ErrorKind::StorageFull.into()) })
-        }
-
-        fn loss(&self, _: VolumeId, _: u64) -> Option<Loss> {
-            None
-        }
-    }
-    let world = World::new();
-    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
-    let full = world.copy(1, Arc::new(Full)).volumes.resume(&volume.state());
-    let error = commit(&full, 1, 1).await.unwrap_err();
-    assert!(matches!(error, VolumeError::NotNoted(_)) && error.is_transient(), "{error}");
-    volume.confirm().await.unwrap();
-    // A loss that cannot be written down stops the volume all the same.
-    let taker = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
-    assert_eq!(taker.writer(), Fence { epoch: 2, writer: WriterId([2; 16]) });
-    assert!(matches!(full.confirm().await, Err(VolumeError::Fenced(_))));
-    assert!(matches!(full.loss(), Some(Loss::Fenced(_))));
-}
-
-/// Notes that cannot be taken so many times.
-#[derive(Debug, Default)]
-struct Failing {
-    notes: NotesInMemory,
-    left: std::sync::atomic::AtomicU32,
-}
-
-impl Notes for Failing {
-    fn intend(
-        &self,
-        volume: VolumeId,
-        number: u64,
-        hash: [u8; 32],
-    ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
-        use std::sync::atomic::Ordering::SeqCst;
-        if self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
-            return Box::pin(async { Err(std::io::ErrorKind::StorageFull.into()) });
-        }
-        self.notes.intend(volume, number, hash)
-    }
-
-    fn intended(&self, volume: VolumeId, number: u64, hash: &[u8; 32]) -> Option<bool> {
-        self.notes.intended(volume, number, hash)
-    }
-
-    fn highest(&self, volume: VolumeId) -> Option<u64> {
-        self.notes.highest(volume)
-    }
-
-    fn lose(
-        &self,
-        volume: VolumeId,
-        epoch: u64,
-        loss: &Loss,
-    ) -> futures_util::future::BoxFuture<'static, std::io::Result<()>> {
-        self.notes.lose(volume, epoch, loss)
-    }
-
-    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
-        self.notes.loss(volume, epoch)
-    }
-}
-
-#[tokio::test]
-async fn while_nothing_can_be_noted_nothing_is_uploaded_again_and_again() {
-    use std::sync::atomic::Ordering::SeqCst;
-    let (world, notes) = (World::new(), Arc::new(Failing::default()));
-    let daemon = world.copy(1, notes.clone());
-    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    for seq in 1..=8 {
-        commit(&volume, seq, seq).await.unwrap();
-    }
-    // A cut: what was uploaded before the first note failed, and what is uploaded when notes can be taken again.
-    let before = daemon.requests();
-    notes.left.store(20, SeqCst);
-    let mut failures = 0;
-    while commit(&volume, 9, 9).await.is_err() {
-        failures += 1;
-    }
-    let [_, puts, ..] = daemon.since(before);
-    assert_eq!((failures, puts), (20, 2 + 1), "packs, and the manifest");
-    // A merge.
-    let before = daemon.requests();
-    notes.left.store(20, SeqCst);
-    let mut failures = 0;
-    while volume.compact().await.is_err() {
-        failures += 1;
-    }
-    let [_, puts, ..] = daemon.since(before);
-    assert_eq!((failures, puts), (20, 2 + 1), "packs, and the manifest");
-    tags(&volume, range(0, 8), &[9; 8]).await;
-}
-
-#[tokio::test]
 async fn a_store_that_is_behind_for_one_start_does_not_end_a_volume() {
     use object_store::ObjectStoreExt as _;
     let world = World::new();
@@ -355,14 +234,14 @@ async fn a_store_that_is_behind_for_one_start_does_not_end_a_volume() {
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     commit(&volume, 1, 1).await.unwrap();
     let state = commit(&volume, 2, 2).await.unwrap();
-    // A replica that lags has manifest 2 only.
+    // A lagging replica has only manifest 2.
     let newest = object_store::path::Path::from(Key::Manifest(volume.id(), 3).to_string());
     let bytes = world.objects.get(&newest).await.unwrap().bytes().await.unwrap();
     daemon.volumes.store().delete(&[Key::Manifest(volume.id(), 3)]).await.unwrap();
     let behind = world.daemon(1).volumes.resume(&state);
     assert_eq!(diverged(&behind.confirm().await.unwrap_err()), (3, 2));
     diverged(&commit(&behind, 3, 3).await.unwrap_err());
-    // Every start finds that again, until the store is the right one.
+    // Every start finds the divergence again, until the store is the right one.
     diverged(&world.daemon(1).volumes.resume(&state).confirm().await.unwrap_err());
     world.objects.put(&newest, bytes.into()).await.unwrap();
     let again = world.daemon(1).volumes.resume(&state);
@@ -378,7 +257,7 @@ async fn a_creation_that_a_version_without_notes_did_not_finish_can_be_repeated(
         let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
         let store = daemon.volumes.store();
         if is_old {
-            // Such a version named no holder.
+            // An earlier version named no holder.
             let mut first = store.manifest(volume.id(), 1).await.unwrap();
             first.sections.holder = None;
             let key = Key::Manifest(volume.id(), 1);
@@ -387,7 +266,7 @@ async fn a_creation_that_a_version_without_notes_did_not_finish_can_be_repeated(
                 store.create(&key, &[first.encode().unwrap().into()]).await.unwrap();
         }
         world.clock.advance(std::time::Duration::from_millis(1));
-        // A process that noted nothing.
+        // A process without notes.
         let again = world.copy(1, Arc::<NotesInMemory>::default());
         for _ in 0..2 {
             match again.volumes.create(&name("vm"), SIZE).await {

@@ -1,4 +1,4 @@
-//! Stores whose listings do not show what is there.
+//! Stores whose listings leave out existing objects.
 
 use super::support::*;
 use crate::store::clock::SystemClock;
@@ -15,7 +15,7 @@ async fn a_name_is_not_given_again_because_a_listing_does_not_show_its_volume() 
     for seq in 1..5 {
         volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
     }
-    // All manifests but the first and the newest are gone.
+    // All manifests but the first and the newest are removed.
     world.advance_hours(30);
     gc::collect(daemon.volumes.store(), &SystemClock, &GcOptions::default()).await.unwrap();
     world.objects.list_without(Some("manifests"));

@@ -1,4 +1,4 @@
-//! Cuts that take longer to upload than garbage collection waits for a manifest.
+//! Cuts whose upload takes longer than garbage collection waits for a manifest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::line::BigCut;
 use super::support::*;
 use crate::store::Source;
 use crate::store::client::Store;
@@ -15,8 +14,8 @@ use crate::store::format::PACK_BYTES_TARGET;
 use crate::store::gc::{GcOptions, GcReport, collect};
 use crate::store::ids::PackId;
 use crate::store::scripted::ManualClock;
-use crate::store::volume::upload::Upload;
-use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, Volume};
+use crate::store::volume::Upload;
+use crate::store::volume::{CutExtent, CutSource, GRACE_MIN, StatePoint, UPLOAD_TIME_MAX, VolumeWriter};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 const SIZE: u64 = 1 << 21;
@@ -24,16 +23,16 @@ const PACKS: u64 = 8;
 /// Six packs and a short one.
 const SECTORS: u64 = ((PACKS - 1) * PACK_BYTES_TARGET + (5 << 20)) / SECTOR_BYTES;
 const PACK_SECTORS: u64 = PACK_BYTES_TARGET / SECTOR_BYTES;
-/// How long a pack takes: two that were on their way together are not too late for a manifest, and all of them are.
+/// Upload time of a pack: two packs uploaded together are in time for a manifest, all packs are not.
 const PACK_TIME: Duration = Duration::from_mins(75);
 
-/// A cut of which each pack takes its time, while garbage is collected.
+/// A cut whose packs take their time, while garbage is collected.
 struct LongCut {
     cut: BigCut,
     clock: Arc<ManualClock>,
     store: Store,
     runtime: Handle,
-    /// The next read from the middle on fails.
+    /// Whether the next read from the middle on fails.
     breaks: AtomicBool,
     pack_time: Duration,
 }
@@ -81,7 +80,7 @@ async fn gc(store: &Store, clock: &ManualClock) -> GcReport {
     collect(store, clock, &options).await.unwrap()
 }
 
-/// Collects what is not in use since an hour before.
+/// Two runs of garbage collection, [`GRACE_MIN`] apart.
 async fn gc_all(world: &World) -> GcReport {
     let daemon = world.daemon(9);
     gc(daemon.volumes.store(), &world.clock).await;
@@ -89,14 +88,14 @@ async fn gc_all(world: &World) -> GcReport {
     gc(daemon.volumes.store(), &world.clock).await
 }
 
-async fn holds_the_cut(volume: &Volume) {
+async fn holds_the_cut(volume: &VolumeWriter) {
     for start in [0, 65_530, SECTORS - 100] {
         let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
         tags(volume, range(start, 100), &expected).await;
     }
 }
 
-async fn uploaded(volume: &Volume) -> Vec<PackId> {
+async fn uploaded(volume: &VolumeWriter) -> Vec<PackId> {
     volume.view().await.unwrap().manifest().sections.uploaded.clone()
 }
 
@@ -115,8 +114,8 @@ async fn a_cut_that_takes_longer_than_garbage_collection_waits_comes_into_the_st
     holds_the_cut(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap()).await;
 }
 
-/// A volume of which a cut is half uploaded, and the upload.
-async fn half_uploaded(world: &World) -> (Volume, Upload) {
+/// A volume with a half uploaded cut, and the upload.
+async fn half_uploaded(world: &World) -> (VolumeWriter, Upload) {
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     let upload = Upload::default();
     volume.commit_on(LongCut::breaking(world, true), SIZE, &upload).await.unwrap_err();
@@ -132,7 +131,7 @@ async fn a_try_goes_on_with_packs_of_days_ago_that_a_manifest_kept() {
     for _ in 0..9 {
         assert_eq!(gc_all(&world).await.packs_in_use, kept.len() as u64);
     }
-    // What else changes meanwhile is no reason to give them up.
+    // Another change of the volume does not give the packs up.
     volume.release().await.unwrap();
     assert_eq!(uploaded(&volume).await, kept);
     volume.commit_on(LongCut::new(&world), SIZE, &upload).await.unwrap();
@@ -177,7 +176,7 @@ async fn only_the_writer_that_uploads_keeps_packs_that_are_no_content() {
     }
 }
 
-/// A manifest that is to keep packs is on its way for days, and what is asked first afterwards fails.
+/// A keeping manifest is under way for days, and the first request afterwards fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn packs_named_by_a_keeping_manifest_that_came_late_are_there() {
     let world = World::new();
@@ -214,7 +213,7 @@ async fn a_merge_does_not_wait_for_all_of_an_upload_of_hours() {
         async move { volume.commit(Arc::new(cut), SIZE).await }
     });
     world.objects.paused().await;
-    // The packs behind the first are made meanwhile.
+    // The packs after the first are made meanwhile.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let begun = world.clock.since_boot();
     let merging = tokio::spawn({
@@ -236,7 +235,7 @@ async fn an_upload_of_hours_takes_turns_and_holds_nothing_between_them() {
     let (cut, upload) = (LongCut::new(&world), Upload::default());
     let mut turns = 1;
     while volume.commit_turn(Arc::clone(&cut) as _, SIZE, &upload).await.unwrap().is_none() {
-        // Whoever waits for the volume has a turn.
+        // Others who wait for the volume have a turn.
         volume.snapshot(&name(&format!("after-{turns}"))).await.unwrap();
         turns += 1;
     }

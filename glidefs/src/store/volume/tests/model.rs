@@ -1,14 +1,14 @@
-//! Everything that can happen to volumes, in any order, against a model that only knows what sectors hold.
+//! Every operation on volumes, in any order, against a model that only knows the content of sectors.
 //!
-//! The store loses answers, fails for a while, and stops for good in the middle of a change; daemons restart and take volumes
-//! from each other; time passes and garbage is collected. What a volume reads as is what the model says. Where a change has
-//! stopped half-way, both outcomes are legal until the next one.
+//! The store loses answers, fails for a while, and stops for good in the middle of a change. Daemons restart and take volumes
+//! from each other. Time passes and garbage is collected. A volume must read as the model says. Where a change stopped half-way,
+//! both outcomes are legal until the next change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::choose::{LEVEL_RUNS_MAX, Limits};
+use super::super::compact::plan::{LEVEL_RUNS_MAX, MergeLimits};
 use super::support::*;
 use crate::store::backend::Backend;
 use crate::store::clean::{CleanCache, CleanOptions};
@@ -16,29 +16,33 @@ use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::gc::{GcError, GcOptions, collect};
 use crate::store::ids::{Entropy, StoreName, VolumeId};
 use crate::store::key::Folder;
-use crate::store::volume::{Resume, StatePoint, Volume, VolumeError};
+use crate::store::volume::{Resume, StatePoint, VolumeError, VolumeWriter};
 use crate::units::SectorRange;
 
 const SECTORS_MAX: u64 = 700;
 const VOLUMES_MAX: usize = 4;
 const GRACE: Duration = Duration::from_hours(24);
-/// Steps end early, young data goes soon, and packs of a few blocks are taken over.
-const LIMITS: Limits =
-    Limits { step_bytes_max: 20_000, young_bytes_min: 30_000, move_bytes_min: 200, pack_bytes: Some(6000) };
+/// Steps end early, young data is merged soon, and packs of a few blocks stay as they are.
+const LIMITS: MergeLimits = MergeLimits {
+    step_bytes_max: 20_000,
+    young_bytes_min: 30_000,
+    move_bytes_min: 200,
+    pack_bytes: Some(6000),
+};
 
 type Content = Vec<Tag>;
 
-/// A volume, as it should be.
+/// A volume in the model.
 struct Model {
     name: StoreName,
     daemon: Daemon,
     writer: u8,
-    volume: Volume,
-    /// What the daemon would have on its disk.
+    volume: VolumeWriter,
+    /// State on the disk of the daemon.
     resume: Resume,
-    /// Which states the store may have: the last one that is known, and those that were tried since.
+    /// States that the store may have: the last known one, and those tried since.
     states: Vec<Content>,
-    /// What is written and not committed.
+    /// Sectors written but not committed.
     dirty: BTreeMap<u64, Tag>,
     size: u64,
     seq: u64,
@@ -49,11 +53,11 @@ struct Run {
     world: World,
     entropy: Seeded,
     faults: Arc<Faults>,
-    /// All daemons use the same one: blocks are the same everywhere.
+    /// One cache for all daemons: a block has the same content everywhere.
     clean: Option<CleanCache>,
     volumes: Vec<Model>,
     /// Volumes whose writer was fenced.
-    fenced: Vec<(Daemon, Volume)>,
+    fenced: Vec<(Daemon, VolumeWriter)>,
     names: u64,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -91,7 +95,7 @@ impl Run {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Lets the store stop within some requests, for good or not at all.
+    /// In one case of four, has the store stop for good within some requests. Returns whether.
     fn maybe_stop(&self) -> bool {
         let stops = self.below(4) == 0;
         if stops {
@@ -100,7 +104,7 @@ impl Run {
         stops
     }
 
-    fn add(&mut self, name: StoreName, writer: u8, daemon: Daemon, volume: Volume, state: Content) {
+    fn add(&mut self, name: StoreName, writer: u8, daemon: Daemon, volume: VolumeWriter, state: Content) {
         let (resume, size) = (volume.state(), state.len() as u64);
         let (dirty, snapshots) = (BTreeMap::new(), BTreeMap::new());
         let states = vec![state];
@@ -190,7 +194,7 @@ impl Run {
         let model = &mut self.volumes[at];
         model.size = size;
         model.dirty.retain(|sector, _| *sector < size);
-        // Zeroes where the last state is longer, in whatever of them the store has.
+        // Zeroes where the last state is longer, whichever of the states the store has.
         let mut next: Vec<Content> = model.states.clone();
         for state in &mut next {
             state.resize(size as usize, 0);
@@ -222,7 +226,7 @@ impl Run {
         self.settle(at).await;
     }
 
-    /// With several states possible, looks which of them it is: the writer itself knows after it asked.
+    /// With several states possible, finds out which one the store has: the writer knows after asking.
     async fn settle(&mut self, at: usize) {
         if self.volumes[at].states.len() == 1 || self.below(3) == 0 {
             return;
@@ -297,7 +301,7 @@ impl Run {
         }
         self.world.objects.go_on();
         let model = &mut self.volumes[at];
-        // It may have found a commit whose answer was lost.
+        // The writer may have found a commit whose answer was lost.
         if model.states.len() > 1 {
             model.volume.check_newest().await.unwrap();
             model.states = vec![content(&model.volume, &model.states).await];
@@ -322,7 +326,7 @@ impl Run {
         }
     }
 
-    /// Another host opens the volume; what was not committed is lost.
+    /// Another host opens the volume; writes that were not committed are lost.
     async fn take_over(&mut self, at: usize) {
         let writer = self.volumes[at].writer % 3 + 1;
         let daemon = self.daemon(writer);
@@ -339,7 +343,7 @@ impl Run {
         self.count("take-over");
     }
 
-    /// The daemon of a volume ends and begins again with what it has on its disk.
+    /// The daemon of a volume ends and begins again with the state on its disk.
     fn restart(&mut self, at: usize) {
         let daemon = self.daemon(self.volumes[at].writer);
         let without = self.below(2) == 0;
@@ -383,7 +387,7 @@ impl Run {
         }
     }
 
-    /// Deletes everything, and lets garbage collection take it.
+    /// Deletes everything, and has garbage collection remove everything.
     async fn end(&mut self) {
         for at in 0..self.volumes.len() {
             self.check(at, 0, SECTORS_MAX).await;
@@ -415,13 +419,13 @@ impl Run {
     }
 }
 
-/// What a volume has of `at`, once the store can be reached.
-async fn read(volume: &Volume, at: SectorRange) -> Vec<u8> {
+/// The bytes of `at` in a volume, once the store can be reached.
+async fn read(volume: &VolumeWriter, at: SectorRange) -> Vec<u8> {
     patched(at, |at| async move { volume.read_waiting(at, &[at]).await }).await
 }
 
 /// Which of `states` a volume has.
-async fn content(volume: &Volume, states: &[Content]) -> Content {
+async fn content(volume: &VolumeWriter, states: &[Content]) -> Content {
     let found = read(volume, range(0, SECTORS_MAX)).await;
     let state = content_of(&found, states);
     assert!(volume.size_sectors() <= SECTORS_MAX);
@@ -459,7 +463,7 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
         }
         run.end().await;
         let hits = run.clean.as_ref().map_or(0, |clean| clean.figures().memory_hits);
-        *counts.entry("clean cache hit").or_default() += hits;
+        *counts.entry("block cache hit").or_default() += hits;
         run.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
         silent.retain(|fault| run.faults.fired(*fault) == 0);
     }
@@ -482,14 +486,14 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
             "take-over",
             "restart",
             "fenced",
-            "clean cache hit",
+            "block cache hit",
         ] {
             assert!(counts.get(what).is_some_and(|count| *count >= 10), "{what}: {counts:?}");
         }
     }
 }
 
-/// Not used twice by accident.
+/// The same seed makes the same identities.
 #[test]
 fn volumes_of_a_seed_are_the_same_again() {
     let ids = || VolumeId::random(&Seeded::new(5));

@@ -1,4 +1,4 @@
-//! Two writers that want the same volume at the same time.
+//! Two writers want the same volume at the same time.
 
 use super::support::*;
 use crate::store::volume::VolumeError;
@@ -15,7 +15,7 @@ async fn of_two_writers_one_wins_each_number_and_nothing_is_mixed() {
     let mut content = [0, 0];
     for round in 1..=ROUNDS {
         let taker = daemons[round as usize % 2].volumes.clone();
-        // In some rounds the order is fixed; in the others now this one, now that one is ahead.
+        // In some rounds the order is fixed; in the others either writer may be ahead.
         let lead = round % 5;
         let committing = {
             let holder = holder.clone();
@@ -61,7 +61,7 @@ async fn of_two_writers_one_wins_each_number_and_nothing_is_mixed() {
     }
     assert_eq!(before + after, ROUNDS);
     let manifests = daemons[0].volumes.store().list(crate::store::Folder::Manifests(holder.id()), None).await;
-    // The first, one for each take-over, one for each commit that won.
+    // The first manifest, one for each takeover, one for each commit that won.
     assert_eq!(manifests.unwrap().objects.len() as u64, 1 + ROUNDS + before);
     assert!(before > 0 && after > 0, "{before} {after}");
 }

@@ -1,10 +1,12 @@
-//! Five hours of a writer in a minute: what merging does to the number of packs a read may have to ask, in counts only.
+//! Five hours of a writer in a minute: how many packs a read may have to ask while merging goes on, in counts only.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
 
-use super::super::choose::{Limits, Step, choose, stored_bytes};
-use super::super::crowd::{FAN_OUT_MAX, Rows};
+use super::super::compact::plan::{MergeLimits, PlannedStep, plan_step, stored_bytes};
+use super::super::crowd::FAN_OUT_MAX;
+use super::super::ranges::overlaps;
+use super::super::view::rows::Rows;
 use super::support::*;
 use crate::store::format::PackRef;
 use crate::store::ids::{PackId, VolumeId};
@@ -12,15 +14,14 @@ use crate::units::SECTOR_BYTES;
 
 const VOLUME_SECTORS: u64 = (1 << 40) / SECTOR_BYTES;
 const MIB: f64 = (1 << 20) as f64;
-/// Packs that merging makes, and a step: longer than real ones, so that there are fewer of them to look at.
+/// Length of merged packs, and of a step: longer than real ones, for fewer packs to look at.
 const PACK_BYTES: u64 = 256 << 20;
 const CUT_BYTES: u64 = 32 << 20;
-/// What a writer wants to write, and the rate from which a writer is slowed, MiB/s.
+/// The rate wanted by a writer, and the rate of a barely slowed writer, MiB/s.
 const WRITER_RATE: f64 = 50.0;
 const SLOWED_RATE_MAX: f64 = 256.0;
 const SECONDS: u32 = 5 * 3600;
 
-/// A merge under way.
 struct Work {
     left_mib: f64,
     inputs: Vec<PackRef>,
@@ -52,7 +53,7 @@ fn pack(number: u64, level: u8, lowest_sector: u64, end: u64, total_bytes: u64) 
     }
 }
 
-/// Which share of its sectors a pack has something of.
+/// The share of a pack's range with sectors in the pack.
 #[expect(clippy::cast_precision_loss, reason = "the figures are far smaller")]
 fn density(pack: &PackRef) -> f64 {
     let sectors = pack.highest_sector + 1 - pack.lowest_sector;
@@ -60,7 +61,7 @@ fn density(pack: &PackRef) -> f64 {
 }
 
 impl Simulation {
-    /// A volume that was written once, in order.
+    /// A volume written once, in order.
     fn new() -> Self {
         let count = VOLUME_SECTORS * SECTOR_BYTES / PACK_BYTES;
         let sectors = PACK_BYTES / SECTOR_BYTES;
@@ -104,10 +105,10 @@ impl Simulation {
         }
     }
 
-    /// Begins the step that is due, over sectors that were written at random.
+    /// Begins the next step, over sectors written at random.
     #[expect(clippy::cast_precision_loss, reason = "the figures are far smaller")]
     fn begin(&mut self) -> Option<Work> {
-        let Step { inputs, level, begin } = choose(&self.packs, &Limits::default())?;
+        let PlannedStep { inputs, level, begin } = plan_step(&self.packs, &MergeLimits::default())?;
         let inputs = self.packs[inputs].to_vec();
         let (outputs, at) = self.merged(&inputs, level, begin);
         let read = |pack: &PackRef| {
@@ -122,7 +123,7 @@ impl Simulation {
         Some(Work { left_mib: moved / MIB, inputs, successors })
     }
 
-    /// One pack made of `inputs` from sector `begin` on, as far as there is anything, and the sector behind it.
+    /// One pack made of `inputs` from sector `begin` on, if the inputs have such sectors, and the sector after the pack.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -160,7 +161,7 @@ impl Simulation {
 
 #[test]
 fn in_five_hours_of_random_writes_a_read_never_has_to_ask_more_packs_than_the_bound() {
-    // A store fast enough for all of it, and slower ones, for which the writer has to be slowed.
+    // A store fast enough for all writes, and slower ones, for which the writer has to be slowed.
     for (merged_mib, written_share_min) in [(400.0, 1.0), (200.0, 0.5), (50.0, 0.1)] {
         let mut simulation = Simulation::new();
         for _ in 0..SECONDS {
@@ -177,19 +178,19 @@ fn in_five_hours_of_random_writes_a_read_never_has_to_ask_more_packs_than_the_bo
 fn new_packs_are_merged_while_a_long_merge_of_old_ones_is_unfinished() {
     let long = |number, level| pack(number, level, 0, VOLUME_SECTORS, CUT_BYTES);
     let half = |number| pack(number, 4, 0, VOLUME_SECTORS / 2, PACK_BYTES);
-    // Results of an unfinished merge from level 3 to 4, and what is left of it.
+    // Results of an unfinished merge from level 3 to 4, and the rest of that merge.
     let old = [vec![half(100)], (0..8).map(|at| long(200 + at, 3)).collect()].concat();
-    let rest = Step { inputs: 1..9, level: 4, begin: VOLUME_SECTORS / 2 };
-    assert_eq!(choose(&old, &Limits::default()), Some(rest));
+    let rest = PlannedStep { inputs: 1..9, level: 4, begin: VOLUME_SECTORS / 2 };
+    assert_eq!(plan_step(&old, &MergeLimits::default()), Some(rest));
     for level in 0..3 {
         let new: Vec<PackRef> = (0..8).map(|at| long(at, level)).collect();
-        let first = Step { inputs: 0..8, level: level + 1, begin: 0 };
-        assert_eq!(choose(&[&new[..], &old].concat(), &Limits::default()), Some(first));
+        let first = PlannedStep { inputs: 0..8, level: level + 1, begin: 0 };
+        assert_eq!(plan_step(&[&new[..], &old].concat(), &MergeLimits::default()), Some(first));
     }
-    // Results of a level and what is left of another merge are in no new one.
+    // The merge of a level takes neither results of another merge nor the rest of another merge.
     let above: Vec<PackRef> = (0..8).map(|at| long(at, 4)).collect();
-    let rest = Step { inputs: 9..17, level: 4, begin: VOLUME_SECTORS / 2 };
-    assert_eq!(choose(&[&above[..], &old].concat(), &Limits::default()), Some(rest));
+    let rest = PlannedStep { inputs: 9..17, level: 4, begin: VOLUME_SECTORS / 2 };
+    assert_eq!(plan_step(&[&above[..], &old].concat(), &MergeLimits::default()), Some(rest));
 }
 
 #[test]
@@ -208,8 +209,7 @@ fn rows_find_the_packs_that_a_look_at_each_finds() {
         for _ in 0..20 {
             let range = range(random(140), random(20));
             let found: Vec<&PackRef> = rows.reaching(&packs, range).collect();
-            let expected: Vec<&PackRef> =
-                packs.iter().filter(|pack| super::super::view::overlaps(pack, range)).collect();
+            let expected: Vec<&PackRef> = packs.iter().filter(|pack| overlaps(pack, range)).collect();
             assert_eq!(found, expected);
             let begins = packs.iter().map(|pack| pack.lowest_sector).filter(|lowest| *lowest > range.start());
             assert_eq!(rows.next_begin(&packs, range.start()), begins.min());
@@ -217,7 +217,7 @@ fn rows_find_the_packs_that_a_look_at_each_finds() {
     }
 }
 
-/// A pack that counts the looks at it.
+/// A pack that counts how often it is looked at.
 struct Counted<'a> {
     pack: PackRef,
     looks: &'a Cell<u32>,
@@ -230,11 +230,11 @@ impl Borrow<PackRef> for Counted<'_> {
     }
 }
 
-/// Most looks at packs that it takes to find those of one sector, and the next one behind the sector, in `count` packs: in so
-/// many rows, each over the whole volume.
+/// Most looks that finding the packs of one sector, and the next pack after the sector, may take: among `count` packs in `rows`
+/// rows, each over the whole volume.
 fn looks_max(count: u64, rows: u64) -> u32 {
     let (per_row, looks) = (count / rows, Cell::new(0));
-    // Each pack has eight sectors, and four behind it are in none.
+    // Each pack has eight sectors; the next four sectors are in no pack.
     let packs: Vec<PackRef> =
         (0..count).map(|n| pack(n, 0, n % per_row * 12, n % per_row * 12 + 8, 100)).collect();
     let found = Rows::of(&packs);
@@ -259,7 +259,7 @@ fn the_packs_of_a_sector_are_found_among_20480_with_three_looks_a_row_more_than_
     for rows in [1, 8] {
         let [few, many] = [4096, 20_480].map(|count| looks_max(count, rows));
         println!("{rows} rows: {few} looks among 4,096 packs, {many} among 20,480");
-        // Halves of a row, the packs found, and one behind them in each row.
+        // Bisecting each row, the packs found, and one more pack of each row.
         let bound =
             |count: u64| u32::try_from(rows).unwrap() * ((count / rows).next_power_of_two().ilog2() + 3);
         assert!(few <= bound(4096), "{rows} rows: {few} looks at 4,096 packs");

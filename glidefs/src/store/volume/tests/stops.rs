@@ -1,10 +1,10 @@
-//! The store stops at each request that a change makes, once before and once after its effect.
+//! The store stops at each request of a change, once before and once after the request has its effect.
 //!
-//! What another host then opens is the state before or after the change, and whoever was stopped can make it again.
+//! Then another host opens the state before or after the change, and the stopped daemon can make the change again.
 
-use super::super::choose::Limits;
+use super::super::compact::plan::MergeLimits;
 use super::support::*;
-use crate::store::volume::{Resume, StatePoint, Volume, VolumeError};
+use crate::store::volume::{Resume, StatePoint, VolumeError, VolumeWriter};
 
 const SIZE: u64 = 1 << 21;
 const BEFORE: [Tag; 4] = [1, 2, 3, 0];
@@ -14,8 +14,8 @@ fn cut() -> std::sync::Arc<MemoryCut> {
     MemoryCut::new(20, &[(1, 1, 5), (3, 1, 7)])
 }
 
-/// A volume that reads as [`BEFORE`], with a step of compaction due, and a snapshot that reads as [`AFTER`].
-async fn volume(daemon: &Daemon) -> Volume {
+/// A volume with content [`BEFORE`], a step of compaction due, and a snapshot with content [`AFTER`].
+async fn volume(daemon: &Daemon) -> VolumeWriter {
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 1, 1), (1, 1, 5), (2, 1, 3), (3, 1, 7)]), SIZE).await.unwrap();
     volume.snapshot(&name("after")).await.unwrap();
@@ -28,7 +28,7 @@ async fn volume(daemon: &Daemon) -> Volume {
     volume
 }
 
-async fn reads_as(volume: &Volume, tags: &[Tag; 4]) -> bool {
+async fn reads_as(volume: &VolumeWriter, tags: &[Tag; 4]) -> bool {
     is(&volume.read(range(0, 4)).await.unwrap(), tags)
 }
 
@@ -36,11 +36,11 @@ fn is(bytes: &[u8], tags: &[Tag; 4]) -> bool {
     bytes.chunks(512).zip(tags).all(|(found, tag)| found == sector(*tag))
 }
 
-/// Runs `change` with a stop at each of its requests; `again` makes it once more, after which the volume reads as `after`.
+/// Runs `change` with a stop at each request. Then `again` makes the change once more, and the volume has the content `after`.
 async fn at_each_request(
     resumed: bool,
     after: &[Tag; 4],
-    change: impl AsyncFn(&Daemon, &Volume) -> Result<(), VolumeError>,
+    change: impl AsyncFn(&Daemon, &VolumeWriter) -> Result<(), VolumeError>,
 ) -> u64 {
     for arrives in [false, true] {
         for requests in 0.. {
@@ -63,7 +63,7 @@ async fn at_each_request(
                 }
                 break;
             }
-            // A restart of the same daemon, with what it had on its disk before.
+            // A restart of the same daemon, with the state its disk had before.
             let daemon = world.daemon(1);
             let again = daemon.volumes.resume(&state);
             assert!(reads_as(&again, &BEFORE).await);
@@ -71,7 +71,7 @@ async fn at_each_request(
                 panic!("stopped after {requests} requests (arrives: {arrives}), again: {error}")
             });
             assert!(reads_as(&again, after).await);
-            // And another host.
+            // Another host opens the volume.
             let opened = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
             assert!(reads_as(&opened, after).await);
             let fenced = again.commit(cut(), SIZE).await;
@@ -84,7 +84,7 @@ async fn at_each_request(
 /// As [`at_each_request`], but nobody makes the change again.
 async fn and_another_host_opens_it(
     after: &[Tag; 4],
-    change: impl AsyncFn(&Volume) -> Result<(), VolumeError>,
+    change: impl AsyncFn(&VolumeWriter) -> Result<(), VolumeError>,
 ) {
     for arrives in [false, true] {
         for requests in 0.. {
@@ -107,38 +107,39 @@ async fn and_another_host_opens_it(
 
 #[tokio::test]
 async fn a_commit_is_there_or_not() {
-    let commit = async |volume: &Volume| volume.commit(cut(), SIZE).await.map(drop);
+    let commit = async |volume: &VolumeWriter| volume.commit(cut(), SIZE).await.map(drop);
     and_another_host_opens_it(&AFTER, commit).await;
-    // A new process asks for the newest number, and for that manifest.
+    // A new process asks for the newest number, and for the newest manifest.
     for (resumed, requests) in [(false, 2), (true, 4)] {
-        let commit = async |_: &Daemon, volume: &Volume| volume.commit(cut(), SIZE).await.map(drop);
+        let commit = async |_: &Daemon, volume: &VolumeWriter| volume.commit(cut(), SIZE).await.map(drop);
         assert_eq!(at_each_request(resumed, &AFTER, commit).await, requests);
     }
 }
 
 #[tokio::test]
 async fn a_rollback_is_there_or_not() {
-    let rollback = async |volume: &Volume| volume.rollback(&name("after")).await.map(drop);
+    let rollback = async |volume: &VolumeWriter| volume.rollback(&name("after")).await.map(drop);
     and_another_host_opens_it(&AFTER, rollback).await;
-    let rollback = async |_: &Daemon, volume: &Volume| volume.rollback(&name("after")).await.map(drop);
+    let rollback = async |_: &Daemon, volume: &VolumeWriter| volume.rollback(&name("after")).await.map(drop);
     assert_eq!(at_each_request(false, &AFTER, rollback).await, 2);
 }
 
 #[tokio::test]
 async fn compaction_changes_no_content_wherever_it_stops() {
-    let compact = async |volume: &Volume| volume.compact_within(&Limits::default()).await.map(drop);
+    let compact =
+        async |volume: &VolumeWriter| volume.compact_within(&MergeLimits::default()).await.map(drop);
     and_another_host_opens_it(&BEFORE, compact).await;
-    let compact = async |_: &Daemon, volume: &Volume| volume.compact().await.map(drop);
+    let compact = async |_: &Daemon, volume: &VolumeWriter| volume.compact().await.map(drop);
     assert!(at_each_request(false, &BEFORE, compact).await > 10);
 }
 
 #[tokio::test]
 async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
-    let fork = async |_: &Daemon, volume: &Volume| {
+    let fork = async |_: &Daemon, volume: &VolumeWriter| {
         let fork = match volume.fork(&name("fork")).await {
-            // The answer to its manifest was lost: the volume is there.
+            // The answer to the first manifest was lost: the volume exists.
             Err(VolumeError::NameTaken { .. }) => {
-                let volumes = super::super::Volumes(volume.0.host.clone());
+                let volumes = super::super::VolumeStore::of(volume.host.clone());
                 volumes.take_over(&name("fork")).await?
             }
             fork => fork?,
@@ -151,7 +152,7 @@ async fn a_fork_that_stopped_can_be_made_again_under_its_name() {
 
 #[tokio::test]
 async fn a_snapshot_that_stopped_is_there_or_can_be_made_again() {
-    let snapshot = async |daemon: &Daemon, volume: &Volume| {
+    let snapshot = async |daemon: &Daemon, volume: &VolumeWriter| {
         match volume.snapshot(&name("s")).await {
             Err(VolumeError::SnapshotExists { .. }) => {}
             result => drop(result?),

@@ -1,6 +1,6 @@
-//! A world for volumes: a store in memory, a clock, daemons, and cuts of which every sector is known.
+//! A world for tests of volumes: a store in memory, a clock, daemons, and cuts with known content in every sector.
 //!
-//! Owns nothing that is tested.
+//! Owns nothing under test.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -17,16 +17,18 @@ use crate::store::faulty::Seeded;
 use crate::store::ids::{HostName, StoreName, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::stats::{Operation, StoreStats};
-use crate::store::volume::{CutExtent, CutSource, Volume, VolumeError, Volumes, VolumesOptions};
+use crate::store::volume::{
+    CutExtent, CutSource, VolumeError, VolumeStore, VolumeStoreOptions, VolumeWriter,
+};
 use crate::store::volume::{Notes, NotesInMemory};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
-/// What a sector holds; 0 is zeroes.
+/// Stands for the content of a sector; 0 means zeroes.
 pub type Tag = u64;
-/// What a damaged sector holds.
+/// Stands for a damaged sector.
 pub const LOST: Tag = Tag::MAX;
 
-/// The bytes of a sector. Every other tag compresses.
+/// The bytes of a sector with content `tag`. Every other tag compresses.
 pub fn sector(tag: Tag) -> [u8; SECTOR_BYTES as usize] {
     let mut bytes = [0; SECTOR_BYTES as usize];
     match tag {
@@ -45,7 +47,7 @@ pub fn name(text: &str) -> StoreName {
     text.parse().unwrap()
 }
 
-/// The bytes of `at`, as `read` has them, with [`LOST`] in the place of sectors that are damaged.
+/// The bytes of `at` by `read`, with the bytes of [`LOST`] in the place of damaged sectors.
 pub async fn patched<F>(at: SectorRange, read: impl Fn(SectorRange) -> F) -> Vec<u8>
 where
     F: Future<Output = Result<Bytes, VolumeError>>,
@@ -72,19 +74,19 @@ where
     bytes
 }
 
-/// A cut of sectors in memory.
+/// A cut with all content in memory.
 #[derive(Debug, Default)]
 pub struct MemoryCut {
     seq: Seq,
     extents: Vec<CutExtent>,
     tags: BTreeMap<u64, Tag>,
-    /// Reads that fail from now on.
+    /// Whether reads fail from now on.
     pub failing: Mutex<bool>,
 }
 
 impl MemoryCut {
-    /// Runs of sectors with a tag; tag 0 is zeroes by command, and [`LOST`] is damage: some of it known before the sectors are read,
-    /// so that no extent has them, and some found out by reading.
+    /// Runs of sectors, each as (first sector, count, tag). Tag 0 is WRITE_ZEROES. [`LOST`] is damage: some of these sectors are
+    /// known as damaged before any read, so no extent has them; the others are found by reading.
     pub fn new(seq: u64, runs: &[(u64, u64, Tag)]) -> Arc<Self> {
         let mut tags = BTreeMap::new();
         for &(start, count, tag) in runs {
@@ -93,13 +95,13 @@ impl MemoryCut {
         Self::of(seq, &tags)
     }
 
-    /// Single sectors, joined where they are neighbours.
+    /// Single sectors, joined into extents of neighbours.
     pub fn of(seq: u64, tags: &BTreeMap<u64, Tag>) -> Arc<Self> {
         let mut extents: Vec<CutExtent> = Vec::new();
         for (&at, &tag) in tags.iter().filter(|(at, tag)| **tag != LOST || **at % 48 < 24) {
             let zero = tag == 0;
             match extents.last_mut() {
-                // Not all neighbours: the store has to join the others.
+                // Some neighbours stay apart: the commit has to join these.
                 Some(last) if last.range.end() == at && last.zero == zero && at % 24 != 0 => {
                     last.range = range(last.range.start(), last.range.count() + 1);
                 }
@@ -135,7 +137,28 @@ impl CutSource for MemoryCut {
     }
 }
 
-/// A cut that takes its time.
+/// A cut of any length, with tag 2 × *n* + 1 in sector *n*: nothing compresses.
+#[derive(Debug)]
+pub struct BigCut(pub Vec<CutExtent>);
+
+impl CutSource for BigCut {
+    fn seq(&self) -> Seq {
+        Seq(9)
+    }
+
+    fn extents(&self) -> &[CutExtent] {
+        &self.0
+    }
+
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+        for (at, bytes) in (range.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
+            bytes.copy_from_slice(&sector(2 * at + 1));
+        }
+        Ok(())
+    }
+}
+
+/// A cut whose reads take time.
 pub struct SlowCut {
     cut: Arc<MemoryCut>,
     clock: Arc<ManualClock>,
@@ -143,7 +166,7 @@ pub struct SlowCut {
 }
 
 impl SlowCut {
-    /// Eight sectors at the beginning, which take so long to be read.
+    /// Sectors 0 to 7. Each read advances the clock by `takes`.
     pub fn new(world: &World, takes: Duration, tag: Tag) -> Arc<Self> {
         let cut = MemoryCut::new(2, &[(0, 8, tag)]);
         Arc::new(Self { cut, clock: world.clock.clone(), takes })
@@ -165,19 +188,19 @@ impl CutSource for SlowCut {
     }
 }
 
-/// A store, its clock, and whoever uses it.
+/// A store, a clock, and the daemons that use both.
 pub struct World {
     pub clock: Arc<ManualClock>,
     pub objects: Arc<ScriptedStore>,
     seed: u64,
-    /// What each writer noted, in all its processes.
+    /// Notes of each writer, in all its processes.
     notes: Mutex<BTreeMap<u8, Arc<NotesInMemory>>>,
     daemons: AtomicU64,
 }
 
-/// A daemon: its volumes, and the requests they cost.
+/// A daemon: its volumes, and counters of its requests.
 pub struct Daemon {
-    pub volumes: Volumes,
+    pub volumes: VolumeStore,
     pub stats: Arc<StoreStats>,
 }
 
@@ -206,8 +229,8 @@ impl World {
         self.daemon_with(writer, backend, metadata_bytes_max, None)
     }
 
-    /// A new process of the daemon `writer`, with a clean cache.
-    pub fn daemon_with_clean(&self, writer: u8, clean: &CleanCache) -> Daemon {
+    /// A new process of the daemon `writer`, with a block cache.
+    pub fn daemon_with_block_cache(&self, writer: u8, clean: &CleanCache) -> Daemon {
         let backend = Backend::over(self.objects.clone(), true);
         self.daemon_with(writer, backend, 64 << 20, Some(clean.clone()))
     }
@@ -223,7 +246,7 @@ impl World {
         self.daemon_noting(writer, backend, metadata_bytes_max, clean, notes)
     }
 
-    /// A new process of a copy of the daemon `writer` that was made when that had noted `notes`.
+    /// A new process of a copy of the daemon `writer`; the copy was made when the daemon had taken `notes`.
     pub fn copy(&self, writer: u8, notes: Arc<dyn Notes>) -> Daemon {
         let backend = Backend::over(self.objects.clone(), true);
         self.daemon_noting(writer, backend, 64 << 20, None, notes)
@@ -237,28 +260,28 @@ impl World {
         clean: Option<CleanCache>,
         notes: Arc<dyn Notes>,
     ) -> Daemon {
-        let options = VolumesOptions {
+        let options = VolumeStoreOptions {
             clock: self.clock.clone(),
             host: HostName::nearest(&format!("host-{writer}")),
             metadata_bytes_max,
             clean,
             notes,
-            ..VolumesOptions::new(WriterId([writer; 16]))
+            ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };
         self.daemon_as(backend, options)
     }
 
-    /// A new process of the daemon `writer`, which keeps so many bytes of packs that were uploaded last.
+    /// A new process of the daemon `writer`, which keeps up to `recent_bytes_max` of uploaded packs in memory.
     pub fn daemon_with_recent(&self, writer: u8, recent_bytes_max: u64) -> Daemon {
-        let options = VolumesOptions {
+        let options = VolumeStoreOptions {
             clock: self.clock.clone(),
             recent_bytes_max: Some(recent_bytes_max),
-            ..VolumesOptions::new(WriterId([writer; 16]))
+            ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };
         self.daemon_as(Backend::over(self.objects.clone(), true), options)
     }
 
-    fn daemon_as(&self, backend: Backend, options: VolumesOptions) -> Daemon {
+    fn daemon_as(&self, backend: Backend, options: VolumeStoreOptions) -> Daemon {
         let stats = Arc::<StoreStats>::default();
         let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);
         let store_options = StoreOptions {
@@ -267,7 +290,7 @@ impl World {
             ..StoreOptions::default()
         };
         let store = Store::over(backend, store_options);
-        Daemon { volumes: Volumes::new(store, options), stats }
+        Daemon { volumes: VolumeStore::new(store, options), stats }
     }
 
     pub fn advance_hours(&self, hours: u64) {
@@ -288,8 +311,8 @@ impl Daemon {
     }
 }
 
-/// The tags of `range` as the volume has them in the store; panics over bytes that are no sector of the test's.
-pub async fn tags(volume: &Volume, at: SectorRange, expected: &[Tag]) {
+/// Checks the content of `at` in the volume. Panics over bytes of a sector that no test wrote.
+pub async fn tags(volume: &VolumeWriter, at: SectorRange, expected: &[Tag]) {
     let bytes = patched(at, |at| volume.read(at)).await;
     compare(at, &bytes, expected);
 }

@@ -1,31 +1,25 @@
-//! What is left of a try to store a cut, for the next one.
+//! Packs that one try to write a cut back leaves for the next.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-
-use super::line::BigCut;
 use super::support::*;
 use crate::store::Source;
 use crate::store::format::fuzzing::sample_manifest;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
 use crate::store::key::Folder;
-use crate::store::volume::packing::{ContentHash, Packing, Source as PackSource};
-use crate::store::volume::upload::{Span, Upload};
-use crate::store::volume::{
-    CutExtent, CutSource, Loss, ManifestHash, Notes, NotesInMemory, UploadProgress, Volume, VolumeError,
-};
+use crate::store::volume::commit::content::{ContentHash, CutContent};
+use crate::store::volume::commit::packing::Packing;
+use crate::store::volume::commit::upload::{Span, Upload};
+use crate::store::volume::{CutExtent, CutSource, UploadProgress, VolumeWriter};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
-const SIZE: u64 = 1 << 21;
-const SECTORS: u64 = (2 * PACK_BYTES_TARGET + (5 << 20)) / SECTOR_BYTES;
+pub const SIZE: u64 = 1 << 21;
+pub const SECTORS: u64 = (2 * PACK_BYTES_TARGET + (5 << 20)) / SECTOR_BYTES;
 
 /// A cut of three packs.
-fn cut() -> Arc<BigCut> {
+pub fn cut() -> Arc<BigCut> {
     Arc::new(BigCut(vec![CutExtent { range: range(8, SECTORS), seq: Seq(9), zero: false }]))
 }
 
@@ -46,7 +40,7 @@ fn pack(number: u8) -> PackRef {
     }
 }
 
-/// Ten sectors, in a pack that is from so many hours after the start.
+/// Ten sectors in a pack whose upload began `hours` after the start.
 fn span(from: u8, hours: u64) -> Span {
     let (pack, from) = (pack(from), u64::from(from));
     Span {
@@ -70,20 +64,20 @@ fn options() -> PackOptions {
     }
 }
 
-async fn holds(volume: &Volume, first: u64, last: u64) {
+pub async fn holds(volume: &VolumeWriter, first: u64, last: u64) {
     for start in [first, 65_530, last - 100] {
         let expected: Vec<Tag> = (start..start + 100).map(|at| 2 * at + 1).collect();
         tags(volume, range(start, 100), &expected).await;
     }
 }
 
-async fn holds_the_cut(volume: &Volume) {
+pub async fn holds_the_cut(volume: &VolumeWriter) {
     holds(volume, 8, SECTORS).await;
     tags(volume, range(SECTORS + 7, 2), &[2 * (SECTORS + 7) + 1, 0]).await;
 }
 
-/// A volume, and the upload of `cut`, which has three packs, by a try that stopped behind the second.
-async fn begun(cut: Arc<dyn CutSource>) -> (World, Daemon, Volume, Upload) {
+/// A volume and the upload of `cut`, which has three packs: the try stopped after the second pack.
+pub async fn begun(cut: Arc<dyn CutSource>) -> (World, Daemon, VolumeWriter, Upload) {
     let world = World::new();
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -105,14 +99,14 @@ async fn packs_of_a_cut_that_failed_are_not_uploaded_again() {
     assert_eq!((committed.packs, daemon.since(before)), (3, [0, 2, 0, 0, 0]), "a pack and the manifest");
     assert_eq!(upload.progress().uploaded_bytes, total_bytes);
     holds_the_cut(&volume).await;
-    // And elsewhere.
+    // And on another host.
     let other = world.daemon(2);
     holds_the_cut(&other.volumes.take_over(&name("vm")).await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn through_a_store_that_fails_every_third_time_no_byte_of_a_cut_is_stored_twice() {
-    // Of six creations, those of the third pack and of the first manifest fail.
+    // Of six creations, the third pack's and the first manifest's fail.
     let (world, daemon, volume, upload) = begun(cut()).await;
     assert!(world.objects.go_on());
     world.objects.fail_creations("manifests", 1, false);
@@ -146,7 +140,7 @@ async fn a_manifest_whose_answer_was_lost_lists_its_packs_once_after_the_next_tr
 #[test]
 fn what_an_upload_keeps_is_of_the_same_cut_and_young() {
     let content = |extents: &[CutExtent], zero_from| -> ContentHash {
-        PackSource { cut: Arc::new(BigCut(extents.to_vec())), zero_from }.content()
+        CutContent { cut: Arc::new(BigCut(extents.to_vec())), zero_from }.hash()
     };
     let extent = |start, count, seq| CutExtent { range: range(start, count), seq: Seq(seq), zero: false };
     let whole = content(&[extent(0, 30, 5)], None);
@@ -202,7 +196,7 @@ async fn packs_of_another_cut_or_of_long_ago_are_not_listed() {
     }
 }
 
-/// Notes what is read of it.
+/// Records which sectors are read.
 #[derive(Debug)]
 struct WatchedCut(Vec<CutExtent>, Mutex<Vec<u64>>);
 
@@ -240,7 +234,7 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
             })
             .collect();
         let cut = Arc::new(WatchedCut(extents.to_vec(), Mutex::default()));
-        let mut packing = Packing::new(PackSource { cut: cut.clone(), zero_from: Some(11) }, &spans);
+        let mut packing = Packing::new(CutContent { cut: cut.clone(), zero_from: Some(11) }, &spans);
         let mut packed = Vec::new();
         while let (Some(pack), rest) = packing.next_pack(options()).unwrap() {
             packed.push(pack);
@@ -259,173 +253,4 @@ fn a_try_packs_exactly_what_earlier_ones_left() {
             assert!(pack.pack.trailer.pack.highest_sector < pack.sectors.end);
         }
     }
-}
-
-/// A cut with a sector that turns out to be lost when the sector is read.
-struct LossyCut(Vec<CutExtent>, Mutex<Vec<SectorRange>>, ComesBack);
-
-/// Whether what is lost can be read later.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ComesBack {
-    Never,
-    Perhaps,
-    Now,
-}
-
-impl LossyCut {
-    /// A cut of three packs, with the loss in the first one.
-    fn new(comes_back: ComesBack) -> Arc<Self> {
-        let extents = vec![CutExtent { range: range(8, SECTORS), seq: Seq(9), zero: false }];
-        Arc::new(Self(extents, Mutex::default(), comes_back))
-    }
-}
-
-impl CutSource for LossyCut {
-    fn seq(&self) -> Seq {
-        Seq(9)
-    }
-
-    fn extents(&self) -> &[CutExtent] {
-        &self.0
-    }
-
-    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
-        if piece.start() <= 20 && piece.end() > 20 {
-            *self.1.lock().unwrap() = vec![range(20, 1)];
-        }
-        for (at, bytes) in (piece.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
-            bytes.copy_from_slice(&sector(2 * at + 1));
-        }
-        Ok(())
-    }
-
-    fn damaged(&self) -> Vec<SectorRange> {
-        self.1.lock().unwrap().clone()
-    }
-
-    fn may_come_back(&self) -> bool {
-        self.2 != ComesBack::Never && !self.damaged().is_empty()
-    }
-
-    fn has_come_back(&self) -> bool {
-        self.2 == ComesBack::Now
-    }
-}
-
-#[tokio::test]
-async fn what_one_try_found_to_be_lost_is_listed_by_the_next_one_which_does_not_upload_it_again() {
-    let (world, daemon, volume, upload) = begun(LossyCut::new(ComesBack::Never)).await;
-    assert!(upload.has_losses() && world.objects.go_on());
-    let (before, second) = (daemon.requests(), LossyCut::new(ComesBack::Never));
-    volume.commit_on(second.clone(), SIZE, &upload).await.unwrap();
-    assert_eq!(daemon.since(before), [0, 2, 0, 0, 0], "a pack and the manifest");
-    assert_eq!(second.damaged(), [], "the second try did not read it");
-    let view = volume.view().await.unwrap();
-    assert_eq!((view.manifest().packs.len(), &view.manifest().sections.damaged), (3, &vec![range(20, 1)]));
-    holds(&volume, 21, SECTORS).await;
-    // Packs that are too old are made again, of what is read then.
-    world.clock.advance(Duration::from_hours(2));
-    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
-    assert_eq!(volume.view().await.unwrap().manifest().sections.damaged, []);
-    holds_the_cut(&volume).await;
-}
-
-#[tokio::test]
-async fn what_can_be_read_again_before_the_manifest_is_made_is_not_given_up() {
-    let world = World::new();
-    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
-    let upload = Upload::default();
-    let error = volume.commit_on(LossyCut::new(ComesBack::Now), SIZE, &upload).await.unwrap_err();
-    assert!(matches!(error, VolumeError::Cut(_)), "{error}");
-    // Packs without losses stay.
-    assert!(!upload.has_losses() && upload.progress().uploaded_bytes > 0);
-    assert_eq!(volume.state().number, 1);
-    // Nor is it by a later try, because of a pack that an earlier one has left.
-    let upload = Upload::default();
-    world.objects.end_after(2, false);
-    volume.commit_on(LossyCut::new(ComesBack::Perhaps), SIZE, &upload).await.unwrap_err();
-    assert!(world.objects.go_on() && !upload.has_losses());
-    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
-    assert_eq!(volume.view().await.unwrap().manifest().sections.damaged, []);
-    holds_the_cut(&volume).await;
-}
-
-/// Notes that take so long that the disk is back when one is there.
-#[derive(Debug, Default)]
-struct NotesOfSlowDisk(NotesInMemory, Arc<AtomicBool>);
-
-impl Notes for NotesOfSlowDisk {
-    fn intend(
-        &self,
-        volume: VolumeId,
-        number: u64,
-        hash: ManifestHash,
-    ) -> BoxFuture<'static, io::Result<()>> {
-        self.1.store(number > 1, SeqCst);
-        self.0.intend(volume, number, hash)
-    }
-
-    fn intended(&self, volume: VolumeId, number: u64, hash: &ManifestHash) -> Option<bool> {
-        self.0.intended(volume, number, hash)
-    }
-
-    fn highest(&self, volume: VolumeId) -> Option<u64> {
-        self.0.highest(volume)
-    }
-
-    fn lose(&self, volume: VolumeId, epoch: u64, loss: &Loss) -> BoxFuture<'static, io::Result<()>> {
-        self.0.lose(volume, epoch, loss)
-    }
-
-    fn loss(&self, volume: VolumeId, epoch: u64) -> Option<Loss> {
-        self.0.loss(volume, epoch)
-    }
-}
-
-/// A cut with a sector that can be read again when the disk is back.
-struct AwayCut(Arc<LossyCut>, Arc<AtomicBool>);
-
-impl CutSource for AwayCut {
-    fn seq(&self) -> Seq {
-        self.0.seq()
-    }
-
-    fn extents(&self) -> &[CutExtent] {
-        self.0.extents()
-    }
-
-    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
-        self.0.read(piece, buffer)
-    }
-
-    fn damaged(&self) -> Vec<SectorRange> {
-        self.0.damaged()
-    }
-
-    fn may_come_back(&self) -> bool {
-        self.0.may_come_back()
-    }
-
-    fn has_come_back(&self) -> bool {
-        self.1.load(SeqCst)
-    }
-}
-
-#[tokio::test]
-async fn a_disk_that_comes_back_while_the_manifest_is_noted_loses_nothing() {
-    let world = World::new();
-    let notes = Arc::<NotesOfSlowDisk>::default();
-    let volume = world.copy(1, notes.clone()).volumes.create(&name("vm"), SIZE).await.unwrap();
-    let (upload, is_back) = (Upload::default(), notes.1.clone());
-    let away = AwayCut(LossyCut::new(ComesBack::Perhaps), is_back.clone());
-    let error = volume.commit_on(Arc::new(away), SIZE, &upload).await.unwrap_err();
-    assert!(matches!(error, VolumeError::Cut(_)) && is_back.load(SeqCst), "{error}");
-    // Packs without losses stay.
-    assert!(!upload.has_losses() && upload.progress().uploaded_bytes > 0);
-    assert_eq!(volume.state().number, 1);
-    // The note on a manifest that the store was never asked for is in nobody's way.
-    volume.commit_on(cut(), SIZE, &upload).await.unwrap();
-    volume.confirm().await.unwrap();
-    assert_eq!((volume.state().number, volume.damaged_sectors()), (2, 0));
-    holds_the_cut(&volume).await;
 }

@@ -1,7 +1,7 @@
-//! Manifests and pack indexes in memory, shared by all volumes.
+//! A cache of manifests and pack indexes, shared by all volumes.
 //!
-//! Owns which of them stay, by their size and last use. Does not own what they say. Invariant: no more than the configured
-//! bytes are kept, and an object that several wait for is fetched once.
+//! Owns which of these objects stay in memory, by size and last use. Does not own the content of the objects. Invariant: the
+//! cache keeps at most the configured bytes, and fetches an object once for all who wait for the object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use super::crowd::Rows;
-use super::{VolumeError, damage};
+use super::loaded::LoadedManifest;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
 use crate::store::ids::{PackId, VolumeId};
-use crate::units::SectorRange;
 
-/// What is kept.
+/// Key of a kept object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Id {
     Manifest(VolumeId, u64),
@@ -25,48 +23,19 @@ enum Id {
 
 #[derive(Clone, Debug)]
 enum Item {
-    Manifest(Arc<Listing>),
+    Manifest(Arc<LoadedManifest>),
     Index(Arc<PackIndex>),
 }
 
-/// A manifest, and how its packs are found.
-#[derive(Debug)]
-pub(super) struct Listing {
-    pub manifest: Arc<Manifest>,
-    pub rows: Rows,
-}
-
-impl Listing {
-    pub fn of(manifest: Arc<Manifest>) -> Self {
-        Self { rows: Rows::of(&manifest.packs), manifest }
-    }
-
-    /// Whether a read of `range` may find something other than zeroes.
-    pub fn covers(&self, range: SectorRange) -> bool {
-        self.reaching(range).next().is_some() || self.check(range).is_err()
-    }
-
-    /// An error when a sector of `range` is damaged.
-    pub fn check(&self, range: SectorRange) -> Result<(), VolumeError> {
-        let found = damage::first_in(&self.manifest.sections.damaged, range);
-        found.map_or(Ok(()), |range| Err(VolumeError::Damaged { range }))
-    }
-
-    /// The packs that may have something of `range`, newest first.
-    pub fn reaching(&self, range: SectorRange) -> impl Iterator<Item = &PackRef> {
-        self.rows.reaching(&self.manifest.packs, range)
-    }
-}
-
-/// With so many loads on their way, those that nobody waits for any more are forgotten.
+/// From this number of loads under way, loads that nobody waits for any more are forgotten.
 const LOADS_CHECKED: usize = 64;
 
 type Loading = BoxFuture<'static, Result<Item, Arc<StoreError>>>;
 type Load = Shared<Loading>;
 
-/// A bounded cache of metadata.
+/// A bounded cache of manifests and pack indexes.
 #[derive(Debug)]
-pub(super) struct Metadata {
+pub(in crate::store::volume) struct Metadata {
     bytes_max: usize,
     inner: Mutex<Inner>,
 }
@@ -74,12 +43,12 @@ pub(super) struct Metadata {
 #[derive(Debug, Default)]
 struct Inner {
     kept: HashMap<Id, Kept>,
-    /// By last use.
+    /// Keys by last use, oldest first.
     order: BTreeMap<u64, Id>,
-    /// Of everything kept.
+    /// Memory of all kept objects.
     bytes: usize,
     uses: u64,
-    /// What is on its way, for as long as somebody waits for it.
+    /// Loads under way, each for as long as somebody waits for the load.
     loads: HashMap<Id, WeakShared<Loading>>,
 }
 
@@ -95,40 +64,44 @@ impl Metadata {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Bytes that are kept.
+    /// Memory of all kept objects, bytes.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }
 
-    /// A manifest, if it is here.
-    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<Listing>> {
+    /// A manifest, if the cache has the manifest. Makes no request.
+    pub fn manifest_here(&self, volume: VolumeId, number: u64) -> Option<Arc<LoadedManifest>> {
         match self.lock().get(Id::Manifest(volume, number)) {
-            Some(Item::Manifest(listing)) => Some(listing),
+            Some(Item::Manifest(loaded)) => Some(loaded),
             _ => None,
         }
     }
 
-    /// A manifest; `load` fetches it.
+    /// A manifest; `load` fetches the manifest when the cache does not have the manifest.
     pub async fn manifest<F>(
         &self,
         volume: VolumeId,
         number: u64,
         load: impl FnOnce() -> F,
-    ) -> Result<Arc<Listing>, Arc<StoreError>>
+    ) -> Result<Arc<LoadedManifest>, Arc<StoreError>>
     where
         F: Future<Output = Result<Manifest, StoreError>> + Send + 'static,
     {
         let load = || {
             let manifest = load();
-            async { manifest.await.map(|manifest| Item::Manifest(Arc::new(Listing::of(Arc::new(manifest))))) }
+            async {
+                manifest
+                    .await
+                    .map(|manifest| Item::Manifest(Arc::new(LoadedManifest::of(Arc::new(manifest)))))
+            }
         };
         match self.item(Id::Manifest(volume, number), load).await? {
-            Item::Manifest(listing) => Ok(listing),
+            Item::Manifest(loaded) => Ok(loaded),
             Item::Index(_) => unreachable!("an index is not kept under the id of a manifest"),
         }
     }
 
-    /// The index of a pack; `load` fetches it.
+    /// The index of a pack; `load` fetches the index when the cache does not have the index.
     pub async fn index<F>(
         &self,
         pack: &PackRef,
@@ -147,25 +120,25 @@ impl Metadata {
         }
     }
 
-    /// Keeps a manifest, in the place of the one that it follows.
+    /// Keeps a manifest in place of its predecessor.
     pub fn put_manifest(&self, manifest: &Arc<Manifest>) {
-        let listing = Arc::new(Listing::of(manifest.clone()));
+        let loaded = Arc::new(LoadedManifest::of(manifest.clone()));
         let mut inner = self.lock();
         let before = inner.remove(Id::Manifest(manifest.volume, manifest.number - 1));
         let id = Id::Manifest(manifest.volume, manifest.number);
-        let evicted = inner.keep(id, Item::Manifest(listing), self.bytes_max);
+        let evicted = inner.keep(id, Item::Manifest(loaded), self.bytes_max);
         drop(inner);
-        // Long ones take a while to be freed.
+        // Freeing a long manifest takes time, so the lock is released first.
         drop((before, evicted));
     }
 
-    /// Keeps the index of a pack that was made here.
+    /// Keeps the index of a pack made by this process.
     pub fn put_index(&self, pack: PackId, index: PackIndex) {
         let evicted = self.lock().keep(Id::Index(pack), Item::Index(Arc::new(index)), self.bytes_max);
         drop(evicted);
     }
 
-    /// Forgets the index of a pack that is not in use any more.
+    /// Forgets the index of a pack that the newest manifest no longer lists.
     pub fn forget_index(&self, pack: PackId) {
         let forgotten = self.lock().remove(Id::Index(pack));
         drop(forgotten);
@@ -185,7 +158,7 @@ impl Metadata {
                     inner.loads.retain(|_, weak| weak.upgrade().is_some());
                 }
                 let load: Load = load().map(|result| result.map_err(Arc::new)).boxed().shared();
-                // It was not polled yet, so there is something to share.
+                // The future was not polled yet, so a weak handle exists.
                 inner.loads.extend(load.downgrade().map(|weak| (id, weak)));
                 load
             })
@@ -193,7 +166,7 @@ impl Metadata {
         let result = load.clone().await;
         let mut evicted = Vec::new();
         let mut inner = self.lock();
-        // The first that is woken keeps it for all.
+        // The first waiter that is woken keeps the object for all.
         if inner.loads.get(&id).and_then(WeakShared::upgrade).is_some_and(|current| current.ptr_eq(&load)) {
             inner.loads.remove(&id);
             if let Ok(item) = &result {
@@ -220,11 +193,11 @@ impl Inner {
         Some(kept.item.clone())
     }
 
-    /// Keeps `item`. What has left for it is for the caller to drop, without the lock.
+    /// Keeps `item`. The caller drops the returned items, which had to leave, after releasing the lock.
     fn keep(&mut self, id: Id, item: Item, bytes_max: usize) -> Vec<Item> {
         let mut evicted: Vec<Item> = self.remove(id).into_iter().collect();
         let bytes = match &item {
-            Item::Manifest(listing) => listing.manifest.memory_bytes() + listing.rows.memory_bytes(),
+            Item::Manifest(loaded) => loaded.manifest.memory_bytes() + loaded.rows.memory_bytes(),
             Item::Index(index) => index.memory_bytes(),
         };
         if bytes > bytes_max {

@@ -1,7 +1,7 @@
-//! Reading ahead of sequential readers, into the clean cache.
+//! Reading ahead of sequential readers, into the block cache.
 //!
-//! Owns who reads sequentially, and how far ahead of each is fetched. Does not own the fetching, or what the clean cache keeps.
-//! Invariant: a window is only begun for a reader that went on twice where it had ended, and all windows on their way together
+//! Owns which readers are sequential, and how far ahead of each to fetch. Does not own fetching, nor how long the block cache
+//! keeps blocks. Invariant: a window begins only for a reader whose reads continued each other twice, and the windows under way
 //! stay within the budget.
 //!
 //! ```text
@@ -10,41 +10,40 @@
 //!                                end                   ahead_end
 //! ```
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::view::{View, between};
-use super::writer::Volume;
 use crate::store::format::BLOCK_SECTORS_MAX;
+use crate::store::volume::ranges::between;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-/// Most readers of a volume that are told apart, with those that may become one.
+/// Most streams of a volume, sequential or not yet, at a time.
 const STREAMS_MAX: usize = 8;
-/// So many reads have to go on where one before ended.
+/// A stream counts as sequential after this many continuing reads.
 const FOLLOWED_MIN: u32 = 2;
-/// A reader that did not go on for so many reads of the volume makes room for others.
+/// A sequential stream that was not continued for this many reads of the volume makes room for a new stream.
 const IDLE_READS_MAX: u64 = 64;
-/// How far before or behind its turn a read may come, in its own lengths.
+/// How far before or after the expected position a read may be, in lengths of the read: requests overtake each other.
 const DISORDER_MAX: u64 = 8;
-/// The first window, sectors.
+/// Length of the first window, sectors.
 const WINDOW_SECTORS_MIN: u64 = (256 << 10) / SECTOR_BYTES;
-/// The longest, bytes: one request for blocks carries as much.
-const WINDOW_BYTES_MAX: usize = super::fetch::RUN_BYTES_MAX;
-/// Most of a daemon's windows on their way, bytes.
+/// Length of the longest window, bytes: as much as one request for blocks carries.
+const WINDOW_BYTES_MAX: usize = super::fetch::GET_BYTES_MAX;
+/// Most bytes of all windows under way.
 const UNDER_WAY_BYTES_MAX: usize = 16 << 20;
 
-/// What windows on their way may take.
+/// Bounds the windows under way in a process.
 #[derive(Debug)]
-pub(super) struct Budget {
-    /// A permit for each KiB.
+pub(in crate::store::volume) struct ReadaheadBudget {
+    /// One permit per KiB of window.
     permits: Arc<Semaphore>,
-    window_sectors_max: u64,
+    pub window_sectors_max: u64,
 }
 
-impl Budget {
-    /// For a clean cache with `blocks_bytes` of memory: what is read ahead has to stay there until it is read.
+impl ReadaheadBudget {
+    /// The budget for a block cache with `blocks_bytes` of memory: blocks read ahead have to stay in memory until a reader wants
+    /// them.
     pub fn within(blocks_bytes: usize) -> Self {
         let permits = Arc::new(Semaphore::new(UNDER_WAY_BYTES_MAX.min(blocks_bytes / 4) >> 10));
         let window_bytes = WINDOW_BYTES_MAX.min(blocks_bytes / 16) as u64;
@@ -52,41 +51,41 @@ impl Budget {
         Self { permits, window_sectors_max: window_blocks * BLOCK_SECTORS_MAX }
     }
 
-    fn take(&self, window: SectorRange) -> Option<OwnedSemaphorePermit> {
+    pub fn take(&self, window: SectorRange) -> Option<OwnedSemaphorePermit> {
         let permits = u32::try_from(window.count().div_ceil(1024 / SECTOR_BYTES)).ok()?;
         self.permits.clone().try_acquire_many_owned(permits).ok()
     }
 }
 
-/// Who reads a volume, as far as can be told.
+/// Streams of reads of one volume: the readers, as far as reads tell.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(in crate::store::volume) struct Streams {
     streams: Vec<Stream>,
     reads: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Where the first read began.
+    /// First sector of the stream.
     start: u64,
-    /// Where the last one ended.
+    /// End of the last continuing read.
     end: u64,
-    /// How many reads went on where one before ended.
+    /// Number of continuing reads.
     followed: u32,
-    /// Length of the last window, sectors; 0 when there was none.
+    /// Length of the last window, sectors; 0 when there was no window.
     window: u64,
-    /// Where it ends.
+    /// End of the last window.
     ahead_end: u64,
-    /// Which read of the volume was its last.
+    /// Number of the last read of the stream, counted over all reads of the volume.
     used: u64,
 }
 
 /// How a read belongs to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
-    /// It goes on there.
+    /// The read continues the stream.
     Next,
-    /// It comes late.
+    /// The read comes late: the stream is past its end.
     Late,
 }
 
@@ -105,7 +104,7 @@ impl Stream {
             return Some(Fit::Next);
         }
         if !self.is_sequential() {
-            // The first two may have overtaken each other.
+            // The first two reads of a stream may arrive in the wrong order.
             return (self.followed == 0 && range.end() == self.start).then_some(Fit::Next);
         }
         if range.start() > self.end {
@@ -124,7 +123,8 @@ impl Stream {
         self.followed = self.followed.saturating_add(1);
     }
 
-    /// What to read ahead now, in a volume of so many sectors, and how long a window it is.
+    /// The range to read ahead now in a volume of `size_sectors`, and the length of the window, which is shorter at the end of
+    /// the volume. `window_max` is in sectors.
     fn next_window(&self, size_sectors: u64, window_max: u64) -> Option<(SectorRange, u64)> {
         if !self.is_sequential() {
             return None;
@@ -144,7 +144,7 @@ impl Stream {
 }
 
 impl Streams {
-    /// Notes a read of `range`. What to read ahead for it, if anything and if `admit` says so.
+    /// Notes a read of `range`. Returns the range to read ahead for this reader, if there is one and `admit` agrees.
     pub fn note(
         &mut self,
         range: SectorRange,
@@ -157,7 +157,7 @@ impl Streams {
         }
         self.reads += 1;
         let fits = self.streams.iter().enumerate().filter_map(|(at, stream)| Some((at, stream.fit(range)?)));
-        // Where it goes on exactly, before where it may have come out of order.
+        // A stream that ends exactly where the read begins comes before streams that the read may belong to out of order.
         let best = fits.max_by_key(|(at, _)| self.streams[*at].end == range.start());
         let Some((at, fit)) = best else {
             self.begin(range);
@@ -177,7 +177,7 @@ impl Streams {
         Some(ahead)
     }
 
-    /// Remembers a read that belongs to no stream.
+    /// Begins a stream with a read that belongs to no stream.
     fn begin(&mut self, range: SectorRange) {
         let new = Stream::new(range, self.reads);
         if self.streams.len() < STREAMS_MAX {
@@ -192,51 +192,6 @@ impl Streams {
         if let Some(least) = self.streams.iter_mut().min_by_key(worth) {
             *least = new;
         }
-    }
-}
-
-impl Volume {
-    /// Begins to fetch what whoever reads `range` wants next. What is in memory is looked up and requested at once, so that the
-    /// next read finds it on its way; the rest goes on in the background.
-    pub(super) async fn follow_reader(&self, range: SectorRange) {
-        let Some((window, permit)) = self.next_window(range) else { return };
-        let volume = self.clone();
-        let mut fetching = Box::pin(async move {
-            let _permit = permit;
-            let Some(clean) = &volume.0.host.options.clean else { return };
-            let counters = clean.counters();
-            match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
-                Ok(0) => {}
-                Ok(bytes) => {
-                    counters.ahead_windows.add(1);
-                    counters.ahead_bytes.add(bytes);
-                }
-                // Whoever reads it is told.
-                Err(_) => counters.ahead_errors.add(1),
-            }
-        });
-        if futures_util::poll!(&mut fetching).is_pending() {
-            tokio::spawn(fetching);
-        }
-    }
-
-    fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
-        let host = &self.0.host;
-        let (budget, clean) = (host.ahead.as_ref()?, host.options.clean.as_ref()?);
-        // Nowhere else can anything go on in the background.
-        Handle::try_current().ok()?;
-        let mut permit = None;
-        let admit = |window| {
-            permit = budget.take(window);
-            if permit.is_none() {
-                clean.counters().ahead_skipped.add(1);
-            }
-            permit.is_some()
-        };
-        let size_sectors = self.size_sectors();
-        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = streams.note(range, size_sectors, budget.window_sectors_max, admit)?;
-        Some((window, permit?))
     }
 }
 
@@ -314,7 +269,7 @@ mod tests {
                 let reader = reader % readers;
                 let at = |turn: u64| range((reader << 24) + turn * count, count);
                 let turn = next[reader as usize];
-                // After the beginning, neighbours may overtake each other.
+                // After the first four reads, neighbouring reads may overtake each other.
                 let order = if swapped && turn >= 4 { [turn + 1, turn] } else { [turn, turn + 1] };
                 for turn in order {
                     note(at(turn));

@@ -1,8 +1,8 @@
-//! One step of compaction at work: packs are read in the order of their sectors, and packed anew.
+//! A step of compaction at work: packs are read in the order of their sectors, and packed anew.
 //!
-//! Owns reading, packing and uploading within a step. Does not own which packs are merged (`choose`), nor the manifest that lists
-//! the results (`compact`). Invariant: of each sector the newest content among the packs that are merged is in the results, up
-//! to where the step ended.
+//! Owns reading, packing and uploading within a step. Does not own which packs are merged (`plan`), nor the manifest that lists
+//! the results (`compact`). Invariant: the results have, for each sector before the end of the step, the newest content among the
+//! merged packs.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,74 +11,76 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
-use super::choose::{Limits, Step, stored_bytes};
-use super::commit::blocking;
-use super::crowd::Rows;
-use super::land::Uploads;
-use super::packing::bad;
-use super::view::{Content, Keeping, Opened, Part, between, reach, resolve};
-use super::{ReadExtent, Volume, VolumeError};
+use super::plan::{MergeLimits, PlannedStep, stored_bytes};
 use crate::store::format::{
     BLOCK_BYTES_MAX, EncodedPack, Manifest, PACK_BYTES_TARGET, PACKS_MAX, PackBuilder, PackIndex, PackRef,
 };
 use crate::store::ids::PackId;
+use crate::store::volume::blocking::blocking;
+use crate::store::volume::error::{VolumeError, bad_cut};
+use crate::store::volume::limits::MERGED_BYTES_MAX;
+use crate::store::volume::ranges::{between, reach};
+use crate::store::volume::types::ReadExtent;
+use crate::store::volume::view::pack_reader::Keeping;
+use crate::store::volume::view::resolve::{Content, Opened, Part, resolve};
+use crate::store::volume::view::rows::Rows;
+use crate::store::volume::writer::VolumeWriter;
+use crate::store::volume::writer::new_packs::NewPacks;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
-/// How much data is read at once.
+/// Bytes of data read at once.
 const BATCH_BYTES: u64 = 8 << 20;
-/// How many parts are read at once, zeroes among them.
+/// Parts read at once, zeroes included.
 const BATCH_PARTS: usize = 1 << 15;
-/// Packs that one run over a whole volume should have at most.
+/// Packs that a whole volume should have at most when it is one run.
 const MERGED_PACKS: u64 = PACKS_MAX as u64 / 4;
-/// Longest pack that merging makes, bytes: a merge has one in memory.
-pub(super) const MERGED_BYTES_MAX: u64 = 128 << 20;
-/// What a part costs besides its data, bytes: steps that only meet zeroes end as well.
+/// Cost of a part besides its data, bytes: so a step through nothing but zeroes ends as well.
 const PART_BYTES: u64 = 64;
-/// Entries of an index that are looked at together.
+/// Entries of an index resolved at once.
 const WINDOW_ENTRIES: usize = 64;
 
-/// A step at work.
-pub(super) struct Merge {
-    volume: Volume,
-    /// What is merged, newest first.
+/// A step of compaction at work.
+pub(in crate::store::volume) struct Merge {
+    volume: VolumeWriter,
+    /// The packs to merge, newest first.
     pub inputs: Vec<PackRef>,
     rows: Rows,
-    /// There is nothing older, and all of it is merged in this step: zeroes need not be kept.
+    /// No pack is older, and the step merges all inputs completely: the results need no zeroes.
     pub last: bool,
     level: u8,
     last_seq: Seq,
     step_bytes_max: u64,
     move_bytes_min: u64,
-    /// Length of the packs that are made.
+    /// Length of the packs made by the step, bytes.
     pack_bytes: u64,
-    /// How much was looked up, bytes.
+    /// Cost of the parts resolved so far, bytes.
     spent_bytes: u64,
-    /// Sectors before are merged.
+    /// Sectors before this one are merged.
     pub at: u64,
     pub ended_early: bool,
-    /// Results, ascending.
+    /// Packs in place of the inputs, ascending.
     pub outputs: Vec<PackRef>,
-    /// Those of the results that the step has uploaded.
+    /// The part of `outputs` uploaded by the step; the other outputs are inputs taken over unchanged.
     made: Vec<PackRef>,
-    /// Before the first upload.
+    /// Time before the first upload.
     begun: Duration,
     builder: Option<PackBuilder>,
-    /// Indexes of the inputs that `at` is in.
+    /// Indexes of the inputs around sector `at`.
     indexes: HashMap<PackId, Arc<PackIndex>>,
-    /// What the results say is zero, ascending.
+    /// Zero ranges of the results, ascending.
     pub zeroes: Vec<SectorRange>,
-    /// What was looked up and is to be written, ascending.
+    /// Resolved parts waiting to be written, ascending.
     batch: Vec<Part>,
-    /// Which packs it is in.
+    /// The packs whose positions are in `batch`.
     batch_packs: Vec<Opened>,
     batch_bytes: u64,
 }
 
 impl Merge {
-    pub fn new(volume: Volume, manifest: &Manifest, step: &Step, limits: &Limits) -> Self {
+    pub fn new(volume: VolumeWriter, manifest: &Manifest, step: &PlannedStep, limits: &MergeLimits) -> Self {
         let inputs = manifest.packs[step.inputs.clone()].to_vec();
         let whole = stored_bytes(&inputs) <= limits.step_bytes_max;
-        let begun = volume.0.host.options.clock.since_boot();
+        let begun = volume.host.options.clock.since_boot();
         let pack_bytes = limits.pack_bytes.unwrap_or_else(|| merged_pack_bytes(manifest.size_sectors));
         Self {
             rows: Rows::of(&inputs),
@@ -87,7 +89,7 @@ impl Merge {
             level: step.level,
             last_seq: manifest.cut,
             step_bytes_max: if whole { u64::MAX } else { limits.step_bytes_max },
-            // Short packs of a large volume would be too many for a manifest.
+            // A manifest has no room for many short packs of a large volume.
             move_bytes_min: limits.move_bytes_min.saturating_mul((pack_bytes / PACK_BYTES_TARGET).max(1)),
             pack_bytes,
             spent_bytes: 0,
@@ -106,20 +108,20 @@ impl Merge {
         }
     }
 
-    /// What the step has uploaded.
-    pub fn uploads(&self) -> Uploads {
-        Uploads::since(self.begun, self.made.iter().copied())
+    /// Packs uploaded by the step.
+    pub fn uploads(&self) -> NewPacks {
+        NewPacks::since(self.begun, self.made.iter().copied())
     }
 
-    /// Merges all that is left, or as much as a step may.
+    /// Merges the rest of the inputs, or as much as one step may.
     pub async fn run(&mut self) -> Result<(), VolumeError> {
         // One pack is in memory at a time.
-        let _permit = self.volume.0.host.merge_memory(self.pack_bytes).await?;
+        let _permit = self.volume.host.merge_memory(self.pack_bytes).await?;
         while !self.ended_early && self.look_up().await? {
             if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PARTS {
                 self.write_batch().await?;
             }
-            // At the end of a pack, so that no short one is left in the middle of a run.
+            // A step ends with a full pack, because a short pack would cut a run in two.
             self.ended_early |= self.is_spent() && self.batch.is_empty() && self.builder.is_none();
         }
         self.finish_pack().await
@@ -129,7 +131,7 @@ impl Merge {
         self.spent_bytes >= self.step_bytes_max
     }
 
-    /// Looks some more sectors up. `false`: there are none.
+    /// Resolves some more sectors. `false` when no sectors are left.
     async fn look_up(&mut self) -> Result<bool, VolumeError> {
         let at = self.at;
         let opened = self.open(between(at, at.saturating_add(1))).await?;
@@ -179,14 +181,14 @@ impl Merge {
         Ok(true)
     }
 
-    /// The inputs that may have something of `range`, which does not go back, with their indexes.
+    /// The inputs that may have something of `range`, with their indexes. From call to call `range` does not go back.
     async fn open(&mut self, range: SectorRange) -> Result<Vec<Opened>, VolumeError> {
         let packs = self.rows.reaching(&self.inputs, range);
-        let host = &self.volume.0.host;
+        let host = &self.volume.host;
         let opened = packs.map(|pack| async {
             let index = match self.indexes.get(&pack.pack) {
                 Some(index) => index.clone(),
-                None => host.index(&host.store, pack).await?,
+                None => host.reader.index(&host.store, pack).await?,
             };
             Ok::<_, VolumeError>((*pack, index))
         });
@@ -203,16 +205,16 @@ impl Merge {
         })
     }
 
-    /// Whether `pack`, which is the only one that `self.at` is in, can stay as it is.
+    /// Whether `pack`, the only input that reaches sector `at`, can stay as it is.
     fn moves(&self, pack: &PackRef) -> bool {
         let can_move = pack.lowest_sector == self.at && pack.total_bytes >= self.move_bytes_min;
         can_move && self.rows.reaching(&self.inputs, reach(pack)).nth(1).is_none()
     }
 
-    /// Ends the pack that is being made, unless its being short would cut a run in two.
+    /// Ends the pack being made, unless the pack is so short as to cut a run in two.
     async fn end_long_pack(&mut self) -> Result<bool, VolumeError> {
         self.write_batch().await?;
-        // The last block may still be compressed.
+        // The last block may not be compressed yet, and become shorter.
         let long_bytes = self.move_bytes_min.saturating_add(BLOCK_BYTES_MAX as u64);
         let is_short = self.builder.as_ref().is_some_and(|builder| builder.bytes() < long_bytes);
         if !is_short && !self.ended_early {
@@ -221,12 +223,12 @@ impl Merge {
         Ok(!is_short && !self.ended_early)
     }
 
-    /// Reads what was looked up, and packs it.
+    /// Reads the batch and packs the data.
     async fn write_batch(&mut self) -> Result<(), VolumeError> {
         self.batch_bytes = 0;
         let (parts, packs) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.batch_packs));
-        let host = &self.volume.0.host;
-        let extents = host.fetch(&host.store, &packs, &parts, Keeping::Nothing).await?;
+        let host = &self.volume.host;
+        let extents = host.reader.fetch(&host.store, &packs, &parts, Keeping::Nothing).await?;
         let (builder, volume, level, last_seq) =
             (self.builder.take(), self.volume.clone(), self.level, self.last_seq);
         let (pack_bytes, stops) = (self.pack_bytes, self.is_spent());
@@ -244,7 +246,7 @@ impl Merge {
         self.upload(packed.full).await
     }
 
-    /// Ends the pack that is being made.
+    /// Ends the pack being made.
     async fn finish_pack(&mut self) -> Result<(), VolumeError> {
         self.write_batch().await?;
         let Some(builder) = self.builder.take() else { return Ok(()) };
@@ -262,42 +264,41 @@ impl Merge {
     }
 }
 
-/// The first sector from `at` on that `index` has.
+/// The first sector from `at` on that `index` has an entry for.
 fn next_sector(index: &Arc<PackIndex>, at: u64) -> Option<u64> {
     let entries = index.entries();
     let entry = entries.get(entries.partition_point(|entry| entry.range.end() <= at))?;
     Some(entry.range.start().max(at))
 }
 
-/// What became of extents.
-struct Packed {
-    /// Packs that became full.
+/// Result of packing a batch.
+struct PackedBatch {
     full: Vec<EncodedPack>,
-    /// The last one, which did not.
+    /// The last pack, when it is not full.
     open: Option<PackBuilder>,
-    /// The first sector that was left out.
+    /// The first sector not packed.
     rest: Option<u64>,
 }
 
-/// Adds `extents` to `builder`, or to new ones that `begin` makes; when `stops`, to the end of the first full pack only.
+/// Adds `extents` to `builder`, and to new builders that `begin` makes. With `stops`, ends after the first full pack.
 fn pack(
     mut builder: Option<PackBuilder>,
     extents: Vec<ReadExtent>,
     begin: impl Fn() -> io::Result<PackBuilder>,
     stops: bool,
-) -> Result<Packed, VolumeError> {
+) -> Result<PackedBatch, VolumeError> {
     let mut full = Vec::new();
     for extent in extents {
         if stops && !full.is_empty() {
-            return Ok(Packed { full, open: None, rest: Some(extent.range.start()) });
+            return Ok(PackedBatch { full, open: None, rest: Some(extent.range.start()) });
         }
         let mut open = match builder.take() {
             Some(open) => open,
             None => begin().map_err(|error| VolumeError::Compressor(Arc::new(error)))?,
         };
         match extent.data {
-            Some(data) => open.push_data(extent.range.start(), data).map_err(bad)?,
-            None => open.push_zero(extent.range).map_err(bad)?,
+            Some(data) => open.push_data(extent.range.start(), data).map_err(bad_cut)?,
+            None => open.push_zero(extent.range).map_err(bad_cut)?,
         }
         if open.is_full() {
             full.extend(open.finish());
@@ -305,11 +306,11 @@ fn pack(
             builder = Some(open);
         }
     }
-    Ok(Packed { full, open: builder, rest: None })
+    Ok(PackedBatch { full, open: builder, rest: None })
 }
 
-/// How long packs of a volume of `size_sectors` become by merging: packs of a large volume are longer, so that a manifest can list
-/// them.
+/// Length of merged packs of a volume of `size_sectors`, bytes: packs of a large volume are longer, so that a manifest can list
+/// all packs.
 fn merged_pack_bytes(size_sectors: u64) -> u64 {
     let share_bytes = size_sectors.saturating_mul(SECTOR_BYTES) / MERGED_PACKS;
     let bytes = share_bytes.max(1).checked_next_power_of_two().unwrap_or(MERGED_BYTES_MAX);

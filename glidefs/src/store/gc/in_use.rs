@@ -1,7 +1,7 @@
-//! A look at the whole store: what is there, and what of it is in use.
+//! A scan of the whole store: which objects exist, and which packs are in use.
 //!
-//! Owns what keeps a pack. Does not own since when a pack is not in use, nor removal. Invariant: whatever may list a pack was
-//! read, or everything that it may list counts as in use.
+//! Owns which packs a volume keeps. Does not own since when a pack is unused, nor removal. Invariant: everything that may list a
+//! pack was read, or every pack that may be listed counts as in use.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,69 +14,69 @@ use crate::store::ids::{PackId, StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
 use crate::store::volume::UPLOAD_TIME_MAX;
 
-/// Volumes that are looked at, and manifests that are read, at once.
+/// Volumes listed, and manifests read, at once.
 pub(super) const AT_ONCE: usize = 16;
-/// How long after a pack was dated its writer may choose the number of the first manifest that names the pack: the clocks of the
-/// writer and of the store may go differently.
+/// Longest time from the date of a pack to the choice of the number of the first manifest with the pack: [`UPLOAD_TIME_MAX`], and
+/// an hour for the difference between the clocks of the writer and of the store.
 const NAMED_WITHIN_MILLIS: u64 = (UPLOAD_TIME_MAX.as_secs() + 3600) * 1000;
-/// Number of the manifest that a volume begins with. It stays as long as the volume.
+/// Number of a volume's first manifest, which stays as long as the volume.
 pub(super) const FIRST_MANIFEST: u64 = 1;
 
-/// An object, for what garbage collection has to know of it.
+/// An object of a listing, with date and length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found<T> {
+pub(super) struct ListedObject<T> {
     pub id: T,
     pub created_millis: u64,
     pub bytes: u64,
 }
 
-/// What is to become of a volume.
+/// State of a volume, which decides about the objects of the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is there for everybody; or nothing says yet that it is.
+    /// The volume is not deleted, or no manifest says so yet.
     #[default]
     Live,
-    /// The same, and its writer has nothing on the way into the store.
+    /// The volume is not deleted, and its writer has released the volume with nothing left on the way to the store.
     Released,
-    /// It is deleted by manifest `number`, and can be had back.
+    /// Manifest `number` deleted the volume. The deletion can be undone.
     Deleted { number: u64 },
-    /// It is deleted for good by manifest `number`.
+    /// Manifest `number` made the deletion of the volume final.
     Gone { number: u64 },
-    /// It was deleted by an earlier version.
+    /// An earlier version deleted the volume, by an object of its own.
     Tombstoned,
-    /// What says which packs it needs cannot be read.
+    /// An unreadable manifest or snapshot hides which packs the volume keeps.
     Damaged,
 }
 
-/// A volume as it was listed.
+/// A volume as a listing shows the volume.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedVolume {
     pub id: VolumeId,
     pub standing: Standing,
-    pub tombstone: Option<Found<()>>,
-    /// By number.
-    pub manifests: Vec<Found<u64>>,
-    pub snapshots: Vec<Found<StoreName>>,
-    pub packs: Vec<Found<PackId>>,
+    pub tombstone: Option<ListedObject<()>>,
+    /// Manifests ascend by number.
+    pub manifests: Vec<ListedObject<u64>>,
+    pub snapshots: Vec<ListedObject<StoreName>>,
+    pub packs: Vec<ListedObject<PackId>>,
 }
 
-impl Listed {
+impl ListedVolume {
     fn newest(&self) -> Option<ManifestId> {
         self.manifests.last().map(|found| (self.id, found.id))
     }
 
-    /// When manifest `number` was created by the clock of the store. `None`: the listing did not show it yet.
+    /// When manifest `number` was created by the clock of the store. `None`: the listing does not show the manifest.
     pub fn created_millis(&self, number: u64) -> Option<u64> {
         self.manifests.iter().find(|found| found.id == number).map(|found| found.created_millis)
     }
 
-    /// Packs created before this time, by the clock of the store, are named for the first time by no manifest that is still to come.
+    /// A time by the clock of the store: no manifest yet to come is the first to name a pack created before.
     ///
-    /// A manifest that names a new pack may be on its way for any time, after a host stood still, but its number was fixed within
-    /// [`UPLOAD_TIME_MAX`] of the upload. Another manifest that was created later has that number, or a later one.
+    /// A manifest with a new pack may be under way for any time, after a host stood still. But the number of the manifest was
+    /// fixed within [`UPLOAD_TIME_MAX`] of the upload, and any manifest created later has the same number, or a higher one.
     pub fn passed_until(&self, is_over: impl Fn(u64) -> bool) -> u64 {
         let Some(newest) = self.manifests.last() else { return u64::MAX };
-        // A writer that stood still before a manifest may need a moment after that.
+        // Only a manifest whose grace period is over counts: a writer halted right before its creation may need a moment longer.
         let over =
             self.manifests.iter().map(|found| found.created_millis).filter(|created| is_over(*created));
         let passed = over.max().unwrap_or_default().saturating_sub(NAMED_WITHIN_MILLIS);
@@ -87,37 +87,42 @@ impl Listed {
         }
     }
 
-    /// Whether the volume is there, or can be had back.
+    /// Whether the volume counts as one that is not deleted: a damaged one does.
+    pub fn is_live(&self) -> bool {
+        matches!(self.standing, Standing::Live | Standing::Released | Standing::Damaged)
+    }
+
+    /// Whether the volume is not deleted, or the deletion can be undone.
     pub fn is_kept(&self) -> bool {
         !matches!(self.standing, Standing::Gone { .. } | Standing::Tombstoned)
     }
 }
 
 type ManifestId = (VolumeId, u64);
-/// With its date: a name can be given again.
+/// With the date of the snapshot: a name can be given again.
 type SnapshotId = (VolumeId, StoreName, u64);
 
-/// What is in use. Objects do not change, so they are read once, by however many looks.
+/// Packs in use. An object never changes, so each is read once, over any number of scans.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     packs: HashSet<PackId>,
-    /// Packs of deleted volumes that can be had back. Not in use, and not to be removed.
+    /// Packs of deleted volumes whose deletion can be undone: not in use, and not to be removed.
     held: HashSet<PackId>,
-    /// Every pack that was created until then counts as in use, by the clock of the store.
+    /// Every pack created up to this time, by the clock of the store, counts as in use.
     all_until_millis: u64,
     standings: HashMap<ManifestId, Standing>,
     snapshots: HashSet<SnapshotId>,
-    /// Objects that should say what is in use and cannot be read.
+    /// Keys of unreadable manifests and snapshots.
     pub damaged: HashSet<Key>,
 }
 
 impl InUse {
-    /// Whether a volume that was not deleted, or a snapshot of one, uses `pack`.
-    pub fn uses(&self, pack: &Found<PackId>) -> bool {
+    /// Whether a live volume, or a snapshot of a live volume, uses `pack`.
+    pub fn uses(&self, pack: &ListedObject<PackId>) -> bool {
         self.packs.contains(&pack.id) || pack.created_millis <= self.all_until_millis
     }
 
-    /// Whether a deleted volume that can be had back would use `pack`.
+    /// Whether a deleted volume would use `pack` again after its deletion is undone.
     pub fn holds(&self, pack: PackId) -> bool {
         self.held.contains(&pack)
     }
@@ -130,13 +135,14 @@ impl InUse {
         }
     }
 
-    /// Lists everything, and reads what says what is in use.
-    pub async fn look(&mut self, store: &Store) -> Result<Vec<Listed>, StoreError> {
+    /// Lists all volumes, and reads newest manifests and snapshots for the packs in use.
+    pub async fn scan(&mut self, store: &Store) -> Result<Vec<ListedVolume>, StoreError> {
         let ids = store.volumes().await?;
         let listing = stream::iter(ids).map(|id| list(store.clone(), id)).buffered(AT_ONCE);
-        let mut volumes: Vec<Listed> = listing.try_collect().await?;
-        let unread =
-            |volume: &&Listed| volume.newest().is_some_and(|newest| !self.standings.contains_key(&newest));
+        let mut volumes: Vec<ListedVolume> = listing.try_collect().await?;
+        let unread = |volume: &&ListedVolume| {
+            volume.newest().is_some_and(|newest| !self.standings.contains_key(&newest))
+        };
         let unread: Vec<_> = volumes
             .iter()
             .filter(unread)
@@ -165,8 +171,12 @@ impl InUse {
         Ok(volumes)
     }
 
-    /// Reads the snapshots of volumes that are kept.
-    async fn read_snapshots(&mut self, store: &Store, volumes: &mut [Listed]) -> Result<(), StoreError> {
+    /// Reads the snapshots of volumes kept.
+    async fn read_snapshots(
+        &mut self,
+        store: &Store,
+        volumes: &mut [ListedVolume],
+    ) -> Result<(), StoreError> {
         for volume in volumes.iter_mut().filter(|volume| volume.is_kept()) {
             let ids =
                 volume.snapshots.iter().map(|found| (volume.id, found.id.clone(), found.created_millis));
@@ -189,15 +199,15 @@ impl InUse {
         Ok(())
     }
 
-    /// Counts everything as in use that `volume` may list: all that is its own, and all that it had from the volume it was
-    /// forked from, which is in its first manifest; later manifests and snapshots list no other packs of other volumes.
-    async fn use_all_of(&mut self, store: &Store, volume: &Listed) -> Result<(), StoreError> {
+    /// Counts every pack that `volume` may list as in use: all packs of its own, and all packs of its origin. Packs of the origin
+    /// are in the first manifest; later manifests and snapshots list no other packs of other volumes.
+    async fn use_all_of(&mut self, store: &Store, volume: &ListedVolume) -> Result<(), StoreError> {
         self.packs.extend(volume.packs.iter().map(|pack| pack.id));
         match store.manifest(volume.id, FIRST_MANIFEST).await {
             Ok(first) => self.add(Standing::Damaged, first.packs.iter().map(|pack| pack.pack)),
             Err(error) if error.is_missing() => self.all_until_millis = u64::MAX,
             Err(StoreError::Damaged { .. }) => {
-                // What the volume was forked from had its packs before.
+                // Packs of the origin are older than the first manifest of the fork.
                 let begun_millis = volume.created_millis(FIRST_MANIFEST).unwrap_or(u64::MAX);
                 self.all_until_millis = self.all_until_millis.max(begun_millis);
             }
@@ -207,8 +217,8 @@ impl InUse {
     }
 }
 
-async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
-    let mut volume = Listed {
+async fn list(store: Store, id: VolumeId) -> Result<ListedVolume, StoreError> {
+    let mut volume = ListedVolume {
         id,
         standing: Standing::Live,
         tombstone: None,
@@ -219,19 +229,19 @@ async fn list(store: Store, id: VolumeId) -> Result<Listed, StoreError> {
     for object in store.list(Folder::Volume(id), None).await?.objects {
         let (created_millis, bytes) = (object.created_unix_millis, object.bytes);
         match object.key {
-            Key::Tombstone(_) => volume.tombstone = Some(Found { id: (), created_millis, bytes }),
-            Key::Manifest(_, id) => volume.manifests.push(Found { id, created_millis, bytes }),
-            Key::Snapshot(_, id) => volume.snapshots.push(Found { id, created_millis, bytes }),
-            Key::Pack(_, id) => volume.packs.push(Found { id, created_millis, bytes }),
+            Key::Tombstone(_) => volume.tombstone = Some(ListedObject { id: (), created_millis, bytes }),
+            Key::Manifest(_, id) => volume.manifests.push(ListedObject { id, created_millis, bytes }),
+            Key::Snapshot(_, id) => volume.snapshots.push(ListedObject { id, created_millis, bytes }),
+            Key::Pack(_, id) => volume.packs.push(ListedObject { id, created_millis, bytes }),
             Key::Marker | Key::Name(_) | Key::Deleted(..) | Key::Gc(_) => {}
         }
     }
     Ok(volume)
 }
 
-/// What the newest manifest of a volume says, which was `newest` a moment ago, and the packs that manifest keeps: those that are
-/// listed, and those that are on their way into a later manifest. `marked`: the volume has the mark of an earlier version that
-/// the volume is deleted.
+/// Reads the newest manifest of a volume, which was `newest` a moment ago. Returns its standing, and the packs the manifest
+/// keeps: those listed as content, and those uploaded for a later manifest. `marked`: an earlier version marked the volume as
+/// deleted.
 async fn standing(
     store: Store,
     newest: ManifestId,
@@ -243,7 +253,7 @@ async fn standing(
         Err(error) => return Err(error),
     };
     let tombstone = if marked { store.tombstone(newest.0).await? } else { None };
-    // The mark of a writer that another one has followed is void, and the newest manifest says who is the last one.
+    // The mark is void when another writer followed the writer of the mark. The newest manifest names the last writer.
     let is_marked = tombstone.is_some_and(|tombstone| tombstone.writer == manifest.writer);
     let standing = match manifest.sections.deleted {
         _ if is_marked => Standing::Tombstoned,
@@ -264,7 +274,7 @@ async fn read_newest(store: &Store, (volume, number): ManifestId) -> Result<Mani
     }
 }
 
-/// The packs of a snapshot: none when it is gone again, and `None` when it cannot be read.
+/// Packs of a snapshot: none when the snapshot is gone again, `None` when the snapshot cannot be read.
 async fn kept_by(
     store: Store,
     snapshot: SnapshotId,

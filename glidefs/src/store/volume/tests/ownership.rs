@@ -1,13 +1,14 @@
-//! Which host has a volume: refusals, releases, and who takes back.
+//! Which host has a volume: refusals, releases, and taking back.
 
 use super::support::*;
 use crate::store::ids::HostName;
-use crate::store::volume::{Volume, VolumeError};
+use crate::store::volume::{VolumeError, VolumeWriter};
 
 const SIZE: u64 = 1 << 16;
 
-/// Who has the volume that another host cannot open, and since when that host is silent.
-fn held(opened: Result<Volume, VolumeError>) -> (Option<HostName>, u64) {
+/// The host that has the volume, by the error of `opened`, and when that host was last heard of, milliseconds since 1970-01-01
+/// UTC.
+fn held(opened: Result<VolumeWriter, VolumeError>) -> (Option<HostName>, u64) {
     match opened {
         Err(VolumeError::Held(held)) => {
             let text = VolumeError::Held(held.clone()).to_string();
@@ -26,7 +27,7 @@ async fn a_volume_that_was_not_released_is_opened_only_by_taking_it_over() {
     world.advance_hours(3);
     first.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
     let (host, heard) = held(world.daemon(2).volumes.open(&name("vm")).await);
-    // Each creation takes a little.
+    // Each creation takes the clock a moment.
     let hours = (heard - 1_767_225_600_000) / 3_600_000;
     assert_eq!((host, hours), (Some(HostName::nearest("host-1")), 3));
     first.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap();
@@ -101,15 +102,16 @@ async fn a_release_that_arrives_after_the_volume_was_taken_back_gives_nothing_up
     let world = World::new();
     let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    // The export is detached, and the release is given up on its way, as by `RELEASE_PATIENCE` of the router.
+    // The export is detached, and the release is given up while under way, as `RELEASE_PATIENCE` of the router does.
     world.objects.delay_every(Some("manifests"));
     let released = tokio::time::timeout(std::time::Duration::from_secs(10), volume.release()).await;
     assert!(!matches!(released, Ok(Ok(_))), "{released:?}");
     world.objects.delay_every(None);
-    // The export is attached again: it may be released, so the router takes it back before it gets a device.
+    // The export is attached again: a release may be under way, so the router takes the volume back before the export gets a
+    // device.
     volume.hold().await.unwrap();
     assert_eq!(world.objects.arrive().await, 0, "the release comes too late");
-    // It is served here, and other hosts are refused.
+    // This host serves the export, and other hosts are refused.
     held(world.daemon(2).volumes.open(&name("vm")).await);
     volume.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
 }

@@ -11,7 +11,7 @@ async fn collect(world: &World) {
     gc::collect(world.daemon(9).volumes.store(), &*world.clock, &GcOptions::default()).await.unwrap();
 }
 
-/// Everything that garbage collection would ever do, with the time between.
+/// Every run of garbage collection that can make a difference, with time between the runs.
 async fn collect_for_days(world: &World) {
     for _ in 0..6 {
         collect(world).await;
@@ -21,7 +21,7 @@ async fn collect_for_days(world: &World) {
 
 #[tokio::test]
 async fn a_deletion_that_lands_after_another_host_opened_the_volume_takes_nothing_of_that_host() {
-    // The deletion has looked whose the volume is, and stands before each of its creations in turn.
+    // The deletion has found out who has the volume, and waits before each of its creations in turn.
     for before in ["deleted", "manifests"] {
         let world = World::new();
         let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -52,7 +52,7 @@ async fn of_a_deletion_and_an_opening_at_once_one_finds_the_other() {
         let world = World::seeded(round);
         let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
         first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-        // In some rounds the order is fixed; in the others now this one, now that one is ahead.
+        // In some rounds the order is fixed; in the others either side may be ahead.
         let lead = round % 10;
         let deleting = async move {
             for _ in 0..lead {
@@ -152,7 +152,7 @@ async fn a_deleted_volume_can_be_had_back_with_its_snapshots_until_the_grace_per
     tags(&back, range(0, 8), &[1; 8]).await;
     let error = volume.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap_err();
     assert!(error.is_fatal(), "{error}");
-    // And now for good.
+    // Deleted again, this time for good.
     back.delete().await.unwrap();
     collect_for_days(&world).await;
     assert_eq!(other.volumes.deleted(None).await.unwrap(), []);
@@ -176,7 +176,7 @@ async fn the_name_of_a_deleted_volume_is_free_and_the_volume_comes_back_under_an
     let back = daemon.volumes.undelete(&name("vm"), &name("old")).await.unwrap();
     tags(&back, range(0, 8), &[1; 8]).await;
     tags(&new, range(0, 8), &[2; 8]).await;
-    // Two of one name: the one that was deleted last comes first.
+    // Two volumes of one name: the last deletion is undone first.
     new.delete().await.unwrap();
     world.advance_hours(1);
     let third = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
@@ -199,7 +199,7 @@ async fn garbage_collection_and_a_volume_that_is_had_back_at_once_agree() {
         volume.delete().await.unwrap();
         collect(&world).await;
         world.advance_hours(25);
-        // Now the one of the two waits, now the other one.
+        // Either of the two waits.
         world.objects.pause_before(before);
         let collecting = async {
             collect(&world).await;
@@ -242,7 +242,7 @@ async fn the_end_of_a_deletion_does_not_take_the_notes_of_who_had_the_volume_bac
     let daemon = world.daemon(1);
     let first = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    // The deletion is in the store; what is left of it, taking the name away, is slow.
+    // The deletion is in the store; removing the name is slow.
     world.objects.next_reads_for(&[10_000]);
     let deletion = {
         let first = first.clone();
@@ -250,10 +250,10 @@ async fn the_end_of_a_deletion_does_not_take_the_notes_of_who_had_the_volume_bac
     };
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     assert!(!deletion.is_finished());
-    // Meanwhile the volume is had back, as the export "vm2" of the same daemon.
+    // Meanwhile the same daemon undoes the deletion, as export "vm2".
     let second = daemon.volumes.undelete(&name("vm"), &name("vm2")).await.unwrap();
     second.commit(MemoryCut::new(2, &[(0, 8, 2)]), SIZE).await.unwrap();
-    // A manifest of it arrives, and its answer is lost: that is what its note is for.
+    // A manifest of the volume arrives, and the answer is lost: the note on the manifest is for this case.
     world.objects.fail_creations("manifests", 1, true);
     second.commit(MemoryCut::new(3, &[(0, 8, 3)]), SIZE).await.unwrap_err();
     // The deletion ends.
@@ -272,7 +272,7 @@ async fn a_volume_that_is_had_back_under_its_name_before_the_deletion_ends_keeps
     world.objects.next_reads_for(&[10_000]);
     let deletion = tokio::spawn(async move { first.delete().await });
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    // The deletion is in the store. Another host has the volume back.
+    // The deletion is in the store. Another host undoes the deletion.
     let second = world.daemon(2).volumes.undelete(&name("vm"), &name("vm")).await.unwrap();
     let _: Result<(), VolumeError> = deletion.await.unwrap();
     let found = world.daemon(3).volumes.find(&name("vm")).await.unwrap();

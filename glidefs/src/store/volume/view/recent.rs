@@ -1,7 +1,7 @@
-//! Packs that were uploaded a moment ago, as bytes: merging reads new packs first.
+//! Packs uploaded a moment ago, in memory: merging reads new packs first.
 //!
-//! Owns which packs stay in memory: the newest, within a bound. Does not own what is in a pack. Invariant: a block that is found
-//! here was checked as one that is fetched; whatever is not here is fetched from the store.
+//! Owns which packs stay in memory: the newest, within a bound. Does not own the content of packs. Invariant: a block from here
+//! was checked like a fetched block; every other block is fetched from the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,8 @@ use bytes::Bytes;
 use crate::store::format::{EncodedPack, IndexEntry, PackIndex, decode_block};
 use crate::store::ids::PackId;
 
-/// The packs that are kept.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(in crate::store::volume) struct RecentPacks {
     bytes_max: u64,
     inner: Mutex<Inner>,
 }
@@ -21,26 +20,27 @@ pub(super) struct Recent {
 #[derive(Debug, Default)]
 struct Inner {
     packs: HashMap<PackId, Parts>,
-    /// Oldest first; some may be forgotten already.
+    /// Oldest first. May name packs that were forgotten already.
     order: VecDeque<PackId>,
     bytes: u64,
 }
 
-/// A pack in memory.
+/// One pack: parts of its bytes, in order.
 #[derive(Debug)]
 struct Parts {
-    /// Where each part begins, bytes from the start of the pack.
+    /// Offset of each part in the pack, bytes.
     starts: Vec<u64>,
     parts: Vec<Bytes>,
     bytes: u64,
 }
 
-impl Recent {
+impl RecentPacks {
     pub fn new(bytes_max: u64) -> Self {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Keeps a pack that is in the store, for as long as it is among the newest. Its index, unless the pack is too long.
+    /// Keeps a pack that is in the store, as long as the pack is among the newest. Returns the index of the pack, unless the pack
+    /// is too long to be kept.
     pub fn put(&self, pack: EncodedPack) -> Option<PackIndex> {
         let place = pack.trailer.pack;
         let parts = Parts::of(pack.parts);
@@ -62,7 +62,7 @@ impl Recent {
         index
     }
 
-    /// Lets go of a pack.
+    /// Frees the memory of a pack.
     pub fn forget(&self, pack: PackId) {
         let mut inner = self.lock();
         let forgotten = inner.remove(pack);
@@ -73,7 +73,7 @@ impl Recent {
         drop(forgotten);
     }
 
-    /// The data of an entry of `pack`, if it is here, and what it should be.
+    /// The data of an entry of `pack`; `None` when the pack is not here, or the data does not match the entry.
     pub fn block(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
         let stored = self.lock().packs.get(&pack)?.slice(entry.block())?;
         decode_block(entry, &stored).ok()
@@ -102,7 +102,8 @@ impl Parts {
         Self { starts: starts.collect(), parts, bytes }
     }
 
-    /// Some bytes of the pack. A builder puts blocks and index into one part each.
+    /// The bytes of the pack in `range`, which must lie inside one part. The pack builder puts every block and the index into a
+    /// part of its own.
     fn slice(&self, range: std::ops::Range<u64>) -> Option<Bytes> {
         let at = self.starts.partition_point(|start| *start <= range.start).checked_sub(1)?;
         let (part, start) = (self.parts.get(at)?, *self.starts.get(at)?);

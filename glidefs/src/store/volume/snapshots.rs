@@ -1,35 +1,40 @@
-//! States that are kept, gone back to, and branched off.
+//! Snapshots, rollback and forks: keeping a state, going back to one, and branching one off.
 //!
-//! Owns snapshots, rollback and forks. Does not own which of them a user wants. Invariant: none of them copies data,
-//! and whatever lists packs of another state was in the store before garbage collection could take those.
+//! Owns these operations. Does not own which operation a user wants. Invariant: no operation copies data, and a manifest or
+//! snapshot that lists packs of another state is in the store before garbage collection can remove those packs.
 
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::host::{Beginning, Volumes};
-use super::land::Uploads;
-use super::{Committed, SnapshotInfo, StatePoint, UPLOAD_TIME_MAX, Volume, VolumeError};
+use super::commit::Committed;
+use super::create::Beginning;
+use super::error::VolumeError;
+use super::limits::UPLOAD_TIME_MAX;
+use super::types::{SnapshotInfo, StatePoint};
+use super::volume_store::VolumeStore;
+use super::writer::VolumeWriter;
+use super::writer::new_packs::NewPacks;
 use crate::store::client::Created;
 use crate::store::format::{Manifest, Origin, Sections, Snapshot};
 use crate::store::ids::StoreName;
 use crate::store::key::Key;
 
-/// Packs that are looked for at the same time.
+/// Packs whose existence is checked at once.
 const HEADS_MAX: usize = 16;
 
-impl Volumes {
-    /// A new volume with the content of another one, whoever writes that: fewer than ten requests, and no data is copied.
-    pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<Volume, VolumeError> {
+impl VolumeStore {
+    /// A new volume with the content of `from`, whoever writes the volume of `from`: fewer than ten requests. No data is copied.
+    pub async fn fork(&self, from: &StatePoint, name: &StoreName) -> Result<VolumeWriter, VolumeError> {
         let begun = self.now();
-        let state = self.0.state(from).await?;
+        let state = self.host.state(from).await?;
         let beginning = Beginning {
             size_sectors: state.size_sectors,
             origin: Some(Origin { volume: state.volume, manifest: state.number }),
             packs: state.packs,
             damaged: state.sections.damaged,
         };
-        let fork = self.0.begin(name, beginning).await?;
+        let fork = self.host.begin(name, beginning).await?;
         if let Err(error) = in_time(begun, self.now()) {
             fork.delete().await?;
             return Err(error);
@@ -38,20 +43,20 @@ impl Volumes {
     }
 
     fn now(&self) -> Duration {
-        self.0.options.clock.since_boot()
+        self.host.options.clock.since_boot()
     }
 }
 
-impl Volume {
+impl VolumeWriter {
     /// Keeps the state of the last commit under a name: two requests.
     pub async fn snapshot(&self, name: &StoreName) -> Result<SnapshotInfo, VolumeError> {
-        let _change = self.0.change.lock().await;
-        let host = &self.0.host;
+        let _change = self.shared.change.lock().await;
+        let host = &self.host;
         let begun = host.options.clock.since_boot();
         self.writable()?;
         self.check_newest().await?;
         let mut manifest = (*self.manifest().await?).clone();
-        // Packs on their way belong to a later state.
+        // Packs of an upload that goes on belong to a later state.
         manifest.sections.uploaded.clear();
         let created_unix_millis = host.options.clock.unix_millis();
         let snapshot = Snapshot { name: name.clone(), created_unix_millis, manifest };
@@ -65,54 +70,52 @@ impl Volume {
         Ok(SnapshotInfo { name: name.clone(), created_unix_millis })
     }
 
-    /// Its snapshots: one request.
+    /// Snapshots of this volume: one request.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, VolumeError> {
-        Volumes(self.0.host.clone()).snapshots(self.id()).await
+        VolumeStore::of(self.host.clone()).snapshots(self.id()).await
     }
 
-    /// Gives a snapshot up: one request. One that is not there counts as given up.
+    /// Deletes a snapshot: one request. A missing snapshot counts as deleted.
     pub async fn delete_snapshot(&self, name: &StoreName) -> Result<(), VolumeError> {
-        Volumes(self.0.host.clone()).delete_snapshot(self.id(), name).await
+        VolumeStore::of(self.host.clone()).delete_snapshot(self.id(), name).await
     }
 
-    /// Goes back to a snapshot: two requests. What was written since is given up; sequence numbers go on.
+    /// Goes back to a snapshot: two requests. Later writes are given up; sequence numbers go on.
     pub async fn rollback(&self, name: &StoreName) -> Result<Committed, VolumeError> {
-        let _change = self.0.change.lock().await;
+        let _change = self.shared.change.lock().await;
         self.refresh().await?;
-        let begun = self.0.host.options.clock.since_boot();
-        let state =
-            self.0.host.state(&StatePoint { volume: self.id(), snapshot: Some(name.clone()) }).await?;
-        // They were uploaded long ago, and are in use only as long as the snapshot is there: the same limit of time holds.
-        let listed = Uploads::since(begun, state.packs.iter().copied());
+        let begun = self.host.options.clock.since_boot();
+        let state = self.host.state(&StatePoint { volume: self.id(), snapshot: Some(name.clone()) }).await?;
+        // The packs are old, but stay in use only while the snapshot exists: so they count as new packs, with the same time limit.
+        let listed = NewPacks::since(begun, state.packs.iter().copied());
         let edit = |base: &Manifest| {
             Some(Manifest {
                 size_sectors: state.size_sectors,
                 generation: base.generation.saturating_add(1),
                 packs: state.packs.clone(),
                 sections: self
-                    .0
                     .host
                     .holding(&Sections { damaged: state.sections.damaged.clone(), ..base.sections.clone() }),
                 ..base.clone()
             })
         };
-        let landed = self.land(&listed, edit).await?;
-        let landed = landed.unwrap_or_else(|| unreachable!("a state can follow any other"));
-        Ok(self.committed(&landed, &Uploads::default()))
+        let published = self.publish(&listed, edit).await?;
+        let published = published.unwrap_or_else(|| unreachable!("a state can follow any other"));
+        Ok(self.committed(&published, &NewPacks::default()))
     }
 
-    /// A new volume with the content of the last commit: see [`Volumes::fork`].
+    /// A new volume with the content of the last commit: see [`VolumeStore::fork`].
     pub async fn fork(&self, name: &StoreName) -> Result<Self, VolumeError> {
-        Volumes(self.0.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
+        VolumeStore::of(self.host.clone()).fork(&StatePoint { volume: self.id(), snapshot: None }, name).await
     }
 
-    /// A new volume with the content of the newest manifest that this writer knows, though the volume may be lost: one request
-    /// more for each pack.
+    /// A new volume with the content of the newest manifest this writer knows, even if the volume is lost. Makes one request more
+    /// for each pack.
     ///
     /// # Errors
-    /// [`VolumeError::Gone`] when garbage collection has taken some of that.
+    /// [`VolumeError::Gone`] when garbage collection has removed a part of that content.
     pub async fn fork_known(&self, name: &StoreName) -> Result<Self, VolumeError> {
-        let host = &self.0.host;
+        let host = &self.host;
         let begun = host.options.clock.since_boot();
         let gone = || VolumeError::Gone { volume: self.id() };
         let base = match self.manifest().await {
@@ -126,7 +129,7 @@ impl Volume {
             damaged: base.sections.damaged.clone(),
         };
         let fork = host.begin(name, beginning).await?;
-        // The new volume lists the packs now: what is there stays.
+        // From now on the new volume lists the packs: a pack that exists now stays.
         let store = host.store.clone();
         let heads = stream::iter(base.packs.clone()).map(move |pack| {
             let (store, key) = (store.clone(), Key::Pack(pack.volume, pack.pack));
@@ -145,7 +148,7 @@ impl Volume {
     }
 }
 
-/// Whether garbage collection still waits for what began at `begun`.
+/// An error when garbage collection may have stopped waiting for an operation that began at `begun`.
 fn in_time(begun: Duration, now: Duration) -> Result<(), VolumeError> {
     let elapsed = now.saturating_sub(begun);
     if elapsed <= UPLOAD_TIME_MAX { Ok(()) } else { Err(VolumeError::TooSlow { elapsed }) }

@@ -1,21 +1,21 @@
 //! Which packs are merged next.
 //!
-//! Owns the decision only: a function of what a manifest lists. Does not own merging (`merge`) nor when (`compact`).
-//! Invariant: at most one merge into a level is unfinished, and the packs of an unfinished merge are in no other one.
+//! Owns the decision only: a function of the packs that a manifest lists. Does not own merging (`merge`), nor when a step begins
+//! (`compact`). Invariant: at most one merge into a level is unfinished, and no other merge has packs of an unfinished merge.
 //!
-//! Long packs of one level whose sectors ascend, and a last one of any length, are a **run**: a sector is in one of them at
-//! most. A manifest lists runs by age, newest first, with levels that grow. With [`LEVEL_RUNS_MAX`] runs on a level, the
-//! level becomes one run on the next. When everything else is twice as long as the oldest run, or half of the data in the
-//! oldest run was discarded, all runs are merged, so that overwritten and discarded data goes.
+//! A **run** is long packs of one level whose sectors ascend, and a last pack of any length: a sector is in at most one pack of a
+//! run. A manifest lists runs by age, newest first, on levels that grow with age. With [`LEVEL_RUNS_MAX`] runs on a level, the
+//! level becomes one run on the next. When everything else is twice as long as the oldest run, or half of the data in the oldest
+//! run was discarded, all runs are merged into one, which removes overwritten and discarded data.
 //!
 //! ```text
 //! newest ── oldest       0 0 0 0 0 0 0 0 │ 1 1 │ 2        eight runs on level 0
 //!                        1 1 1 │ 2                        ... are one on level 1
 //! ```
 //!
-//! A step takes a bounded part of a merge: the results, up to some sector, stand before the packs they were made of. Packs
-//! with a sector behind that one stay listed, one level below the results: a level followed by a lower one is an
-//! **unfinished** merge. Lower levels go first, so a long merge of old packs waits while new ones are merged:
+//! A step takes a bounded part of a merge. The results, up to some sector, stand in the list before their inputs. Packs with
+//! later sectors stay listed, one level below the results: a level followed by a lower one is an **unfinished** merge. Lower
+//! levels go first, so a long merge of old packs waits while new packs are merged:
 //!
 //! ```text
 //!                        0 0 0 │ 2 2 (up to here) 1 1 1 1 1 1 1 1 │ 3     from level 1 to 2, unfinished
@@ -25,41 +25,40 @@ use std::ops::Range;
 
 use crate::store::format::{ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX, PackRef};
 
-/// So many runs on a level are merged.
-pub(super) const LEVEL_RUNS_MAX: usize = 8;
-/// Most runs of a level in one merge, which has an index of each in memory.
+/// Number of runs on a level at which the level is merged.
+pub(in crate::store::volume) const LEVEL_RUNS_MAX: usize = 8;
+/// Most runs of a level in one merge, which has one index of each run in memory.
 const MERGED_RUNS_MAX: usize = 32;
-/// How long everything but the oldest run may be, in lengths of the oldest run.
+/// Greatest length of everything but the oldest run, in lengths of the oldest run.
 const YOUNG_RATIO_MAX: u64 = 2;
-/// Below this length of everything but the oldest run, the ratio does not matter.
+/// Below this length of everything but the oldest run, the ratio does not matter, bytes.
 const YOUNG_BYTES_MIN: u64 = 16 << 20;
-/// A step ends after so many bytes of data were looked up for it.
+/// Cost after which a step ends, bytes of data.
 const STEP_BYTES_MAX: u64 = 128 << 20;
-/// A pack that is at least so long, and alone with its sectors, is taken over as it is.
+/// A pack of at least this length, bytes, stays as it is when no other pack of the merge has its sectors.
 const MOVE_BYTES_MIN: u64 = PACK_BYTES_TARGET / 2;
 
-/// What a step merges.
+/// A step to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    /// Which packs of the manifest.
+pub(in crate::store::volume) struct PlannedStep {
+    /// Positions of the packs to merge in the manifest.
     pub inputs: Range<usize>,
-    /// The level of the results.
     pub level: u8,
-    /// Sectors before were merged by the steps before.
+    /// Earlier steps have merged the sectors before this one.
     pub begin: u64,
 }
 
-/// Limits, which tests make smaller.
+/// Limits of merging, which tests make smaller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(in crate::store::volume) struct MergeLimits {
     pub step_bytes_max: u64,
     pub young_bytes_min: u64,
     pub move_bytes_min: u64,
-    /// Length of the packs that are made; `None`: by the size of the volume.
+    /// Length of the packs made by a merge, bytes; `None`: decided by the size of the volume.
     pub pack_bytes: Option<u64>,
 }
 
-impl Default for Limits {
+impl Default for MergeLimits {
     fn default() -> Self {
         Self {
             step_bytes_max: STEP_BYTES_MAX,
@@ -70,57 +69,62 @@ impl Default for Limits {
     }
 }
 
-/// Neighbours of one level.
+/// Neighbours in the list on one level.
 #[derive(Debug)]
 struct Level {
     level: u8,
     packs: Range<usize>,
-    /// Where each run begins.
+    /// Position of the first pack of each run.
     runs: Vec<usize>,
 }
 
 /// Whether a step of compaction is due.
-pub(super) fn is_due(packs: &[PackRef]) -> bool {
-    choose(packs, &Limits::default()).is_some()
+pub(in crate::store::volume) fn is_due(packs: &[PackRef]) -> bool {
+    plan_step(packs, &MergeLimits::default()).is_some()
 }
 
-/// The step that is due, if one is.
-pub(super) fn choose(packs: &[PackRef], limits: &Limits) -> Option<Step> {
+/// The next step, if one is due.
+pub(in crate::store::volume) fn plan_step(packs: &[PackRef], limits: &MergeLimits) -> Option<PlannedStep> {
     let levels = levels(packs, limits);
     let steps = (0..levels.len()).filter_map(|at| {
         let newer = at.checked_sub(1).and_then(|newer| levels.get(newer));
-        step(packs, newer, &levels[at], levels.get(at + 1))
+        step_of_level(packs, newer, &levels[at], levels.get(at + 1))
     });
-    // Of two into one level, the one that was begun.
+    // Of two steps into one level, an unfinished merge goes on first.
     let lowest = steps.min_by_key(|step| (step.level, step.begin == 0));
     lowest.or_else(|| is_young(packs, limits).then(|| everything(packs)))
 }
 
-/// The step that the runs of `here`, between those of `newer` and `older`, are due for.
-fn step(packs: &[PackRef], newer: Option<&Level>, here: &Level, older: Option<&Level>) -> Option<Step> {
+/// The step due for the runs of `here`, whose neighbours in the list are `newer` and `older`.
+fn step_of_level(
+    packs: &[PackRef],
+    newer: Option<&Level>,
+    here: &Level,
+    older: Option<&Level>,
+) -> Option<PlannedStep> {
     let Level { level, packs: at, runs } = here;
     if older.is_some_and(|older| older.level < *level) {
         let count = packs[at.end..].iter().take_while(|pack| pack.level < *level).count();
         let begin = packs[at.end - 1].highest_sector + 1;
-        return Some(Step { inputs: at.end..at.end + count, level: *level, begin });
+        return Some(PlannedStep { inputs: at.end..at.end + count, level: *level, begin });
     }
-    // What an unfinished merge has not merged is its own.
+    // Packs that an unfinished merge has not merged yet belong to that merge.
     let is_rest = newer.is_some_and(|newer| newer.level > *level);
     if is_rest || runs.len() < LEVEL_RUNS_MAX {
         return None;
     }
     let first = runs[runs.len().saturating_sub(MERGED_RUNS_MAX)];
-    Some(Step { inputs: first..at.end, level: level.checked_add(1)?, begin: 0 })
+    Some(PlannedStep { inputs: first..at.end, level: level.checked_add(1)?, begin: 0 })
 }
 
-/// All runs to one.
-pub(super) fn everything(packs: &[PackRef]) -> Step {
+/// The merge of all packs into one run.
+pub(in crate::store::volume) fn everything(packs: &[PackRef]) -> PlannedStep {
     let level = packs.last().map_or(0, |pack| pack.level).max(1);
-    Step { inputs: 0..packs.len(), level, begin: 0 }
+    PlannedStep { inputs: 0..packs.len(), level, begin: 0 }
 }
 
-/// Whether there is too much beside the oldest run: for the space in the store, or for a manifest.
-fn is_young(packs: &[PackRef], limits: &Limits) -> bool {
+/// Whether the packs beside the oldest run take too much space in the store, or too many places of a manifest.
+fn is_young(packs: &[PackRef], limits: &MergeLimits) -> bool {
     let oldest = runs(packs, limits).last().unwrap_or(0..0);
     let (young, old) = packs.split_at(oldest.start);
     let (young_bytes, old_bytes) = (stored_bytes(young), stored_bytes(old));
@@ -128,26 +132,33 @@ fn is_young(packs: &[PackRef], limits: &Limits) -> bool {
     long || (packs.len() > PACKS_MAX / 2 && young.len() > packs.len() / 4)
 }
 
-/// The oldest run, if it is long enough to matter.
-pub(super) fn oldest<'a>(packs: &'a [PackRef], limits: &Limits) -> Option<&'a [PackRef]> {
+/// The oldest run, if the run is long enough to matter.
+pub(in crate::store::volume) fn oldest<'a>(
+    packs: &'a [PackRef],
+    limits: &MergeLimits,
+) -> Option<&'a [PackRef]> {
     let oldest = &packs[runs(packs, limits).last()?];
     (stored_bytes(oldest) >= limits.young_bytes_min).then_some(oldest)
 }
 
 /// Whether half of the data in the oldest run was discarded.
-pub(super) fn is_hollow(packs: &[PackRef], discarded_bytes: u64, limits: &Limits) -> bool {
+pub(in crate::store::volume) fn is_hollow(
+    packs: &[PackRef],
+    discarded_bytes: u64,
+    limits: &MergeLimits,
+) -> bool {
     discarded_bytes > 0
         && oldest(packs, limits).is_some_and(|oldest| {
             discarded_bytes >= oldest.iter().map(|pack| pack.data_bytes).sum::<u64>() / 2
         })
 }
 
-pub(super) fn stored_bytes(packs: &[PackRef]) -> u64 {
+pub(in crate::store::volume) fn stored_bytes(packs: &[PackRef]) -> u64 {
     packs.iter().fold(0, |bytes, pack| bytes.saturating_add(pack.total_bytes))
 }
 
 /// The levels of `packs`, newest first.
-fn levels(packs: &[PackRef], limits: &Limits) -> Vec<Level> {
+fn levels(packs: &[PackRef], limits: &MergeLimits) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
     for run in runs(packs, limits) {
         let level = packs[run.start].level;
@@ -162,10 +173,10 @@ fn levels(packs: &[PackRef], limits: &Limits) -> Vec<Level> {
     levels
 }
 
-/// The runs of `packs`.
-fn runs<'a>(packs: &'a [PackRef], limits: &Limits) -> impl Iterator<Item = Range<usize>> + use<'a> {
+/// The runs of `packs`, newest first, as positions.
+fn runs<'a>(packs: &'a [PackRef], limits: &MergeLimits) -> impl Iterator<Item = Range<usize>> + use<'a> {
     let long_bytes = limits.move_bytes_min.min(MOVE_BYTES_MIN);
-    // One with that many entries was full, however short it is.
+    // A pack with this many entries was full, however short the pack is.
     let is_long =
         move |pack: &PackRef| pack.total_bytes >= long_bytes || pack.entries as usize >= ENTRIES_MAX / 2;
     let mut from = 0;

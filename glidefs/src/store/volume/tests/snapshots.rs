@@ -27,7 +27,7 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     let error = volume.snapshot(&name("first")).await.unwrap_err();
     assert!(matches!(error, VolumeError::SnapshotExists { .. }), "{error}");
     volume.snapshot(&name("second")).await.unwrap();
-    let names = async |volume: &crate::store::volume::Volume| {
+    let names = async |volume: &crate::store::volume::VolumeWriter| {
         volume.snapshots().await.unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>()
     };
     assert_eq!(names(&volume).await, [name("first"), name("second")]);
@@ -45,7 +45,7 @@ async fn a_snapshot_keeps_the_state_and_a_rollback_goes_back_to_it() {
     let error = volume.rollback(&name("second")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NoSuchSnapshot { .. }), "{error}");
     tags(&volume, range(100, 8), &[2; 8]).await;
-    // Anybody can look at it without taking the volume over.
+    // Anybody can view the state without taking the volume over.
     let point = StatePoint { volume: volume.id(), snapshot: Some(name("first")) };
     let view = world.daemon(2).volumes.view(&point).await.unwrap();
     compare(range(0, 8), &view.read(range(0, 8)).await.unwrap(), &[1; 8]);
@@ -80,7 +80,7 @@ async fn a_fork_begins_with_what_its_origin_had_and_goes_its_own_way() {
     tags(&of_snapshot, range(0, 9), &[39, 39, 39, 39, 0, 0, 0, 0, 1]).await;
     let error = daemon.volumes.fork(&newest(origin.id()), &name("old")).await.unwrap_err();
     assert!(matches!(error, VolumeError::NameTaken { .. }), "{error}");
-    // The origin may go; its packs are the forks' as well.
+    // The origin may go; its packs belong to the forks as well.
     origin.delete().await.unwrap();
     let reopened = other.volumes.take_over(&name("fork")).await.unwrap();
     tags(&reopened, range(0, 9), &[77, 40, 40, 40, 0, 0, 0, 0, 1]).await;
@@ -94,7 +94,7 @@ async fn a_fork_of_a_tebibyte_with_a_hundred_gibibytes_of_data_costs_fewer_than_
     let daemon = world.daemon(1);
     let origin = daemon.volumes.create(&name("vm"), SECTORS).await.unwrap();
     origin.commit(MemoryCut::new(1, &[(0, 8, 1)]), SECTORS).await.unwrap();
-    // Nobody reads the packs, so that the manifest may say there are many.
+    // Nobody reads the packs, so the manifest may list many that do not exist.
     let manifest = origin.manifest().await.unwrap();
     let (first, apart) = (manifest.packs[0], SECTORS / PACKS);
     let data_bytes = PACK_BYTES_TARGET;
@@ -140,7 +140,7 @@ async fn a_deleted_volume_is_gone_for_everybody_and_its_name_is_free() {
     assert!(matches!(error, VolumeError::Deleted { .. }), "{error}");
     let again = other.volumes.create(&name("vm"), SIZE).await.unwrap();
     assert_ne!(again.id(), volume.id());
-    // A deletion that comes late does not take the name from its new owner.
+    // A late deletion does not take the name from its new owner.
     world.daemon(1).volumes.resume(&volume.state()).delete().await.unwrap();
     assert_eq!(other.volumes.find(&name("vm")).await.unwrap(), Some(again.id()));
 }
@@ -198,7 +198,7 @@ async fn a_deletion_that_finds_an_earlier_try_in_the_store_frees_the_name() {
     world.objects.delay_every(Some("manifests"));
     volume.delete().await.unwrap_err();
     world.objects.delay_every(None);
-    // The first one arrives while the second is on its way.
+    // The first manifest arrives while the second is under way.
     world.objects.pause_before("manifests");
     let deleting = tokio::spawn({
         let volume = volume.clone();
@@ -217,7 +217,7 @@ async fn what_took_too_long_is_taken_back() {
     let daemon = world.daemon(1);
     let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    // The clock jumps while the packs are on their way.
+    // The clock jumps while packs are being uploaded.
     let slow = SlowCut::new(&world, UPLOAD_TIME_MAX * 2, 2);
     let error = volume.commit(slow, SIZE).await.unwrap_err();
     assert!(matches!(error, VolumeError::TooSlow { .. }) && error.is_transient(), "{error}");

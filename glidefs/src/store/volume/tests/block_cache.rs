@@ -1,4 +1,4 @@
-//! Volumes with a clean cache: the same contents, fewer requests.
+//! Volumes with a block cache: the same contents, fewer requests.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,10 +13,10 @@ use crate::store::clean::{CleanCache, CleanOptions};
 use crate::store::faulty::Seeded;
 use crate::store::format::{BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX};
 use crate::store::ids::Entropy;
-use crate::store::volume::Volume;
+use crate::store::volume::VolumeWriter;
 
 const MIB: u64 = 1 << 20;
-/// A cut of so many sectors is 16 MiB.
+/// Sectors of a cut of 16 MiB.
 const LONG: u64 = 16 * MIB / 512;
 
 async fn memory(mib: usize) -> CleanCache {
@@ -38,7 +38,7 @@ fn file(directory: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// What sector `at` of the test's volume holds.
+/// The tag of sector `at` in the volumes of this file.
 fn tag(at: u64) -> Tag {
     1 + at / 8 % 1000
 }
@@ -51,20 +51,20 @@ async fn written(world: &World, sectors: u64) {
     volume.commit(MemoryCut::new(1, &runs), sectors).await.unwrap();
 }
 
-/// The volume as a daemon with that cache has it, and its index in memory.
-async fn opened(daemon: &Daemon) -> Volume {
+/// The volume as opened by `daemon`, with its index in memory.
+async fn opened(daemon: &Daemon) -> VolumeWriter {
     let volume = daemon.volumes.take_over(&name("vm")).await.unwrap();
     volume.mapped(range(0, volume.size_sectors())).await.unwrap();
     volume
 }
 
-async fn check(volume: &Volume, start: u64, count: u64) {
+async fn check(volume: &VolumeWriter, start: u64, count: u64) {
     let expected: Vec<Tag> = (start..start + count).map(tag).collect();
     tags(volume, range(start, count), &expected).await;
 }
 
-/// Reads everywhere, in pieces of up to 128 KiB.
-async fn check_at_random(volume: &Volume, entropy: &Seeded, reads: u64) {
+/// Reads at random places, in pieces of up to 128 KiB.
+async fn check_at_random(volume: &VolumeWriter, entropy: &Seeded, reads: u64) {
     for _ in 0..reads {
         let size = volume.size_sectors();
         let (start, count) = (entropy.next_u64() % size, 1 + entropy.next_u64() % 256);
@@ -72,7 +72,7 @@ async fn check_at_random(volume: &Volume, entropy: &Seeded, reads: u64) {
     }
 }
 
-/// Ends when nothing is read ahead any more.
+/// Waits until no window is under way any more.
 async fn settled(daemon: &Daemon) {
     let mut before = daemon.requests();
     loop {
@@ -93,10 +93,10 @@ async fn contents_are_the_same_with_evictions_restarts_other_sizes_and_damage() 
         let directory = TempDir::new().unwrap();
         let entropy = Seeded::new(seed);
         let (mut hits, mut bad) = (0, 0);
-        // Smaller than the volume, larger, with another length of regions, and without a clean end.
+        // Sizes smaller and larger than the volume, with other lengths of regions, and without closing the cache properly.
         for (turn, disk_kib) in [2_200, 9_000, 2_600, 20_000, 40_000, 5_000].into_iter().enumerate() {
             let clean = on_disk(directory.path(), 2_400, disk_kib).await;
-            let daemon = world.daemon_with_clean(1, &clean);
+            let daemon = world.daemon_with_block_cache(1, &clean);
             let volume = opened(&daemon).await;
             check_at_random(&volume, &entropy, 150).await;
             settled(&daemon).await;
@@ -109,11 +109,11 @@ async fn contents_are_the_same_with_evictions_restarts_other_sizes_and_damage() 
             bad += figures.bad_blocks;
             if turn % 2 == 0 {
                 clean.close().await;
-                // It still works, but nothing more is written.
+                // Reads still work, but the cache writes nothing more.
                 check_at_random(&volume, &entropy, 20).await;
             }
             if turn == 3 {
-                // One byte in each 16 KiB is another one now, under the eyes of the cache.
+                // One byte in each 16 KiB is changed behind the back of the cache.
                 let file = file(directory.path());
                 for offset in (0..file.metadata().unwrap().len()).step_by(16 << 10) {
                     let (mut byte, offset) = ([0], offset + entropy.next_u64() % (16 << 10));
@@ -135,7 +135,7 @@ async fn many_readers_at_once_read_what_was_written() {
     written(&world, 12_000).await;
     let directory = TempDir::new().unwrap();
     let clean = on_disk(directory.path(), 2_400, 2_200).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     let readers = (0..8).map(|reader| {
         let volume = volume.clone();
@@ -158,9 +158,9 @@ async fn after_a_restart_blocks_are_found_without_a_request() {
     let world = World::new();
     written(&world, LONG).await;
     let directory = TempDir::new().unwrap();
-    // Memory for a part of them only.
+    // Memory for a part of the blocks only.
     let clean = on_disk(directory.path(), 4_096, 24_000).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     for start in (0..LONG).step_by(256) {
         check(&volume, start, 256).await;
@@ -173,7 +173,7 @@ async fn after_a_restart_blocks_are_found_without_a_request() {
     drop((volume, daemon, clean));
 
     let clean = on_disk(directory.path(), 4_096, 24_000).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     let before = daemon.requests();
     for start in (0..LONG).rev().step_by(256) {
@@ -193,7 +193,7 @@ async fn readers_of_a_cold_range_share_one_request_and_later_ones_need_none() {
     written(&world, LONG).await;
     world.objects.read_for(5);
     let clean = memory(64).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     for requests in [1, 0] {
         let before = daemon.requests();
@@ -207,7 +207,7 @@ async fn readers_of_a_cold_range_share_one_request_and_later_ones_need_none() {
     let figures = clean.figures();
     assert_eq!(figures.inserted_bytes, 512 << 10, "once for all who waited");
     assert_eq!((figures.misses, figures.memory_hits), (32 * 8, 32 * 8));
-    // What is here lies between, so well compressed that it is read through.
+    // The blocks between are in the cache, and compress so well that reading through them is shorter than another request.
     let before = daemon.requests();
     check(&volume, 512, 2048).await;
     assert_eq!(daemon.since(before), [1, 0, 0, 0, 0]);
@@ -218,10 +218,10 @@ async fn readers_of_a_cold_range_share_one_request_and_later_ones_need_none() {
 async fn a_sequential_reader_costs_few_requests_and_a_random_one_no_more_than_blocks() {
     let world = World::new();
     written(&world, LONG).await;
-    // So that requests take longer than a turn of the reader.
+    // So that a request takes longer than a turn of the reader.
     world.objects.read_for(2);
     let clean = memory(128).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     let before = daemon.requests();
     for start in (0..LONG).step_by(8) {
@@ -229,14 +229,14 @@ async fn a_sequential_reader_costs_few_requests_and_a_random_one_no_more_than_bl
     }
     let figures = clean.figures();
     let gets = daemon.since(before)[0];
-    // One by the reader, windows of 256 KiB to 4 MiB, and one more where the pack ends.
+    // One GET by the reader, windows of 256 KiB to 4 MiB, and one more GET where the pack ends.
     assert!(gets <= 10, "{gets} requests, {figures:?}");
     assert!((5..=9).contains(&figures.ahead_windows), "{figures:?}");
     assert_eq!(figures.inserted_bytes, 16 * MIB, "every block once");
     assert_eq!((figures.ahead_errors, figures.ahead_skipped), (0, 0));
 
     let clean = memory(128).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     world.objects.read_for(0);
     let (before, entropy) = (daemon.requests(), Seeded::new(3));
@@ -255,12 +255,12 @@ async fn whoever_reads_what_is_read_ahead_waits_for_that_request() {
     let world = World::new();
     written(&world, LONG).await;
     let clean = memory(128).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     check(&volume, 0, 256).await;
     world.objects.read_for(1000);
     let before = daemon.requests();
-    // The second one goes on, the third one begins a window, which the fourth one needs.
+    // The second read continues the first, the third begins a window, and the fourth needs the window.
     check(&volume, 0, 64).await;
     check(&volume, 64, 64).await;
     check(&volume, 128, 64).await;
@@ -268,7 +268,7 @@ async fn whoever_reads_what_is_read_ahead_waits_for_that_request() {
     assert_eq!(daemon.since(before), [1, 0, 0, 0, 0]);
     check(&volume, 256, 64).await;
     assert_eq!(daemon.since(before)[0], 1, "no request of its own");
-    // Nothing is read ahead without a cache.
+    // Without a block cache, nothing is read ahead.
     let daemon = world.daemon(1);
     let volume = opened(&daemon).await;
     let before = daemon.requests();
@@ -283,7 +283,7 @@ async fn a_store_that_fails_ahead_of_a_reader_is_nobodys_error() {
     let world = World::new();
     written(&world, LONG).await;
     let clean = memory(128).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = opened(&daemon).await;
     check(&volume, 0, 1024).await;
     world.objects.end_after(0, false);
@@ -300,7 +300,7 @@ async fn a_store_that_fails_ahead_of_a_reader_is_nobodys_error() {
 async fn reading_ahead_stays_within_the_volume_and_needs_no_request_for_zeroes() {
     let world = World::new();
     let clean = memory(64).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = daemon.volumes.create(&name("vm"), LONG).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 512, 5), (600, 800, 0)]), LONG).await.unwrap();
     volume.mapped(range(0, LONG)).await.unwrap();
@@ -317,7 +317,7 @@ async fn reading_ahead_stays_within_the_volume_and_needs_no_request_for_zeroes()
 async fn compaction_and_uploads_leave_the_cache_alone() {
     let world = World::new();
     let clean = memory(64).await;
-    let daemon = world.daemon_with_clean(1, &clean);
+    let daemon = world.daemon_with_block_cache(1, &clean);
     let volume = daemon.volumes.create(&name("vm"), LONG).await.unwrap();
     for seq in 1..=9 {
         volume.commit(MemoryCut::new(seq, &[(seq * 100, 1000, seq)]), LONG).await.unwrap();

@@ -1,0 +1,71 @@
+//! Deletions: made final after their grace period, and finished where they stopped half-way.
+//!
+//! Owns the manifest of a final deletion, and names that a deletion left. Does not own removing the objects of a deleted volume.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::deadline::Deadline;
+use super::in_use::{AT_ONCE, ListedVolume, Standing};
+use crate::store::client::{Created, Store};
+use crate::store::error::StoreError;
+use crate::store::format::{Deletion, Manifest, Sections};
+use crate::store::key::Key;
+
+/// Takes the deletions of `volumes` further. Returns how many names were removed.
+pub(super) async fn carry_on_all(
+    store: &Store,
+    volumes: &[ListedVolume],
+    deadline: Deadline,
+) -> Result<u64, StoreError> {
+    let deletions: Vec<_> = volumes.iter().map(|volume| carry_on(store, volume, deadline)).collect();
+    let names: Vec<_> = stream::iter(deletions).buffered(AT_ONCE).try_collect().await?;
+    Ok(names.iter().sum())
+}
+
+/// Takes the deletion of `volume` further, if the volume is deleted. Returns how many names were removed.
+async fn carry_on(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<u64, StoreError> {
+    make_final(store, volume, deadline).await?;
+    let Some(name) = name_left_behind(store, volume).await? else { return Ok(0) };
+    // Removed at once: the name may be given to another volume at any time.
+    store.delete(&[name]).await?;
+    Ok(1)
+}
+
+/// Makes the deletion of `volume` final, if the grace period is over.
+async fn make_final(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<(), StoreError> {
+    let Standing::Deleted { number } = volume.standing else { return Ok(()) };
+    if !volume.created_millis(number).is_some_and(|created| deadline.is_over(created)) {
+        return Ok(());
+    }
+    let deleted = match store.manifest(volume.id, number).await {
+        // The deletion was undone a moment ago.
+        Err(error) if error.is_missing() => return Ok(()),
+        deleted => deleted?,
+    };
+    let last = Manifest {
+        number: number.saturating_add(1),
+        packs: Vec::new(),
+        sections: Sections { deleted: Some(Deletion::ForGood), ..deleted.sections.clone() },
+        ..deleted
+    };
+    // If the number exists, the deletion was undone, or another run has made the deletion final.
+    let _: Created = store.create_manifest(&last).await?;
+    Ok(())
+}
+
+/// The name of a volume that is gone, if the name still leads to the volume: the deletion, or the undoing of the deletion,
+/// stopped half-way.
+async fn name_left_behind(store: &Store, volume: &ListedVolume) -> Result<Option<Key>, StoreError> {
+    if volume.is_kept() {
+        return Ok(None);
+    }
+    let Some(newest) = volume.manifests.last() else { return Ok(None) };
+    let name = match store.manifest(volume.id, newest.id).await {
+        Ok(manifest) => manifest.name,
+        // A missing or damaged manifest does not tell a name. The volume goes in any case.
+        Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let record = store.name(&name).await?;
+    Ok(record.filter(|record| record.volume == volume.id).map(|_| Key::Name(name)))
+}

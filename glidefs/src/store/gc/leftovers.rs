@@ -1,0 +1,68 @@
+//! Objects other than packs that nobody needs any more.
+//!
+//! Owns which objects these are. Does not own their removal.
+
+use std::collections::HashMap;
+
+use super::deadline::Deadline;
+use super::in_use::{FIRST_MANIFEST, ListedVolume, Standing};
+use crate::store::client::{ObjectInfo, Store};
+use crate::store::error::StoreError;
+use crate::store::key::{Folder, Key};
+
+/// Adds to `keys` the objects of `volume`, other than packs, of no use to readers, writers and later runs.
+pub(super) fn superfluous(volume: &ListedVolume, deadline: Deadline, keys: &mut Vec<Key>) {
+    let key = |number: u64| Key::Manifest(volume.id, number);
+    let numbers = || volume.manifests.iter().map(|found| found.id);
+    let snapshots = || volume.snapshots.iter().map(|found| Key::Snapshot(volume.id, found.id.clone()));
+    let is_empty = volume.snapshots.is_empty() && volume.packs.is_empty();
+    match volume.standing {
+        Standing::Live | Standing::Released => {
+            let (_, older) = volume.manifests.split_last().unzip();
+            // The first manifest stays: everybody can ask for its key, without a listing, to learn whether the volume exists.
+            let older = older.unwrap_or_default().iter().filter(|found| found.id > FIRST_MANIFEST);
+            keys.extend(
+                older.filter(|found| deadline.is_over(found.created_millis)).map(|found| key(found.id)),
+            );
+        }
+        Standing::Deleted { .. } | Standing::Damaged => {}
+        // The newest manifest goes last, when no writer unaware of the deletion can add anything any more.
+        Standing::Gone { number } => {
+            let older = numbers().filter(|found| *found != number);
+            keys.extend(older.map(key).chain(snapshots()));
+            let ended = volume.created_millis(number).is_some_and(|created| deadline.is_over(created));
+            if ended && is_empty && volume.manifests.len() == 1 {
+                keys.push(key(number));
+            }
+        }
+        Standing::Tombstoned => {
+            if !volume.tombstone.is_some_and(|tombstone| deadline.is_over(tombstone.created_millis)) {
+                return;
+            }
+            keys.extend(numbers().map(key).chain(snapshots()));
+            if volume.manifests.is_empty() && is_empty {
+                keys.push(Key::Tombstone(volume.id));
+            }
+        }
+    }
+}
+
+/// Objects below `deleted/` leading to live volumes, or to volumes deleted for good.
+pub(super) async fn dangling(
+    store: &Store,
+    volumes: &[ListedVolume],
+    deadline: Deadline,
+) -> Result<Vec<Key>, StoreError> {
+    let objects = store.list(Folder::Deleted, None).await?.objects;
+    let standings: HashMap<_, _> = volumes.iter().map(|volume| (volume.id, volume.standing)).collect();
+    let leads_nowhere = |object: &ObjectInfo| match &object.key {
+        Key::Deleted(_, volume) => match standings.get(volume) {
+            Some(Standing::Deleted { .. } | Standing::Damaged) => false,
+            // The object is created before the deletion, which may be under way. The volume may also be younger than the scan.
+            Some(Standing::Live | Standing::Released) | None => deadline.is_over(object.created_unix_millis),
+            Some(Standing::Gone { .. } | Standing::Tombstoned) => true,
+        },
+        _ => false,
+    };
+    Ok(objects.into_iter().filter(leads_nowhere).map(|object| object.key).collect())
+}

@@ -1,0 +1,147 @@
+//! Unreadable objects: every pack possibly listed there is kept.
+
+use super::*;
+use crate::store::client::Created;
+
+#[tokio::test]
+async fn what_cannot_be_read_keeps_what_it_may_list_and_observations_that_cannot_begin_anew() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    compacted(&volume, 3).await;
+    gc(&world, false).await;
+    world.advance_hours(25);
+    let store = world.daemon(9).volumes.store().clone();
+    let key = keys(&world).await.into_iter().find(|key| matches!(key, Key::Gc(_))).unwrap();
+    store.delete(std::slice::from_ref(&key)).await.unwrap();
+    let other = Key::Gc(name("other"));
+    for key in [&key, &other] {
+        let _: Created = store.create(key, &[vec![1; 50].into()]).await.unwrap();
+    }
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting), (0, 8));
+    let left = keys(&world).await;
+    assert!(left.contains(&other) && !left.contains(&key));
+    world.advance_hours(25);
+    let manifest = Key::Manifest(volume.id(), 100);
+    let _: Created = store.create(&manifest, &[vec![1; 50].into()]).await.unwrap();
+    let report = gc(&world, false).await;
+    assert_eq!((report.packs_removed, report.packs_waiting, report.damaged), (0, 0, vec![manifest.clone()]));
+    let options = GcOptions { grace: Duration::from_mins(5), ..GcOptions::default() };
+    let error = collect(&store, &*world.clock, &options).await.unwrap_err();
+    assert!(error.to_string().contains("stop all of them"), "{error}");
+    store.delete(&[manifest]).await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_waiting, 8);
+    world.advance_hours(1);
+    let options = GcOptions { alone: true, ..options };
+    assert_eq!(collect(&store, &*world.clock, &options).await.unwrap().packs_removed, 8);
+}
+
+/// Replaces the object at `key` by meaningless bytes.
+async fn damage(world: &World, key: &Key) {
+    let store = world.daemon(9).volumes.store().clone();
+    store.delete(std::slice::from_ref(key)).await.unwrap();
+    let _: Created = store.create(key, &[vec![1; 50].into()]).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_damaged_manifest_stops_the_collection_of_its_volume_only() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let origin = daemon.volumes.create(&name("origin"), SIZE).await.unwrap();
+    origin.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // The fork uses packs compacted away by the origin.
+    let fork = origin.fork(&name("fork")).await.unwrap();
+    compacted(&origin, 3).await;
+    compacted(&fork, 5).await;
+    fork.snapshot(&name("s")).await.unwrap();
+    let other = daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    compacted(&other, 7).await;
+    world.advance_hours(1);
+    gc(&world, false).await;
+    let of_fork = world.daemon(9).volumes.store().list(Folder::Volume(fork.id()), None).await.unwrap();
+    let newest = Key::Manifest(fork.id(), fork.state().number);
+    let intact = world.daemon(9).volumes.store().get(&newest, 1 << 20).await.unwrap();
+    damage(&world, &newest).await;
+    for _ in 0..3 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    let report = gc(&world, false).await;
+    assert_eq!(report.damaged, std::slice::from_ref(&newest));
+    let left = keys(&world).await;
+    assert!(of_fork.objects.iter().all(|object| left.contains(&object.key)));
+    tags(&other, range(0, 8), &[7; 8]).await;
+    let packs = |id| left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == id)).count();
+    // Of the origin: own packs, and the pack of the fork. Of the other volume: own packs.
+    assert_eq!((packs(other.id()), packs(origin.id())), (1, 2), "{left:?}");
+    // A copy of the store is restored: everything exists.
+    let store = world.daemon(9).volumes.store().clone();
+    store.delete(std::slice::from_ref(&newest)).await.unwrap();
+    let _: Created = store.create(&newest, &[intact]).await.unwrap();
+    tags(&world.daemon(2).volumes.take_over(&name("fork")).await.unwrap(), range(0, 8), &[5; 8]).await;
+}
+
+#[tokio::test]
+async fn a_fork_whose_only_manifest_is_damaged_keeps_what_was_there_before_it() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let origin = daemon.volumes.create(&name("origin"), SIZE).await.unwrap();
+    compacted(&origin, 1).await;
+    let fork = origin.fork(&name("fork")).await.unwrap();
+    damage(&world, &Key::Manifest(fork.id(), 1)).await;
+    world.advance_hours(1);
+    compacted(&origin, 3).await;
+    for _ in 0..3 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    let left = keys(&world).await;
+    let packs = left.iter().filter(|key| matches!(key, Key::Pack(of, _) if *of == origin.id())).count();
+    // Nine packs from before the fork, and one of the nine after.
+    assert_eq!(packs, 9 + 1);
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_keeps_what_its_volume_has() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    let snapshot = Key::Snapshot(volume.id(), name("s"));
+    damage(&world, &snapshot).await;
+    for _ in 0..3 {
+        assert_eq!(gc(&world, false).await.damaged, std::slice::from_ref(&snapshot));
+        world.advance_hours(25);
+    }
+    let packs = keys(&world).await.iter().filter(|key| matches!(key, Key::Pack(..))).count();
+    assert_eq!(packs, 10);
+}
+
+#[tokio::test]
+async fn a_damaged_manifest_beside_a_void_mark_of_deletion_keeps_its_volume() {
+    let world = World::new();
+    let first = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    first.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    let second = world.daemon(2).volumes.take_over(&name("vm")).await.unwrap();
+    let mark = crate::store::format::Tombstone {
+        volume: second.id(),
+        deleted_unix_millis: 1,
+        writer: crate::store::WriterId([1; 16]),
+    };
+    let store = world.daemon(9).volumes.store().clone();
+    let _: Created = store.create(&Key::Tombstone(second.id()), &[mark.encode().into()]).await.unwrap();
+    let newest = Key::Manifest(second.id(), second.state().number);
+    let intact = store.get(&newest, 1 << 20).await.unwrap();
+    damage(&world, &newest).await;
+    let before = keys(&world).await;
+    for _ in 0..4 {
+        let report = gc(&world, false).await;
+        assert_eq!((report.damaged, report.packs_removed), (vec![newest.clone()], 0));
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, before);
+    store.delete(std::slice::from_ref(&newest)).await.unwrap();
+    let _: Created = store.create(&newest, &[intact]).await.unwrap();
+    tags(&world.daemon(3).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[1; 8]).await;
+}

@@ -1,0 +1,131 @@
+//! Manifests under way for days, while garbage is collected.
+
+use super::*;
+use crate::units::Seq;
+
+/// Ten runs, days apart. Returns the number of removed packs.
+async fn gc_for_days(world: &World) -> u64 {
+    let mut removed = 0;
+    for _ in 0..10 {
+        removed += gc(world, false).await.packs_removed;
+        world.advance_hours(25);
+    }
+    removed
+}
+
+/// The manifest of `change` is under way for days, while garbage is collected.
+async fn delayed<T: Send + 'static>(world: &World, change: impl Future<Output = T> + Send + 'static) -> T {
+    world.objects.pause_before("manifests");
+    let changing = tokio::spawn(change);
+    world.objects.paused().await;
+    assert_eq!(gc_for_days(world).await, 0);
+    world.objects.resume();
+    changing.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_manifest_that_was_on_its_way_for_days_finds_its_packs() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 2)]), SIZE).await.unwrap();
+    let committing = volume.clone();
+    let commit = async move { committing.commit(MemoryCut::new(2, &[(0, 4, 4)]), SIZE).await };
+    delayed(&world, commit).await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 0);
+    tags(&volume, range(0, 8), &[4, 4, 4, 4, 2, 2, 2, 2]).await;
+}
+
+#[tokio::test]
+async fn a_manifest_of_a_process_that_ended_may_come_days_later() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 2)]), SIZE).await.unwrap();
+    let before = volume.state();
+    world.objects.fail_creations("manifests", 1, true);
+    world.objects.refuse_to_list(Some("manifests"));
+    let committing = volume.clone();
+    let commit = async move { committing.commit(MemoryCut::new(2, &[(0, 4, 4)]), SIZE).await };
+    delayed(&world, commit).await.unwrap_err();
+    world.objects.refuse_to_list(None);
+    drop(volume);
+    // The next process begins days later as well, or another host does.
+    assert_eq!(gc_for_days(&world).await, 0);
+    let volume = world.daemon(1).volumes.resume(&before);
+    volume.confirm().await.unwrap();
+    assert_eq!(volume.cut(), Seq(2));
+    let expected = [4, 4, 4, 4, 2, 2, 2, 2];
+    tags(&volume, range(0, 8), &expected).await;
+    tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &expected).await;
+}
+
+#[tokio::test]
+async fn a_merge_that_was_on_its_way_for_days_finds_its_packs() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(seq, 8, seq)]), SIZE).await.unwrap();
+    }
+    let merging = volume.clone();
+    delayed(&world, async move { merging.compact().await }).await.unwrap().unwrap();
+    assert_eq!(gc_for_days(&world).await, 8, "what was merged");
+    tags(&volume, range(0, 16), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8]).await;
+}
+
+#[tokio::test]
+async fn what_an_upload_that_failed_left_goes_after_a_later_manifest() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.fail_creations("manifests", 1, false);
+    volume.commit(MemoryCut::new(1, &[(0, 8, 2)]), SIZE).await.unwrap_err();
+    assert_eq!(gc_for_days(&world).await, 0);
+    volume.commit(MemoryCut::new(2, &[(0, 8, 4)]), SIZE).await.unwrap();
+    // A writer paused since the upload may only now send the manifest that names the pack.
+    assert_eq!(gc(&world, false).await.packs_removed, 0);
+    assert_eq!(gc_for_days(&world).await, 1);
+    tags(&volume, range(0, 8), &[4; 8]).await;
+}
+
+#[tokio::test]
+async fn what_merging_left_of_the_last_hours_of_a_volume_goes_when_its_host_releases_the_volume() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, 3)]), SIZE).await.unwrap();
+    }
+    volume.compact().await.unwrap().unwrap();
+    assert_eq!(gc_for_days(&world).await, 0);
+    volume.release().await.unwrap();
+    assert_eq!(gc_for_days(&world).await, 8);
+    tags(&volume, range(0, 8), &[3; 8]).await;
+}
+
+#[tokio::test]
+async fn a_merge_names_nothing_that_was_on_its_way_when_the_volume_was_released() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for seq in 1..=8 {
+        volume.commit(MemoryCut::new(seq, &[(0, 8, seq)]), SIZE).await.unwrap();
+    }
+    world.objects.pause_before("manifests");
+    let releasing = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.release().await }
+    });
+    world.objects.paused().await;
+    let merging = tokio::spawn({
+        let volume = volume.clone();
+        async move { volume.compact().await }
+    });
+    let store = world.daemon(9).volumes.store().clone();
+    let packs = async || store.list(Folder::Packs(volume.id()), None).await.unwrap().objects.len();
+    while packs().await < 9 {
+        tokio::task::yield_now().await;
+    }
+    world.objects.resume();
+    releasing.await.unwrap().unwrap();
+    merging.await.unwrap().unwrap().unwrap();
+    // The pack made by the first try of the merge is removed, and the eight inputs.
+    assert_eq!(packs().await, 10);
+    assert_eq!(gc_for_days(&world).await, 9);
+    tags(&volume, range(0, 8), &[8; 8]).await;
+}

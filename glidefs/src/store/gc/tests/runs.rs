@@ -1,0 +1,167 @@
+//! Runs beside changes of volumes, beside other runs, and runs stopped half-way.
+
+use super::*;
+use crate::store::client::Created;
+use crate::store::format::Manifest;
+use crate::store::ids::VolumeId;
+use crate::units::Seq;
+
+#[tokio::test]
+async fn a_fork_that_comes_while_a_run_looks_keeps_what_it_lists() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // Everything unused is due, and the run is between its first scan and the removal.
+    volume.snapshot(&name("s")).await.unwrap();
+    compacted(&volume, 3).await;
+    volume.delete_snapshot(&name("s")).await.unwrap();
+    gc(&world, false).await;
+    world.advance_hours(25);
+    world.objects.pause_before("gc/");
+    let store = world.daemon(9).volumes.store().clone();
+    let clock = world.clock.clone();
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    // As if a fork, begun when the packs were in use, arrived only now.
+    let old = world.daemon(2).volumes.store().manifest(volume.id(), 10).await.unwrap();
+    let beginning = Manifest { volume: VolumeId([7; 16]), number: 1, cut: Seq(0), ..old.clone() };
+    let _: Created = daemon.volumes.store().create_manifest(&beginning).await.unwrap();
+    world.objects.resume();
+    let report = run.await.unwrap().unwrap();
+    assert_eq!((report.packs_removed, report.packs_in_use), (0, 10));
+    let fork = daemon.volumes.acquire(beginning.volume, true).await.unwrap();
+    tags(&fork, range(0, 8), &[3; 8]).await;
+}
+
+#[tokio::test]
+async fn a_run_that_saw_a_pack_in_use_resets_its_time() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    compacted(&volume, 3).await;
+    gc(&world, false).await;
+    world.advance_hours(20);
+    // In use again for a while.
+    let old = daemon.volumes.store().manifest(volume.id(), 9).await.unwrap();
+    let again = Manifest { volume: VolumeId([7; 16]), number: 1, ..old };
+    let _: Created = daemon.volumes.store().create_manifest(&again).await.unwrap();
+    assert_eq!(gc(&world, false).await.packs_in_use, 9);
+    daemon.volumes.store().delete(&[Key::Manifest(again.volume, 1)]).await.unwrap();
+    for hours in [4, 20] {
+        world.advance_hours(hours);
+        let report = gc(&world, false).await;
+        assert_eq!((report.packs_removed, report.packs_waiting), (0, 8), "after {hours} hours");
+    }
+    world.advance_hours(4);
+    assert_eq!(gc(&world, false).await.packs_removed, 8);
+}
+
+#[tokio::test]
+async fn two_runs_at_once_remove_the_same_and_nothing_else() {
+    let world = World::new();
+    let volume = world.daemon(1).volumes.create(&name("vm"), SIZE).await.unwrap();
+    for round in 0..6 {
+        compacted(&volume, round * 2 + 1).await;
+        for _ in 0..3 {
+            tokio::join!(gc(&world, false), gc(&world, false), gc(&world, false));
+            world.advance_hours(13);
+        }
+        tags(&volume, range(0, 8), &[round * 2 + 1; 8]).await;
+    }
+    for _ in 0..4 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await.len(), 3 + 6);
+}
+
+#[tokio::test]
+async fn a_run_that_stops_anywhere_does_no_harm() {
+    let mut stops = 0;
+    for arrives in [false, true] {
+        for requests in 0.. {
+            let world = World::new();
+            let daemon = world.daemon(1);
+            let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+            let deleted = daemon.volumes.create(&name("deleted"), SIZE).await.unwrap();
+            deleted.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+            deleted.delete().await.unwrap();
+            compacted(&volume, 3).await;
+            gc(&world, false).await;
+            world.advance_hours(25);
+            world.objects.end_after(requests, arrives);
+            let options = GcOptions { grace: GRACE, ..GcOptions::default() };
+            let run = collect(daemon.volumes.store(), &*world.clock, &options).await;
+            if !world.objects.go_on() {
+                assert_eq!(run.unwrap().packs_removed, 8);
+                break;
+            }
+            stops += 1;
+            run.unwrap_err();
+            tags(&world.daemon(2).volumes.take_over(&name("vm")).await.unwrap(), range(0, 8), &[3; 8]).await;
+            for _ in 0..4 {
+                gc(&world, false).await;
+                world.advance_hours(25);
+            }
+            assert_eq!(keys(&world).await.len(), 4, "stopped after {requests} requests");
+        }
+    }
+    assert!(stops > 15, "{stops} stops");
+}
+
+/// A run paused between the scan and the listing of the objects below `deleted/`.
+async fn paused_run(world: &World) -> tokio::task::JoinHandle<Result<GcReport, GcError>> {
+    world.objects.pause_before("gc/");
+    let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    run
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_given_to_another_volume_during_a_run_stays() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    // The deletion stops before the name is free.
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.end_after(3, false);
+    volume.delete().await.unwrap_err();
+    assert!(world.objects.go_on());
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(volume.id()));
+    world.advance_hours(25);
+    gc(&world, false).await;
+    daemon.volumes.create(&name("other"), SIZE).await.unwrap().delete().await.unwrap();
+    world.advance_hours(25);
+    // A run has found the leftover name, and is still ending another deletion.
+    world.objects.pause_before("manifests/");
+    let (store, clock) = (world.daemon(9).volumes.store().clone(), world.clock.clone());
+    let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+    world.objects.paused().await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let next = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    world.objects.resume();
+    run.await.unwrap().unwrap();
+    assert_eq!(daemon.volumes.find(&name("vm")).await.unwrap(), Some(next.id()));
+}
+
+#[tokio::test]
+async fn a_volume_that_was_made_and_deleted_during_a_run_can_be_had_back() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let run = paused_run(&world).await;
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    volume.delete().await.unwrap();
+    world.objects.resume();
+    run.await.unwrap().unwrap();
+    assert_eq!(daemon.volumes.deleted(None).await.unwrap().len(), 1);
+    let back = daemon.volumes.undelete(&name("vm"), &name("back")).await.unwrap();
+    tags(&back, range(0, 8), &[1; 8]).await;
+    back.delete().await.unwrap();
+    for _ in 0..5 {
+        gc(&world, false).await;
+        world.advance_hours(25);
+    }
+    assert_eq!(keys(&world).await, [], "a way to nowhere goes");
+}

@@ -1,0 +1,128 @@
+//! How a cut becomes packs.
+//!
+//! Owns which sectors of a cut go into which pack. Does not own when packs are made, nor where packs go. Invariant: every sector
+//! of a cut is in exactly one new pack, or in a pack uploaded by an earlier try.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::content::CutContent;
+use super::upload::Span;
+use crate::store::format::{EncodedPack, PackBuilder, PackOptions};
+use crate::store::volume::cut::CutExtent;
+use crate::store::volume::error::{VolumeError, bad_cut};
+use crate::store::volume::ranges::between;
+use crate::units::SECTOR_BYTES;
+
+/// Sectors of a cut read at once: whole blocks.
+pub(in crate::store::volume) const READ_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
+
+/// Content whose beginning is packed.
+pub(in crate::store::volume) struct Packing {
+    content: CutContent,
+    /// The first extent with unpacked sectors, or the extent before.
+    extent: usize,
+    /// Every sector before this one is packed.
+    at: u64,
+    /// Later sectors that are in packs already, as (first, one past the last): ascending, without overlaps.
+    kept: VecDeque<(u64, u64)>,
+    /// Bytes of data not packed yet.
+    left_bytes: u64,
+}
+
+/// A pack of a cut.
+pub(in crate::store::volume) struct CutPack {
+    pub pack: EncodedPack,
+    /// The range of which the pack has all sectors of the content.
+    pub sectors: Range<u64>,
+    /// Bytes of data in the pack, before compression.
+    pub data_bytes: u64,
+}
+
+impl Packing {
+    /// Packs all of `content` except the sectors in `kept`.
+    pub fn new(content: CutContent, kept: &[Span]) -> Self {
+        let kept_bytes = kept.iter().fold(0, |bytes, span| span.data_bytes.saturating_add(bytes));
+        let left_bytes = content.data_bytes().saturating_sub(kept_bytes);
+        let kept = kept.iter().map(|span| (span.from, span.to)).collect();
+        Self { content, extent: 0, at: 0, kept, left_bytes }
+    }
+
+    pub fn hash(&self) -> &CutContent {
+        &self.content
+    }
+
+    /// Bytes of data still to be packed, at most.
+    pub fn left_bytes(&self) -> u64 {
+        self.left_bytes
+    }
+
+    /// Makes the next pack; `None` when everything is packed.
+    pub fn next_pack(mut self, options: PackOptions) -> Result<(Option<CutPack>, Self), VolumeError> {
+        let builder = PackBuilder::new(options);
+        let mut builder = builder.map_err(|error| VolumeError::Compressor(Arc::new(error)))?;
+        self.skip_kept();
+        let (from, left_bytes) = (self.at, self.left_bytes);
+        while !builder.is_full()
+            && let Some(piece) = self.next_piece()
+        {
+            self.push(piece, &mut builder)?;
+        }
+        let (sectors, data_bytes) = (from..self.at, left_bytes.saturating_sub(self.left_bytes));
+        Ok((builder.finish().map(|pack| CutPack { pack, sectors, data_bytes }), self))
+    }
+
+    /// Moves on to the first unpacked sector.
+    fn skip_kept(&mut self) {
+        while let Some(extent) = self.extent_here()
+            && let Some(&(from, to)) = self.kept.front()
+            && extent.range.start().max(self.at) >= from
+        {
+            self.at = self.at.max(to);
+            self.kept.pop_front();
+        }
+    }
+
+    /// The first extent with unpacked sectors.
+    fn extent_here(&mut self) -> Option<CutExtent> {
+        loop {
+            let extent = self.content.extent(self.extent)?;
+            if extent.range.end() > self.at {
+                return Some(extent);
+            }
+            self.extent += 1;
+        }
+    }
+
+    /// The next sectors to pack: up to a multiple of [`READ_SECTORS`], and up to sectors already in packs.
+    fn next_piece(&mut self) -> Option<CutExtent> {
+        let extent = self.extent_here()?;
+        let start = extent.range.start().max(self.at);
+        let mut end = extent.range.end();
+        if let Some(&(from, _)) = self.kept.front() {
+            end = end.min(from);
+        }
+        if !extent.zero {
+            end = end.min(start.saturating_add(READ_SECTORS - start % READ_SECTORS));
+        }
+        let range = between(start, end);
+        (!range.is_empty()).then_some(CutExtent { range, ..extent })
+    }
+
+    fn push(&mut self, piece: CutExtent, builder: &mut PackBuilder) -> Result<(), VolumeError> {
+        if piece.zero {
+            builder.push_zero(piece.range).map_err(bad_cut)?;
+        } else {
+            let bytes = usize::try_from(piece.range.count() * SECTOR_BYTES);
+            let mut data = vec![0; bytes.unwrap_or_else(|_| unreachable!("at most READ_SECTORS"))];
+            self.content.cut.read(piece.range, &mut data).map_err(VolumeError::cut)?;
+            self.left_bytes = self.left_bytes.saturating_sub(data.len() as u64);
+            builder.push_data(piece.range.start(), Bytes::from(data)).map_err(bad_cut)?;
+        }
+        self.at = piece.range.end();
+        Ok(())
+    }
+}

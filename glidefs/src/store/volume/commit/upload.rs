@@ -1,0 +1,158 @@
+//! How much of a cut is uploaded.
+//!
+//! Owns which packs of a cut are in the store, over as many tries as the cut takes. Does not own making packs, nor the manifest
+//! that lists the packs. Invariants: each pack is remembered with the range of which the pack has all sectors of the cut, and
+//! with the sectors whose content was lost before the pack was made. All remembered packs are of one cut with the same extents. A
+//! try begins only with packs that the newest manifest keeps, or that are young enough for garbage collection to wait for the
+//! manifest of the try.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::content::ContentHash;
+use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef};
+use crate::store::ids::PackId;
+use crate::store::volume::limits::UPLOAD_TIME_MAX;
+use crate::store::volume::writer::new_packs::NewPacks;
+use crate::units::SectorRange;
+
+/// Greatest age of a pack that another try uses though no manifest keeps the pack: the try needs time as well.
+const REUSE_TIME_MAX: Duration = Duration::from_secs(UPLOAD_TIME_MAX.as_secs() / 2);
+/// Time after which a manifest keeps the packs uploaded so far. An upload of hours, through a store that is away for hours,
+/// repeats no more than the uploads of this time.
+const KEEP_TIME: Duration = Duration::from_mins(15);
+
+/// Most ranges that are remembered as suspect: twice the number that a manifest can list.
+const SUSPECTS_MAX: usize = 2 * DAMAGED_RANGES_MAX;
+
+/// The upload of one cut: shared by the tries to commit the cut and by those who watch.
+#[derive(Debug, Default)]
+pub struct Upload {
+    cut: Mutex<Inner>,
+    /// Sectors found lost in the last cut, when the cut had more damage than a manifest can list.
+    suspects: Mutex<Vec<SectorRange>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Fingerprint of the content that the packs are of.
+    content: Option<ContentHash>,
+    /// Ranges ascend, without overlaps.
+    spans: Vec<Span>,
+    total_bytes: u64,
+    /// Start of the first upload of a pack that no manifest keeps.
+    unkept_since: Option<Duration>,
+}
+
+/// A range of a cut, and the pack that has all sectors of the cut in that range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store::volume) struct Span {
+    pub from: u64,
+    /// One past the last sector.
+    pub to: u64,
+    /// Sectors without content in the pack, because the content was lost.
+    pub lost: Vec<SectorRange>,
+    /// Bytes of data in the pack, before compression.
+    pub data_bytes: u64,
+    pub pack: PackRef,
+    /// When the upload of the pack began.
+    pub begun: Duration,
+}
+
+/// Progress of a cut's upload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UploadProgress {
+    /// Bytes of data in the cut.
+    pub total_bytes: u64,
+    /// Bytes of data of the cut in the store.
+    pub uploaded_bytes: u64,
+}
+
+impl Upload {
+    /// Progress of the upload so far.
+    pub fn progress(&self) -> UploadProgress {
+        let inner = self.lock();
+        let uploaded_bytes = inner.spans.iter().fold(0, |bytes, span| span.data_bytes.saturating_add(bytes));
+        UploadProgress { total_bytes: inner.total_bytes, uploaded_bytes }
+    }
+
+    /// Forgets the cut: the next commit is of another cut, or there is none.
+    pub fn clear(&self) {
+        *self.lock() = Inner::default();
+    }
+
+    /// Forgets packs that lack lost content: the content may be readable again.
+    pub(in crate::store::volume) fn forget_lossy(&self) {
+        self.lock().spans.retain(|span| span.lost.is_empty());
+    }
+
+    /// Begins a try at `now`: the upload of `content`, which has `total_bytes` of data, for the manifest after `base`. Returns
+    /// the ranges that earlier tries have uploaded and that this try may use.
+    pub(in crate::store::volume) fn begin(
+        &self,
+        content: ContentHash,
+        total_bytes: u64,
+        now: Duration,
+        base: &Manifest,
+    ) -> Vec<Span> {
+        let mut inner = self.lock();
+        inner.total_bytes = total_bytes;
+        if inner.content != Some(content) {
+            inner.content = Some(content);
+            inner.spans.clear();
+        }
+        let kept: HashSet<PackId> = base.sections.uploaded.iter().copied().collect();
+        let is_kept = |span: &Span| kept.contains(&span.pack.pack);
+        inner.spans.retain(|span| is_kept(span) || now.saturating_sub(span.begun) <= REUSE_TIME_MAX);
+        let unkept = inner.spans.iter().filter(|span| !is_kept(span));
+        inner.unkept_since = unkept.map(|span| span.begun).min();
+        inner.spans.clone()
+    }
+
+    /// Whether a manifest should keep the packs uploaded so far, before the rest is uploaded.
+    pub(in crate::store::volume) fn wants_keeping(&self, now: Duration) -> bool {
+        self.lock().unkept_since.is_some_and(|since| now.saturating_sub(since) >= KEEP_TIME)
+    }
+
+    /// Remembers a pack that is in the store.
+    pub(in crate::store::volume) fn add(&self, span: Span) {
+        let mut inner = self.lock();
+        inner.unkept_since = Some(inner.unkept_since.map_or(span.begun, |since| since.min(span.begun)));
+        let at = inner.spans.partition_point(|other| other.from < span.from);
+        inner.spans.insert(at, span);
+    }
+
+    /// Whether a pack lacks content lost before the pack was made.
+    pub fn has_losses(&self) -> bool {
+        self.lock().spans.iter().any(|span| !span.lost.is_empty())
+    }
+
+    /// Sectors that the packs lack because the content was lost, in no order.
+    pub(in crate::store::volume) fn lost(&self) -> Vec<SectorRange> {
+        self.lock().spans.iter().flat_map(|span| span.lost.iter().copied()).collect()
+    }
+
+    /// All packs, for the manifest.
+    pub(in crate::store::volume) fn uploads(&self) -> NewPacks {
+        // Ranges ascend, so the packs ascend too.
+        self.lock().spans.iter().map(|span| (span.pack, span.begun)).collect()
+    }
+
+    /// Remembers `lost`, in any order: the next cut reads these sectors before anything is uploaded.
+    pub(in crate::store::volume) fn suspect(&self, mut lost: Vec<SectorRange>) {
+        lost.truncate(SUSPECTS_MAX);
+        // Assigning the list is the only change, so a panic elsewhere leaves the list usable.
+        *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = lost;
+    }
+
+    /// The sectors remembered by [`Self::suspect`].
+    pub(in crate::store::volume) fn suspects(&self) -> Vec<SectorRange> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No code that can panic runs under the lock in the middle of a change.
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,93 @@
+//! Creating a volume: the name, then the first manifest.
+//!
+//! Owns the first manifest of a volume. Does not own names (`host/names`), nor the content that a fork begins with (`snapshots`).
+
+use std::sync::Arc;
+
+use super::error::VolumeError;
+use super::host::{Host, encode, hash_of};
+use super::volume_store::VolumeStore;
+use super::writer::VolumeWriter;
+use crate::store::client::Created;
+use crate::store::error::StoreError;
+use crate::store::format::{Manifest, Origin, PackRef, Sections};
+use crate::store::ids::StoreName;
+use crate::units::{SectorRange, Seq};
+
+/// Content of a new volume.
+pub(super) struct Beginning {
+    pub size_sectors: u64,
+    pub origin: Option<Origin>,
+    pub packs: Vec<PackRef>,
+    /// Damaged sectors, as in [`Sections`].
+    pub damaged: Vec<SectorRange>,
+}
+
+impl VolumeStore {
+    /// Creates a volume that is all zero: two requests.
+    ///
+    /// If an earlier call gave the name and stopped there, the name is used again. If this writer has created such a volume
+    /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
+    /// been lost.
+    pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<VolumeWriter, VolumeError> {
+        self.host
+            .begin(name, Beginning { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() })
+            .await
+    }
+}
+
+impl Host {
+    /// Creates a volume with the content of `beginning`: first the name, then the first manifest.
+    pub async fn begin(
+        self: &Arc<Self>,
+        name: &StoreName,
+        beginning: Beginning,
+    ) -> Result<VolumeWriter, VolumeError> {
+        let volume = self.claim(name).await?;
+        let begun = self.options.clock.since_boot();
+        let manifest = Manifest {
+            volume,
+            number: 1,
+            epoch: 1,
+            writer: self.options.writer,
+            size_sectors: beginning.size_sectors,
+            cut: Seq(0),
+            created_unix_millis: self.options.clock.unix_millis(),
+            generation: 0,
+            name: name.clone(),
+            origin: beginning.origin,
+            packs: beginning.packs,
+            sections: self.holding(&Sections { damaged: beginning.damaged, ..Sections::default() }),
+        };
+        let encoded = encode(&manifest)?;
+        match self.create_noted(&manifest, &encoded).await? {
+            Created::Created => Ok(VolumeWriter::new(self.clone(), Arc::new(manifest), begun)),
+            Created::Existed => match self.still(&manifest).await? {
+                Some(same) => Ok(VolumeWriter::new(self.clone(), Arc::new(same), begun)),
+                None => {
+                    self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
+                    Err(VolumeError::NameTaken { name: name.clone() })
+                }
+            },
+        }
+    }
+
+    /// The stored first manifest of a volume, if the manifest is `first` under another date, size or sections, this host meant to
+    /// create the manifest, and no manifest came after. Date and size may differ, because nobody has written to the volume.
+    /// Earlier versions, which took no notes, named no holder: of their manifests the writer alone decides.
+    async fn still(&self, first: &Manifest) -> Result<Option<Manifest>, StoreError> {
+        let (found, hash) = match self.store.manifest_hashed(first.volume, first.number).await {
+            Err(error) if error.is_missing() => return Ok(None),
+            found => found?,
+        };
+        let Manifest { size_sectors, created_unix_millis, .. } = found;
+        let sections = found.sections.clone();
+        let same = Manifest { size_sectors, created_unix_millis, sections, ..first.clone() } == found;
+        let noted = self.options.notes.intended(found.volume, found.number, &hash) == Some(true);
+        let untouched = same
+            && (noted || found.sections.holder.is_none())
+            && self.store.newest_manifest(first.volume, Some(first.number)).await?.is_none()
+            && self.store.tombstone(first.volume).await?.is_none();
+        Ok(untouched.then_some(found))
+    }
+}

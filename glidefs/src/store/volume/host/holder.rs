@@ -1,0 +1,74 @@
+//! The holder that a manifest names: the host that has the volume.
+//!
+//! Owns how this host enters itself as the holder, and which manifests forbid that. Does not own when this host does so
+//! (`ownership`).
+
+use super::Host;
+use crate::store::format::{Deletion, Holder, Manifest, Sections};
+use crate::store::volume::error::{Held, VolumeError};
+use crate::store::volume::types::next_number;
+
+impl Host {
+    /// The manifest after `newest` with which this host takes the volume.
+    pub fn next_of(&self, newest: Manifest) -> Manifest {
+        Manifest {
+            number: next_number(newest.number),
+            epoch: next_number(newest.epoch),
+            writer: self.options.writer,
+            created_unix_millis: self.options.clock.unix_millis(),
+            sections: self.holding(&newest.sections),
+            ..newest
+        }
+    }
+
+    /// `sections` with this host as the holder, and without uploaded packs: a manifest that continues an upload lists the
+    /// uploaded packs itself.
+    pub fn holding(&self, sections: &Sections) -> Sections {
+        Sections { uploaded: Vec::new(), ..self.held_as(sections, false) }
+    }
+
+    pub fn held_as(&self, sections: &Sections, released: bool) -> Sections {
+        let holder = Some(Holder { host: self.options.host.clone(), released });
+        Sections { holder, ..sections.clone() }
+    }
+
+    /// An error when the volume of `newest` is deleted.
+    pub async fn check_not_deleted(&self, newest: &Manifest) -> Result<(), VolumeError> {
+        let volume = newest.volume;
+        if newest.sections.deleted.is_some() {
+            return Err(VolumeError::Deleted { volume });
+        }
+        // Earlier versions marked a deleted volume by an object of its own. The mark is void when another writer followed the
+        // writer of the mark.
+        let tombstone = self.store.tombstone(volume).await?;
+        if tombstone.is_some_and(|tombstone| tombstone.writer == newest.writer) {
+            return Err(VolumeError::Deleted { volume });
+        }
+        Ok(())
+    }
+
+    /// An error when another host has the volume of `newest` and has not released the volume.
+    pub fn check_not_held(&self, newest: &Manifest) -> Result<(), VolumeError> {
+        let holder = newest.sections.holder.as_ref();
+        if newest.writer == self.options.writer || newest.is_released() {
+            return Ok(());
+        }
+        Err(VolumeError::Held(Box::new(Held {
+            name: newest.name.clone(),
+            host: holder.map(|holder| holder.host.clone()),
+            heard_unix_millis: newest.created_unix_millis,
+        })))
+    }
+}
+
+impl Manifest {
+    /// Whether the deletion of the volume can no longer be undone.
+    pub(in crate::store) fn is_gone(&self) -> bool {
+        self.sections.deleted == Some(Deletion::ForGood)
+    }
+
+    /// Whether the host that had the volume has released the volume, and has nothing left on the way to the store.
+    pub(in crate::store) fn is_released(&self) -> bool {
+        self.sections.holder.as_ref().is_some_and(|holder| holder.released)
+    }
+}

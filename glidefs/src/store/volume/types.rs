@@ -1,0 +1,79 @@
+//! Plain values that several files of this folder exchange: who writes a volume, where a daemon goes on, which state is meant.
+//!
+//! Owns no behaviour.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::store::ids::{StoreName, VolumeId, WriterId};
+use crate::units::{SectorRange, Seq};
+
+/// The identity under which manifests of a volume are made. A manifest of an older fence than the newest is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Counts how often a host created, opened, took over or undeleted the volume.
+    pub epoch: u64,
+    /// Identity of the cache whose daemon made the manifest.
+    pub writer: WriterId,
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "writer {}, epoch {}", self.writer, self.epoch)
+    }
+}
+
+/// State of a volume as a daemon remembers the volume, so that the daemon goes on after a restart without a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The volume to go on with.
+    pub volume: VolumeId,
+    /// The writer of the volume: the daemon that resumes.
+    pub writer: WriterId,
+    /// Epoch in which this writer took the volume over last.
+    pub epoch: u64,
+    /// Number of the newest manifest.
+    pub number: u64,
+    /// Size in the newest manifest, sectors.
+    pub size_sectors: u64,
+    /// The newest manifest has every write up to this sequence number.
+    pub cut: Seq,
+    /// Number of damaged sectors in the newest manifest.
+    pub damaged_sectors: u64,
+    /// The newest manifest as bytes. `None`: the manifest is fetched when it is needed.
+    pub manifest: Option<Bytes>,
+}
+
+/// One part of the answer to a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadExtent {
+    /// Sectors of the part. Not empty.
+    pub range: SectorRange,
+    /// Bytes of the part; `None` when every byte is zero. The bytes may be a slice of a block, and keep all of the block (up to
+    /// 64 KiB) in memory.
+    pub data: Option<Bytes>,
+}
+
+/// A state of a volume in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePoint {
+    /// The volume whose state is meant.
+    pub volume: VolumeId,
+    /// The snapshot that keeps the state; `None`: the newest state.
+    pub snapshot: Option<StoreName>,
+}
+
+/// A snapshot, as a listing shows the snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Name of the snapshot within its volume.
+    pub name: StoreName,
+    /// Time of creation by the clock of the store, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+}
+
+/// The number after `number`. A volume cannot use numbers up, so the last number may repeat.
+pub(super) fn next_number(number: u64) -> u64 {
+    number.saturating_add(1)
+}

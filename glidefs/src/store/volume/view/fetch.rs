@@ -1,0 +1,234 @@
+//! Fetching blocks: one GET for blocks near each other, and one GET for all readers of the same block.
+//!
+//! Owns the GETs under way. Does not own which blocks are needed, nor where blocks are kept. Invariant: a block is in one GET at
+//! a time at most, for as long as somebody waits for the block; and the block cache has the block before the GET counts as ended.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
+
+use crate::store::clean::{BlockId, CleanCache};
+use crate::store::client::Store;
+use crate::store::error::StoreError;
+use crate::store::format::{IndexEntry, PackRef};
+
+/// Longest GET for blocks, bytes: data of the blocks, and the gaps between them.
+pub(in crate::store::volume) const GET_BYTES_MAX: usize = 4 << 20;
+/// Longest gap between two blocks of a GET, bytes: reading the gap takes a store less time than another GET.
+const GAP_BYTES_MAX: u64 = 128 << 10;
+/// Most bytes of gaps in a GET, in lengths of the stored blocks.
+const GAP_RATIO_MAX: u64 = 3;
+
+type GetResult = Result<Arc<[Bytes]>, Arc<StoreError>>;
+type SharedGet = Shared<BoxFuture<'static, GetResult>>;
+
+/// The place where the data of a block is or will be.
+#[derive(Clone)]
+enum Wait {
+    /// The block cache got the block a moment ago.
+    Here(Bytes),
+    /// The answer to this GET has the block, at this position.
+    Coming(SharedGet, usize),
+}
+
+/// The pack that blocks are fetched from, and the cache that keeps blocks.
+#[derive(Clone, Copy)]
+pub(in crate::store::volume) struct Supply<'a> {
+    pub store: &'a Store,
+    pub pack: &'a PackRef,
+    /// `None`: blocks are not kept.
+    pub block_cache: Option<&'a CleanCache>,
+}
+
+/// GETs for blocks under way.
+#[derive(Debug, Default)]
+pub(in crate::store::volume) struct Fetcher {
+    pending: Arc<Mutex<PendingGets>>,
+}
+
+#[derive(Debug, Default)]
+struct PendingGets {
+    blocks: HashMap<BlockId, PendingBlock>,
+    gets: u64,
+}
+
+#[derive(Debug)]
+struct PendingBlock {
+    get: WeakShared<BoxFuture<'static, GetResult>>,
+    position: usize,
+    /// Number of the GET, which tells GETs for the same block apart.
+    number: u64,
+}
+
+impl Fetcher {
+    /// Data of `entries`, which ascend in the index of the pack and are not zeroes.
+    pub async fn blocks(
+        &self,
+        supply: Supply<'_>,
+        entries: &[IndexEntry],
+    ) -> Result<Vec<Bytes>, Arc<StoreError>> {
+        let waits = self.join_or_begin(supply, entries);
+        let data = waits.into_iter().map(|wait| async move {
+            match wait {
+                Wait::Here(block) => Ok(block),
+                // A GET has a position for each of its blocks.
+                Wait::Coming(get, position) => {
+                    get.await.map(|blocks| blocks.get(position).cloned().unwrap_or_default())
+                }
+            }
+        });
+        try_join_all(data).await
+    }
+
+    /// Fetches those of `entries` that are neither in the block cache nor under way. Returns the stored bytes fetched.
+    pub async fn keep(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Result<u64, Arc<StoreError>> {
+        let (gets, bytes) = self.begin_missing(supply, entries);
+        try_join_all(gets).await?;
+        Ok(bytes)
+    }
+
+    fn begin_missing(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> (Vec<SharedGet>, u64) {
+        // Dropped after the lock is released: dropping the last handle of a GET locks, in [`GetEnd`].
+        let mut under_way = Vec::new();
+        let (mut gets, mut bytes) = (Vec::new(), 0);
+        let mut pending = self.lock();
+        let mut missing = Vec::new();
+        for entry in entries {
+            match pending.wait(supply.pack, entry) {
+                Some(wait) => under_way.push(wait),
+                None if supply
+                    .block_cache
+                    .is_some_and(|block_cache| block_cache.has(supply.pack.pack, entry)) => {}
+                None => missing.push(*entry),
+            }
+        }
+        let mut rest = &missing[..];
+        while !rest.is_empty() {
+            let (get, behind) = rest.split_at(get_length(rest, |_| true));
+            bytes += get.iter().map(|entry| u64::from(entry.stored_bytes)).sum::<u64>();
+            gets.push(self.begin(&mut pending, supply, get));
+            rest = behind;
+        }
+        drop(pending);
+        (gets, bytes)
+    }
+
+    fn join_or_begin(&self, supply: Supply<'_>, entries: &[IndexEntry]) -> Vec<Wait> {
+        let mut waits: Vec<Option<Wait>> = Vec::with_capacity(entries.len());
+        let mut pending = self.lock();
+        for entry in entries {
+            // The GET for this block may have ended after the caller looked into the block cache.
+            let here = || {
+                supply
+                    .block_cache
+                    .and_then(|block_cache| block_cache.get_here(supply.pack.pack, entry))
+                    .map(Wait::Here)
+            };
+            waits.push(pending.wait(supply.pack, entry).or_else(here));
+        }
+        if let Some(block_cache) = supply.block_cache {
+            let here = waits.iter().flatten().filter(|wait| matches!(wait, Wait::Here(_))).count();
+            block_cache.counters().misses.add((entries.len() - here) as u64);
+        }
+        let mut first = 0;
+        while first < entries.len() {
+            if waits[first].is_some() {
+                first += 1;
+                continue;
+            }
+            let until = first + get_length(&entries[first..], |next| waits[first + next].is_none());
+            let get = self.begin(&mut pending, supply, &entries[first..until]);
+            for (position, wait) in waits[first..until].iter_mut().enumerate() {
+                *wait = Some(Wait::Coming(get.clone(), position));
+            }
+            first = until;
+        }
+        drop(pending);
+        waits.into_iter().flatten().collect()
+    }
+
+    fn begin(&self, pending: &mut PendingGets, supply: Supply<'_>, entries: &[IndexEntry]) -> SharedGet {
+        pending.gets += 1;
+        let number = pending.gets;
+        let blocks: Vec<BlockId> =
+            entries.iter().map(|entry| (supply.pack.pack, entry.offset_bytes)).collect();
+        let end = GetEnd { pending: Arc::downgrade(&self.pending), blocks: blocks.clone(), number };
+        let (store, block_cache) = (supply.store.clone(), supply.block_cache.cloned());
+        let (pack, entries) = (*supply.pack, entries.to_vec());
+        let get = async move {
+            let _end = end;
+            let blocks = store.blocks(&pack, &entries).await.map_err(Arc::new)?;
+            if let Some(block_cache) = block_cache {
+                block_cache.keep(pack.pack, &entries, &blocks);
+            }
+            Ok(Arc::from(blocks))
+        };
+        let get: SharedGet = get.boxed().shared();
+        for (position, block) in blocks.into_iter().enumerate() {
+            // The future was not polled yet, so a weak handle exists.
+            if let Some(get) = get.downgrade() {
+                pending.blocks.insert(block, PendingBlock { get, position, number });
+            }
+        }
+        get
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PendingGets> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingGets {
+    /// Where to wait for a block, if a GET for the block is under way.
+    fn wait(&self, pack: &PackRef, entry: &IndexEntry) -> Option<Wait> {
+        let block = self.blocks.get(&(pack.pack, entry.offset_bytes))?;
+        Some(Wait::Coming(block.get.upgrade()?, block.position))
+    }
+}
+
+/// How many of `entries`, which are not empty, go into one GET: all before the first entry that is too far behind its
+/// predecessor, is not `wanted`, or would make the GET too long.
+fn get_length(entries: &[IndexEntry], wanted: impl Fn(usize) -> bool) -> usize {
+    let stored = |entry: &IndexEntry| u64::from(entry.stored_bytes);
+    let (mut plain_bytes, mut stored_bytes, mut gap_bytes) =
+        (entries[0].plain_bytes() as u64, stored(&entries[0]), 0);
+    let mut until = 1;
+    while until < entries.len() && wanted(until) {
+        let (previous, next) = (entries[until - 1].block(), &entries[until]);
+        // Entries ascend in a valid index. An entry that does not ascend gets its own GET, and its check fails there.
+        let Some(gap) = next.offset_bytes.checked_sub(previous.end) else { break };
+        plain_bytes += next.plain_bytes() as u64;
+        stored_bytes += stored(next);
+        gap_bytes += gap.min(GET_BYTES_MAX as u64);
+        if gap > GAP_BYTES_MAX
+            || gap_bytes > GAP_RATIO_MAX * stored_bytes
+            || plain_bytes + gap_bytes > GET_BYTES_MAX as u64
+        {
+            break;
+        }
+        until += 1;
+    }
+    until
+}
+
+/// Forgets a GET that has ended, or that nobody waits for any more.
+struct GetEnd {
+    pending: Weak<Mutex<PendingGets>>,
+    blocks: Vec<BlockId>,
+    number: u64,
+}
+
+impl Drop for GetEnd {
+    fn drop(&mut self) {
+        let Some(pending) = self.pending.upgrade() else { return };
+        let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for block in &self.blocks {
+            if pending.blocks.get(block).is_some_and(|block| block.number == self.number) {
+                pending.blocks.remove(block);
+            }
+        }
+    }
+}

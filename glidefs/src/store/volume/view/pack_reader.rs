@@ -1,0 +1,132 @@
+//! Indexes and blocks of packs, from the nearest place: memory, the block cache, packs uploaded a moment ago, the store.
+//!
+//! Owns the order of these places. Does not own how long a place keeps a block, nor which blocks are needed (`resolve`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::{join_all, try_join_all};
+
+use super::fetch::{Fetcher, Supply};
+use super::metadata::Metadata;
+use super::recent::RecentPacks;
+use super::resolve::{Opened, Part};
+use crate::store::clean::CleanCache;
+use crate::store::client::Store;
+use crate::store::error::StoreError;
+use crate::store::format::{IndexEntry, PackIndex, PackRef};
+use crate::store::volume::error::VolumeError;
+use crate::store::volume::types::ReadExtent;
+use crate::units::{SECTOR_BYTES, SectorRange};
+
+/// Reads packs of all volumes of a process.
+pub(in crate::store::volume) struct PackReader {
+    pub metadata: Metadata,
+    pub fetcher: Fetcher,
+    /// `None`: uploaded packs are not kept in memory.
+    pub recent: Option<RecentPacks>,
+    /// `None`: fetched blocks are not kept.
+    pub block_cache: Option<CleanCache>,
+}
+
+impl fmt::Debug for PackReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackReader").finish_non_exhaustive()
+    }
+}
+
+/// Whether the block cache keeps fetched blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::volume) enum Keeping {
+    /// Blocks are looked up in the block cache, and kept there.
+    BlockCache,
+    /// The block cache is passed by: each block is needed once.
+    Nothing,
+}
+
+impl PackReader {
+    /// The index of a pack, from `store` when the index is not in memory.
+    pub(in crate::store::volume) async fn index(
+        &self,
+        store: &Store,
+        pack: &PackRef,
+    ) -> Result<Arc<PackIndex>, Arc<StoreError>> {
+        let load = || {
+            let (store, pack) = (store.clone(), *pack);
+            async move { store.pack_index(&pack).await }
+        };
+        self.metadata.index(pack, load).await
+    }
+
+    /// Data of `parts`, which were resolved in `packs`. Blocks that no nearer place has come from `store`.
+    pub(in crate::store::volume) async fn fetch(
+        &self,
+        store: &Store,
+        packs: &[Opened],
+        parts: &[Part],
+        keeping: Keeping,
+    ) -> Result<Vec<ReadExtent>, VolumeError> {
+        let needed = needed(parts);
+        let block_cache = self.block_cache.as_ref().filter(|_| keeping == Keeping::BlockCache);
+        let mut blocks: Vec<Option<Bytes>> = vec![None; needed.len()];
+        if let Some(block_cache) = block_cache {
+            // Parts name positions in `packs`.
+            let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].0.pack, entry));
+            blocks = join_all(looks).await;
+        }
+        if let Some(recent) = &self.recent {
+            for (block, (pack, entry)) in blocks.iter_mut().zip(&needed).filter(|(block, _)| block.is_none())
+            {
+                *block = recent.block(packs[*pack].0.pack, entry);
+            }
+        }
+        let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
+        let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
+            let supply = Supply { store, pack: &packs[needed[chunk[0]].0].0, block_cache };
+            let entries: Vec<IndexEntry> = chunk.iter().map(|place| needed[*place].1).collect();
+            async move { self.fetcher.blocks(supply, &entries).await }
+        });
+        let fetched = try_join_all(requests).await?;
+        for (place, block) in places.iter().zip(fetched.into_iter().flatten()) {
+            blocks[*place] = Some(block);
+        }
+        let extent = |part: &Part| {
+            let data = part.block().map(|(pack, entry)| {
+                let key = (pack, entry.offset_bytes);
+                let found = needed.binary_search_by_key(&key, |(pack, entry)| (*pack, entry.offset_bytes));
+                // `needed` has the block of every part.
+                let block = found.ok().and_then(|at| blocks.get(at)?.clone()).unwrap_or_default();
+                slice(&block, entry.range.start(), part.range)
+            });
+            ReadExtent { range: part.range, data }
+        };
+        Ok(parts.iter().map(extent).collect())
+    }
+
+    /// Fetches blocks of `parts` into the block cache. Returns the stored bytes fetched.
+    pub async fn keep(&self, store: &Store, packs: &[Opened], parts: &[Part]) -> Result<u64, VolumeError> {
+        let (needed, block_cache) = (needed(parts), self.block_cache.as_ref());
+        let requests = needed.chunk_by(|a, b| a.0 == b.0).map(|chunk| {
+            // A chunk is not empty, and parts name positions in `packs`.
+            let supply = Supply { store, pack: &packs[chunk[0].0].0, block_cache };
+            let entries: Vec<IndexEntry> = chunk.iter().map(|(_, entry)| *entry).collect();
+            async move { self.fetcher.keep(supply, &entries).await }
+        });
+        Ok(try_join_all(requests).await?.into_iter().sum())
+    }
+}
+
+/// Blocks that `parts` need, each once, by pack and offset in the pack.
+fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
+    let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
+    needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
+    needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
+    needed
+}
+
+/// The bytes of `range` in a block that begins at sector `start` and covers `range`.
+fn slice(block: &Bytes, start: u64, range: SectorRange) -> Bytes {
+    let at = |sector: u64| usize::try_from((sector - start) * SECTOR_BYTES).unwrap_or(usize::MAX);
+    block.slice(at(range.start())..at(range.end()))
+}

@@ -1,0 +1,92 @@
+//! The volumes of a store, as one daemon uses the volumes.
+//!
+//! Owns finding, resuming and viewing volumes. Does not own changes of volumes: `create`, `ownership`, `delete` and `snapshots`
+//! add those.
+
+use std::sync::Arc;
+
+use super::error::VolumeError;
+use super::host::{Host, VolumeStoreOptions};
+use super::types::{Resume, SnapshotInfo, StatePoint};
+use super::view::View;
+use super::view::loaded::LoadedManifest;
+use super::writer::VolumeWriter;
+use crate::store::clean::CleanCache;
+use crate::store::client::{ObjectInfo, Store};
+use crate::store::ids::{StoreName, VolumeId};
+use crate::store::key::{Folder, Key};
+
+/// Opens, creates and finds the volumes of one store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct VolumeStore {
+    pub(super) host: Arc<Host>,
+}
+
+impl VolumeStore {
+    /// The volumes of `store`, used with `options`.
+    pub fn new(store: Store, options: VolumeStoreOptions) -> Self {
+        Self::of(Arc::new(Host::new(store, options)))
+    }
+
+    pub(super) fn of(host: Arc<Host>) -> Self {
+        Self { host }
+    }
+
+    /// The store of these volumes.
+    pub fn store(&self) -> &Store {
+        &self.host.store
+    }
+
+    /// The block cache, if there is one.
+    pub fn clean(&self) -> Option<CleanCache> {
+        self.host.options.clean.clone()
+    }
+
+    /// Memory of manifests and pack indexes, bytes.
+    pub fn metadata_bytes(&self) -> usize {
+        self.host.reader.metadata.bytes()
+    }
+
+    /// Goes on with a volume where this daemon left off. Makes no request: the first commit shows whether another writer has
+    /// taken the volume over. If this process has a writer of the volume in the same epoch that has not lost the volume, returns
+    /// a handle of that writer.
+    pub fn resume(&self, resume: &Resume) -> VolumeWriter {
+        VolumeWriter::resume(self.host.clone(), resume)
+    }
+
+    /// The volume meant by `name`.
+    pub async fn find(&self, name: &StoreName) -> Result<Option<VolumeId>, VolumeError> {
+        Ok(self.host.store.name(name).await?.map(|record| record.volume))
+    }
+
+    /// Names of all volumes in the store: one listing.
+    pub async fn names(&self) -> Result<Vec<StoreName>, VolumeError> {
+        let listing = self.host.store.list(Folder::Names, None).await?;
+        let name = |key| if let Key::Name(name) = key { Some(name) } else { None };
+        Ok(listing.objects.into_iter().filter_map(|object| name(object.key)).collect())
+    }
+
+    /// A state of any volume, for reading without taking the volume over.
+    pub async fn view(&self, point: &StatePoint) -> Result<View, VolumeError> {
+        let manifest = Arc::new(self.host.state(point).await?);
+        let (reader, store) = (Arc::clone(&self.host.reader), self.host.store.clone());
+        Ok(View::new(reader, store, Arc::new(LoadedManifest::of(manifest))))
+    }
+
+    /// Snapshots of any volume, without taking the volume over.
+    pub async fn snapshots(&self, volume: VolumeId) -> Result<Vec<SnapshotInfo>, VolumeError> {
+        let listing = self.host.store.list(Folder::Snapshots(volume), None).await?;
+        let info = |object: ObjectInfo| match object.key {
+            Key::Snapshot(_, name) => {
+                Some(SnapshotInfo { name, created_unix_millis: object.created_unix_millis })
+            }
+            _ => None,
+        };
+        Ok(listing.objects.into_iter().filter_map(info).collect())
+    }
+
+    /// Deletes a snapshot of any volume. A missing snapshot counts as deleted.
+    pub async fn delete_snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<(), VolumeError> {
+        Ok(self.host.store.delete(&[Key::Snapshot(volume, name.clone())]).await?)
+    }
+}

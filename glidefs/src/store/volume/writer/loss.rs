@@ -1,0 +1,77 @@
+//! How a writer gives its volume up.
+//!
+//! Owns the error of a lost volume, and the note on the loss. Does not own how a loss is noticed (`newest`). Invariant: a writer
+//! that lost its volume never writes the volume again in the same epoch of the same process.
+
+use super::VolumeWriter;
+use crate::store::format::Manifest;
+use crate::store::volume::error::VolumeError;
+use crate::store::volume::notes::{Divergence, Loss};
+use crate::store::volume::types::Fence;
+
+impl VolumeWriter {
+    /// An error when this writer knows that the volume is lost.
+    pub(in crate::store::volume) fn writable(&self) -> Result<(), VolumeError> {
+        self.loss().map_or(Ok(()), |loss| Err(self.lost(loss)))
+    }
+
+    fn lost(&self, loss: Loss) -> VolumeError {
+        match loss {
+            Loss::Fenced(fence) => VolumeError::Fenced(fence),
+            Loss::Deleted => VolumeError::Deleted { volume: self.shared.id },
+            Loss::Diverged(divergence) => VolumeError::Diverged { volume: self.shared.id, divergence },
+        }
+    }
+
+    /// Gives up a volume deleted by this writer.
+    pub(in crate::store::volume) fn lose_deleted(&self) {
+        self.head().lost = Some(Loss::Deleted);
+    }
+
+    /// Gives the volume up for good and notes the loss: after a restart, this host must not take its local data for the newest.
+    pub(super) async fn lose(&self, loss: Loss) -> VolumeError {
+        let own = {
+            let mut head = self.head();
+            head.lost = Some(loss.clone());
+            head.own
+        };
+        tracing::warn!(volume = %self.shared.id, %own, loss = ?loss, "a volume is not this writer's any more");
+        if let Err(error) = self.host.options.notes.lose(self.shared.id, own.epoch, &loss).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(volume = %self.shared.id, error, "the loss of a volume could not be noted; the next start finds the loss again");
+        }
+        self.lost(loss)
+    }
+
+    /// Gives the volume up in this process only. The store is behind this host's knowledge, or has nothing of the volume: this
+    /// may be another store, or an old copy of the store. The next process asks again.
+    pub(super) fn stop_until_restart(&self, loss: Loss) -> VolumeError {
+        tracing::warn!(volume = %self.shared.id, loss = ?loss, "the store is behind what this host knows of a volume");
+        self.head().lost = Some(loss.clone());
+        self.lost(loss)
+    }
+
+    /// The loss that `found` proves: a manifest in the store that this host did not create.
+    pub(super) fn foreign(&self, found: &Manifest) -> Loss {
+        let head = self.head();
+        if found.epoch > head.own.epoch {
+            return Loss::Fenced(Fence { epoch: found.epoch, writer: found.writer });
+        }
+        Loss::Diverged(Box::new(Divergence {
+            number: head.number,
+            cut: head.cut,
+            found_number: found.number,
+            found_cut: found.cut,
+            found_unix_millis: found.created_unix_millis,
+            found: Fence { epoch: found.epoch, writer: found.writer },
+        }))
+    }
+
+    /// Gives up a volume of which the store has another manifest `number` than this host created.
+    pub(super) async fn lose_to(&self, number: u64) -> VolumeError {
+        match self.host.store.manifest_hashed(self.shared.id, number).await {
+            Ok((found, _)) => self.lose(self.foreign(&found)).await,
+            Err(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Which manifest is the newest of a volume, and whether this writer may go on from that manifest.
+//!
+//! Owns the questions to the store, and what follows when the store has another manifest than this writer expects. Does not own
+//! where notes are kept (`notes`). Invariants: the number this writer believes in was the newest when the store said so; a writer
+//! goes on only from manifests that this host noted before the store was asked to create them. The writer's identity in a
+//! manifest proves nothing: a copy of this host has the same identity.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::VolumeWriter;
+use crate::store::client::Store;
+use crate::store::error::StoreError;
+use crate::store::format::Manifest;
+use crate::store::key::{Folder, Key};
+use crate::store::volume::error::VolumeError;
+use crate::store::volume::limits::TRUST_TIME_MAX;
+use crate::store::volume::notes::{Loss, ManifestHash};
+use crate::store::volume::types::{Fence, next_number};
+use crate::store::volume::view::loaded::LoadedManifest;
+
+impl VolumeWriter {
+    /// Whether another writer may have created the next number and garbage collection may have removed that manifest since: then
+    /// creating the number again would succeed and hide the other writer.
+    fn is_stale(&self) -> bool {
+        let known = self.head().known;
+        known.is_none_or(|known| self.now().saturating_sub(known) > TRUST_TIME_MAX)
+    }
+
+    /// Makes sure that this writer may write. Makes no request if the store answered lately.
+    pub(in crate::store::volume) async fn refresh(&self) -> Result<(), VolumeError> {
+        self.writable()?;
+        if self.is_stale() {
+            self.check_newest().await?;
+        }
+        Ok(())
+    }
+
+    /// Asks the store whether the volume still belongs to this writer: one request.
+    ///
+    /// # Errors
+    /// [`VolumeError::Fenced`] and [`VolumeError::Deleted`] when the volume does not; other errors when the store cannot say.
+    pub async fn confirm(&self) -> Result<(), VolumeError> {
+        self.writable()?;
+        self.check_newest().await
+    }
+
+    /// Asks the store whether the manifest of this writer is the newest: one request.
+    pub(in crate::store::volume) async fn check_newest(&self) -> Result<(), VolumeError> {
+        let (id, number, begun) = (self.shared.id, self.head().number, self.now());
+        let before = (number > 1).then(|| Key::Manifest(id, number - 1));
+        let listing = self.host.store.list(Folder::Manifests(id), before.as_ref()).await?;
+        let newest = listing.objects.last().map(|object| &object.key);
+        match newest {
+            Some(Key::Manifest(_, newest)) if *newest == number => {
+                self.head().known = Some(begun);
+                self.host.options.notes.is_current(id);
+                Ok(())
+            }
+            Some(Key::Manifest(_, newest)) if *newest > number => {
+                Box::pin(self.adopt_or_yield(*newest, number, begun)).await.map(drop)
+            }
+            // Rare, with a large future: boxed, so that futures which wait for a writer stay small.
+            _ => Box::pin(self.look_past_listing(number, begun)).await,
+        }
+    }
+
+    /// As [`Self::check_newest`], when the listing shows neither manifest `number` of this writer nor a newer one. A listing does
+    /// not decide whether a volume exists: an old listing, or one of a server that answers wrongly, would end a healthy export.
+    async fn look_past_listing(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
+        let store = &self.host.store;
+        match store.manifest_hashed(self.shared.id, number).await {
+            Ok((found, hash)) => {
+                if self.host.options.notes.intended(self.shared.id, number, &hash) == Some(false) {
+                    return Err(self.lose(self.foreign(&found)).await);
+                }
+            }
+            Err(error) if error.is_missing() => return self.went_back(number, begun).await,
+            Err(error) => return Err(error.into()),
+        }
+        // Older manifests are removed before newer ones, so the number after an existing manifest is not a gap.
+        match store.head(&Key::Manifest(self.shared.id, next_number(number))).await {
+            Ok(_) => self.adopt_or_yield(next_number(number), number, begun).await.map(drop),
+            Err(error) if error.is_missing() => {
+                self.head().known = Some(begun);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds out why manifest `number` of this writer is gone, although garbage collection never removes the newest manifest of
+    /// an existing volume.
+    async fn went_back(&self, number: u64, begun: Duration) -> Result<(), VolumeError> {
+        let (id, store) = (self.shared.id, &self.host.store);
+        if store.tombstone(id).await?.is_some() {
+            return Err(self.lose(Loss::Deleted).await);
+        }
+        match store.latest_manifest_hashed(id, None).await? {
+            Some((manifest, _)) if manifest.number < number => {
+                Err(self.stop_until_restart(self.foreign(&manifest)))
+            }
+            Some((manifest, _)) => self.adopt_or_yield(manifest.number, number, begun).await.map(drop),
+            None => Err(self.stop_until_restart(Loss::Deleted)),
+        }
+    }
+
+    /// Decides about manifest `number`, which the store has, although this writer was at manifest `before` when the question
+    /// began. If this host noted the manifest, only the answer to its creation was lost, and the writer goes on from the
+    /// manifest. Otherwise the volume belongs to another writer, or has two histories.
+    ///
+    /// Commits may overtake the question and drop the note. No number is given twice: a writer that passed `number` since
+    /// `before` has created that manifest, or adopted that manifest by its note.
+    pub(super) async fn adopt_or_yield(
+        &self,
+        number: u64,
+        before: u64,
+        begun: Duration,
+    ) -> Result<Arc<Manifest>, VolumeError> {
+        let (manifest, hash) = match self.host.store.manifest_hashed(self.shared.id, number).await {
+            Ok(found) => found,
+            Err(error) if error.is_missing() => self.followed(number).await?,
+            Err(error) => return Err(error.into()),
+        };
+        if manifest.sections.deleted.is_some() {
+            return Err(self.lose(Loss::Deleted).await);
+        }
+        let found = Fence { epoch: manifest.epoch, writer: manifest.writer };
+        let noted = self.host.options.notes.intended(self.shared.id, manifest.number, &hash) == Some(true);
+        let head = self.head().number;
+        let is_passed = manifest.number > before && manifest.number <= head;
+        let is_known = noted || is_passed;
+        let is_own = found == self.head().own;
+        if is_own
+            && !is_known
+            && let Some(later) = self.noted_above(manifest.number).await?
+        {
+            return Box::pin(self.adopt_or_yield(later, before, begun)).await;
+        }
+        if !(is_own && is_known) {
+            return Err(self.lose(self.foreign(&manifest)).await);
+        }
+        let manifest = Arc::new(manifest);
+        if manifest.number > self.head().number {
+            self.note_adopted(&manifest, hash).await;
+        }
+        let mut head = self.head();
+        if manifest.number > head.number {
+            head.follow(&manifest, Some(begun));
+            self.host.reader.metadata.put_manifest(&manifest);
+        }
+        Ok(manifest)
+    }
+
+    /// The highest number above `number` that this host has noted and the store has. Used when the note on `number` is gone:
+    /// notes on only the last two numbers are kept, and a host that noted a number had all manifests below.
+    async fn noted_above(&self, number: u64) -> Result<Option<u64>, VolumeError> {
+        let Some(highest) = self.host.options.notes.highest(self.shared.id) else { return Ok(None) };
+        for later in [highest, highest.saturating_sub(1)].into_iter().filter(|later| *later > number) {
+            match self.host.store.head(&Key::Manifest(self.shared.id, later)).await {
+                Ok(_) => return Ok(Some(later)),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes `manifest`, which may count as noted by an allowance for earlier versions: the next note ends that allowance.
+    async fn note_adopted(&self, manifest: &Manifest, hash: ManifestHash) {
+        let noted = self.host.options.notes.intend(manifest.volume, manifest.number, hash).await;
+        if let Err(error) = noted {
+            // The allowance that made the manifest count as noted stays as well.
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(volume = %manifest.volume, error, "a manifest found in the store could not be noted");
+        }
+    }
+
+    /// The newest manifest of a volume whose manifest `number` was removed.
+    async fn followed(&self, number: u64) -> Result<(Manifest, ManifestHash), VolumeError> {
+        match self.host.store.latest_manifest_hashed(self.shared.id, Some(number)).await? {
+            Some(found) => Ok(found),
+            None => Err(self.lose(Loss::Deleted).await),
+        }
+    }
+
+    /// The newest manifest, if the manifest is in memory. Locks the cache, which all volumes share, only after a change.
+    pub(super) fn loaded_here(&self) -> Option<Arc<LoadedManifest>> {
+        let number = self.head().number;
+        let mut here = self.shared.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = here.upgrade().filter(|loaded| loaded.manifest.number == number);
+        known.or_else(|| {
+            let loaded = self.host.reader.metadata.manifest_here(self.shared.id, number)?;
+            *here = Arc::downgrade(&loaded);
+            Some(loaded)
+        })
+    }
+
+    /// The manifest that this writer believes to be the newest.
+    pub(in crate::store::volume) async fn manifest(&self) -> Result<Arc<Manifest>, VolumeError> {
+        Ok(self.load_from(&self.host.store).await?.manifest.clone())
+    }
+
+    pub(super) async fn load_from(&self, store: &Store) -> Result<Arc<LoadedManifest>, VolumeError> {
+        let (id, number) = (self.shared.id, self.head().number);
+        let load = || {
+            let (store, notes) = (store.clone(), Arc::clone(&self.host.options.notes));
+            async move {
+                let (manifest, hash) = store.manifest_hashed(id, number).await?;
+                match notes.intended(id, number, &hash) {
+                    Some(false) => Err(StoreError::NotNoted { key: Key::Manifest(id, number).to_string() }),
+                    _ => Ok(manifest),
+                }
+            }
+        };
+        match self.host.reader.metadata.manifest(id, number, load).await {
+            Err(error) if matches!(*error, StoreError::NotNoted { .. }) => {
+                Err(Box::pin(self.lose_to(number)).await)
+            }
+            manifest => Ok(manifest?),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Reading the volume as its writer sees the volume: by the newest manifest.
+//!
+//! Owns waiting for a store that is away, finding the manifest that replaced a removed one, and when data is read ahead. Does not
+//! own what a manifest says (`view`), nor which data is read ahead (`view/readahead`).
+
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::VolumeWriter;
+use crate::store::volume::crowd::Crowd;
+use crate::store::volume::error::VolumeError;
+use crate::store::volume::types::ReadExtent;
+use crate::store::volume::view::View;
+use crate::units::SectorRange;
+
+impl VolumeWriter {
+    /// Whether a pack may have something of `range`, or a sector of `range` is damaged. If not, all of `range` is zero. Makes no
+    /// request: the answer is yes when the manifest is not in memory.
+    pub fn covers(&self, range: SectorRange) -> bool {
+        self.loaded_here().is_none_or(|loaded| loaded.covers(range))
+    }
+
+    /// As [`View::crowd`]; `None` when the manifest is not in memory.
+    pub fn crowd(&self) -> Option<Crowd> {
+        self.loaded_here().map(|loaded| loaded.rows.crowd())
+    }
+
+    /// The newest state. Fetches the manifest if the manifest is not in memory.
+    pub async fn view(&self) -> Result<View, VolumeError> {
+        self.looking(|view: View| async { Ok(view) }).await
+    }
+
+    /// See [`View::read`]. With a block cache, data that a sequential reader wants next is fetched meanwhile.
+    pub async fn read(&self, range: SectorRange) -> Result<Bytes, VolumeError> {
+        self.follow_reader(range).await;
+        self.looking(|view: View| async move { view.read(range).await }).await
+    }
+
+    /// As [`View::read_parts`]. While the store cannot be reached, or refuses this host, the call waits without limit.
+    pub async fn read_waiting(
+        &self,
+        range: SectorRange,
+        parts: &[SectorRange],
+    ) -> Result<Bytes, VolumeError> {
+        let mut waiting = self.host.store.outage().begin();
+        loop {
+            self.follow_reader(range).await;
+            match self.looking(|view: View| async move { view.read_parts(range, parts).await }).await {
+                Err(error) if error.is_unreachable() => waiting.failed(&error).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// As [`View::read_extents`], on the newest state.
+    pub async fn read_extents(&self, range: SectorRange) -> Result<Vec<ReadExtent>, VolumeError> {
+        self.looking(|view: View| async move { view.read_extents(range).await }).await
+    }
+
+    /// As [`View::mapped`], on the newest state.
+    pub async fn mapped(&self, range: SectorRange) -> Result<Vec<SectorRange>, VolumeError> {
+        self.looking(|view: View| async move { view.mapped(range).await }).await
+    }
+
+    /// The result of `look` on the newest state. When an object is missing, the store is asked for the newest manifest, and
+    /// `look` may run again: another writer may have replaced the object, or a manifest of this writer whose answer was lost.
+    pub(in crate::store::volume) async fn looking<T, F>(
+        &self,
+        look: impl Fn(View) -> F,
+    ) -> Result<T, VolumeError>
+    where
+        F: Future<Output = Result<T, VolumeError>>,
+    {
+        let number = self.head().number;
+        let error = match self.look(&look).await {
+            Err(error) if error.is_missing() => error,
+            result => return result,
+        };
+        self.writable()?;
+        match self.check_newest().await {
+            // A writer that cannot ask does not know whether the object is gone for good.
+            Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
+            Ok(()) if self.head().number != number => self.look(&look).await,
+            _ => Err(error),
+        }
+    }
+
+    async fn look<T, F>(&self, look: impl Fn(View) -> F) -> Result<T, VolumeError>
+    where
+        F: Future<Output = Result<T, VolumeError>>,
+    {
+        let store = self.host.store.for_readers(self.id());
+        let loaded = self.load_from(&store).await?;
+        look(View::new(Arc::clone(&self.host.reader), store, loaded)).await
+    }
+
+    /// Begins to fetch the range that the reader of `range` wants next. The future is polled once here, so that data in memory is
+    /// looked up and GETs are under way before the next read; the rest runs in the background.
+    pub(in crate::store::volume) async fn follow_reader(&self, range: SectorRange) {
+        let Some((window, permit)) = self.next_window(range) else { return };
+        let volume = self.clone();
+        let mut fetching = Box::pin(async move {
+            let _permit = permit;
+            let Some(block_cache) = &volume.host.options.clean else { return };
+            let counters = block_cache.counters();
+            match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
+                Ok(0) => {}
+                Ok(bytes) => {
+                    counters.ahead_windows.add(1);
+                    counters.ahead_bytes.add(bytes);
+                }
+                // The read that needs the data reports the error.
+                Err(_) => counters.ahead_errors.add(1),
+            }
+        });
+        if futures_util::poll!(&mut fetching).is_pending() {
+            tokio::spawn(fetching);
+        }
+    }
+
+    fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
+        let host = &self.host;
+        let (budget, block_cache) = (host.readahead.as_ref()?, host.options.clean.as_ref()?);
+        // Without a runtime nothing can run in the background.
+        Handle::try_current().ok()?;
+        let mut permit = None;
+        let admit = |window| {
+            permit = budget.take(window);
+            if permit.is_none() {
+                block_cache.counters().ahead_skipped.add(1);
+            }
+            permit.is_some()
+        };
+        let size_sectors = self.size_sectors();
+        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = streams.note(range, size_sectors, budget.window_sectors_max, admit)?;
+        Some((window, permit?))
+    }
+}

@@ -1,0 +1,73 @@
+//! The state of one volume's writer in a process, shared by all handles of the volume.
+//!
+//! Owns the locks under which the state changes. Does not own the changes.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::store::format::Manifest;
+use crate::store::ids::VolumeId;
+use crate::store::volume::damage;
+use crate::store::volume::notes::Loss;
+use crate::store::volume::types::Fence;
+use crate::store::volume::view::loaded::LoadedManifest;
+use crate::store::volume::view::readahead::Streams;
+use crate::units::Seq;
+
+#[derive(Debug)]
+pub(in crate::store::volume) struct WriterState {
+    pub id: VolumeId,
+    /// Held while the next manifest is made.
+    pub change: tokio::sync::Mutex<()>,
+    /// Held during a step of compaction. The value is the number of discarded bytes of the oldest run, as far as steps have seen.
+    pub compaction: tokio::sync::Mutex<u64>,
+    /// Streams of reads, for reading ahead.
+    pub streams: Mutex<Streams>,
+    head: Mutex<Head>,
+    /// The newest manifest, if the cache of manifests has the manifest: saves locking the cache, which all volumes share.
+    pub here: Mutex<Weak<LoadedManifest>>,
+}
+
+impl WriterState {
+    pub fn new(id: VolumeId, head: Head) -> Self {
+        Self {
+            id,
+            change: tokio::sync::Mutex::default(),
+            compaction: tokio::sync::Mutex::default(),
+            streams: Mutex::default(),
+            head: Mutex::new(head),
+            here: Mutex::default(),
+        }
+    }
+
+    pub fn head(&self) -> MutexGuard<'_, Head> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The newest manifest as its writer remembers it. The manifest itself is in the cache of all volumes.
+#[derive(Clone, Debug)]
+pub(in crate::store::volume) struct Head {
+    /// This writer and its epoch.
+    pub own: Fence,
+    pub number: u64,
+    pub size_sectors: u64,
+    pub cut: Seq,
+    /// When the manifest was certainly the newest. `None`: not certain in this process.
+    pub known: Option<Duration>,
+    /// Why this writer cannot write the volume any more.
+    pub lost: Option<Loss>,
+    /// Number of damaged sectors in the manifest.
+    pub damaged_sectors: u64,
+}
+
+impl Head {
+    /// Goes on from `manifest`, which was the newest at `known`.
+    pub fn follow(&mut self, manifest: &Manifest, known: Option<Duration>) {
+        self.number = manifest.number;
+        self.size_sectors = manifest.size_sectors;
+        self.cut = manifest.cut;
+        self.known = known;
+        self.damaged_sectors = damage::sectors(&manifest.sections.damaged);
+    }
+}
