@@ -24,7 +24,7 @@ use crate::cache::faulty::{Faults, Faulty};
 use crate::cache::{Cache, IoError, Known, Marks, MonotonicClock, OnFull, Options, Volume};
 use crate::store::volume::{CutSource, Volumes, VolumesOptions};
 use crate::store::{
-    Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
+    Access, Backend, BlockCache, BlockCacheOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
 };
 use crate::units::{SECTOR_BYTES, SectorRange};
 
@@ -131,8 +131,8 @@ impl Host {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
-        let options = CleanOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
-        let clean = keeps.then(|| runtime.block_on(CleanCache::open(options)).unwrap());
+        let options = BlockCacheOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
+        let clean = keeps.then(|| runtime.block_on(BlockCache::open(options)).unwrap());
         let volumes =
             Volumes::new(store, VolumesOptions { clean, ..VolumesOptions::new(WriterId([writer; 16])) });
         let name = "vm".parse().unwrap();

@@ -3,7 +3,7 @@
 //! Owns the interface only. Does not own when a cut is made. Invariant, kept by who makes one: everything a cut gives is
 //! stable where it comes from, so that no crash can take back what the store then has.
 
-use crate::store::error::Source;
+use crate::store::error::BoxError;
 use crate::units::{SectorRange, Seq};
 
 /// A run of sectors in a cut.
@@ -31,7 +31,7 @@ pub trait CutSource: Send + Sync {
     /// Fills `buffer` with `range`, which lies inside one extent that is data, from memory or disk. The source has verified the
     /// bytes, but for those of sectors that [`Self::damaged`] lists from then on. Called on threads that may block, again if a
     /// commit has to begin anew.
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source>;
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError>;
 
     /// Sectors whose content was lost where the sectors were written, ascending: in an extent or not, a read of one fails until a
     /// later cut has the sector. Complete when every extent was read.

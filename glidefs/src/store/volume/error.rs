@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat};
 
 use super::{Divergence, Fence, VOLUME_BYTES_MAX};
-use crate::store::error::{Source, StoreError};
+use crate::store::error::{BoxError, StoreError};
 use crate::store::ids::{HostName, StoreName, VolumeId};
 use crate::units::SectorRange;
 
@@ -255,7 +255,7 @@ impl VolumeError {
         matches!(self, Self::Store(error) if error.is_missing())
     }
 
-    pub(super) fn cut(source: Source) -> Self {
+    pub(super) fn cut(source: BoxError) -> Self {
         Self::Cut(source.into())
     }
 }

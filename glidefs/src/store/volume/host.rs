@@ -19,7 +19,7 @@ use super::recent::Recent;
 use super::view::View;
 use super::writer::Inner;
 use super::{Resume, SnapshotInfo, StatePoint, Volume, VolumeError};
-use crate::store::clean::CleanCache;
+use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::{StoreError, unfit};
@@ -65,7 +65,7 @@ pub struct VolumesOptions {
     /// zstd's level for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
     /// Where blocks that were fetched are kept. `None`: nowhere, and nothing is read ahead.
-    pub clean: Option<CleanCache>,
+    pub clean: Option<BlockCache>,
 }
 
 impl VolumesOptions {
@@ -158,7 +158,7 @@ impl Volumes {
     }
 
     /// Where they keep what was read.
-    pub fn clean(&self) -> Option<CleanCache> {
+    pub fn clean(&self) -> Option<BlockCache> {
         self.0.options.clean.clone()
     }
 

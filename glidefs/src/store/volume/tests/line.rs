@@ -269,7 +269,11 @@ impl CutSource for BigCut {
         &self.0
     }
 
-    fn read(&self, range: crate::units::SectorRange, buffer: &mut [u8]) -> Result<(), crate::store::Source> {
+    fn read(
+        &self,
+        range: crate::units::SectorRange,
+        buffer: &mut [u8],
+    ) -> Result<(), crate::store::BoxError> {
         for (at, bytes) in (range.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
             bytes.copy_from_slice(&sector(2 * at + 1));
         }

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::line::BigCut;
 use super::support::*;
-use crate::store::Source;
+use crate::store::BoxError;
 use crate::store::client::Store;
 use crate::store::clock::StoreClock;
 use crate::store::format::PACK_BYTES_TARGET;
@@ -64,7 +64,7 @@ impl CutSource for LongCut {
         self.cut.extents()
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         if range.start() > SECTORS / 2 && self.breaks.swap(false, SeqCst) {
             return Err("the disk is away".into());
         }

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::line::BigCut;
 use super::support::*;
-use crate::store::Source;
+use crate::store::BoxError;
 use crate::store::format::fuzzing::sample_manifest;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
@@ -215,7 +215,7 @@ impl CutSource for WatchedCut {
         &self.0
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         self.1.lock().unwrap().extend(range.start()..range.end());
         buffer.fill(1);
         Ok(())
@@ -289,7 +289,7 @@ impl CutSource for LossyCut {
         &self.0
     }
 
-    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         if piece.start() <= 20 && piece.end() > 20 {
             *self.1.lock().unwrap() = vec![range(20, 1)];
         }
@@ -394,7 +394,7 @@ impl CutSource for AwayCut {
         self.0.extents()
     }
 
-    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         self.0.read(piece, buffer)
     }
 
