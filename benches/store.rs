@@ -18,7 +18,8 @@ use glidefs::cache::{
 use glidefs::store::gc::{self, GcOptions};
 use glidefs::store::volume::{Resume, StatePoint, VolumeStore, VolumeStoreOptions, VolumeWriter};
 use glidefs::store::{
-    Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, SystemClock, process_variables,
+    Access, Backend, BlockCache, BlockCacheOptions, Operation, Store, StoreOptions, SystemClock,
+    process_variables,
 };
 use glidefs::units::{ExportId, SECTOR_BYTES, Seq};
 use support::rig::{EXPORT_BYTES, Rig, SEGMENT_BYTES};
@@ -84,7 +85,7 @@ impl Host {
         runtime.block_on(store.check(access)).expect("it is a store");
         let cache_directory = directory.join(cache_name);
         std::fs::create_dir_all(&cache_directory).expect("the directory can be written");
-        let clean = runtime.block_on(CleanCache::open(CleanOptions {
+        let clean = runtime.block_on(BlockCache::open(BlockCacheOptions {
             directory: Some(cache_directory.clone()),
             memory_bytes_max: 64 << 20,
             disk_bytes_max: 1 << 30,

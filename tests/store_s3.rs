@@ -20,7 +20,7 @@ use glidefs::store::volume::{
     CutExtent, CutSource, StatePoint, VolumeError, VolumeStore, VolumeStoreOptions, VolumeWriter,
 };
 use glidefs::store::{
-    Access, Backend, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Source, Store,
+    Access, Backend, BoxError, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Store,
     StoreError, StoreName, StoreOptions, StoreUrl, SystemClock, SystemEntropy, Variables, VolumeId, WriterId,
 };
 use glidefs::units::{SectorRange, Seq};
@@ -275,7 +275,7 @@ impl CutSource for Fill {
         &self.extents
     }
 
-    fn read(&self, _: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, _: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         buffer.fill(self.byte);
         Ok(())
     }

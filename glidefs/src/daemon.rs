@@ -32,8 +32,8 @@ use crate::config::{Config, OnFull, OnStop, Unconfirmed};
 use crate::router::{Catalog, CatalogError, Devices, Router, RouterOptions};
 use crate::store::volume::VolumeStoreOptions;
 use crate::store::{
-    self, Backend, CleanCache, CleanError, CleanOptions, HostName, StoreError, StoreOptions, StoreUrl,
-    process_variables,
+    self, Backend, BlockCache, BlockCacheError, BlockCacheOptions, HostName, StoreError, StoreOptions,
+    StoreUrl, process_variables,
 };
 use crate::ublk::{Features, UblkDevices};
 use crate::units::REQUEST_BYTES_MAX;
@@ -91,7 +91,7 @@ pub enum DaemonError {
     },
     /// There is no place for what is read back from the store.
     #[error("the clean cache could not be opened: change clean_memory or clean_size in [cache]")]
-    Clean(#[from] CleanError),
+    Clean(#[from] BlockCacheError),
     /// The API could not be served.
     #[error("the API could not be served")]
     Serve(#[from] ServeError),
@@ -262,17 +262,17 @@ fn host_name() -> HostName {
 }
 
 /// Opens the clean cache. A disk that gives it no room leaves it its memory.
-fn open_clean(config: &Config, runtime: &tokio::runtime::Runtime) -> Result<CleanCache, CleanError> {
-    let options = CleanOptions {
+fn open_clean(config: &Config, runtime: &tokio::runtime::Runtime) -> Result<BlockCache, BlockCacheError> {
+    let options = BlockCacheOptions {
         directory: (config.cache.clean_size.0 > 0).then(|| config.cache.dir.clone()),
         memory_bytes_max: usize::try_from(config.cache.clean_memory.0).unwrap_or(usize::MAX),
         disk_bytes_max: config.cache.clean_size.0,
     };
-    match runtime.block_on(CleanCache::open(options.clone())) {
-        Err(error @ CleanError::Directory { .. }) => {
+    match runtime.block_on(BlockCache::open(options.clone())) {
+        Err(error @ BlockCacheError::Directory { .. }) => {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "data that is read back from the store is kept in memory only");
-            runtime.block_on(CleanCache::open(CleanOptions { directory: None, ..options }))
+            runtime.block_on(BlockCache::open(BlockCacheOptions { directory: None, ..options }))
         }
         opened => opened,
     }

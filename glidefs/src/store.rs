@@ -18,8 +18,8 @@
 
 mod aws;
 mod backend;
+mod block_cache;
 mod classify;
-mod clean;
 mod client;
 mod clock;
 mod error;
@@ -42,11 +42,11 @@ mod url;
 pub mod volume;
 
 pub use self::backend::{Backend, Variables, process_variables};
-pub use self::clean::fuzzing as clean_fuzzing;
-pub use self::clean::{CleanCache, CleanError, CleanFigures, CleanOptions};
+pub use self::block_cache::fuzzing as block_cache_fuzzing;
+pub use self::block_cache::{BlockCache, BlockCacheError, BlockCacheFigures, BlockCacheOptions};
 pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
 pub use self::clock::{StoreClock, SystemClock};
-pub use self::error::{Source, StoreError};
+pub use self::error::{BoxError, StoreError};
 pub use self::ids::{Entropy, HostName, NameError, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};
 pub use self::objects::Access;

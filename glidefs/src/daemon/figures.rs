@@ -15,7 +15,7 @@ use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
 use crate::router::{Router, State};
 use crate::store::volume::{Loss, VolumeWriter};
-use crate::store::{CleanCache, CleanFigures, Operation, Store};
+use crate::store::{BlockCache, BlockCacheFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::engine::probe::{Figures, Probe};
@@ -28,7 +28,7 @@ pub struct Parts {
     pub cache: Cache,
     pub probe: Probe,
     pub store: Option<Store>,
-    pub clean: Option<CleanCache>,
+    pub clean: Option<BlockCache>,
     pub collections: Arc<Collections>,
 }
 
@@ -254,7 +254,7 @@ fn api_samples(stats: &ApiStats, out: &mut Samples) {
     out.value(Metric::ApiEncodings, &[], get(&stats.scrapes.encodings));
 }
 
-fn clean_samples(figures: &CleanFigures, out: &mut Samples) {
+fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
     out.value(Metric::CleanHits, &["memory"], figures.memory_hits);
     out.value(Metric::CleanHits, &["disk"], figures.disk_hits);
     out.values(

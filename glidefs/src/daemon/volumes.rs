@@ -16,7 +16,7 @@ use crate::cache::{Cache, Volume, WritebackQueue};
 use crate::router::{Book, Catalog, ExportName, Source, Volumes};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, StatePoint, VolumeError, check_size};
-use crate::store::{self, Access, CleanCache, NameError, StoreError, StoreName, SystemClock};
+use crate::store::{self, Access, BlockCache, NameError, StoreError, StoreName, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
 /// The cache and the store.
@@ -93,7 +93,7 @@ impl StoreSide {
     }
 
     /// Where it keeps what was read.
-    pub fn clean(&self) -> Option<CleanCache> {
+    pub fn clean(&self) -> Option<BlockCache> {
         self.volumes.clean()
     }
 

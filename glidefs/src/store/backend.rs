@@ -18,7 +18,7 @@ use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use super::aws;
 use super::classify::Connector;
-use super::error::{Source, StoreError};
+use super::error::{BoxError, StoreError};
 use super::later::Later;
 use super::url::{Bucket, StoreUrl};
 
@@ -143,7 +143,7 @@ impl Backend {
     }
 }
 
-fn setup(location: &str, advice: impl Into<String>, source: Option<Source>) -> StoreError {
+fn setup(location: &str, advice: impl Into<String>, source: Option<BoxError>) -> StoreError {
     StoreError::Setup { location: location.into(), advice: advice.into(), source }
 }
 

@@ -12,7 +12,7 @@ use super::key::Key;
 use super::stats::Operation;
 
 /// An error from below, whose type does not matter.
-pub type Source = Box<dyn Error + Send + Sync>;
+pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why a request to the store failed.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum StoreError {
         /// What to do.
         advice: &'static str,
         /// What the store said.
-        source: Source,
+        source: BoxError,
     },
     /// The store does not understand the request. Trying again would not help.
     #[error("the store cannot {operation} {key}")]
@@ -75,7 +75,7 @@ pub enum StoreError {
         /// With which object.
         key: String,
         /// What the store said.
-        source: Source,
+        source: BoxError,
     },
     /// No try succeeded in the time there was. A creation may or may not have happened.
     #[error(
@@ -92,7 +92,7 @@ pub enum StoreError {
         /// For how long.
         elapsed: Duration,
         /// Why the last try failed.
-        source: Source,
+        source: BoxError,
     },
     /// The daemon is stopping. A creation may or may not have happened.
     #[error("the daemon stopped before it could {operation} {key}")]
@@ -117,7 +117,7 @@ pub enum StoreError {
         location: String,
         /// Why the directory cannot be used, if it cannot.
         #[source]
-        source: Option<Source>,
+        source: Option<BoxError>,
     },
     /// It is not the store that was used so far.
     #[error(
@@ -159,7 +159,7 @@ pub enum StoreError {
         /// What is wrong, and what to do.
         advice: String,
         /// Details.
-        source: Option<Source>,
+        source: Option<BoxError>,
     },
 }
 

@@ -53,7 +53,7 @@ pub struct ReadsWaiting {
 
 /// One READ that needs the store.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRead {
     outage: Arc<Outage>,
     number: u64,
     failures: u32,
@@ -72,7 +72,7 @@ impl Drop for Probe {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingRead {
     fn drop(&mut self) {
         self.outage.lock().reads.remove(&self.number);
     }
@@ -80,12 +80,12 @@ impl Drop for Waiting {
 
 impl Outage {
     /// A READ that needs the store from now on.
-    pub fn begin(self: &Arc<Self>) -> Waiting {
+    pub fn begin(self: &Arc<Self>) -> WaitingRead {
         let mut inner = self.lock();
         inner.numbers += 1;
         let number = inner.numbers;
         inner.reads.insert(number, Instant::now());
-        Waiting { outage: Arc::clone(self), number, failures: 0, probe: None }
+        WaitingRead { outage: Arc::clone(self), number, failures: 0, probe: None }
     }
 
     /// What to show.
@@ -130,7 +130,7 @@ impl Outage {
     }
 }
 
-impl Waiting {
+impl WaitingRead {
     /// Takes note that the store did not give what this READ needs, because of `error`, and returns when it is time to ask again.
     pub async fn failed(&mut self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
         self.probe = None;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backend::Directory;
-use super::error::{Source, StoreError};
+use super::error::{BoxError, StoreError};
 use super::ids::{Entropy, VolumeId};
 use super::stats::{Operation, StoreStats};
 use super::turns::{Turn, Turns};
@@ -67,7 +67,7 @@ impl RetryPolicy {
 /// Why a try failed.
 pub(super) enum Failure {
     /// Another may succeed, but not before so long.
-    Again(Source, Option<Duration>),
+    Again(BoxError, Option<Duration>),
     /// No other would.
     Final(StoreError),
 }

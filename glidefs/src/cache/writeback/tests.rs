@@ -30,7 +30,7 @@ use crate::cache::{Cache, IoError, Known, MonotonicClock, OnFull, Options, SeqMa
 use crate::store::volume::Resume;
 use crate::store::volume::{CutSource, VolumeStore, VolumeStoreOptions};
 use crate::store::{
-    Access, Backend, CleanCache, CleanOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
+    Access, Backend, BlockCache, BlockCacheOptions, Operation, Store, StoreOptions, StoreUrl, WriterId,
 };
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
 
@@ -137,8 +137,8 @@ impl Host {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
-        let options = CleanOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
-        let clean = keeps.then(|| runtime.block_on(CleanCache::open(options)).unwrap());
+        let options = BlockCacheOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
+        let clean = keeps.then(|| runtime.block_on(BlockCache::open(options)).unwrap());
         let volumes = VolumeStore::new(
             store,
             VolumeStoreOptions { clean, ..VolumeStoreOptions::new(WriterId([writer; 16])) },

@@ -20,7 +20,7 @@ use crate::router::{Catalog, CreateExport, Devices, ExportName, Router, RouterOp
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::volume::{StatePoint, View, VolumeError, VolumeStore, VolumeStoreOptions};
-use crate::store::{Backend, CleanCache, CleanOptions, RetryPolicy, Store, StoreOptions, WriterId};
+use crate::store::{Backend, BlockCache, BlockCacheOptions, RetryPolicy, Store, StoreOptions, WriterId};
 use crate::units::SectorRange;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -242,7 +242,7 @@ impl Host {
                 _ => crashes.extend(machine.reboot()),
             }
         };
-        let clean = CleanOptions {
+        let clean = BlockCacheOptions {
             directory: Some(self.directory.path().to_owned()),
             memory_bytes_max: 4 << 20,
             disk_bytes_max: 4 << 20,
@@ -250,7 +250,7 @@ impl Host {
         let options = VolumeStoreOptions {
             clock: Arc::clone(&world.clock) as _,
             notes: catalog.notes(),
-            clean: Some(world.runtime.block_on(CleanCache::open(clean)).unwrap()),
+            clean: Some(world.runtime.block_on(BlockCache::open(clean)).unwrap()),
             ..VolumeStoreOptions::new(cache.writer())
         };
         let objects = self.apart.as_ref().unwrap_or(&world.objects);

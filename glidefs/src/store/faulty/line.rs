@@ -28,12 +28,12 @@ struct State {
 }
 
 /// A creation on its way, until it has arrived or nobody waits for it.
-struct Place<'a> {
+struct Creation<'a> {
     line: &'a Line,
     arrival: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Creation<'_> {
     fn drop(&mut self) {
         self.line.state().arrivals.remove(&self.arrival);
     }
@@ -96,7 +96,7 @@ impl Line {
             state.free_at = state.free_at.max(state.now) + bytes * state.times;
             let arrival = state.free_at;
             state.arrivals.insert(arrival);
-            Place { line: self, arrival }
+            Creation { line: self, arrival }
         };
         loop {
             let mut moved = std::pin::pin!(self.moved.notified());

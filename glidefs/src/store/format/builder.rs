@@ -5,12 +5,14 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::envelope::crc32c;
 use super::index::{self, Codec, IndexEntry};
-use super::manifest::PackRef;
-use super::pack::{PackHeader, PackTrailer, TRAILER_BYTES};
-use super::{
-    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, HASH_BYTES, PACK_BYTES_MAX, PACK_BYTES_TARGET, crc32c,
+use super::limits::{
+    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, HASH_BYTES, PACK_BYTES_MAX, PACK_BYTES_TARGET,
+    TRAILER_BYTES,
 };
+use super::pack::{PackHeader, PackTrailer};
+use super::pack_ref::PackRef;
 use crate::store::ids::{PackId, VolumeId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 

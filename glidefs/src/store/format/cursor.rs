@@ -2,7 +2,7 @@
 //!
 //! Owns bounds only, not what fields mean. Invariant: nothing is read beyond the end, and every number has one encoding.
 
-use super::FormatError;
+use super::error::FormatError;
 
 /// Most bytes a varint takes.
 const VARINT_BYTES_MAX: usize = 10;

@@ -6,13 +6,14 @@
 
 use bytes::Bytes;
 
-use super::manifest::{self, Manifest, Origin, PackRef};
+use super::envelope::seal;
+use super::manifest::{self, Manifest, Origin};
 use super::pack::{HEADER_MAGIC, TRAILER_CRC_AT, TRAILER_MAGIC};
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
     Candidate, Candidates, Deletion, EncodedPack, FORMAT_VERSION, HASH_BYTES, Holder, Marker, NameRecord,
-    PackBuilder, PackHeader, PackIndex, PackOptions, PackTrailer, Sections, Snapshot, Tombstone, crc32c,
-    index, seal, verify_pack,
+    PackBuilder, PackHeader, PackIndex, PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone,
+    crc32c, index, verify_pack,
 };
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;

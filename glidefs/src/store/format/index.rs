@@ -4,9 +4,11 @@
 //! overlap, and their blocks lie one behind the other between the header and the index of the pack.
 
 use super::cursor::{Cursor, put_varint};
-use super::manifest::PackRef;
-use super::pack::HEADER_BYTES;
-use super::{BLOCK_SECTORS_MAX, ENTRIES_MAX, FormatError, HASH_BYTES, begin, open, seal, zstd};
+use super::envelope::{begin, open, seal};
+use super::error::FormatError;
+use super::limits::{BLOCK_SECTORS_MAX, ENTRIES_MAX, HASH_BYTES, PACK_HEADER_BYTES};
+use super::pack_ref::PackRef;
+use super::zstd;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEIDX";
@@ -14,8 +16,6 @@ pub(super) const MAGIC: [u8; 8] = *b"GLIDEIDX";
 const ENTRY_BYTES_MIN: usize = 3;
 /// Most: two varints of a sector, the codec, a varint of a length, two CRCs.
 const ENTRY_BYTES_MAX: usize = 10 + 10 + 1 + 3 + 4 + 4;
-/// What a place in the index takes beside its columns.
-pub(super) const OVERHEAD_BYTES: usize = 20 + HASH_BYTES;
 
 // Index. The plain columns have no padding; each holds one value an entry that has it.
 //
@@ -165,7 +165,7 @@ pub(super) fn decode_columns(columns: &[u8], count: usize) -> Result<(Box<[Index
             return Err(FormatError::Malformed("length of a block"));
         }
     }
-    let mut offset_bytes = HEADER_BYTES as u64;
+    let mut offset_bytes = PACK_HEADER_BYTES as u64;
     for entry in &mut entries {
         let plain_bytes = entry.plain_bytes();
         let stored_bytes = match entry.codec {

@@ -4,22 +4,18 @@
 //! written whole, and every pack it lists is described without contradiction.
 
 use super::cursor::Cursor;
-use super::index::OVERHEAD_BYTES;
-use super::pack::{HEADER_BYTES, TRAILER_BYTES};
+use super::envelope::{begin_version, open_version, seal};
+use super::error::FormatError;
+use super::limits::{FORMAT_VERSION, PACKS_MAX};
+use super::pack_ref::{PACK_REF_BYTES, PackRef};
 use super::sections::{SECTIONS_BYTES_MAX, Sections};
-use super::{
-    ENTRIES_MAX, FORMAT_VERSION, FormatError, HASH_BYTES, PACK_BYTES_MAX, begin_version, open_version, seal,
-    zstd,
-};
-use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
+use super::zstd;
+use crate::store::ids::{NAME_CHARS_MAX, StoreName, VolumeId, WriterId};
 use crate::units::Seq;
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEMAN";
-/// Most packs a manifest lists.
-pub const PACKS_MAX: usize = 1 << 18;
 /// What a manifest says before its packs, at most: the fields of a fixed length, and the name.
-const FIXED_BYTES_MAX: usize = 128 + crate::store::ids::NAME_CHARS_MAX;
-const PACK_BYTES: usize = 101;
+const FIXED_BYTES_MAX: usize = 128 + NAME_CHARS_MAX;
 /// The version of a manifest that has sections. A glidefs that does not know sections refuses it as newer than itself.
 pub(super) const SECTIONS_VERSION: u16 = 2;
 
@@ -29,105 +25,6 @@ pub(super) const SECTIONS_VERSION: u16 = 2;
 //   ┌─────┬─────┬────┬──────────────┬──────────────┬────────┐
 //   │magic│vers.│ .. │ plain length │ body, zstd   │ BLAKE3 │
 //   └─────┴─────┴────┴──────────────┴──────────────┴────────┘
-
-/// A pack, as a manifest lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PackRef {
-    /// The volume it was written for: in a fork, the origin.
-    pub volume: VolumeId,
-    /// Its identity.
-    pub pack: PackId,
-    /// Its length, bytes.
-    pub total_bytes: u64,
-    /// Where its index is, bytes from its start.
-    pub index_offset_bytes: u64,
-    /// Length of the index in the pack.
-    pub index_stored_bytes: u32,
-    /// Length of the index's columns before compression.
-    pub index_plain_bytes: u32,
-    /// First half of the index's BLAKE3.
-    pub index_hash: [u8; 16],
-    /// Lowest sector in it.
-    pub lowest_sector: u64,
-    /// Highest sector in it.
-    pub highest_sector: u64,
-    /// How often its data was compacted.
-    pub level: u8,
-    /// Data in it before compression, bytes; zeroes do not count.
-    pub data_bytes: u64,
-    /// Entries of its index.
-    pub entries: u32,
-}
-
-impl PackRef {
-    /// Where the index is in the pack, to fetch it.
-    pub fn index(&self) -> std::ops::Range<u64> {
-        // Cannot overflow: `check` compared it with the length of the pack.
-        self.index_offset_bytes..self.index_offset_bytes + u64::from(self.index_stored_bytes)
-    }
-
-    pub(super) fn truncated(hash: &[u8; HASH_BYTES]) -> [u8; 16] {
-        let mut half = [0; 16];
-        half.copy_from_slice(&hash[..16]);
-        half
-    }
-
-    /// Whether the fields can be those of a pack.
-    pub(super) fn check(&self) -> Result<(), FormatError> {
-        let index_end = self.index_offset_bytes.checked_add(self.index_stored_bytes.into());
-        let total_bytes = index_end.and_then(|end| end.checked_add(TRAILER_BYTES as u64));
-        let possible = total_bytes == Some(self.total_bytes)
-            && self.total_bytes <= PACK_BYTES_MAX
-            && self.index_offset_bytes >= HEADER_BYTES as u64
-            && self.index_stored_bytes as usize > OVERHEAD_BYTES
-            && (1..=ENTRIES_MAX).contains(&(self.entries as usize))
-            && self.lowest_sector <= self.highest_sector
-            && self.highest_sector < u64::MAX;
-        if possible { Ok(()) } else { Err(FormatError::Malformed("description of a pack")) }
-    }
-
-    fn encode(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&self.volume.0);
-        bytes.extend_from_slice(&self.pack.0);
-        bytes.extend_from_slice(&self.index_hash);
-        let numbers = [
-            self.total_bytes,
-            self.index_offset_bytes,
-            self.lowest_sector,
-            self.highest_sector,
-            self.data_bytes,
-        ];
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        let numbers = [self.index_stored_bytes, self.index_plain_bytes, self.entries];
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        bytes.push(self.level);
-    }
-
-    fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
-        let (volume, pack) = (VolumeId(cursor.array()?), PackId(cursor.array()?));
-        let index_hash = cursor.array()?;
-        let (total_bytes, index_offset_bytes) = (cursor.u64()?, cursor.u64()?);
-        let (lowest_sector, highest_sector) = (cursor.u64()?, cursor.u64()?);
-        let data_bytes = cursor.u64()?;
-        let (index_stored_bytes, index_plain_bytes) = (cursor.u32()?, cursor.u32()?);
-        let (entries, level) = (cursor.u32()?, cursor.u8()?);
-        let pack = Self {
-            volume,
-            pack,
-            total_bytes,
-            index_offset_bytes,
-            index_stored_bytes,
-            index_plain_bytes,
-            index_hash,
-            lowest_sector,
-            highest_sector,
-            level,
-            data_bytes,
-            entries,
-        };
-        pack.check().map(|()| pack)
-    }
-}
 
 /// Where a fork came from. For information: its packs are listed like all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -197,7 +94,7 @@ impl Manifest {
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(FIXED_BYTES_MAX + self.packs.len() * PACK_BYTES);
+        let mut body = Vec::with_capacity(FIXED_BYTES_MAX + self.packs.len() * PACK_REF_BYTES);
         body.extend_from_slice(&self.volume.0);
         body.extend_from_slice(&self.writer.0);
         let origin = self.origin.unwrap_or(Origin { volume: VolumeId([0; 16]), manifest: 0 });
@@ -225,7 +122,7 @@ impl Manifest {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let (version, mut cursor) = open_version(bytes, MAGIC, SECTIONS_VERSION)?;
         let plain_bytes = cursor.u32()? as usize;
-        if plain_bytes > FIXED_BYTES_MAX + PACKS_MAX * PACK_BYTES + SECTIONS_BYTES_MAX {
+        if plain_bytes > FIXED_BYTES_MAX + PACKS_MAX * PACK_REF_BYTES + SECTIONS_BYTES_MAX {
             return Err(FormatError::Malformed("length of a manifest"));
         }
         let left = cursor.left();
@@ -252,7 +149,7 @@ impl Manifest {
             _ => return Err(FormatError::Malformed("origin of a manifest")),
         };
         let name = take_name(&mut cursor)?;
-        if number == 0 || count.checked_mul(PACK_BYTES).is_none_or(|bytes| bytes > cursor.left()) {
+        if number == 0 || count.checked_mul(PACK_REF_BYTES).is_none_or(|bytes| bytes > cursor.left()) {
             return Err(FormatError::Malformed("number of packs or of the manifest"));
         }
         let packs = (0..count).map(|_| PackRef::decode(&mut cursor)).collect::<Result<_, _>>()?;

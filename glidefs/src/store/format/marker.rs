@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{FORMAT_VERSION, FormatError};
+use super::error::FormatError;
+use super::limits::FORMAT_VERSION;
 
 /// Longest marker that is read, bytes.
 pub(in crate::store) const MARKER_BYTES_MAX: u64 = 64 * 1024;

@@ -6,9 +6,12 @@
 use bytes::Bytes;
 
 use super::cursor::Cursor;
+use super::envelope::{begin, crc32c};
+use super::error::FormatError;
 use super::index::{Codec, IndexEntry, PackIndex};
-use super::manifest::PackRef;
-use super::{FORMAT_VERSION, FormatError, HASH_BYTES, begin, crc32c, zstd};
+use super::limits::{FORMAT_VERSION, HASH_BYTES, PACK_HEADER_BYTES, TRAILER_BYTES};
+use super::pack_ref::PackRef;
+use super::zstd;
 use crate::store::ids::{PackId, VolumeId};
 use crate::units::Seq;
 
@@ -43,10 +46,6 @@ use crate::units::Seq;
 
 pub(super) const HEADER_MAGIC: [u8; 8] = *b"GLIDEPAK";
 pub(super) const TRAILER_MAGIC: [u8; 8] = *b"GLIDEPKT";
-/// Length of a pack's header, bytes.
-pub(super) const HEADER_BYTES: usize = 48;
-/// Length of a pack's trailer, bytes.
-pub const TRAILER_BYTES: usize = 176;
 /// What the CRC of a trailer covers.
 pub(super) const TRAILER_CRC_AT: usize = TRAILER_BYTES - HASH_BYTES - 4;
 
@@ -190,7 +189,7 @@ pub fn decode_block(entry: &IndexEntry, stored: &Bytes) -> Result<Bytes, FormatE
 
 /// Checks every byte of a whole pack. Reading needs no such check: it checks what it fetches.
 pub fn verify_pack(bytes: &Bytes) -> Result<(PackTrailer, PackIndex), FormatError> {
-    const SHORT: u64 = (HEADER_BYTES + TRAILER_BYTES) as u64;
+    const SHORT: u64 = (PACK_HEADER_BYTES + TRAILER_BYTES) as u64;
     let found = bytes.len() as u64;
     let trailer_at = bytes.len().checked_sub(TRAILER_BYTES);
     let trailer_at = trailer_at.ok_or(FormatError::Length { found, needed: SHORT })?;

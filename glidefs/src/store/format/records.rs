@@ -4,8 +4,9 @@
 //! Owns the encodings. Invariant: what decodes was written whole.
 
 use super::cursor::Cursor;
+use super::envelope::{begin, open, seal};
+use super::error::FormatError;
 use super::manifest::{Manifest, put_name, take_name};
-use super::{FormatError, begin, open, seal};
 use crate::store::ids::{PackId, StoreName, VolumeId, WriterId};
 
 pub(super) const CANDIDATES_MAGIC: [u8; 8] = *b"GLIDEGCN";

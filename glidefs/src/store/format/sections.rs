@@ -16,7 +16,8 @@
 //! Tag 2 is not used: a glidefs that took damaged sectors under that tag served them as if they were whole.
 
 use super::cursor::Cursor;
-use super::{FormatError, PACKS_MAX};
+use super::error::FormatError;
+use super::limits::PACKS_MAX;
 use crate::store::ids::{HostName, PackId};
 use crate::units::SectorRange;
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::envelope::{begin, seal};
 use super::fuzzing::{check_manifest, check_pack, check_records, sample_manifest, sample_pack};
 use super::*;
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use ::zstd::bulk::Decompressor;
 
-use super::FormatError;
+use super::error::FormatError;
 
 /// Level for bodies, which are small and kept for long.
 const BODY_LEVEL: i32 = 3;

@@ -3,7 +3,7 @@
 //! Owns the interface only. Does not own when a cut is made. Invariant, kept by the implementation: everything a cut gives is
 //! stable on the local disk, so a crash cannot take back writes that the store has.
 
-use crate::store::error::Source;
+use crate::store::error::BoxError;
 use crate::units::{SectorRange, Seq};
 
 /// A run of sectors in a cut.
@@ -31,7 +31,7 @@ pub trait CutSource: Send + Sync {
     /// Fills `buffer` with the content of `range`, which lies inside one extent of data. The source has verified the bytes,
     /// except for sectors that [`Self::damaged`] lists from then on: the bytes of such sectors mean nothing. Called on threads
     /// that may block; called again for the same range when a commit begins anew.
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source>;
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError>;
 
     /// Damaged sectors, ascending: the content was lost on the local disk. A damaged sector may be inside an extent or outside;
     /// the store answers reads of a damaged sector with an error until a later cut has the sector. The list is complete when

@@ -12,7 +12,7 @@ use chrono::{DateTime, SecondsFormat};
 use super::limits::VOLUME_BYTES_MAX;
 use super::notes::Divergence;
 use super::types::Fence;
-use crate::store::error::{Source, StoreError};
+use crate::store::error::{BoxError, StoreError};
 use crate::store::format::PushError;
 use crate::store::ids::{HostName, StoreName, VolumeId};
 use crate::units::SectorRange;
@@ -262,7 +262,7 @@ impl VolumeError {
         matches!(self, Self::Store(error) if error.is_missing())
     }
 
-    pub(super) fn cut(source: Source) -> Self {
+    pub(super) fn cut(source: BoxError) -> Self {
         Self::Cut(source.into())
     }
 }

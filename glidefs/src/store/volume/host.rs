@@ -23,7 +23,7 @@ use super::view::pack_reader::PackReader;
 use super::view::readahead::ReadaheadBudget;
 use super::view::recent::RecentPacks;
 use super::writer::state::WriterState;
-use crate::store::clean::CleanCache;
+use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::unfit;
@@ -65,7 +65,7 @@ pub struct VolumeStoreOptions {
     /// Level of zstd for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
     /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
-    pub clean: Option<CleanCache>,
+    pub clean: Option<BlockCache>,
 }
 
 impl VolumeStoreOptions {
@@ -112,7 +112,7 @@ impl Host {
     pub fn new(store: Store, options: VolumeStoreOptions) -> Self {
         let permits = (options.upload_bytes_max >> 20).clamp(UPLOAD_PERMITS_MIN, UPLOAD_PERMITS_MAX);
         let block_cache = options.clean.clone();
-        let budget = |cache: &CleanCache| ReadaheadBudget::within(cache.blocks_bytes_max());
+        let budget = |cache: &BlockCache| ReadaheadBudget::within(cache.blocks_bytes_max());
         Self {
             uploads: Arc::new(Semaphore::new(permits)),
             // At most UPLOAD_PERMITS_MAX.

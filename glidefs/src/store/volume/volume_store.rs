@@ -11,7 +11,7 @@ use super::types::{Resume, SnapshotInfo, StatePoint};
 use super::view::View;
 use super::view::loaded::LoadedManifest;
 use super::writer::VolumeWriter;
-use crate::store::clean::CleanCache;
+use crate::store::block_cache::BlockCache;
 use crate::store::client::{ObjectInfo, Store};
 use crate::store::ids::{StoreName, VolumeId};
 use crate::store::key::{Folder, Key};
@@ -38,7 +38,7 @@ impl VolumeStore {
     }
 
     /// The block cache, if there is one.
-    pub fn clean(&self) -> Option<CleanCache> {
+    pub fn clean(&self) -> Option<BlockCache> {
         self.host.options.clean.clone()
     }
 

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 
 use super::support::*;
-use crate::store::clean::{CleanCache, CleanOptions};
+use crate::store::block_cache::{BlockCache, BlockCacheOptions};
 use crate::store::faulty::Seeded;
 use crate::store::format::{BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX};
 use crate::store::ids::Entropy;
@@ -19,18 +19,18 @@ const MIB: u64 = 1 << 20;
 /// Sectors of a cut of 16 MiB.
 const LONG: u64 = 16 * MIB / 512;
 
-async fn memory(mib: usize) -> CleanCache {
-    let options = CleanOptions { directory: None, memory_bytes_max: mib << 20, disk_bytes_max: 0 };
-    CleanCache::open(options).await.unwrap()
+async fn memory(mib: usize) -> BlockCache {
+    let options = BlockCacheOptions { directory: None, memory_bytes_max: mib << 20, disk_bytes_max: 0 };
+    BlockCache::open(options).await.unwrap()
 }
 
-async fn on_disk(directory: &Path, memory_kib: usize, disk_kib: u64) -> CleanCache {
-    let options = CleanOptions {
+async fn on_disk(directory: &Path, memory_kib: usize, disk_kib: u64) -> BlockCache {
+    let options = BlockCacheOptions {
         directory: Some(directory.to_owned()),
         memory_bytes_max: memory_kib << 10,
         disk_bytes_max: disk_kib << 10,
     };
-    CleanCache::open(options).await.unwrap()
+    BlockCache::open(options).await.unwrap()
 }
 
 fn file(directory: &Path) -> File {

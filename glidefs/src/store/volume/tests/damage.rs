@@ -155,7 +155,7 @@ impl CutSource for Sieve {
         &[]
     }
 
-    fn read(&self, _: SectorRange, _: &mut [u8]) -> Result<(), crate::store::error::Source> {
+    fn read(&self, _: SectorRange, _: &mut [u8]) -> Result<(), crate::store::error::BoxError> {
         Err("there is nothing to read".into())
     }
 
@@ -207,7 +207,7 @@ impl CutSource for Straw {
         &self.extents
     }
 
-    fn read(&self, part: SectorRange, buffer: &mut [u8]) -> Result<(), crate::store::error::Source> {
+    fn read(&self, part: SectorRange, buffer: &mut [u8]) -> Result<(), crate::store::error::BoxError> {
         let bad = self.extents[0].range.start() + 3;
         if !self.is_well && part.start() <= bad && part.end() > bad {
             *self.found.lock().unwrap() = vec![range(bad, 1)];

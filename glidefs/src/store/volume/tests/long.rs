@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::support::*;
-use crate::store::Source;
+use crate::store::BoxError;
 use crate::store::client::Store;
 use crate::store::clock::StoreClock;
 use crate::store::format::PACK_BYTES_TARGET;
@@ -63,7 +63,7 @@ impl CutSource for LongCut {
         self.cut.extents()
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         if range.start() > SECTORS / 2 && self.breaks.swap(false, SeqCst) {
             return Err("the disk is away".into());
         }

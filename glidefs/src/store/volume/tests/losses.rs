@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::support::*;
 use super::uploads::{SECTORS, SIZE, begun, cut, holds, holds_the_cut};
-use crate::store::Source;
+use crate::store::BoxError;
 use crate::store::ids::VolumeId;
 use crate::store::volume::{
     CutExtent, CutSource, Loss, ManifestHash, Notes, NotesInMemory, Upload, VolumeError,
@@ -44,7 +44,7 @@ impl CutSource for LossyCut {
         &self.0
     }
 
-    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         if piece.start() <= 20 && piece.end() > 20 {
             *self.1.lock().unwrap() = vec![range(20, 1)];
         }
@@ -149,7 +149,7 @@ impl CutSource for AwayCut {
         self.0.extents()
     }
 
-    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, piece: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         self.0.read(piece, buffer)
     }
 

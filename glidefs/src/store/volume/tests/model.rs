@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::compact::plan::{LEVEL_RUNS_MAX, MergeLimits};
 use super::support::*;
 use crate::store::backend::Backend;
-use crate::store::clean::{CleanCache, CleanOptions};
+use crate::store::block_cache::{BlockCache, BlockCacheOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::gc::{GcError, GcOptions, collect};
 use crate::store::ids::{Entropy, StoreName, VolumeId};
@@ -54,7 +54,7 @@ struct Run {
     entropy: Seeded,
     faults: Arc<Faults>,
     /// One cache for all daemons: a block has the same content everywhere.
-    clean: Option<CleanCache>,
+    clean: Option<BlockCache>,
     volumes: Vec<Model>,
     /// Volumes whose writer was fenced.
     fenced: Vec<(Daemon, VolumeWriter)>,
@@ -72,8 +72,8 @@ impl Run {
         faults.set_all(&Fault::PASSING, 4);
         let (world, entropy) = (World::seeded(seed), Seeded::new(!seed));
         let (volumes, fenced, counts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let options = CleanOptions { directory: None, memory_bytes_max: 1 << 20, disk_bytes_max: 0 };
-        let clean = CleanCache::open(options).await.ok().filter(|_| seed.is_multiple_of(2));
+        let options = BlockCacheOptions { directory: None, memory_bytes_max: 1 << 20, disk_bytes_max: 0 };
+        let clean = BlockCache::open(options).await.ok().filter(|_| seed.is_multiple_of(2));
         Self { world, entropy, faults, clean, volumes, fenced, names: 0, counts }
     }
 

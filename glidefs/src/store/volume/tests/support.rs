@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::store::backend::Backend;
-use crate::store::clean::CleanCache;
+use crate::store::block_cache::BlockCache;
 use crate::store::client::{Store, StoreOptions};
-use crate::store::error::Source;
+use crate::store::error::BoxError;
 use crate::store::faulty::Seeded;
 use crate::store::ids::{HostName, StoreName, WriterId};
 use crate::store::scripted::{ManualClock, ScriptedStore};
@@ -121,7 +121,7 @@ impl CutSource for MemoryCut {
         &self.extents
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         if *self.failing.lock().unwrap() {
             return Err("the disk is broken".into());
         }
@@ -150,7 +150,7 @@ impl CutSource for BigCut {
         &self.0
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         for (at, bytes) in (range.start()..).zip(buffer.chunks_mut(SECTOR_BYTES as usize)) {
             bytes.copy_from_slice(&sector(2 * at + 1));
         }
@@ -182,7 +182,7 @@ impl CutSource for SlowCut {
         self.cut.extents()
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         self.clock.advance(self.takes);
         self.cut.read(range, buffer)
     }
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// A new process of the daemon `writer`, with a block cache.
-    pub fn daemon_with_block_cache(&self, writer: u8, clean: &CleanCache) -> Daemon {
+    pub fn daemon_with_block_cache(&self, writer: u8, clean: &BlockCache) -> Daemon {
         let backend = Backend::over(self.objects.clone(), true);
         self.daemon_with(writer, backend, 64 << 20, Some(clean.clone()))
     }
@@ -240,7 +240,7 @@ impl World {
         writer: u8,
         backend: Backend,
         metadata_bytes_max: usize,
-        clean: Option<CleanCache>,
+        clean: Option<BlockCache>,
     ) -> Daemon {
         let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
         self.daemon_noting(writer, backend, metadata_bytes_max, clean, notes)
@@ -257,7 +257,7 @@ impl World {
         writer: u8,
         backend: Backend,
         metadata_bytes_max: usize,
-        clean: Option<CleanCache>,
+        clean: Option<BlockCache>,
         notes: Arc<dyn Notes>,
     ) -> Daemon {
         let options = VolumeStoreOptions {

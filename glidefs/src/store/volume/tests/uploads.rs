@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::support::*;
-use crate::store::Source;
+use crate::store::BoxError;
 use crate::store::format::fuzzing::sample_manifest;
 use crate::store::format::{Manifest, PACK_BYTES_TARGET, PackOptions, PackRef};
 use crate::store::ids::{PackId, VolumeId};
@@ -209,7 +209,7 @@ impl CutSource for WatchedCut {
         &self.0
     }
 
-    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), Source> {
+    fn read(&self, range: SectorRange, buffer: &mut [u8]) -> Result<(), BoxError> {
         self.1.lock().unwrap().extend(range.start()..range.end());
         buffer.fill(1);
         Ok(())

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
 
-use crate::store::clean::{BlockId, CleanCache};
+use crate::store::block_cache::{BlockId, BlockCache};
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackRef};
@@ -40,7 +40,7 @@ pub(in crate::store::volume) struct Supply<'a> {
     pub store: &'a Store,
     pub pack: &'a PackRef,
     /// `None`: blocks are not kept.
-    pub block_cache: Option<&'a CleanCache>,
+    pub block_cache: Option<&'a BlockCache>,
 }
 
 /// GETs for blocks under way.

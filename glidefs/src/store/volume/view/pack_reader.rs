@@ -12,7 +12,7 @@ use super::fetch::{Fetcher, Supply};
 use super::metadata::Metadata;
 use super::recent::RecentPacks;
 use super::resolve::{Opened, Part};
-use crate::store::clean::CleanCache;
+use crate::store::block_cache::BlockCache;
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackIndex, PackRef};
@@ -27,7 +27,7 @@ pub(in crate::store::volume) struct PackReader {
     /// `None`: uploaded packs are not kept in memory.
     pub recent: Option<RecentPacks>,
     /// `None`: fetched blocks are not kept.
-    pub block_cache: Option<CleanCache>,
+    pub block_cache: Option<BlockCache>,
 }
 
 impl fmt::Debug for PackReader {

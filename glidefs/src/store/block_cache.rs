@@ -1,4 +1,4 @@
-//! The clean cache: blocks of packs that were fetched, in memory and on local disk, for all volumes of a daemon.
+//! The block cache: blocks of packs that were fetched, in memory and on local disk, for all volumes of a daemon.
 //!
 //! Owns which blocks stay, and that each is checked before it is used. Does not own the fetching (`volume/view/fetch`). Invariant: a
 //! block that is found has the length and the checksum that the index of its pack says; whatever else happens here, a reader
@@ -19,7 +19,7 @@
 //! Here only its memory is used; on disk lies a file of our own, which needs no index on disk, as any block is checked with what
 //! its pack says.
 //!
-//! **Memory.** Two regions of the file, and the blocks, stay within [`CleanOptions::memory_bytes_max`]. What is known of the blocks
+//! **Memory.** Two regions of the file, and the blocks, stay within [`BlockCacheOptions::memory_bytes_max`]. What is known of the blocks
 //! on disk comes on top: up to 70 bytes a block of up to 64 KiB, and never more than 509 blocks in 4 MiB of disk. So do blocks
 //! that a reader still holds.
 
@@ -39,7 +39,7 @@ use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use tokio::runtime::Handle;
 
 use self::disk::Disk;
-pub use self::figures::CleanFigures;
+pub use self::figures::BlockCacheFigures;
 pub(super) use self::figures::Counters;
 use self::region::{FILE_BYTES_MIN, Geometry};
 use crate::store::format::{Codec, IndexEntry, crc32c};
@@ -59,9 +59,9 @@ const SHARD_BYTES: usize = 8 << 20;
 /// Most shards.
 const SHARDS_MAX: usize = 16;
 
-/// How much the clean cache may take, and where.
+/// How much the block cache may take, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CleanOptions {
+pub struct BlockCacheOptions {
     /// Where its file is; made if it is not there. `None`: blocks are kept in memory only.
     pub directory: Option<PathBuf>,
     /// Memory for blocks and for buffers of the file, bytes.
@@ -70,11 +70,11 @@ pub struct CleanOptions {
     pub disk_bytes_max: u64,
 }
 
-/// Why there is no clean cache.
+/// Why there is no block cache.
 #[derive(Debug, thiserror::Error)]
-pub enum CleanError {
+pub enum BlockCacheError {
     /// Buffers and a few blocks need more.
-    #[error("{found} bytes of memory are too few for the clean cache: give it {needed} or more")]
+    #[error("{found} bytes of memory are too few for the block cache: give it {needed} or more")]
     TooLittleMemory {
         /// What was given, bytes.
         found: usize,
@@ -83,7 +83,7 @@ pub enum CleanError {
     },
     /// A few regions need more.
     #[error(
-        "{found} bytes of disk are too few for the clean cache: give it {needed} or more, or no directory"
+        "{found} bytes of disk are too few for the block cache: give it {needed} or more, or no directory"
     )]
     TooLittleDisk {
         /// What was given, bytes.
@@ -92,7 +92,7 @@ pub enum CleanError {
         needed: u64,
     },
     /// The file cannot be made, read or written.
-    #[error("the directory {} cannot be used for the clean cache: choose one this user may write to", .directory.display())]
+    #[error("the directory {} cannot be used for the block cache: choose one this user may write to", .directory.display())]
     Directory {
         /// Which directory.
         directory: PathBuf,
@@ -104,7 +104,7 @@ pub enum CleanError {
 
 /// The blocks that are kept. Cheap to clone.
 #[derive(Clone)]
-pub struct CleanCache(Arc<Inner>);
+pub struct BlockCache(Arc<Inner>);
 
 struct Inner {
     memory: Cache<BlockId, Bytes>,
@@ -113,9 +113,9 @@ struct Inner {
     counters: Arc<Counters>,
 }
 
-impl fmt::Debug for CleanCache {
+impl fmt::Debug for BlockCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CleanCache")
+        f.debug_struct("BlockCache")
             .field("blocks_bytes_max", &self.0.blocks_bytes_max)
             .finish_non_exhaustive()
     }
@@ -166,29 +166,29 @@ impl EventListener for Leaving {
     }
 }
 
-impl CleanCache {
+impl BlockCache {
     /// Opens the cache; what its file holds is there again. On a tokio runtime, whose blocking threads it uses from now on.
     ///
     /// A damaged file starts empty. It is an error when the directory cannot be used at all.
-    pub async fn open(options: CleanOptions) -> Result<Self, CleanError> {
+    pub async fn open(options: BlockCacheOptions) -> Result<Self, BlockCacheError> {
         let counters = Arc::<Counters>::default();
-        let CleanOptions { directory, memory_bytes_max, disk_bytes_max } = options;
+        let BlockCacheOptions { directory, memory_bytes_max, disk_bytes_max } = options;
         let needed = FILE_BYTES_MIN;
-        let too_little = CleanError::TooLittleDisk { found: disk_bytes_max, needed };
+        let too_little = BlockCacheError::TooLittleDisk { found: disk_bytes_max, needed };
         let geometry = match &directory {
             Some(_) => Some(Geometry::within(disk_bytes_max).ok_or(too_little)?),
             None => None,
         };
         let buffers_bytes = geometry.map_or(0, |geometry| 2 * geometry.region_bytes as usize);
         let needed = buffers_bytes + BLOCKS_BYTES_MIN;
-        let too_little = CleanError::TooLittleMemory { found: memory_bytes_max, needed };
+        let too_little = BlockCacheError::TooLittleMemory { found: memory_bytes_max, needed };
         let blocks_bytes_max = memory_bytes_max.checked_sub(buffers_bytes);
         let blocks_bytes_max =
             blocks_bytes_max.filter(|bytes| *bytes >= BLOCKS_BYTES_MIN).ok_or(too_little)?;
         let mut disk = None;
         if let (Some(directory), Some(geometry)) = (directory, geometry) {
             let opened = Disk::open(&directory, geometry, Arc::clone(&counters), Handle::current()).await;
-            let opened = opened.map_err(|source| CleanError::Directory { directory, source })?;
+            let opened = opened.map_err(|source| BlockCacheError::Directory { directory, source })?;
             disk = Some(Arc::new(Leaving { disk: opened, way: Mutex::default() }));
         }
         let mut builder = CacheBuilder::new(blocks_bytes_max)
@@ -206,7 +206,7 @@ impl CleanCache {
     }
 
     /// What it holds, and what it did.
-    pub fn figures(&self) -> CleanFigures {
+    pub fn figures(&self) -> BlockCacheFigures {
         let disk = self.0.disk.as_ref().map(|leaving| &leaving.disk);
         let memory_bytes = self.0.memory.usage() as u64 + disk.map_or(0, |disk| disk.memory_bytes());
         self.0.counters.snapshot(memory_bytes, disk.map_or(0, |disk| disk.disk_bytes()))
@@ -297,7 +297,7 @@ impl CleanCache {
         if !good {
             self.0.counters.bad_blocks.add(1);
             if self.0.counters.may_log() {
-                tracing::warn!("blocks in the clean cache are damaged, and fetched again");
+                tracing::warn!("blocks in the block cache are damaged, and fetched again");
             }
         }
         good

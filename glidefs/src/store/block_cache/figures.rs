@@ -1,4 +1,4 @@
-//! What the clean cache and reading ahead did, counted.
+//! What the block cache and reading ahead did, counted.
 //!
 //! Owns the cells; names and help texts of metrics live in the metrics table. Invariant: an update is one relaxed addition,
 //! from any thread.
@@ -11,9 +11,9 @@ use crate::store::stats::Count;
 /// How seldom the same trouble is logged.
 const LOG_INTERVAL_MIN: Duration = Duration::from_mins(1);
 
-/// What the clean cache holds, and what it did since it was opened.
+/// What the block cache holds, and what it did since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CleanFigures {
+pub struct BlockCacheFigures {
     /// Blocks found in memory.
     pub memory_hits: u64,
     /// Blocks found on disk.
@@ -76,8 +76,8 @@ impl Counters {
         due
     }
 
-    pub fn snapshot(&self, memory_bytes: u64, disk_bytes: u64) -> CleanFigures {
-        CleanFigures {
+    pub fn snapshot(&self, memory_bytes: u64, disk_bytes: u64) -> BlockCacheFigures {
+        BlockCacheFigures {
             memory_hits: self.memory_hits.get(),
             disk_hits: self.disk_hits.get(),
             misses: self.misses.get(),

@@ -1,4 +1,4 @@
-//! What the file of the clean cache looks like.
+//! What the file of the block cache looks like.
 //!
 //! Owns its layout, and what it says of itself. Does not own the blocks' content, which is checked with what the index of
 //! their pack says. Invariant: what decodes is intact, and every place it names lies inside its region.
@@ -81,7 +81,7 @@ impl Geometry {
 
 /// A block in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct RegionEntry {
     /// Which block.
     pub digest: u64,
     /// Where it begins, bytes from the start of the region.
@@ -92,14 +92,14 @@ pub(super) struct Entry {
 
 /// What a region says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct RegionHeader {
     /// Regions with a higher one were filled later.
     pub sequence: u64,
     /// Its blocks.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RegionEntry>,
 }
 
-impl Header {
+impl RegionHeader {
     /// As bytes, at most [`HEADER_BYTES`].
     pub fn encode(&self) -> Vec<u8> {
         let listed = self.entries.get(..ENTRIES_MAX).unwrap_or(&self.entries);
@@ -122,7 +122,7 @@ impl Header {
         }
         let places = HEADER_BYTES..=region_bytes;
         let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter().map(|bytes| {
-            let entry = Entry {
+            let entry = RegionEntry {
                 digest: u64::from_le_bytes(*bytes.first_chunk()?),
                 at: u32::from_le_bytes(*bytes[8..].first_chunk()?),
                 len: u32::from_le_bytes(*bytes[12..].first_chunk()?),
@@ -135,7 +135,7 @@ impl Header {
     }
 }
 
-fn entry_bytes(entry: &Entry) -> [u8; ENTRY_BYTES] {
+fn entry_bytes(entry: &RegionEntry) -> [u8; ENTRY_BYTES] {
     let mut bytes = [0; ENTRY_BYTES];
     bytes[..8].copy_from_slice(&entry.digest.to_le_bytes());
     bytes[8..12].copy_from_slice(&entry.at.to_le_bytes());
@@ -174,11 +174,11 @@ mod tests {
 
     const REGION: u32 = 1 << 20;
 
-    fn header() -> impl Strategy<Value = Header> {
+    fn header() -> impl Strategy<Value = RegionHeader> {
         let entry = (any::<u64>(), HEADER_BYTES..REGION - BLOCK_BYTES_MAX as u32, 1..=BLOCK_BYTES_MAX as u32);
-        let entry = entry.prop_map(|(digest, at, len)| Entry { digest, at, len });
+        let entry = entry.prop_map(|(digest, at, len)| RegionEntry { digest, at, len });
         (any::<u64>(), vec(entry, 0..ENTRIES_MAX))
-            .prop_map(|(sequence, entries)| Header { sequence, entries })
+            .prop_map(|(sequence, entries)| RegionHeader { sequence, entries })
     }
 
     proptest! {
@@ -188,14 +188,14 @@ mod tests {
             prop_assert!(bytes.len() <= HEADER_BYTES as usize);
             let bit = bit.index(bytes.len() * 8);
             bytes.resize(HEADER_BYTES as usize, 0xa5);
-            prop_assert_eq!(Header::decode(&bytes, REGION), Some(header));
+            prop_assert_eq!(RegionHeader::decode(&bytes, REGION), Some(header));
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Header::decode(&bytes, REGION), None);
+            prop_assert_eq!(RegionHeader::decode(&bytes, REGION), None);
         }
 
         #[test]
         fn any_bytes_may_be_read(bytes in vec(any::<u8>(), 0..200), header in header()) {
-            prop_assert_eq!(Header::decode(&bytes, REGION), None);
+            prop_assert_eq!(RegionHeader::decode(&bytes, REGION), None);
             check_region(&bytes);
             let bytes = header.encode();
             prop_assert!(check_region(&[&header.sequence.to_be_bytes()[..], &bytes[FIXED_BYTES..]].concat()));
@@ -206,8 +206,8 @@ mod tests {
             let good = at >= HEADER_BYTES
                 && (1..=BLOCK_BYTES_MAX as u32).contains(&len)
                 && u64::from(at) + u64::from(len) <= u64::from(REGION);
-            let bytes = Header { sequence: 1, entries: vec![Entry { digest: 7, at, len }] }.encode();
-            prop_assert_eq!(Header::decode(&bytes, REGION).is_some(), good);
+            let bytes = RegionHeader { sequence: 1, entries: vec![RegionEntry { digest: 7, at, len }] }.encode();
+            prop_assert_eq!(RegionHeader::decode(&bytes, REGION).is_some(), good);
         }
 
         #[test]

@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::figures::Counters;
-use super::region::{ENTRIES_MAX, Entry, Geometry, HEADER_BYTES, Header};
+use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES, RegionEntry, RegionHeader};
 use crate::store::format::BLOCK_BYTES_MAX;
 
 /// Name of the file in its directory.
@@ -44,16 +44,16 @@ pub(super) struct Disk {
 #[derive(Debug, Default)]
 struct State {
     /// Where blocks are, by their digests.
-    index: HashMap<u64, Place>,
+    index: HashMap<u64, BlockPlace>,
     regions: Vec<Region>,
     /// Regions that may be given up, the first one first.
     order: VecDeque<u32>,
     /// Of the newest region.
     sequence: u64,
     /// What is being filled.
-    open: Option<Buffer>,
+    open: Option<RegionBuffer>,
     /// What is being written.
-    writing: Option<Arc<Buffer>>,
+    writing: Option<Arc<RegionBuffer>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,7 +64,7 @@ struct Region {
 
 /// Where a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct BlockPlace {
     region: u32,
     at: u32,
     len: u32,
@@ -72,9 +72,9 @@ struct Place {
 
 /// A region in memory.
 #[derive(Debug)]
-struct Buffer {
+struct RegionBuffer {
     region: u32,
-    header: Header,
+    header: RegionHeader,
     blocks: Vec<u8>,
 }
 
@@ -102,7 +102,7 @@ impl Disk {
             tracing::warn!(
                 directory = %directory.display(),
                 regions = damaged,
-                "parts of the clean cache are damaged and start empty"
+                "parts of the block cache are damaged and start empty"
             );
         }
         let file = Arc::try_unwrap(file).map_err(|_| io::Error::other("the file is still in use"))?;
@@ -159,7 +159,7 @@ impl Disk {
         if state.index.get(&digest).is_some_and(|place| !state.is_old(*place)) {
             return true;
         }
-        let has_room = |buffer: &Buffer| {
+        let has_room = |buffer: &RegionBuffer| {
             let end = HEADER_BYTES as usize + buffer.blocks.len() + block.len();
             end <= self.geometry.region_bytes as usize && buffer.header.entries.len() < ENTRIES_MAX
         };
@@ -200,7 +200,7 @@ impl Disk {
         let state = self.state();
         let buffers = u64::from(state.open.is_some()) + u64::from(state.writing.is_some());
         // An entry of a hash table has one byte more, and a table is never full; each region lists its digests as well.
-        let index = state.index.capacity() * 8 / 7 * (size_of::<(u64, Place)>() + 1);
+        let index = state.index.capacity() * 8 / 7 * (size_of::<(u64, BlockPlace)>() + 1);
         let lists = state.index.len() * size_of::<u64>() + state.regions.len() * size_of::<Region>();
         buffers * u64::from(self.geometry.region_bytes) + (index + lists) as u64
     }
@@ -232,7 +232,7 @@ impl Disk {
         }
     }
 
-    fn read(&self, place: Place) -> io::Result<Bytes> {
+    fn read(&self, place: BlockPlace) -> io::Result<Bytes> {
         let mut block = vec![0; place.len as usize];
         let offset = self.geometry.offset(place.region) + u64::from(place.at);
         self.file.read_exact_at(&mut block, offset)?;
@@ -255,7 +255,7 @@ impl Disk {
         });
     }
 
-    fn write(&self, buffer: &Buffer) -> io::Result<()> {
+    fn write(&self, buffer: &RegionBuffer) -> io::Result<()> {
         let offset = self.geometry.offset(buffer.region);
         let header = buffer.header.encode();
         self.file.write_all_at(&vec![0; header.len()], offset)?;
@@ -269,7 +269,7 @@ impl Disk {
             tracing::warn!(
                 doing,
                 error = error as &dyn std::error::Error,
-                "the disk of the clean cache fails; blocks are read from the store"
+                "the disk of the block cache fails; blocks are read from the store"
             );
         }
     }
@@ -277,17 +277,17 @@ impl Disk {
 
 impl State {
     /// What `found` says, of which each region is in once at most.
-    fn recovered(geometry: Geometry, mut found: Vec<(u32, Header)>) -> Self {
+    fn recovered(geometry: Geometry, mut found: Vec<(u32, RegionHeader)>) -> Self {
         found.sort_unstable_by_key(|(_, header)| header.sequence);
         let mut state =
             Self { regions: vec![Region::default(); geometry.regions as usize], ..Self::default() };
         let used: std::collections::HashSet<u32> = found.iter().map(|(region, _)| *region).collect();
         state.order.extend((0..geometry.regions).filter(|region| !used.contains(region)));
-        for (region, Header { sequence, entries }) in found {
+        for (region, RegionHeader { sequence, entries }) in found {
             state.sequence = sequence;
             state.order.push_back(region);
-            for Entry { digest, at, len } in &entries {
-                state.index.insert(*digest, Place { region, at: *at, len: *len });
+            for RegionEntry { digest, at, len } in &entries {
+                state.index.insert(*digest, BlockPlace { region, at: *at, len: *len });
             }
             let digests = entries.iter().map(|entry| entry.digest).collect();
             state.regions[region as usize] = Region { sequence, digests };
@@ -296,7 +296,7 @@ impl State {
     }
 
     /// A block that is in memory.
-    fn gathered(&self, place: Place) -> Option<Bytes> {
+    fn gathered(&self, place: BlockPlace) -> Option<Bytes> {
         let buffers = self.open.iter().chain(self.writing.as_deref());
         let buffer = buffers.into_iter().find(|buffer| buffer.region == place.region)?;
         let start = place.at.checked_sub(HEADER_BYTES)? as usize;
@@ -304,26 +304,26 @@ impl State {
     }
 
     /// How late its region was filled.
-    fn sequence_of(&self, place: Place) -> u64 {
+    fn sequence_of(&self, place: BlockPlace) -> u64 {
         self.regions.get(place.region as usize).map_or(0, |region| region.sequence)
     }
 
     /// Whether its region is given up soon.
-    fn is_old(&self, place: Place) -> bool {
+    fn is_old(&self, place: BlockPlace) -> bool {
         let regions = self.regions.len() as u64;
         self.sequence.saturating_sub(self.sequence_of(place)) > regions - regions / OLD_SHARE
     }
 
     /// Gives up the oldest region for a new one.
-    fn next_buffer(&mut self, geometry: Geometry) -> Option<Buffer> {
+    fn next_buffer(&mut self, geometry: Geometry) -> Option<RegionBuffer> {
         let region = self.order.pop_front()?;
         self.sequence = self.sequence.saturating_add(1);
         let next = Region { sequence: self.sequence, digests: Box::default() };
         let old = std::mem::replace(self.regions.get_mut(region as usize)?, next);
         self.strike(region, &old.digests);
-        Some(Buffer {
+        Some(RegionBuffer {
             region,
-            header: Header { sequence: self.sequence, entries: Vec::new() },
+            header: RegionHeader { sequence: self.sequence, entries: Vec::new() },
             blocks: Vec::with_capacity((geometry.region_bytes - HEADER_BYTES) as usize),
         })
     }
@@ -336,11 +336,11 @@ impl State {
         };
         let at = HEADER_BYTES + before;
         buffer.blocks.extend_from_slice(block);
-        buffer.header.entries.push(Entry { digest, at, len });
-        self.index.insert(digest, Place { region: buffer.region, at, len });
+        buffer.header.entries.push(RegionEntry { digest, at, len });
+        self.index.insert(digest, BlockPlace { region: buffer.region, at, len });
     }
 
-    fn was_written(&mut self, buffer: &Buffer, good: bool) {
+    fn was_written(&mut self, buffer: &RegionBuffer, good: bool) {
         self.writing = None;
         self.order.push_back(buffer.region);
         let digests: Box<[u64]> = buffer.header.entries.iter().map(|entry| entry.digest).collect();
@@ -382,7 +382,7 @@ fn open_file(path: &Path, geometry: Geometry) -> io::Result<File> {
     if !same && file.metadata()?.len() > 0 {
         tracing::warn!(
             path = %path.display(),
-            "the clean cache is damaged, or was made with another version or size: it starts empty"
+            "the block cache is damaged, or was made with another version or size: it starts empty"
         );
         file.set_len(0)?;
     }
@@ -392,7 +392,7 @@ fn open_file(path: &Path, geometry: Geometry) -> io::Result<File> {
 }
 
 struct Scan {
-    found: Vec<(u32, Header)>,
+    found: Vec<(u32, RegionHeader)>,
     damaged: u64,
 }
 
@@ -402,7 +402,7 @@ fn scan(file: &File, geometry: Geometry, first: u32) -> Scan {
     let mut bytes = vec![0; HEADER_BYTES as usize];
     for region in (first..geometry.regions).step_by(SCANNERS as usize) {
         let read = file.read_exact_at(&mut bytes, geometry.offset(region));
-        match Header::decode(&bytes, geometry.region_bytes).filter(|_| read.is_ok()) {
+        match RegionHeader::decode(&bytes, geometry.region_bytes).filter(|_| read.is_ok()) {
             Some(header) => scan.found.push((region, header)),
             // None was written, or the last process ended while it was.
             None if read.is_ok() && bytes.iter().take(64).all(|byte| *byte == 0) => {}

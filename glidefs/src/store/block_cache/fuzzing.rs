@@ -3,15 +3,15 @@
 //! Random bytes never get past the checksum, so it is also put right, as a forger could. Does not exist in the daemon. The
 //! property: bytes are refused, or are exactly what the encoder makes of what was decoded, and no block lies outside.
 
-use super::region::{HEADER_BYTES, Header, sealed};
+use super::region::{HEADER_BYTES, RegionHeader, sealed};
 
 const REGION_BYTES: u32 = 1 << 20;
 
 /// `bytes` as a header, and with magic, version and checksum put right. Whether that was accepted.
 pub fn check_region(bytes: &[u8]) -> bool {
-    let _ = Header::decode(bytes, REGION_BYTES);
+    let _ = RegionHeader::decode(bytes, REGION_BYTES);
     let forged = sealed(bytes);
-    let Some(header) = Header::decode(&forged, REGION_BYTES) else { return false };
+    let Some(header) = RegionHeader::decode(&forged, REGION_BYTES) else { return false };
     assert_eq!(header.encode(), forged);
     for entry in &header.entries {
         assert!(entry.at >= HEADER_BYTES && entry.len > 0);

@@ -1,0 +1,10 @@
+//! Fuzzes headers of the block cache's regions; `glidefs::store::block_cache_fuzzing` owns the property.
+
+#![no_main]
+
+use glidefs::store::block_cache_fuzzing::check_region;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    check_region(bytes);
+});

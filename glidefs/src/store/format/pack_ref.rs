@@ -1,0 +1,113 @@
+//! A pack as a manifest lists the pack.
+//!
+//! Owns the encoding and the check of the fields. Does not own the pack. Invariant: a description that decodes does not contradict
+//! itself.
+
+use super::cursor::Cursor;
+use super::error::FormatError;
+use super::limits::{
+    ENTRIES_MAX, HASH_BYTES, INDEX_OVERHEAD_BYTES, PACK_BYTES_MAX, PACK_HEADER_BYTES, TRAILER_BYTES,
+};
+use crate::store::ids::{PackId, VolumeId};
+
+/// Length of an encoded [`PackRef`], bytes.
+pub(super) const PACK_REF_BYTES: usize = 101;
+
+/// A pack, as a manifest lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PackRef {
+    /// The volume it was written for: in a fork, the origin.
+    pub volume: VolumeId,
+    /// Its identity.
+    pub pack: PackId,
+    /// Its length, bytes.
+    pub total_bytes: u64,
+    /// Where its index is, bytes from its start.
+    pub index_offset_bytes: u64,
+    /// Length of the index in the pack.
+    pub index_stored_bytes: u32,
+    /// Length of the index's columns before compression.
+    pub index_plain_bytes: u32,
+    /// First half of the index's BLAKE3.
+    pub index_hash: [u8; 16],
+    /// Lowest sector in it.
+    pub lowest_sector: u64,
+    /// Highest sector in it.
+    pub highest_sector: u64,
+    /// How often its data was compacted.
+    pub level: u8,
+    /// Data in it before compression, bytes; zeroes do not count.
+    pub data_bytes: u64,
+    /// Entries of its index.
+    pub entries: u32,
+}
+
+impl PackRef {
+    /// Where the index is in the pack, to fetch it.
+    pub fn index(&self) -> std::ops::Range<u64> {
+        // Cannot overflow: `check` compared it with the length of the pack.
+        self.index_offset_bytes..self.index_offset_bytes + u64::from(self.index_stored_bytes)
+    }
+
+    pub(super) fn truncated(hash: &[u8; HASH_BYTES]) -> [u8; 16] {
+        let mut half = [0; 16];
+        half.copy_from_slice(&hash[..16]);
+        half
+    }
+
+    /// Whether the fields can be those of a pack.
+    pub(super) fn check(&self) -> Result<(), FormatError> {
+        let index_end = self.index_offset_bytes.checked_add(self.index_stored_bytes.into());
+        let total_bytes = index_end.and_then(|end| end.checked_add(TRAILER_BYTES as u64));
+        let possible = total_bytes == Some(self.total_bytes)
+            && self.total_bytes <= PACK_BYTES_MAX
+            && self.index_offset_bytes >= PACK_HEADER_BYTES as u64
+            && self.index_stored_bytes as usize > INDEX_OVERHEAD_BYTES
+            && (1..=ENTRIES_MAX).contains(&(self.entries as usize))
+            && self.lowest_sector <= self.highest_sector
+            && self.highest_sector < u64::MAX;
+        if possible { Ok(()) } else { Err(FormatError::Malformed("description of a pack")) }
+    }
+
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.volume.0);
+        bytes.extend_from_slice(&self.pack.0);
+        bytes.extend_from_slice(&self.index_hash);
+        let numbers = [
+            self.total_bytes,
+            self.index_offset_bytes,
+            self.lowest_sector,
+            self.highest_sector,
+            self.data_bytes,
+        ];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        let numbers = [self.index_stored_bytes, self.index_plain_bytes, self.entries];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.push(self.level);
+    }
+
+    pub(super) fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+        let (volume, pack) = (VolumeId(cursor.array()?), PackId(cursor.array()?));
+        let index_hash = cursor.array()?;
+        let (total_bytes, index_offset_bytes) = (cursor.u64()?, cursor.u64()?);
+        let (lowest_sector, highest_sector) = (cursor.u64()?, cursor.u64()?);
+        let data_bytes = cursor.u64()?;
+        let (index_stored_bytes, index_plain_bytes) = (cursor.u32()?, cursor.u32()?);
+        let (entries, level) = (cursor.u32()?, cursor.u8()?);
+        let pack = Self {
+            volume,
+            pack,
+            total_bytes,
+            index_offset_bytes,
+            index_stored_bytes,
+            index_plain_bytes,
+            index_hash,
+            lowest_sector,
+            highest_sector,
+            level,
+            data_bytes,
+            entries,
+        };
+        pack.check().map(|()| pack)
+    }
+}
