@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::BenchError;
-use super::run::{Setup, Watch};
+use super::error::BenchError;
+use super::job::{Setup, Watch};
 use super::target::{self, Places};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;

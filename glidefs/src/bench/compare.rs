@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::BenchError;
+use super::error::BenchError;
 use super::figures::{Figure, Group, Run, Spread};
 use super::plan::{Case, Engine, Load, load_for};
 use super::report::{self, Table};

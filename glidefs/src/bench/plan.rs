@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::BenchError;
+use super::error::BenchError;
 use crate::units::REQUEST_BYTES_MAX;
 
 /// Bytes of a block of the test file: offsets and sizes of operations are multiples of it.

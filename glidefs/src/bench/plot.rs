@@ -4,7 +4,7 @@
 
 use plotters::prelude::*;
 
-use super::BenchError;
+use super::error::BenchError;
 use super::figures::Group;
 use super::plan::Case;
 

@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::BenchError;
+use super::error::BenchError;
+use super::job::{Setup, Watch};
 use super::plan::{BLOCK_BYTES, Case, Way};
-use super::run::{Setup, Watch};
 use super::target::{self, Places};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;

@@ -3,8 +3,6 @@
 //! Owns when things are counted: operations that complete inside the window, and the CPU time of the process between its
 //! ends. Does not own how an operation is done. Invariant: jobs have everything they need before the window is set.
 
-use std::fs::File;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
@@ -14,99 +12,14 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use super::blocking::BlockingJob;
-use super::figures::{CpuTime, Latencies, Run};
+use super::error::BenchError;
+use super::figures::{CpuTime, Run};
+use super::job::{Setup, Tally, Watch, Window};
 use super::plan::{Case, Settings};
 use super::rings::{self, RingJob};
 use super::target::TestFile;
-use super::{BenchError, target};
-use crate::worker::affinity::{self, Cpu};
+use crate::worker::affinity;
 use crate::worker::ring::KernelWorkers;
-
-/// When operations count.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    begin: Instant,
-    end: Instant,
-}
-
-/// What one job has done inside the window.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub bytes: u64,
-    pub latencies: Latencies,
-}
-
-/// What a job is given.
-pub(super) struct Setup {
-    pub case: Case,
-    pub job: usize,
-    pub file: Arc<File>,
-    pub size_bytes: u64,
-    pub verify: bool,
-    pub workers: Option<KernelWorkers>,
-    /// Where it is pinned to.
-    pub cpu: Option<Cpu>,
-    /// Where its submission thread is bound to, if it has one.
-    pub submission_cpu: Option<Cpu>,
-}
-
-/// What a job looks at while it runs.
-pub(super) struct Watch<'a> {
-    window: Window,
-    stop: &'a AtomicBool,
-    pub tally: Tally,
-}
-
-impl Watch<'_> {
-    /// Whether the job is to end.
-    pub fn is_over(&self, now: Instant) -> bool {
-        now >= self.window.end || self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Counts an operation, if it ended inside the window.
-    pub fn count(&mut self, started: Instant, now: Instant, bytes: usize) {
-        if now >= self.window.begin && now < self.window.end {
-            self.tally.bytes += bytes as u64;
-            self.tally.latencies.record(now.saturating_duration_since(started));
-        }
-    }
-}
-
-impl Setup {
-    /// Looks at what a transfer came to.
-    pub fn check(&self, offset: u64, result: io::Result<usize>) -> Result<(), BenchError> {
-        let wanted = self.case.load.block_bytes;
-        let engine = || self.case.engine.to_string();
-        match result {
-            Ok(moved) if moved == wanted => Ok(()),
-            Ok(moved) => Err(BenchError::Short { engine: engine(), offset, moved, wanted }),
-            Err(source) => {
-                let hint = match source.raw_os_error() {
-                    Some(libc::EOPNOTSUPP) if self.case.engine.polls_completions => {
-                        ": this device or file system cannot be polled, leave out +iopoll"
-                    }
-                    Some(libc::ENOSPC) => ": give a smaller --size, or --dir on another file system",
-                    _ => "",
-                };
-                Err(BenchError::Operation { engine: engine(), offset, hint, source })
-            }
-        }
-    }
-
-    /// Looks at what was read, if that is asked for.
-    pub fn check_content(&self, bytes: &[u8], offset: u64) -> Result<(), BenchError> {
-        if self.verify && !target::is_stamped(bytes, offset) {
-            return Err(BenchError::Corrupt { engine: self.case.engine.to_string(), offset });
-        }
-        Ok(())
-    }
-
-    /// A failure to set up.
-    pub fn fail(&self, what: &'static str) -> impl Fn(io::Error) -> BenchError + use<> {
-        let engine = self.case.engine.to_string();
-        move |source| BenchError::Setup { engine: engine.clone(), what, source }
-    }
-}
 
 /// Either kind of job.
 enum Job {

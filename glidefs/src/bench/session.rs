@@ -3,8 +3,8 @@
 //! Owns that order and the telling of progress. Rounds go over all cases in turn, so that what changes slowly on the machine
 //! meets every case.
 
-use super::BenchError;
 use super::compare::{Compared, Pair};
+use super::error::BenchError;
 use super::figures::Group;
 use super::plan::{Case, Settings};
 use super::run::run;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 
-use super::BenchError;
+use super::error::BenchError;
 use super::plan::{BLOCK_BYTES, Case, Settings};
 
 /// Bytes filled at a time.

@@ -17,6 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::args::DaemonArgs;
 use crate::api::wire::ErrorBody;
 use crate::api::{Token, TokenError};
+use crate::router::ExportName;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -241,4 +242,9 @@ impl Client {
         let body = body.map_err(|_| ClientError::NotUnderstood { place: self.place(), status })?;
         Ok((status, body.to_bytes()))
     }
+}
+
+/// Path of an export; its name needs no escaping.
+pub(super) fn export_path(name: &ExportName, operation: &str) -> String {
+    format!("/v1/exports/{name}{operation}")
 }

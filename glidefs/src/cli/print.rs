@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::wait::described;
 use crate::api::wire::{
-    Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status,
-    StoredExport,
+    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot,
+    Status, StoredExport,
 };
 
 /// A number of bytes, to three digits or so.
@@ -254,6 +253,15 @@ fn measured(probe: &[EngineStatus]) -> String {
         return String::new();
     }
     format!(" (append, append with sync: {})", figures.join("; "))
+}
+
+/// `bytes` of `whose` data that are not in the store, and why.
+pub(super) fn described(whose: &str, bytes_at_risk: u64, risk: &AtRisk) -> String {
+    let since = format!("{} of {whose} not in the store, for {} s", bytes(bytes_at_risk), risk.seconds);
+    match &risk.reason {
+        Some(reason) => format!("{since}: {reason}"),
+        None => since,
+    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 //! Owns the copying engine (`copy`), what it copies from and to (`disk`, `stream`), and the two commands. Does not own the export:
 //! the daemon makes it, and tells where its device is.
 
-mod args;
 mod buffer;
 mod carry;
 mod copy;
 mod device;
 mod disk;
 mod dump;
-mod error;
+mod ends;
+pub(super) mod error;
 mod fault;
 mod format;
 mod image;
@@ -21,11 +21,11 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::args::{DumpArgs, ImportArgs};
 use self::carry::Stop;
-pub(super) use self::error::TransferError;
-use super::CliError;
+use self::error::TransferError;
+use super::args::transfer::{DumpArgs, ImportArgs};
 use super::client::Client;
+use super::error::CliError;
 
 /// `glidefs import`
 pub(super) async fn import(client: &Client, args: ImportArgs) -> Result<(), CliError> {

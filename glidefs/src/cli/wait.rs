@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::CliError;
-use super::client::Client;
-use super::print::bytes;
+use super::client::{Client, export_path};
+use super::error::CliError;
+use super::print::described;
 use crate::api::wire::{AtRisk, Export, Status};
 use crate::config::TimeSpan;
 use crate::router::ExportName;
@@ -137,7 +137,7 @@ fn first_line(text: &str) -> String {
 /// What of these exports is not in the store.
 pub(super) async fn exports_at_risk(client: &Client, names: &[ExportName]) -> Option<String> {
     let exports = match names {
-        [name] => vec![client.get::<Export>(&super::commands::path(name, "")).await.ok()?],
+        [name] => vec![client.get::<Export>(&export_path(name, "")).await.ok()?],
         _ => client.get::<Vec<Export>>("/v1/exports").await.ok()?,
     };
     let at_risk: Vec<(&str, &AtRisk)> = exports
@@ -166,15 +166,6 @@ pub(super) async fn all_at_risk(client: &Client) -> Option<String> {
         Some(reason) => format!("{state}; the catalog cannot be written: {reason}"),
         None => state,
     })
-}
-
-/// `bytes` of `whose` data that are not in the store, and why.
-pub(super) fn described(whose: &str, bytes_at_risk: u64, risk: &AtRisk) -> String {
-    let since = format!("{} of {whose} not in the store, for {} s", bytes(bytes_at_risk), risk.seconds);
-    match &risk.reason {
-        Some(reason) => format!("{since}: {reason}"),
-        None => since,
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Memory that direct I/O takes: aligned to blocks. Made once a copy, and passed to and fro.
 
-use super::copy::BLOCK_BYTES;
+use super::ends::BLOCK_BYTES;
 
 /// A run of bytes that begins at a multiple of [`BLOCK_BYTES`].
 #[derive(Debug)]

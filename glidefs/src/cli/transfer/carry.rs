@@ -3,25 +3,28 @@
 //! Invariant: the first signal has the copy stop between two pieces; a second one does not wait for it.
 
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
-use super::copy::{Options, Report, Source, Target, Watch, copy};
+use super::copy::{Options, Report, Watch, copy};
+use super::ends::{Source, Target};
 use super::fault::CopyError;
+use crate::cli::progress::TerminalBar;
 
 /// So many requests to stop end what should not be broken off.
 pub(super) const PATIENCE: u32 = 2;
 /// How often progress is shown.
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
+/// How progress is drawn.
+const BAR: &str = "{wide_bar} {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
 
 /// Requests to stop. From [`Stop::listen`] on signals do not end the process.
 pub(super) struct Stop {
@@ -105,7 +108,7 @@ pub(super) async fn carry(
             let _ = done.send(copied);
         })
         .map_err(CopyError::Thread)?;
-    let bar = Bar::new(options.length_bytes, is_quiet);
+    let bar = TerminalBar::new(BAR, options.length_bytes, !is_quiet);
     let mut tick = interval(SHOW_INTERVAL);
     loop {
         tokio::select! {
@@ -118,34 +121,6 @@ pub(super) async fn carry(
                 watch.stop();
             }
             _ = tick.tick() => bar.show(watch.done_bytes()),
-        }
-    }
-}
-
-/// Progress, when somebody watches.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn new(length_bytes: u64, is_quiet: bool) -> Self {
-        Self((!is_quiet && io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template(
-                "{wide_bar} {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
-            );
-            ProgressBar::new(length_bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        }))
-    }
-
-    fn show(&self, done_bytes: u64) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(done_bytes);
-        }
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
         }
     }
 }

@@ -4,23 +4,21 @@
 //! Invariants: when [`copy`] returns a report, the target holds what the source held, and was synced; nothing is written
 //! that the target is known to hold; memory is bounded by [`BUFFERS`] chunks and one for comparing.
 
-use std::io;
-use std::ops::Range;
+mod writer;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 
+use self::writer::{Message, Writer};
 use super::buffer::Buffer;
-use super::fault::{CopyError, compare_error, reached, write_error};
+use super::ends::{Piece, Source, Target};
+use super::fault::CopyError;
 
-/// Zeroes and equal bytes are looked for in blocks of this many bytes; it is also the unit of holes and of direct I/O.
-pub(super) const BLOCK_BYTES: usize = 4096;
-/// Bytes that are read at once.
-pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks between the two threads, at most.
 const BUFFERS: usize = 4;
 /// How long the writer waits before it looks whether it is to stop.
@@ -29,45 +27,6 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// read of a pipe that nobody feeds.
 const READER_END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 const READER_END_CHECKS_MAX: u32 = 500;
-
-static ZEROES: [u8; 32 * BLOCK_BYTES] = [0; 32 * BLOCK_BYTES];
-
-/// What a source holds from some offset on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// This many zeroes, 1 at least; they may reach beyond the end.
-    Zeroes(u64),
-    /// This many bytes were read, 1 at least.
-    Data(usize),
-}
-
-/// What is copied. It is asked for one piece after the other, from offset 0 to its length without gaps.
-pub(super) trait Source: Send {
-    /// Tells what is at `offset`, a multiple of [`BLOCK_BYTES`]: data goes into `buffer`, which does not reach beyond the end.
-    /// A piece that does not reach the end is a multiple of [`BLOCK_BYTES`] long.
-    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<Piece, CopyError>;
-
-    /// Checks, after the last piece, that the source is still what it was.
-    fn finish(&mut self) -> Result<(), CopyError>;
-}
-
-/// Where to.
-pub(super) trait Target: Send {
-    /// The first offset, not before `offset`, where there may be something else than zeroes; none before `end` otherwise.
-    fn next_data(&mut self, offset: u64, end: u64) -> io::Result<Option<u64>>;
-
-    /// Fills `buffer` with what is there.
-    fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-
-    /// Writes all of `bytes`.
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
-
-    /// Makes `range` read as zeroes, and takes no space for it if it can.
-    fn zero(&mut self, range: Range<u64>) -> io::Result<()>;
-
-    /// Makes all of it survive loss of power.
-    fn sync(&mut self) -> io::Result<()>;
-}
 
 /// What a target holds before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,14 +82,6 @@ impl Watch {
     }
 }
 
-/// What goes from the reader to the writer.
-enum Message {
-    Zeroes(Range<u64>),
-    Data { offset: u64, bytes: usize, buffer: Buffer },
-    End,
-    Failed(CopyError),
-}
-
 /// Copies `source` to `target` and syncs it.
 pub(super) fn copy(
     source: Box<dyn Source>,
@@ -148,13 +99,7 @@ pub(super) fn copy(
         .name("copy-read".into())
         .spawn(move || read(source, options, &free_rx, &full_tx))
         .map_err(CopyError::Thread)?;
-    let compare_bytes = if options.before == Before::Something { options.chunk_bytes } else { 0 };
-    let mut writer = Writer {
-        target,
-        before: options.before,
-        there: Buffer::new(compare_bytes),
-        report: Report::default(),
-    };
+    let mut writer = Writer::new(target, options);
     let copied = writer.run(&full, &free, watch);
     // The reader ends when its channels do.
     drop((full, free));
@@ -165,8 +110,7 @@ pub(super) fn copy(
         thread::sleep(READER_END_CHECK_INTERVAL);
     }
     copied?;
-    writer.target.sync().map_err(|error| reached(0, error).unwrap_or_else(CopyError::Sync))?;
-    Ok(writer.report)
+    writer.sync()
 }
 
 /// Reads all of `source`, as fast as buffers come back.
@@ -199,174 +143,4 @@ fn read(mut source: Box<dyn Source>, options: Options, free: &Receiver<Buffer>, 
     }
     let last = source.finish().map_or_else(Message::Failed, |()| Message::End);
     let _ = full.send(last);
-}
-
-/// What is to be done with a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Todo {
-    /// Zeroes in both.
-    StaysZero,
-    /// The same data in both.
-    StaysEqual,
-    Write,
-    Zero,
-}
-
-struct Writer<'a> {
-    target: &'a mut dyn Target,
-    before: Before,
-    /// What the target holds.
-    there: Buffer,
-    report: Report,
-}
-
-impl Writer<'_> {
-    fn run(
-        &mut self,
-        full: &Receiver<Message>,
-        free: &Sender<Buffer>,
-        watch: &Watch,
-    ) -> Result<(), CopyError> {
-        loop {
-            check(watch)?;
-            let done_bytes = match full.recv_timeout(STOP_CHECK_INTERVAL) {
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Err(CopyError::ThreadEnded),
-                Ok(Message::End) => return Ok(()),
-                Ok(Message::Failed(error)) => return Err(error),
-                Ok(Message::Zeroes(range)) => {
-                    let end = range.end;
-                    self.zeroes(range, watch)?;
-                    end
-                }
-                Ok(Message::Data { offset, bytes, mut buffer }) => {
-                    self.data(&buffer.bytes()[..bytes], offset)?;
-                    // The reader may have ended already.
-                    let _ = free.send(buffer);
-                    offset + bytes as u64
-                }
-            };
-            watch.done_bytes.store(done_bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Sees to it that `range` reads as zeroes.
-    fn zeroes(&mut self, range: Range<u64>, watch: &Watch) -> Result<(), CopyError> {
-        let mut offset = range.start;
-        while offset < range.end {
-            check(watch)?;
-            let next = match self.before {
-                Before::Zeroes => None,
-                Before::Something => self.next_data(offset, range.end)?,
-                Before::Stream => Some(offset),
-            };
-            let from = next.unwrap_or(range.end);
-            self.report.zero_bytes += from - offset;
-            let is_stream = self.before == Before::Stream;
-            let at_once_bytes = if is_stream { ZEROES.len() } else { self.there.len() };
-            let bytes = usize::try_from(range.end - from).unwrap_or(usize::MAX).min(at_once_bytes);
-            if is_stream {
-                self.write(&ZEROES[..bytes], from)?;
-            } else if bytes > 0 {
-                self.compare(None, from, bytes)?;
-            }
-            offset = from + bytes as u64;
-            watch.done_bytes.store(offset, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Sees to it that `data` is at `offset`.
-    fn data(&mut self, data: &[u8], offset: u64) -> Result<(), CopyError> {
-        match self.before {
-            Before::Stream => self.write(data, offset),
-            Before::Zeroes => self.each_run(Some(data), offset, data.len(), |block, _| {
-                if is_zero(block) { Todo::StaysZero } else { Todo::Write }
-            }),
-            Before::Something => {
-                let end = offset + data.len() as u64;
-                if self.next_data(offset, end)?.is_some() {
-                    return self.compare(Some(data), offset, data.len());
-                }
-                self.each_run(Some(data), offset, data.len(), |block, _| {
-                    if is_zero(block) { Todo::StaysZero } else { Todo::Write }
-                })
-            }
-        }
-    }
-
-    /// Makes `bytes` of the target at `offset`, which it holds in full, equal to `data`, or to zeroes.
-    fn compare(&mut self, data: Option<&[u8]>, offset: u64, bytes: usize) -> Result<(), CopyError> {
-        let there = &mut self.there.bytes()[..bytes];
-        self.target.read_at(there, offset).map_err(|error| compare_error(offset, error))?;
-        self.each_run(data, offset, bytes, |block, there| match (is_zero(block), block == there) {
-            (true, true) => Todo::StaysZero,
-            (false, true) => Todo::StaysEqual,
-            (true, false) => Todo::Zero,
-            (false, false) => Todo::Write,
-        })
-    }
-
-    /// Asks for each block what is to be done, given what it shall be and what is there, and does it for runs of blocks.
-    fn each_run(
-        &mut self,
-        data: Option<&[u8]>,
-        offset: u64,
-        bytes: usize,
-        todo: impl Fn(&[u8], &[u8]) -> Todo,
-    ) -> Result<(), CopyError> {
-        let todo_at = |there: &[u8], at: usize| {
-            let block = at..bytes.min(at + BLOCK_BYTES);
-            let wanted = data.map_or(&ZEROES[..block.len()], |data| &data[block.clone()]);
-            todo(wanted, there.get(block).unwrap_or_default())
-        };
-        let mut start = 0;
-        while start < bytes {
-            let there = self.there.bytes();
-            let what = todo_at(there, start);
-            let mut end = start + BLOCK_BYTES;
-            while end < bytes && todo_at(there, end) == what {
-                end += BLOCK_BYTES;
-            }
-            let end = end.min(bytes);
-            let count = (end - start) as u64;
-            let from = offset + start as u64;
-            match what {
-                Todo::StaysZero => self.report.zero_bytes += count,
-                Todo::StaysEqual => self.report.equal_bytes += count,
-                Todo::Write => self.write(data.map_or(&[][..], |data| &data[start..end]), from)?,
-                Todo::Zero => {
-                    self.target.zero(from..from + count).map_err(|error| write_error(from, error))?;
-                    self.report.zeroed_bytes += count;
-                }
-            }
-            start = end;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, bytes: &[u8], offset: u64) -> Result<(), CopyError> {
-        self.target.write_at(bytes, offset).map_err(|error| write_error(offset, error))?;
-        self.report.copied_bytes += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// Where the target may hold something, rounded down to whole blocks.
-    fn next_data(&mut self, offset: u64, end: u64) -> Result<Option<u64>, CopyError> {
-        let next = self.target.next_data(offset, end).map_err(|error| compare_error(offset, error))?;
-        Ok(next.map(|at| block_start(at).max(offset)))
-    }
-}
-
-/// The start of the block that `offset` is in.
-pub(super) const fn block_start(offset: u64) -> u64 {
-    offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
-}
-
-fn is_zero(block: &[u8]) -> bool {
-    block == &ZEROES[..block.len()]
-}
-
-fn check(watch: &Watch) -> Result<(), CopyError> {
-    if watch.stop.load(Ordering::Relaxed) { Err(CopyError::Stopped) } else { Ok(()) }
 }

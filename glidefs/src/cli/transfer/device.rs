@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::TransferError;
 use super::disk::Disk;
+use super::error::TransferError;
 use crate::api::wire::Export;
 use crate::router::ExportName;
 

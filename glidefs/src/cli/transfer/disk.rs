@@ -13,7 +13,7 @@ use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::unistd::{Whence, lseek};
 
 use super::buffer::Buffer;
-use super::copy::{BLOCK_BYTES, CHUNK_BYTES, Piece, Source, Target, block_start};
+use super::ends::{BLOCK_BYTES, CHUNK_BYTES, Piece, Source, Target, block_start};
 use super::fault::{CopyError, read_error};
 
 /// The page cache is told to forget this much at a time.

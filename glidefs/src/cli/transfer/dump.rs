@@ -9,20 +9,21 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Instant;
 
-use super::TransferError;
-use super::args::{DumpArgs, is_standard, spoken};
 use super::carry::{PATIENCE, Stop, carry};
-use super::copy::{Before, CHUNK_BYTES, Options, Report, Target};
+use super::copy::{Before, Options, Report};
 use super::device::{self, Access};
 use super::disk::Disk;
+use super::ends::{CHUNK_BYTES, Target};
+use super::error::TransferError;
 use super::fault::CopyError;
 use super::partial::{self, Partial};
-use super::stream::Out;
+use super::stream::{Out, is_standard, spoken};
 use super::summary::Summary;
 use crate::api::wire::{Deleted, Durability, Export, ForkRequest};
-use crate::cli::CliError;
-use crate::cli::client::{Client, ClientError};
-use crate::cli::commands::{answer, path};
+use crate::cli::args::transfer::DumpArgs;
+use crate::cli::client::{Client, ClientError, export_path};
+use crate::cli::error::CliError;
+use crate::cli::output::answer;
 use crate::observe::chain;
 use crate::router::{ExportName, NAME_CHARS_MAX, NameError};
 
@@ -45,7 +46,7 @@ pub(super) async fn dump(
     let name = &args.name.name;
     let dumped = match &args.snapshot {
         None => {
-            let show = path(name, "");
+            let show = export_path(name, "");
             let export = stop.unless(1, client.get::<Export>(&show)).await;
             let export = export.ok_or(TransferError::StoppedBefore)??;
             dump_export(&args, name, &export, open, stop).await
@@ -82,7 +83,7 @@ async fn dump_snapshot(
         queues: None,
         queue_depth: None,
     };
-    let below = path(&args.name.name, "/fork");
+    let below = export_path(&args.name.name, "/fork");
     // Not broken off by the first signal: what is half made might not be deleted.
     let dumped = match stop.unless(PATIENCE, client.make(&below, &request)).await {
         None => return Err(TransferError::ForkUnknown { name: fork }.into()),
@@ -99,7 +100,7 @@ async fn dump_snapshot(
         // It may be there all the same.
         Some(Err(error)) => Err(error.into()),
     };
-    let below = path(&fork, "");
+    let below = export_path(&fork, "");
     let left = match stop.unless(PATIENCE, client.delete::<Deleted>(&below)).await {
         Some(Ok(_)) => None,
         Some(Err(source)) => Some(TransferError::ForkLeft { name: fork, source }),

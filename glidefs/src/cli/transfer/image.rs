@@ -8,9 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::TransferError;
-use super::copy::Source;
 use super::disk::Disk;
+use super::ends::Source;
+use super::error::TransferError;
 use super::format::{Format, HEAD_BYTES, TAIL_BYTES};
 use super::stream::{Input, fill};
 
@@ -98,6 +98,7 @@ fn check(path: &Path, head: &[u8], tail: &[u8], force_raw: bool) -> Result<(), T
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::transfer::ends::Piece;
 
     fn refusal(opened: Result<Image, TransferError>) -> String {
         opened.err().expect("it is refused").to_string()
@@ -138,7 +139,7 @@ mod tests {
         let content: Vec<u8> = (0..1000_u32).map(|at| u8::try_from(at % 251).unwrap() + 1).collect();
         let mut image = Image::stream(Cursor::new(content.clone()), false).unwrap();
         let mut read = vec![0xff; 1024];
-        assert_eq!(image.source.next(0, &mut read).unwrap(), super::super::copy::Piece::Data(1024));
+        assert_eq!(image.source.next(0, &mut read).unwrap(), Piece::Data(1024));
         assert_eq!(read[..1000], content);
         assert!(read[1000..].iter().all(|&byte| byte == 0));
         image.source.finish().unwrap();

@@ -5,17 +5,19 @@
 
 use std::time::Instant;
 
-use super::TransferError;
-use super::args::{ImportArgs, is_standard, spoken};
 use super::carry::{Stop, carry};
-use super::copy::{Before, CHUNK_BYTES, Options};
+use super::copy::{Before, Options};
 use super::device::{self, Access};
+use super::ends::CHUNK_BYTES;
+use super::error::TransferError;
 use super::image::Image;
+use super::stream::{is_standard, spoken};
 use super::summary::Summary;
 use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, Size};
-use crate::cli::CliError;
-use crate::cli::client::{Client, ClientError};
-use crate::cli::commands::{answer, path};
+use crate::cli::args::transfer::ImportArgs;
+use crate::cli::client::{Client, ClientError, export_path};
+use crate::cli::error::CliError;
+use crate::cli::output::answer;
 use crate::cli::wait::{Wait, exports_at_risk};
 use crate::config::ByteSize;
 use crate::router::ExportSize;
@@ -48,7 +50,7 @@ pub(super) async fn import(
         Err(error) => {
             if before == Before::Zeroes {
                 // The same command shall work when the reason is gone. If this fails, the next one says what exists.
-                let _: Result<Deleted, _> = client.delete(&path(&args.name, "")).await;
+                let _: Result<Deleted, _> = client.delete(&export_path(&args.name, "")).await;
             }
             return Err(error.into());
         }
@@ -64,7 +66,7 @@ pub(super) async fn import(
     })?;
     let mut flushed_sequence_number = None;
     if args.flush {
-        let flushed_path = path(&args.name, "/flush");
+        let flushed_path = export_path(&args.name, "/flush");
         let (wait, names) = (Wait::new(args.output.json, None), [args.name.clone()]);
         let look = async || exports_at_risk(client, &names).await;
         let flush = wait.until(client.post::<Flushed>(&flushed_path, &()), look, "");
@@ -133,7 +135,7 @@ async fn other_size(client: &Client, args: &ImportArgs, size: ExportSize, refusa
     if code != EXISTS_OTHERWISE {
         return refusal.into();
     }
-    let existing: Result<Export, _> = client.get(&path(&args.name, "")).await;
+    let existing: Result<Export, _> = client.get(&export_path(&args.name, "")).await;
     let (name, wanted_bytes) = (args.name.clone(), size.bytes());
     match existing.map(|export| export.size_bytes) {
         Ok(export_bytes) if export_bytes < wanted_bytes => {

@@ -9,9 +9,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::TransferError;
 use super::copy::Before;
 use super::disk::Disk;
+use super::error::TransferError;
 
 /// A dump's file that is not complete.
 #[derive(Debug)]

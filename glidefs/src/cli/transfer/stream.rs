@@ -4,8 +4,9 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
+use std::path::Path;
 
-use super::copy::{BLOCK_BYTES, Piece, Source, Target};
+use super::ends::{BLOCK_BYTES, Piece, Source, Target};
 use super::fault::{CopyError, read_error};
 
 /// Something that is read to its end.
@@ -91,4 +92,14 @@ impl<W: Write + Send> Target for Out<W> {
     fn sync(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// `path` for people, who are told `standard` where it stands for standard input or output.
+pub(super) fn spoken(path: &Path, standard: &str) -> String {
+    if is_standard(path) { standard.into() } else { path.display().to_string() }
+}
+
+/// Whether `path` stands for standard input or output.
+pub(super) fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
 }

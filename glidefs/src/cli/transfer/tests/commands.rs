@@ -12,12 +12,13 @@ use tokio::sync::watch;
 
 use super::support::{Block, Content};
 use crate::api::{AppState, Listeners, Readiness, wire};
-use crate::cli::args::{Cli, Command, DaemonArgs, ExportCommand};
+use crate::cli::args::exports::ExportCommand;
+use crate::cli::args::{Cli, Command, DaemonArgs};
 use crate::cli::client::Client;
 use crate::cli::transfer::carry::Stop;
-use crate::cli::transfer::copy::BLOCK_BYTES;
 use crate::cli::transfer::device::Access;
 use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::ends::BLOCK_BYTES;
 use crate::cli::transfer::{dump, import};
 use crate::observe::chain;
 use crate::router::Router;

@@ -5,8 +5,9 @@ use std::io::{Cursor, Read};
 use proptest::prelude::*;
 
 use super::support::{Checked, Content, blank, content, other_than, read_all, run};
-use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Report, Target};
+use crate::cli::transfer::copy::{Before, Report};
 use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::ends::{BLOCK_BYTES, Target};
 use crate::cli::transfer::stream::{Input, Out};
 
 /// Lengths of the export: that of the image, or longer.

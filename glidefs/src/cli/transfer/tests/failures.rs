@@ -10,8 +10,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::support::{Block, Checked, Content, blank, run};
-use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Options, Piece, Source, Target, Watch, copy};
+use crate::cli::transfer::copy::{Before, Options, Watch, copy};
 use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::ends::{BLOCK_BYTES, Piece, Source, Target};
 use crate::cli::transfer::fault::CopyError;
 use crate::cli::transfer::stream::Input;
 

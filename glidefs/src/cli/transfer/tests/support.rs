@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Options, Report, Source, Target, Watch, copy};
+use crate::cli::transfer::copy::{Before, Options, Report, Watch, copy};
 use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::ends::{BLOCK_BYTES, Source, Target};
 use crate::cli::transfer::fault::CopyError;
 
 /// One block of an image.

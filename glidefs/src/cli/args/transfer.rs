@@ -1,15 +1,15 @@
 //! What may be typed after `glidefs import` and `glidefs export dump`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::args::{Device, Name, Output, size};
+use super::common::{DeviceArgs, Name, OutputArgs, size};
 use crate::router::{ExportName, ExportSize};
 
 /// Arguments of `glidefs import`.
 #[derive(Debug, Args)]
-pub(crate) struct ImportArgs {
+pub(in crate::cli) struct ImportArgs {
     /// Raw image of a disk, or a block device; `-` is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_parser = size, required_if_eq("file", "-"))]
     pub size: Option<ExportSize>,
     #[command(flatten)]
-    pub device: Device,
+    pub device: DeviceArgs,
     /// Go on with an export that exists: write only what differs from FILE
     #[arg(long)]
     pub resume: bool,
@@ -31,12 +31,12 @@ pub(crate) struct ImportArgs {
     #[arg(long)]
     pub force_raw: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
 }
 
 /// Arguments of `glidefs export dump`.
 #[derive(Debug, Args)]
-pub(crate) struct DumpArgs {
+pub(in crate::cli) struct DumpArgs {
     #[command(flatten)]
     pub name: Name,
     /// File to write; `-` is standard output
@@ -52,15 +52,5 @@ pub(crate) struct DumpArgs {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub output: Output,
-}
-
-/// `path` for people, who are told `standard` where it stands for standard input or output.
-pub(super) fn spoken(path: &Path, standard: &str) -> String {
-    if is_standard(path) { standard.into() } else { path.display().to_string() }
-}
-
-/// Whether `path` stands for standard input or output.
-pub(super) fn is_standard(path: &Path) -> bool {
-    path == Path::new("-")
+    pub output: OutputArgs,
 }
