@@ -16,7 +16,7 @@
 //!    ├─ report.rs     tables of runs
 //!    ├─ compare.rs    tables of differences
 //!    ├─ published.rs  set-ups that others have measured, with their figures
-//!    └─ plot.rs       a picture
+//!    └─ plot.rs       a picture (feature `plots`)
 //! ```
 //!
 //! Owns the measuring and the figures. Does not own arguments, terminals or how tables are drawn: `cli` does. Invariants: a
@@ -30,6 +30,7 @@ pub mod figures;
 mod job;
 pub mod machine;
 pub mod plan;
+#[cfg(feature = "plots")]
 pub mod plot;
 pub mod published;
 pub mod report;

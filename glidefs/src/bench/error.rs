@@ -92,6 +92,7 @@ pub enum BenchError {
     #[error("a job ended unexpectedly")]
     Panicked,
     /// A picture could not be drawn.
+    #[cfg(feature = "plots")]
     #[error("cannot draw the plot")]
     Plot(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -16,7 +16,6 @@ use crate::bench::compare::{self, Compared, Pair};
 use crate::bench::figures::Group;
 use crate::bench::machine::Machine;
 use crate::bench::plan::{Case, Engine, Load, Settings, Way, cases};
-use crate::bench::plot;
 use crate::bench::published::SetUp;
 use crate::bench::report::{self, Table};
 use crate::bench::session::{self, Step};
@@ -54,10 +53,9 @@ pub(super) fn run(command: BenchCommand) -> Result<(), CliError> {
         (Vec::new(), session::compare(&pairs, &settings, published.is_some(), &mut |step| show(&bar, step))?)
     };
     drop(bar);
+    #[cfg(feature = "plots")]
     if let Some(path) = &args.output.plot {
-        let both: Vec<Group> =
-            compared.iter().flat_map(|compared| [compared.before.clone(), compared.after.clone()]).collect();
-        write_file(path, &plot::svg(if both.is_empty() { &groups } else { &both })?)?;
+        draw_plot(path, &groups, &compared)?;
     }
     if args.output.json {
         let source = published.as_ref().map(|set_up| set_up.source);
@@ -145,8 +143,13 @@ fn pairs(args: &FileArgs, published: Option<&SetUp>) -> Vec<Pair> {
     pairs
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), CliError> {
-    std::fs::write(path, text).map_err(|source| CliError::Write { path: path.into(), source })
+/// Writes a picture of what was measured, or of both sides of what was compared, to `path`.
+#[cfg(feature = "plots")]
+fn draw_plot(path: &Path, groups: &[Group], compared: &[Compared]) -> Result<(), CliError> {
+    let both: Vec<Group> =
+        compared.iter().flat_map(|compared| [compared.before.clone(), compared.after.clone()]).collect();
+    let svg = crate::bench::plot::svg(if both.is_empty() { groups } else { &both })?;
+    std::fs::write(path, svg).map_err(|source| CliError::Write { path: path.into(), source })
 }
 
 /// A table for a terminal.

@@ -80,11 +80,31 @@ fn what_is_measured_is_listed_with_commas() {
         "glidefs bench file --engine pread,ring-fixed+sqpoll,threads:128 --mode read,randwrite --bs 4KiB,128KiB",
         "glidefs bench file --numjobs 1,16 --iodepth 1,16 --topology shared-workers --sqpoll --iopoll --direct",
         "glidefs bench file --compare ring ring-fixed --repeat 6 --duration 1s --warmup 100ms --markdown",
-        "glidefs bench file --table fixed-buffers --json --plot x.svg --dir /tmp",
+        "glidefs bench file --table fixed-buffers --json --dir /tmp",
         "glidefs bench file --file /tmp/x --overwrite --size 1GiB --verify",
     ] {
         assert!(parse(line).is_ok(), "{line}");
     }
+}
+
+#[cfg(not(feature = "plots"))]
+#[test]
+fn a_program_without_plots_says_how_to_build_one_that_draws() {
+    let refused = parse("glidefs bench file --plot x.svg").unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(refused.to_string().contains("cargo build --release --features plots"), "{refused}");
+}
+
+#[cfg(feature = "plots")]
+#[test]
+fn a_program_with_plots_draws_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("x.svg");
+    let line = "glidefs bench file --engine pread --mode read --size 1MiB --duration 10ms --warmup 0s --json";
+    let line = format!("{line} --dir {} --plot {}", dir.path().display(), plot.display());
+    dispatch(parse(&line).unwrap(), |_| panic!("the daemon must not start")).unwrap();
+    let svg = std::fs::read_to_string(plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("pread read 4k"), "{svg}");
 }
 
 #[test]

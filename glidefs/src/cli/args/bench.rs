@@ -116,7 +116,7 @@ pub(in crate::cli) struct BenchOutput {
     #[arg(long)]
     pub markdown: bool,
     /// Draw IOPS over depth into this file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = plot_file)]
     pub plot: Option<PathBuf>,
 }
 
@@ -134,6 +134,16 @@ fn size(text: &str) -> Result<u64, String> {
 
 fn time(text: &str) -> Result<Duration, String> {
     text.parse().map(|span: TimeSpan| span.0).map_err(|error| error.to_string())
+}
+
+/// Takes a path in a program that can draw; another program says how to build one.
+fn plot_file(text: &str) -> Result<PathBuf, String> {
+    if cfg!(feature = "plots") {
+        return Ok(text.into());
+    }
+    Err("this glidefs was built without plots: build it with `cargo build --release --features plots`, \
+        or leave --plot out"
+        .into())
 }
 
 fn published(text: &str) -> Result<Published, String> {
