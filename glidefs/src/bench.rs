@@ -1,44 +1,45 @@
-//! Behind `glidefs bench`: what the ways of doing file I/O cost on the machine at hand.
+//! Behind `glidefs bench`: the cost of different ways of file I/O on this machine.
 //!
 //! ```text
-//!  plan.rs       what is to be measured: cases, engines, how long
+//!  plan.rs       the measurements to make: cases, engines, durations
 //!    ▼
-//!  session.rs    all runs, in their order
-//!    ├─ machine.rs    what they are made on
+//!  session.rs    all runs, in order
+//!    ├─ machine.rs    the machine the runs are made on
 //!    ▼
-//!  target.rs     the test file, and the pattern its blocks hold
+//!  test_file.rs  the test file, and the pattern in each block
 //!    ▼
 //!  run.rs        one case: threads, warm-up, the clock, CPU time
 //!    ├─ blocking.rs   jobs that call pread and pwrite
-//!    └─ rings.rs      jobs that keep a ring full
+//!    ├─ rings.rs      jobs that keep a ring full
+//!    └─ job.rs        what both kinds of job are given and count
 //!    ▼
-//!  figures.rs    what was measured: one run, and several runs of one case with their spread
+//!  figures.rs    results: one run, and several runs of one case with the spread
 //!    ├─ report.rs     tables of runs
 //!    ├─ compare.rs    tables of differences
-//!    ├─ published.rs  set-ups that others have measured, with their figures
+//!    ├─ published.rs  set-ups that others have measured, with the published figures
 //!    └─ plot.rs       a picture (feature `plots`)
 //! ```
 //!
-//! Owns the measuring and the figures. Does not own arguments, terminals or how tables are drawn: `cli` does. Invariants: a
-//! file that was there is not written without leave; a transfer that is not complete fails the run instead of being counted;
-//! runs of two engines that are compared take turns, so that a machine that slows down slows both.
+//! Owns the measuring and the figures. Does not own arguments, terminals or the drawing of tables: `cli` does. Invariants: a file
+//! that existed is not written without leave; an incomplete transfer fails the run instead of being counted; runs of two compared
+//! engines take turns, so a machine that slows down slows both engines.
 
 mod blocking;
-pub mod compare;
+pub(crate) mod compare;
 mod error;
-pub mod figures;
+pub(crate) mod figures;
 mod job;
-pub mod machine;
-pub mod plan;
+pub(crate) mod machine;
+pub(crate) mod plan;
 #[cfg(feature = "plots")]
-pub mod plot;
-pub mod published;
-pub mod report;
+pub(crate) mod plot;
+pub(crate) mod published;
+pub(crate) mod report;
 mod rings;
 mod run;
-pub mod session;
-pub mod target;
+pub(crate) mod session;
+pub(crate) mod test_file;
 #[cfg(test)]
 mod tests;
 
-pub use self::error::BenchError;
+pub(crate) use self::error::BenchError;

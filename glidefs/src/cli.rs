@@ -1,8 +1,8 @@
-//! The command line: arguments, the client of the daemon, what is printed.
+//! The command line: arguments, the client of the daemon, printed answers.
 //!
-//! Owns what people and scripts type. Does not own the daemon: `main` hands in the function that runs it. Invariants: exit
-//! status 0 means done, 1 failed, 2 that arguments or configuration were refused, 3 that a wait ended before the work; what is printed on standard output with
-//! `--json` is JSON and nothing else.
+//! Owns everything people and scripts type. Does not own the daemon: `main` hands in the function that runs the daemon. Invariants:
+//! exit status 0 means done, 1 failed, 2 arguments or configuration refused, 3 a wait that ended before the work; with `--json`
+//! standard output gets JSON and nothing else.
 
 mod args;
 mod bench;
@@ -31,17 +31,18 @@ use crate::config::{Config, LogFormat, OnStop};
 use crate::observe::chain;
 use crate::observe::logging;
 
-/// Runs the program: reads the arguments, does what they say and tells how it went. `run` is the daemon.
+/// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
+/// daemon.
 pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> ExitCode {
     let cli = Cli::parse();
     match dispatch(cli, |config| run(config).map_err(|error| CliError::Daemon(Box::new(error)))) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads the output has seen enough.
+        // The reader of a pipe has seen enough.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done when standard error is closed as well.
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
-            // A configuration that is refused stays so: systemd is told not to try again.
+            // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
                 CliError::Config(_) => ExitCode::from(2),
                 CliError::WaitEnded { .. } => ExitCode::from(3),

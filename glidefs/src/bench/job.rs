@@ -1,4 +1,4 @@
-//! What the job of one thread is given, and what it counts.
+//! The set-up of one thread's job, and the job's count of operations.
 //!
 //! Owns which operations count. Does not own how an operation is done: `blocking` and `rings` do.
 
@@ -11,52 +11,51 @@ use std::time::Instant;
 use super::error::BenchError;
 use super::figures::Latencies;
 use super::plan::Case;
-use super::target;
+use super::test_file;
 use crate::worker::affinity::Cpu;
 use crate::worker::ring::KernelWorkers;
 
-/// When operations count.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct CountedWindow {
     pub begin: Instant,
     pub end: Instant,
 }
 
-/// What one job has done inside the window.
+/// The work of one job inside the window.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct JobTally {
     pub bytes: u64,
     pub latencies: Latencies,
 }
 
-/// What a job is given.
-pub(super) struct Setup {
+/// Everything a job needs to start.
+pub(super) struct JobSetup {
     pub case: Case,
     pub job: usize,
     pub file: Arc<File>,
     pub size_bytes: u64,
     pub verify: bool,
     pub workers: Option<KernelWorkers>,
-    /// Where it is pinned to.
+    /// The CPU the job's thread is pinned to.
     pub cpu: Option<Cpu>,
-    /// Where its submission thread is bound to, if it has one.
+    /// The CPU the job's submission thread is bound to, if the ring has a submission thread.
     pub submission_cpu: Option<Cpu>,
 }
 
-/// What a job looks at while it runs.
-pub(super) struct Watch<'a> {
-    pub window: Window,
+/// Tells a job when to stop, and counts the job's operations.
+pub(super) struct JobClock<'a> {
+    pub window: CountedWindow,
     pub stop: &'a AtomicBool,
-    pub tally: Tally,
+    pub tally: JobTally,
 }
 
-impl Watch<'_> {
+impl JobClock<'_> {
     /// Whether the job is to end.
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.window.end || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Counts an operation, if it ended inside the window.
+    /// Counts an operation that ended inside the window; ignores any other.
     pub fn count(&mut self, started: Instant, now: Instant, bytes: usize) {
         if now >= self.window.begin && now < self.window.end {
             self.tally.bytes += bytes as u64;
@@ -65,8 +64,8 @@ impl Watch<'_> {
     }
 }
 
-impl Setup {
-    /// Looks at what a transfer came to.
+impl JobSetup {
+    /// Turns an incomplete or failed transfer into an error.
     pub fn check(&self, offset: u64, result: io::Result<usize>) -> Result<(), BenchError> {
         let wanted = self.case.load.block_bytes;
         let engine = || self.case.engine.to_string();
@@ -86,15 +85,15 @@ impl Setup {
         }
     }
 
-    /// Looks at what was read, if that is asked for.
+    /// Compares the bytes of a read with the stamps of the blocks, with `--verify` only.
     pub fn check_content(&self, bytes: &[u8], offset: u64) -> Result<(), BenchError> {
-        if self.verify && !target::is_stamped(bytes, offset) {
+        if self.verify && !test_file::is_stamped(bytes, offset) {
             return Err(BenchError::Corrupt { engine: self.case.engine.to_string(), offset });
         }
         Ok(())
     }
 
-    /// A failure to set up.
+    /// Makes the error of a failed set-up step.
     pub fn fail(&self, what: &'static str) -> impl Fn(io::Error) -> BenchError + use<> {
         let engine = self.case.engine.to_string();
         move |source| BenchError::Setup { engine: engine.clone(), what, source }

@@ -1,4 +1,4 @@
-//! What may be typed: commands, options and their help.
+//! The arguments: commands, options and help texts.
 
 pub(super) mod bench;
 pub(super) mod common;
@@ -48,7 +48,7 @@ pub(super) struct DaemonArgs {
         default_value = "/run/glidefs/glidefs.sock"
     )]
     pub socket: PathBuf,
-    /// Address of the daemon's API, instead of its socket: http://HOST:PORT
+    /// Address of the daemon's API: http://HOST:PORT; used instead of the socket
     #[arg(long, global = true, value_name = "URL")]
     pub api: Option<String>,
     /// File with the token for --api
@@ -63,7 +63,7 @@ pub(super) enum Command {
         /// Configuration file; `glidefs init` writes one
         #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
         config: PathBuf,
-        /// Remove all devices when the daemon stops, instead of leaving them to the next one
+        /// Remove all devices when the daemon stops; devices are otherwise left to the next daemon
         #[arg(long)]
         remove_devices: bool,
     },
@@ -72,10 +72,10 @@ pub(super) enum Command {
         after_help = "Examples:\n  glidefs init\n  glidefs init ./glidefs.toml\n  glidefs init -      print it"
     )]
     Init {
-        /// Where to; `-` is standard output
+        /// File to write; `-` is standard output
         #[arg(value_name = "FILE", default_value = DEFAULT_PATH)]
         path: PathBuf,
-        /// Replace the file if it exists
+        /// Replace an existing FILE
         #[arg(long)]
         force: bool,
     },
@@ -94,44 +94,44 @@ pub(super) enum Command {
         glidefs import debian.raw --name vm-1\n  \
         glidefs import debian.raw --name vm-1 --size 20GiB --flush\n  \
         zstd -dc debian.raw.zst | glidefs import - --name vm-1 --size 10GiB\n\n\
-        To be run as root on the daemon's host: the image is written to the export's device. Holes and zeroes are not \
-        written. An import that was cut off is finished by the same command with --resume; run again, it changes nothing. \
-        Other formats are made raw with `qemu-img convert -O raw`.")]
+        Run this as root on the daemon's host: the image is written to the export's device. Holes and zeroes are not \
+        written. The same command with --resume finishes an interrupted import, and changes nothing when the import was complete. \
+        `qemu-img convert -O raw` makes other formats raw.")]
     Import(Box<ImportArgs>),
-    /// Bring everything that any export has acknowledged to the store, and let other hosts open what has no device
+    /// Write back everything that any export has acknowledged, and let other hosts open exports without a device
     #[command(after_help = "Examples:\n  \
         glidefs drain && poweroff      before a host is given up\n  \
-        glidefs drain --timeout 10min  exit status 3 when it takes longer; it goes on then")]
+        glidefs drain --timeout 10min  exit status 3 when the drain takes longer; the drain goes on")]
     Drain {
         #[command(flatten)]
         limit: Limit,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Remove from the store what nothing uses any more
+    /// Remove unused objects from the store
     #[command(after_help = "Examples:\n  \
         glidefs gc --dry-run\n  \
         glidefs gc --grace 12h --json\n\n\
-        Any number of daemons may collect at once, beside all other use of the store. What is not in use is seen so by a \
-        first run and removed by a later one, when the grace period is over. What the last four hours of an export that is not \
-        detached have left waits for its next flush.")]
+        Any number of daemons may collect at once, beside all other use of the store. A first run finds an unused object, and a \
+        later run removes the object when the grace period is over. Objects that an export left behind in its last four hours stay \
+        until the export is written back again or detached.")]
     Gc {
-        /// Change nothing, say what would go
+        /// Change nothing, and print the objects to remove
         #[arg(long)]
         dry_run: bool,
-        /// How long something stays that is not in use: 6h or more [default: 24h]
+        /// How long an unused object stays: 6h or more [default: 24h]
         #[arg(long, value_name = "TIME")]
         grace: Option<TimeSpan>,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show how the daemon is
+    /// Show the state of the daemon
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Measure what this machine can do
+    /// Measure this machine
     Bench {
         #[command(subcommand)]
         command: BenchCommand,
@@ -139,7 +139,7 @@ pub(super) enum Command {
     /// Print a completion script
     #[command(after_help = "Example:\n  glidefs completions bash > /etc/bash_completion.d/glidefs")]
     Completions {
-        /// For which shell
+        /// The shell to complete for
         shell: clap_complete::Shell,
     },
     /// Print the manual page

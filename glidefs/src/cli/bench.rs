@@ -1,6 +1,6 @@
 //! `glidefs bench`: progress on a terminal, and drawing the tables.
 //!
-//! Does not own what is measured or how: `bench` does.
+//! Does not own the measuring: `bench` does.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,37 +13,36 @@ use super::output::emit;
 use super::print;
 use super::progress::TerminalBar;
 use crate::bench::compare::{self, Compared, Pair};
-use crate::bench::figures::Group;
-use crate::bench::machine::Machine;
-use crate::bench::plan::{Case, Engine, Load, Settings, Way, cases};
-use crate::bench::published::SetUp;
+use crate::bench::figures::CaseRuns;
+use crate::bench::machine::ThisMachine;
+use crate::bench::plan::{BenchEngine, Case, IoWay, Settings, Workload, cases};
+use crate::bench::published::PublishedSetUp;
 use crate::bench::report::{self, Table};
-use crate::bench::session::{self, Step};
+use crate::bench::session::{self, SessionEvent};
 use crate::config::TimeSpan;
 use crate::worker::affinity;
 
 /// Rounds of a comparison: enough for a spread.
 const COMPARE_ROUNDS: usize = 4;
 
-/// Everything that was measured, for `--json`.
+/// All results, for `--json`.
 #[derive(Serialize)]
-struct Answer<'a> {
-    machine: &'a Machine,
+struct Measured<'a> {
+    machine: &'a ThisMachine,
     direct: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'static str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    cases: &'a [Group],
+    cases: &'a [CaseRuns],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     comparisons: &'a [Compared],
 }
 
-/// `glidefs bench …`
 pub(super) fn run(command: BenchCommand) -> Result<(), CliError> {
     let BenchCommand::File(args) = command;
     let published = args.table.map(|table| table.set_up(affinity::allowed().map_or(1, |cpus| cpus.len())));
     let settings = settings(&args, published.as_ref());
-    let machine = Machine::here(settings.file.as_deref().unwrap_or(&settings.dir));
+    let machine = ThisMachine::here(settings.file.as_deref().unwrap_or(&settings.dir));
     let bar = TerminalBar::new("{msg} {wide_bar} {pos}/{len} {elapsed}", 0, true);
     let pairs = pairs(&args, published.as_ref());
     let (groups, compared) = if pairs.is_empty() {
@@ -59,7 +58,7 @@ pub(super) fn run(command: BenchCommand) -> Result<(), CliError> {
     }
     if args.output.json {
         let source = published.as_ref().map(|set_up| set_up.source);
-        let answer = Answer {
+        let answer = Measured {
             machine: &machine,
             direct: settings.direct,
             source,
@@ -86,8 +85,8 @@ pub(super) fn run(command: BenchCommand) -> Result<(), CliError> {
     emit(text.as_bytes())
 }
 
-fn settings(args: &FileArgs, published: Option<&SetUp>) -> Settings {
-    let here = || published.and_then(SetUp::default_dir).unwrap_or(Path::new(".")).to_path_buf();
+fn settings(args: &FileArgs, published: Option<&PublishedSetUp>) -> Settings {
+    let here = || published.and_then(PublishedSetUp::default_dir).unwrap_or(Path::new(".")).to_path_buf();
     let options = &args.file;
     let is_comparison = args.compare.is_some() || published.is_some();
     Settings {
@@ -103,12 +102,12 @@ fn settings(args: &FileArgs, published: Option<&SetUp>) -> Settings {
     }
 }
 
-/// `engine` with what was asked for all rings.
-fn adjusted(args: &FileArgs, engine: Engine) -> Engine {
+/// `engine` with the options for all rings.
+fn adjusted(args: &FileArgs, engine: BenchEngine) -> BenchEngine {
     if !engine.is_ring() {
         return engine;
     }
-    Engine {
+    BenchEngine {
         polls_submissions: engine.polls_submissions || args.sqpoll,
         polls_completions: engine.polls_completions || args.iopoll,
         shares_workers: engine.shares_workers || args.topology == Topology::SharedWorkers,
@@ -116,25 +115,25 @@ fn adjusted(args: &FileArgs, engine: Engine) -> Engine {
     }
 }
 
-fn chosen_cases(args: &FileArgs, engines: &[Engine]) -> Vec<Case> {
-    let engines: Vec<Engine> = engines.iter().map(|&engine| adjusted(args, engine)).collect();
-    // A size beyond memory is refused by the checks, whatever becomes of it here.
+fn chosen_cases(args: &FileArgs, engines: &[BenchEngine]) -> Vec<Case> {
+    let engines: Vec<BenchEngine> = engines.iter().map(|&engine| adjusted(args, engine)).collect();
+    // A size beyond memory is refused later, by the checks of the settings.
     let blocks: Vec<usize> =
         args.bs.iter().map(|&bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).collect();
     cases(&engines, &args.mode, &blocks, &args.numjobs, &args.iodepth)
 }
 
-fn pairs(args: &FileArgs, published: Option<&SetUp>) -> Vec<Pair> {
+fn pairs(args: &FileArgs, published: Option<&PublishedSetUp>) -> Vec<Pair> {
     if let Some(set_up) = published {
         return set_up.pairs.clone();
     }
     let Some([before, after]) = args.compare.as_deref() else { return Vec::new() };
     let (before, after) = (adjusted(args, *before), adjusted(args, *after));
-    // Loads as a ring has them; an engine without depth runs each once.
-    let any = Engine::plain(Way::Ring);
+    // Workloads of a ring, with every depth. For an engine without depth the pairs of equal workload are dropped.
+    let any = BenchEngine::plain(IoWay::Ring);
     let mut pairs: Vec<Pair> = Vec::new();
     for Case { load, .. } in chosen_cases(args, &[any]) {
-        let load: Load = load;
+        let load: Workload = load;
         let pair = Pair::new(before, after, load);
         if !pairs.contains(&pair) {
             pairs.push(pair);
@@ -143,10 +142,10 @@ fn pairs(args: &FileArgs, published: Option<&SetUp>) -> Vec<Pair> {
     pairs
 }
 
-/// Writes a picture of what was measured, or of both sides of what was compared, to `path`.
+/// Writes a picture of the runs, or of both sides of every comparison, to `path`.
 #[cfg(feature = "plots")]
-fn draw_plot(path: &Path, groups: &[Group], compared: &[Compared]) -> Result<(), CliError> {
-    let both: Vec<Group> =
+fn draw_plot(path: &Path, groups: &[CaseRuns], compared: &[Compared]) -> Result<(), CliError> {
+    let both: Vec<CaseRuns> =
         compared.iter().flat_map(|compared| [compared.before.clone(), compared.after.clone()]).collect();
     let svg = crate::bench::plot::svg(if both.is_empty() { groups } else { &both })?;
     std::fs::write(path, svg).map_err(|source| CliError::Write { path: path.into(), source })
@@ -167,10 +166,12 @@ fn draw(table: &Table) -> String {
     text
 }
 
-fn show(bar: &TerminalBar, step: Step) {
+fn show(bar: &TerminalBar, step: SessionEvent) {
     let (message, done, total) = match step {
-        Step::Filling { done, total } => ("filling the test file, MiB".into(), done >> 20, total >> 20),
-        Step::Running { case, number, of } => (case.to_string(), number as u64, of as u64),
+        SessionEvent::Filling { done, total } => {
+            ("filling the test file, MiB".into(), done >> 20, total >> 20)
+        }
+        SessionEvent::Running { case, number, of } => (case.to_string(), number as u64, of as u64),
     };
     bar.show_stage(message, done, total);
 }

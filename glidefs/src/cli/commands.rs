@@ -1,4 +1,4 @@
-//! What each command does, apart from `bench` and the copying of images.
+//! The commands, apart from `bench` and the copying of images.
 
 pub(super) mod daemon;
 pub(super) mod exports;

@@ -1,4 +1,4 @@
-//! Why a command failed: the sum of the reasons of its parts.
+//! Why a command failed: the errors of all parts of the command line.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -9,53 +9,40 @@ use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::observe::logging::LogError;
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
-    /// The configuration was refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The log could not be set up.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The daemon refused, or is not there.
+    /// The daemon refused, or does not run.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The daemon ended with an error.
     #[error("the daemon failed")]
     Daemon(#[source] Box<dyn Error>),
-    /// Something of some exports is not in the store.
+    /// Some exports have data that is not in the store.
     #[error("{exports} exports are not in the store as a whole")]
-    NotDrained {
-        /// How many.
-        exports: usize,
-    },
-    /// A wait ended that was limited.
+    NotDrained { exports: usize },
+    /// A wait with `--timeout` ended before the work.
     #[error("the wait ended after {seconds} s{state}; {goes_on}")]
     WaitEnded {
-        /// How long it was.
         seconds: f64,
-        /// What was waited for.
         state: String,
-        /// What goes on, and how to look at that.
+        /// The work that goes on, and how to look at that work.
         goes_on: String,
     },
     /// A file is in the way.
     #[error("{path} exists: use --force to replace it")]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// A file could not be written.
     #[error("cannot write {path}")]
     Write {
-        /// The file.
         path: PathBuf,
-        /// What went wrong.
         #[source]
         source: std::io::Error,
     },
-    /// The user said no.
     #[error("nothing was deleted")]
     Declined,
     /// Standard output could not be written.
@@ -64,7 +51,6 @@ pub(super) enum CliError {
     /// The answer could not be printed.
     #[error("cannot print the answer as JSON")]
     Json(#[from] serde_json::Error),
-    /// A measurement failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
     /// An image could not be copied.

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::error::CliError;
 
-/// Writes to standard output.
 pub(super) fn emit(text: &[u8]) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(text).and_then(|()| out.flush()).map_err(CliError::Output)

@@ -1,6 +1,6 @@
 //! A progress bar on a terminal.
 //!
-//! Invariant: a bar that is dropped leaves nothing on the terminal.
+//! Invariant: a dropped bar leaves nothing on the terminal.
 
 use std::io::IsTerminal;
 

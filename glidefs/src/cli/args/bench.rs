@@ -1,11 +1,11 @@
-//! What may be typed after `glidefs bench`.
+//! The arguments of `glidefs bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::bench::plan::{Engine, Mode};
+use crate::bench::plan::{BenchEngine, Mode};
 use crate::bench::published::Published;
 use crate::config::{ByteSize, TimeSpan};
 
@@ -22,12 +22,12 @@ pub(in crate::cli) enum BenchCommand {
     File(Box<FileArgs>),
 }
 
-/// How rings of one run are made.
+/// How the rings of one run are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum Topology {
-    /// A ring a job, each with kernel workers of its own
+    /// A ring a job, with kernel workers of its own
     RingPerThread,
-    /// A ring a job, all of them with the same kernel workers
+    /// A ring a job, and shared kernel workers
     SharedWorkers,
 }
 
@@ -36,8 +36,8 @@ pub(in crate::cli) enum Topology {
 pub(in crate::cli) struct FileArgs {
     /// Engines to measure
     #[arg(long, value_delimiter = ',', value_name = "ENGINE", default_value = "pread,ring,ring-fixed", value_parser = engine)]
-    pub engine: Vec<Engine>,
-    /// What jobs do: read, write, randread, randwrite
+    pub engine: Vec<BenchEngine>,
+    /// Operations of the jobs: read, write, randread, randwrite
     #[arg(long, value_delimiter = ',', value_name = "MODE", default_value = "randread,randwrite", value_parser = mode)]
     pub mode: Vec<Mode>,
     /// Bytes an operation moves
@@ -60,8 +60,8 @@ pub(in crate::cli) struct FileArgs {
     pub iopoll: bool,
     /// Compare two engines, taking turns: tables of differences
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_parser = engine, conflicts_with_all = ["engine", "table"])]
-    pub compare: Option<Vec<Engine>>,
-    /// Run a set-up that others have published, next to their figures
+    pub compare: Option<Vec<BenchEngine>>,
+    /// Run a published set-up, and print the published figures too
     #[arg(long, value_name = "NAME", value_parser = published, conflicts_with_all = ["engine", "mode", "bs", "numjobs", "iodepth", "topology", "sqpoll", "iopoll"])]
     pub table: Option<Published>,
     #[command(flatten)]
@@ -74,16 +74,16 @@ pub(in crate::cli) struct FileArgs {
 #[command(next_help_heading = "Where and how long")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag that is typed")]
 pub(in crate::cli) struct FileOptions {
-    /// Use this file or block device, and keep it
+    /// Use this file or block device, and keep the file
     #[arg(long, value_name = "PATH", conflicts_with = "dir")]
     pub file: Option<PathBuf>,
-    /// Make a file here that is gone afterwards [default: the current directory, /dev/shm for tables of memory]
+    /// Make a temporary file in this directory [default: the current directory, /dev/shm for tables of memory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Replace the content of --file if it exists
+    /// Replace the content of an existing --file
     #[arg(long, requires = "file")]
     pub overwrite: bool,
-    /// Bytes of the file that are used
+    /// Bytes of the file to use
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     pub size: u64,
     /// Past the page cache (O_DIRECT)
@@ -95,13 +95,13 @@ pub(in crate::cli) struct FileOptions {
     /// How long each run is measured
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub duration: Duration,
-    /// How long each run goes on before that
+    /// How long each run goes on before measuring
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub warmup: Duration,
     /// Runs of each case [default: 1; 4 for comparisons]
     #[arg(long, value_name = "N")]
     pub repeat: Option<usize>,
-    /// Check every block that is read; costs time
+    /// Check every block read; costs time
     #[arg(long)]
     pub verify: bool,
 }
@@ -115,12 +115,12 @@ pub(in crate::cli) struct BenchOutput {
     /// Print Markdown
     #[arg(long)]
     pub markdown: bool,
-    /// Draw IOPS over depth into this file
+    /// Draw IOPS over depth into this file; needs a glidefs built with `--features plots`
     #[arg(long, value_name = "FILE.svg", value_parser = plot_file)]
     pub plot: Option<PathBuf>,
 }
 
-fn engine(text: &str) -> Result<Engine, String> {
+fn engine(text: &str) -> Result<BenchEngine, String> {
     text.parse()
 }
 
@@ -136,7 +136,7 @@ fn time(text: &str) -> Result<Duration, String> {
     text.parse().map(|span: TimeSpan| span.0).map_err(|error| error.to_string())
 }
 
-/// Takes a path in a program that can draw; another program says how to build one.
+/// Takes the path of a plot. A program without the feature `plots` refuses, and says how to get the feature.
 fn plot_file(text: &str) -> Result<PathBuf, String> {
     if cfg!(feature = "plots") {
         return Ok(text.into());

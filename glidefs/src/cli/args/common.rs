@@ -1,4 +1,4 @@
-//! Arguments that several commands take.
+//! Arguments shared by several commands.
 
 use clap::Args;
 
@@ -17,13 +17,13 @@ pub(in crate::cli) struct SnapshotName {
     pub snapshot: ExportName,
 }
 
-/// What a new export is like, besides its content.
+/// Settings of a new export, apart from the content.
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct DeviceArgs {
-    /// What an acknowledged FLUSH survives: loss of power (local), or of the host (store); or how much may be lost with the host
+    /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
     #[arg(long, value_parser = durability, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
     pub durability: Durability,
-    /// What a read does that needs a store that is away: wait, or fail after this time [default: as configured]
+    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured]
     #[arg(long, value_name = "wait|TIME")]
     pub on_unreachable: Option<OnUnreachable>,
     /// Queues of the device [default: as configured]
@@ -49,7 +49,7 @@ pub(in crate::cli) struct Names {
     pub names: Vec<ExportName>,
 }
 
-/// How long is waited.
+/// The limit of a wait.
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct Limit {
     /// Wait for at most so long: exit status 3 then, and the work goes on

@@ -1,4 +1,4 @@
-//! What may be typed after `glidefs import` and `glidefs export dump`.
+//! The arguments of `glidefs import` and `glidefs export dump`.
 
 use std::path::PathBuf;
 
@@ -21,13 +21,13 @@ pub(in crate::cli) struct ImportArgs {
     pub size: Option<ExportSize>,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Go on with an export that exists: write only what differs from FILE
+    /// Go on with an existing export: write only blocks that differ from FILE
     #[arg(long)]
     pub resume: bool,
-    /// Then wait until everything is in the store
+    /// Then write back, and wait until everything is in the store
     #[arg(long)]
     pub flush: bool,
-    /// Take FILE as it is, even if it looks like another format
+    /// Take FILE as a raw image, even if FILE looks like another format
     #[arg(long)]
     pub force_raw: bool,
     #[command(flatten)]
@@ -42,13 +42,13 @@ pub(in crate::cli) struct DumpArgs {
     /// File to write; `-` is standard output
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Dump this snapshot, by way of a fork that is deleted afterwards
+    /// Dump this snapshot, by way of a temporary fork
     #[arg(long, value_name = "SNAPSHOT", value_parser = ExportName::new)]
     pub snapshot: Option<ExportName>,
-    /// Go on with FILE.partial: write only what differs
+    /// Go on with FILE.partial: write only blocks that differ
     #[arg(long)]
     pub resume: bool,
-    /// Replace FILE if it exists, and start FILE.partial anew
+    /// Replace an existing FILE, and start FILE.partial anew
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]

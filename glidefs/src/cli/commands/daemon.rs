@@ -6,24 +6,26 @@ use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
 use crate::cli::print;
-use crate::cli::wait::{Wait, all_at_risk};
+use crate::cli::wait::{DaemonWait, all_at_risk};
 use crate::config::TimeSpan;
 
-/// `glidefs status`
 pub(in crate::cli) async fn status(client: &Client, json: bool) -> Result<(), CliError> {
     let status: Status = client.get("/v1/status").await?;
     answer(json, &status, print::status)
 }
 
-/// `glidefs drain`
 pub(in crate::cli) async fn drain(
     client: &Client,
     limit: Option<TimeSpan>,
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let look = async || all_at_risk(client).await;
-    let drained: Drained = Wait::new(output.json, limit)
-        .until(client.post("/v1/drain", &()), look, "draining goes on: the same command waits again")
+    let drained: Drained = DaemonWait::new(output.json, limit)
+        .until(
+            client.post("/v1/drain", &()),
+            look,
+            "the daemon goes on writing back: the same command waits again",
+        )
         .await?;
     answer(output.json, &drained, print::drained)?;
     if drained.failed.is_empty() {
@@ -33,7 +35,6 @@ pub(in crate::cli) async fn drain(
     }
 }
 
-/// `glidefs gc`
 pub(in crate::cli) async fn gc(
     client: &Client,
     dry_run: bool,
@@ -41,8 +42,8 @@ pub(in crate::cli) async fn gc(
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
-    let look = async || Some("the store is looked through".into());
+    let look = async || Some("the daemon looks through the store".into());
     let done: GcAnswer =
-        Wait::new(output.json, None).until(client.post("/v1/gc", &request), look, "").await?;
+        DaemonWait::new(output.json, None).until(client.post("/v1/gc", &request), look, "").await?;
     answer(output.json, &done, print::gc)
 }

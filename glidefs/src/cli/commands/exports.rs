@@ -1,59 +1,34 @@
-//! `glidefs export …`
+//! `glidefs export …`, apart from `dump`.
 
 use std::io::{IsTerminal, Write};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
 
 use crate::api::wire::{
     CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OnUnreachable, OpenRequest,
     ResizeRequest, Size, StoredExport, UndeleteRequest,
 };
+use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::client::{Client, ClientError, export_path};
 use crate::cli::error::CliError;
 use crate::cli::output::{answer, answer_each};
-use crate::cli::wait::{Wait, exports_at_risk};
+use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::cli::{print, transfer};
 use crate::config::ByteSize;
-use crate::router::ExportName;
+use crate::router::{ExportName, ExportSize};
 
 /// Requests to the daemon under way at once.
 const AT_ONCE: usize = 8;
 
-/// `glidefs export …`
 pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
         ExportCommand::Create { names, size, detached, device, output } => {
-            let create = |name: ExportName| async move {
-                let request = CreateRequest {
-                    name: name.to_string(),
-                    size: Size(ByteSize(size.bytes())),
-                    durability: device.durability,
-                    on_unreachable: device.on_unreachable.map(OnUnreachable),
-                    queues: device.queues.map(Into::into),
-                    queue_depth: device.queue_depth.map(Into::into),
-                    detached,
-                };
-                client.post("/v1/exports", &request).await
-            };
-            let exports: Vec<Export> = for_each(names.names, create).await?;
-            answer_each(output.json, &exports, print::export, print::exports)
+            create(client, names.names, size, detached, device, output).await
         }
         ExportCommand::Open { names, take_over, discard_local, device, output } => {
-            let request = OpenRequest {
-                take_over,
-                discard_local,
-                durability: device.durability,
-                on_unreachable: device.on_unreachable.map(OnUnreachable),
-                queues: device.queues.map(Into::into),
-                queue_depth: device.queue_depth.map(Into::into),
-            };
-            let open = |name: ExportName| {
-                let request = &request;
-                async move { client.post(&export_path(&name, "/open"), request).await }
-            };
-            let exports: Vec<Export> = for_each(names.names, open).await?;
-            answer_each(output.json, &exports, print::export, print::exports)
+            open(client, names.names, take_over, discard_local, device, output).await
         }
         ExportCommand::Undelete { name, new, device, output } => {
             let request = UndeleteRequest {
@@ -63,8 +38,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
-            let export: Export = client.post(&export_path(&name.name, "/undelete"), &request).await?;
-            answer(output.json, &export, print::export)
+            change(client, &name, "/undelete", &request, output).await
         }
         ExportCommand::Fork { name, new, snapshot, local, device, output } => {
             let request = ForkRequest {
@@ -76,72 +50,159 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
-            let fork_path = export_path(&name.name, "/fork");
-            let fork = client.post(&fork_path, &request);
-            let origin = [name.name.clone()];
-            let look = async || exports_at_risk(client, &origin).await;
-            let export: Export = Wait::new(output.json, None).until(fork, look, "").await?;
-            answer(output.json, &export, print::export)
+            fork(client, name.name, &request, output).await
         }
         ExportCommand::Flush { names, wait: _, no_wait, limit, output } => {
-            let below = if no_wait { "/flush?wait=false" } else { "/flush" };
-            let flush = |name: ExportName| async move { client.post(&export_path(&name, below), &()).await };
-            let work = for_each(names.names.clone(), flush);
-            let look = async || exports_at_risk(client, &names.names).await;
-            let flushed: Vec<Flushed> = Wait::new(output.json, limit.timeout)
-                .until(work, look, "flushing goes on: the same command waits again")
-                .await?;
-            let lines =
-                |flushed: &[Flushed]| flushed.iter().map(print::flushed).collect::<Vec<_>>().join("\n");
-            answer_each(output.json, &flushed, print::flushed, lines)
+            write_back(client, names.names, no_wait, limit, output).await
         }
         ExportCommand::Dump(args) => transfer::dump(client, *args).await,
-        ExportCommand::List { deleted: true, output, .. } => {
-            let deleted: Vec<DeletedExport> = client.get("/v1/store/deleted").await?;
-            answer(output.json, &deleted, |deleted| print::deleted_exports(deleted))
-        }
-        ExportCommand::List { store: true, output, .. } => {
-            let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
-            answer(output.json, &stored, |stored| print::stored(stored))
-        }
-        ExportCommand::List { output, .. } => {
-            let exports: Vec<Export> = client.get("/v1/exports").await?;
-            answer(output.json, &exports, |exports| print::exports(exports))
-        }
+        ExportCommand::List { store, deleted, output } => list(client, store, deleted, output).await,
         ExportCommand::Show { name, output } => {
             let export: Export = client.get(&export_path(&name.name, "")).await?;
             answer(output.json, &export, print::export)
         }
         ExportCommand::Resize { name, size, output } => {
             let request = ResizeRequest { size: Size(ByteSize(size.bytes())) };
-            let export: Export = client.post(&export_path(&name.name, "/resize"), &request).await?;
-            answer(output.json, &export, print::export)
+            change(client, &name, "/resize", &request, output).await
         }
         ExportCommand::Attach { name, unconfirmed, output } => {
             let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
-            let export: Export = client.post(&export_path(&name.name, below), &()).await?;
-            answer(output.json, &export, print::export)
+            change(client, &name, below, &(), output).await
         }
         ExportCommand::Detach { name, force, output } => {
             let below = if force { "/detach?force=true" } else { "/detach" };
-            let export: Export = client.post(&export_path(&name.name, below), &()).await?;
-            answer(output.json, &export, print::export)
+            change(client, &name, below, &(), output).await
         }
         ExportCommand::Delete { names, yes, force, output } => {
-            if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-                names.names.iter().try_for_each(confirm)?;
-            }
-            let below = if force { "?force=true" } else { "" };
-            let delete = |name: ExportName| async move { client.delete(&export_path(&name, below)).await };
-            let deleted: Vec<Deleted> = for_each(names.names, delete).await?;
-            let lines =
-                |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");
-            answer_each(output.json, &deleted, print::deleted, lines)
+            delete(client, names.names, yes, force, output).await
         }
     }
 }
 
-/// Does `operation` for each of `names`, several at a time, and gives the answers in their order. The first failure ends it.
+async fn create(
+    client: &Client,
+    names: Vec<ExportName>,
+    size: ExportSize,
+    detached: bool,
+    device: DeviceArgs,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let create = |name: ExportName| async move {
+        let request = CreateRequest {
+            name: name.to_string(),
+            size: Size(ByteSize(size.bytes())),
+            durability: device.durability,
+            on_unreachable: device.on_unreachable.map(OnUnreachable),
+            queues: device.queues.map(Into::into),
+            queue_depth: device.queue_depth.map(Into::into),
+            detached,
+        };
+        client.post("/v1/exports", &request).await
+    };
+    let exports: Vec<Export> = for_each(names, create).await?;
+    answer_each(output.json, &exports, print::export, print::exports)
+}
+
+async fn open(
+    client: &Client,
+    names: Vec<ExportName>,
+    take_over: bool,
+    discard_local: bool,
+    device: DeviceArgs,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let request = OpenRequest {
+        take_over,
+        discard_local,
+        durability: device.durability,
+        on_unreachable: device.on_unreachable.map(OnUnreachable),
+        queues: device.queues.map(Into::into),
+        queue_depth: device.queue_depth.map(Into::into),
+    };
+    let open = |name: ExportName| {
+        let request = &request;
+        async move { client.post(&export_path(&name, "/open"), request).await }
+    };
+    let exports: Vec<Export> = for_each(names, open).await?;
+    answer_each(output.json, &exports, print::export, print::exports)
+}
+
+/// Sends `request` to `operation` of one export, and prints the new state of the export.
+async fn change(
+    client: &Client,
+    name: &Name,
+    operation: &str,
+    request: &impl Serialize,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let export: Export = client.post(&export_path(&name.name, operation), request).await?;
+    answer(output.json, &export, print::export)
+}
+
+async fn fork(
+    client: &Client,
+    origin: ExportName,
+    request: &ForkRequest,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let fork_path = export_path(&origin, "/fork");
+    let fork = client.post(&fork_path, request);
+    let origin = [origin];
+    let look = async || exports_at_risk(client, &origin).await;
+    let export: Export = DaemonWait::new(output.json, None).until(fork, look, "").await?;
+    answer(output.json, &export, print::export)
+}
+
+async fn write_back(
+    client: &Client,
+    names: Vec<ExportName>,
+    no_wait: bool,
+    limit: Limit,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let below = if no_wait { "/flush?wait=false" } else { "/flush" };
+    let flush = |name: ExportName| async move { client.post(&export_path(&name, below), &()).await };
+    let work = for_each(names.clone(), flush);
+    let look = async || exports_at_risk(client, &names).await;
+    let flushed: Vec<Flushed> = DaemonWait::new(output.json, limit.timeout)
+        .until(work, look, "the daemon goes on writing back: the same command waits again")
+        .await?;
+    let lines = |flushed: &[Flushed]| flushed.iter().map(print::written_back).collect::<Vec<_>>().join("\n");
+    answer_each(output.json, &flushed, print::written_back, lines)
+}
+
+async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -> Result<(), CliError> {
+    if deleted {
+        let deleted: Vec<DeletedExport> = client.get("/v1/store/deleted").await?;
+        return answer(output.json, &deleted, |deleted| print::deleted_exports(deleted));
+    }
+    if store {
+        let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
+        return answer(output.json, &stored, |stored| print::stored(stored));
+    }
+    let exports: Vec<Export> = client.get("/v1/exports").await?;
+    answer(output.json, &exports, |exports| print::exports(exports))
+}
+
+async fn delete(
+    client: &Client,
+    names: Vec<ExportName>,
+    yes: bool,
+    force: bool,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        names.iter().try_for_each(confirm)?;
+    }
+    let below = if force { "?force=true" } else { "" };
+    let delete = |name: ExportName| async move { client.delete(&export_path(&name, below)).await };
+    let deleted: Vec<Deleted> = for_each(names, delete).await?;
+    let lines = |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");
+    answer_each(output.json, &deleted, print::deleted, lines)
+}
+
+/// Does `operation` for each of `names`, several at a time, and returns the answers in the order of the names. The first failure
+/// ends the work.
 async fn for_each<T, F: Future<Output = Result<T, ClientError>>>(
     names: Vec<ExportName>,
     operation: impl Fn(ExportName) -> F,

@@ -1,4 +1,4 @@
-//! `glidefs init`, `completions` and `man`: files and texts that are made without the daemon.
+//! `glidefs init`, `completions` and `man`: files and texts made without the daemon.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::cli::error::CliError;
 use crate::cli::output::emit;
 use crate::config::keys::commented_config;
 
-/// Writes the configuration file, never over another unless `force` is set.
+/// Writes the configuration file. Replaces an existing file with `force` only.
 pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
     if path == Path::new("-") {
         return emit(commented_config().as_bytes());
@@ -34,7 +34,7 @@ pub(in crate::cli) fn init(path: &Path, force: bool) -> Result<(), CliError> {
     emit(format!("wrote {}: set `[cache] dir` and `size` in it\n", path.display()).as_bytes())
 }
 
-/// Prints the manual page, or writes those of all commands into `dir`.
+/// Prints the manual page, or writes the pages of all commands into `dir`.
 pub(in crate::cli) fn man(dir: Option<&Path>) -> Result<(), CliError> {
     if let Some(dir) = dir {
         return clap_mangen::generate_to(Cli::command(), dir)
@@ -45,7 +45,6 @@ pub(in crate::cli) fn man(dir: Option<&Path>) -> Result<(), CliError> {
     emit(&page)
 }
 
-/// Prints a completion script.
 pub(in crate::cli) fn completions(shell: clap_complete::Shell) -> Result<(), CliError> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "glidefs", &mut text);

@@ -6,9 +6,8 @@ use crate::cli::client::{Client, export_path};
 use crate::cli::error::CliError;
 use crate::cli::output::answer;
 use crate::cli::print;
-use crate::cli::wait::{Wait, exports_at_risk};
+use crate::cli::wait::{DaemonWait, exports_at_risk};
 
-/// `glidefs snapshot …`
 pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Result<(), CliError> {
     match command {
         SnapshotCommand::Create { snapshot, limit, output } => {
@@ -21,7 +20,8 @@ pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Re
                 "the daemon goes on until the snapshot is made: `glidefs snapshot list {}` shows it then",
                 snapshot.name
             );
-            let taken: Snapshot = Wait::new(output.json, limit.timeout).until(create, look, &goes_on).await?;
+            let taken: Snapshot =
+                DaemonWait::new(output.json, limit.timeout).until(create, look, &goes_on).await?;
             answer(output.json, &taken, |taken| print::snapshots(std::slice::from_ref(taken)))
         }
         SnapshotCommand::List { name, output } => {
@@ -34,7 +34,7 @@ pub(in crate::cli) async fn run(client: &Client, command: SnapshotCommand) -> Re
             let rollback = client.post(&rollback_path, &request);
             let names = [snapshot.name.clone()];
             let look = async || exports_at_risk(client, &names).await;
-            let export: Export = Wait::new(output.json, None).until(rollback, look, "").await?;
+            let export: Export = DaemonWait::new(output.json, None).until(rollback, look, "").await?;
             answer(output.json, &export, print::export)
         }
         SnapshotCommand::Delete { snapshot, output } => {

@@ -1,47 +1,50 @@
-//! The writing half of a copy: which blocks the target lacks, and writing those.
+//! The writing half of a copy: finds the blocks that the target lacks, and writes these blocks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 
-use super::{Before, Options, Report, STOP_CHECK_INTERVAL, Watch};
-use crate::cli::transfer::buffer::Buffer;
-use crate::cli::transfer::ends::{BLOCK_BYTES, Target, block_start};
+use super::{Before, CopyOptions, CopyProgress, Report, STOP_CHECK_INTERVAL};
+use crate::cli::transfer::aligned::AlignedBytes;
+use crate::cli::transfer::ends::{BLOCK_BYTES, CopyTarget, block_start};
 use crate::cli::transfer::fault::{CopyError, compare_error, reached, write_error};
 
 static ZEROES: [u8; 32 * BLOCK_BYTES] = [0; 32 * BLOCK_BYTES];
 
-/// What goes from the reader to the writer.
-pub(super) enum Message {
+/// From the reader to the writer.
+pub(super) enum FromReader {
     Zeroes(Range<u64>),
-    Data { offset: u64, bytes: usize, buffer: Buffer },
+    Data { offset: u64, bytes: usize, buffer: AlignedBytes },
     End,
     Failed(CopyError),
 }
 
-/// What is to be done with a block.
+/// What to do with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Todo {
-    /// Zeroes in both.
     StaysZero,
-    /// The same data in both.
+    /// Equal data in source and target.
     StaysEqual,
     Write,
     Zero,
 }
 
-pub(super) struct Writer<'a> {
-    target: &'a mut dyn Target,
+pub(super) struct CopyWriter<'a> {
+    target: &'a mut dyn CopyTarget,
     before: Before,
-    /// What the target holds.
-    there: Buffer,
+    there: AlignedBytes,
     report: Report,
 }
 
-impl<'a> Writer<'a> {
-    pub fn new(target: &'a mut dyn Target, options: Options) -> Self {
+impl<'a> CopyWriter<'a> {
+    pub fn new(target: &'a mut dyn CopyTarget, options: CopyOptions) -> Self {
         let compare_bytes = if options.before == Before::Something { options.chunk_bytes } else { 0 };
-        Self { target, before: options.before, there: Buffer::new(compare_bytes), report: Report::default() }
+        Self {
+            target,
+            before: options.before,
+            there: AlignedBytes::new(compare_bytes),
+            report: Report::default(),
+        }
     }
 
     /// Makes the target survive loss of power.
@@ -52,38 +55,38 @@ impl<'a> Writer<'a> {
 
     pub fn run(
         &mut self,
-        full: &Receiver<Message>,
-        free: &Sender<Buffer>,
-        watch: &Watch,
+        full: &Receiver<FromReader>,
+        free: &Sender<AlignedBytes>,
+        progress: &CopyProgress,
     ) -> Result<(), CopyError> {
         loop {
-            check(watch)?;
+            check(progress)?;
             let done_bytes = match full.recv_timeout(STOP_CHECK_INTERVAL) {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Err(CopyError::ThreadEnded),
-                Ok(Message::End) => return Ok(()),
-                Ok(Message::Failed(error)) => return Err(error),
-                Ok(Message::Zeroes(range)) => {
+                Ok(FromReader::End) => return Ok(()),
+                Ok(FromReader::Failed(error)) => return Err(error),
+                Ok(FromReader::Zeroes(range)) => {
                     let end = range.end;
-                    self.zeroes(range, watch)?;
+                    self.zeroes(range, progress)?;
                     end
                 }
-                Ok(Message::Data { offset, bytes, mut buffer }) => {
+                Ok(FromReader::Data { offset, bytes, mut buffer }) => {
                     self.data(&buffer.bytes()[..bytes], offset)?;
                     // The reader may have ended already.
                     let _ = free.send(buffer);
                     offset + bytes as u64
                 }
             };
-            watch.done_bytes.store(done_bytes, Ordering::Relaxed);
+            progress.done_bytes.store(done_bytes, Ordering::Relaxed);
         }
     }
 
-    /// Sees to it that `range` reads as zeroes.
-    fn zeroes(&mut self, range: Range<u64>, watch: &Watch) -> Result<(), CopyError> {
+    /// Makes `range` of the target read as zeroes.
+    fn zeroes(&mut self, range: Range<u64>, progress: &CopyProgress) -> Result<(), CopyError> {
         let mut offset = range.start;
         while offset < range.end {
-            check(watch)?;
+            check(progress)?;
             let next = match self.before {
                 Before::Zeroes => None,
                 Before::Something => self.next_data(offset, range.end)?,
@@ -100,12 +103,12 @@ impl<'a> Writer<'a> {
                 self.compare(None, from, bytes)?;
             }
             offset = from + bytes as u64;
-            watch.done_bytes.store(offset, Ordering::Relaxed);
+            progress.done_bytes.store(offset, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sees to it that `data` is at `offset`.
+    /// Makes the target hold `data` at `offset`.
     fn data(&mut self, data: &[u8], offset: u64) -> Result<(), CopyError> {
         match self.before {
             Before::Stream => self.write(data, offset),
@@ -124,7 +127,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Makes `bytes` of the target at `offset`, which it holds in full, equal to `data`, or to zeroes.
+    /// Makes `bytes` of the target at `offset` equal to `data`, or to zeroes. The target is long enough.
     fn compare(&mut self, data: Option<&[u8]>, offset: u64, bytes: usize) -> Result<(), CopyError> {
         let there = &mut self.there.bytes()[..bytes];
         self.target.read_at(there, offset).map_err(|error| compare_error(offset, error))?;
@@ -136,7 +139,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Asks for each block what is to be done, given what it shall be and what is there, and does it for runs of blocks.
+    /// Decides with `todo` for each block, from the wanted bytes and the target's bytes, and acts on runs of blocks with the same
+    /// decision.
     fn each_run(
         &mut self,
         data: Option<&[u8]>,
@@ -191,6 +195,6 @@ fn is_zero(block: &[u8]) -> bool {
     block == &ZEROES[..block.len()]
 }
 
-fn check(watch: &Watch) -> Result<(), CopyError> {
-    if watch.stop.load(Ordering::Relaxed) { Err(CopyError::Stopped) } else { Ok(()) }
+fn check(progress: &CopyProgress) -> Result<(), CopyError> {
+    if progress.stop.load(Ordering::Relaxed) { Err(CopyError::Stopped) } else { Ok(()) }
 }
