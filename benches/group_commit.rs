@@ -1,8 +1,8 @@
-//! What group commit gives: FLUSHes a second of 64 exports that each write 4 KiB and flush, against one export alone.
+//! The gain of group commit: FLUSHes a second of 64 exports that each write 4 KiB and send a FLUSH, against one export alone.
 //!
-//! Runs on a real directory (`GLIDEFS_BENCH_DIR`, by default under `target/`), with the cache's own code and a thread that
-//! does the syncs the shard asks for, as the ring does for a worker. Prints both rates and their ratio; goal: at least 20.
-//! Beside each, what one `pwrite` of 4 KiB and one `fdatasync` take on the same file system.
+//! Runs on a real directory (`GLIDEFS_BENCH_DIR`, by default under `target/`), with the cache's own code and a thread that does the
+//! shard's syncs, as the ring does for a worker. Prints both rates and the ratio; goal: at least 20. Beside each rate, the time of
+//! one `pwrite` of 4 KiB and one `fdatasync` on the same file system.
 #![allow(clippy::expect_used, clippy::cast_precision_loss, reason = "a bench may end, and counts are small")]
 
 mod support;
@@ -21,14 +21,14 @@ use support::Ratios;
 const RUN: Duration = Duration::from_secs(5);
 const WRITE_SECTORS: u64 = 8;
 
-/// A client that writes 4 KiB, flushes, and begins again.
-struct Client {
+/// A client that writes 4 KiB, sends a FLUSH, and begins again.
+struct FlushingClient {
     number: usize,
     flushing: bool,
     buffer: Vec<u8>,
 }
 
-impl Token for Client {
+impl Token for FlushingClient {
     type Part = Vec<u8>;
 
     fn buffer(&mut self) -> &mut [u8] {
@@ -42,7 +42,7 @@ impl Token for Client {
     }
 }
 
-/// Flushes a second that `clients` clients get, each on an export of its own.
+/// FLUSHes a second of `clients` clients, each on an export of its own.
 fn rate(clients: usize) -> f64 {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
@@ -55,7 +55,7 @@ fn rate(clients: usize) -> f64 {
     let keeper_stop = Arc::clone(&stop);
     let keeper_thread = std::thread::spawn(move || keeper.run(&keeper_stop));
     let volumes: Vec<Arc<Volume>> = ids.iter().map(|&id| cache.volume(id)).collect();
-    let mut shard: Shard<Client> = cache.shard(0, Arc::default());
+    let mut shard: Shard<FlushingClient> = cache.shard(0, Arc::default());
 
     let (want, wants) = mpsc::channel::<(u32, Arc<dyn glidefs::cache::SegmentFile>)>();
     let (done, dones) = mpsc::channel();
@@ -67,8 +67,9 @@ fn rate(clients: usize) -> f64 {
         }
     });
 
-    let mut idle: Vec<Client> =
-        (0..clients).map(|number| Client { number, flushing: false, buffer: vec![0x5a; 4096] }).collect();
+    let mut idle: Vec<FlushingClient> = (0..clients)
+        .map(|number| FlushingClient { number, flushing: false, buffer: vec![0x5a; 4096] })
+        .collect();
     let (mut flushes, mut round) = (0_u64, 0_u64);
     let started = Instant::now();
     while started.elapsed() < RUN {
@@ -119,7 +120,7 @@ fn rate(clients: usize) -> f64 {
     rate
 }
 
-/// Writes of 4 KiB, each made stable, that a plain file takes a second.
+/// Synced writes of 4 KiB a second, to a plain file.
 fn floor() -> f64 {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let file =

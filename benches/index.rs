@@ -1,8 +1,7 @@
-//! What the index costs at ten million extents, beside the copy of 4 KiB that every request makes anyway.
+//! The cost of the index at ten million extents, beside the copy of 4 KiB that every request makes anyway.
 //!
-//! Extents are 4 KiB blocks. An insert replaces a block that is there, as a guest does that overwrites its disk; a look-up
-//! asks for one block. Random places miss every cache of the processor, on purpose. `GLIDEFS_BENCH_EXTENTS` sets how many
-//! extents there are.
+//! Extents are 4 KiB blocks. An insert replaces an existing block, as a guest does when overwriting its disk; a look-up asks for
+//! one block. Random blocks miss every cache of the processor, on purpose. `GLIDEFS_BENCH_EXTENTS` sets the number of extents.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -21,7 +20,7 @@ const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn extent(block: u64, seq: u64) -> Extent {
     let range = SectorRange::new(block * FRAME_SECTORS, FRAME_SECTORS).expect("a small range");
-    // Places jump by more than a block, so that neighbours do not merge.
+    // Consecutive extents lie more than a block apart in the segment, so neighbours do not merge.
     let sector = u32::try_from(seq * 16 % (1 << 30)).unwrap_or(0);
     Extent { range, seq: Seq(seq), backing: Backing::Data { slot: 0, sector } }
 }

@@ -1,9 +1,9 @@
-//! What an acknowledged write costs, beside a plain `pwrite` of the same bytes to the same file system.
+//! The cost of an acknowledged write, beside a plain `pwrite` of the same bytes to the same file system.
 //!
-//! A case is a batch of WRITEs from admission to completion: checksums, one append, index, counters. Its floor is as many
-//! `pwrite` calls into files that are as long and as old as the segments. Both overwrite what they wrote before, both leave
-//! the bytes in the page cache; the cache's keeper syncs what it seals meanwhile, the floor does not. Also what a read of
-//! cached data costs beside a `pread`.
+//! A case is a batch of WRITEs from admission to completion: checksums, one append, index, counters. The floor is as many `pwrite`
+//! calls into files as long and as old as the segments. Both overwrite older bytes, and both leave the bytes in the page cache; the
+//! cache's keeper syncs sealed segments meanwhile, the floor syncs nothing. Also the cost of a read of cached data, beside a
+//! `pread`.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -15,18 +15,18 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use glidefs::units::REQUEST_BYTES_MAX;
 use support::rig::{Rig, SEGMENT_BYTES};
-use support::{Group, Ratios};
+use support::{BenchGroup, Ratios};
 
 /// Segments, and bytes of the plain file.
 const SEGMENTS: u64 = 10;
 const FILE_BYTES: u64 = SEGMENTS * SEGMENT_BYTES;
-/// Bytes of the export that are written, over and over. Less than the cache, so that nothing needs to be cleaned.
+/// The written part of the export. Less than the cache, so that nothing needs to be cleaned.
 const SPAN_BYTES: u64 = 128 << 20;
 const MIB: usize = 1 << 20;
-/// Makes neighbours in time strangers in place; prime to every number of blocks.
+/// Scatters consecutive writes; prime to every number of blocks.
 const STRIDE: u64 = 1237;
 
-/// The plain file, written as the log is: from the front to the end, and again.
+/// The plain file, written like the log: from the front to the end, and again.
 struct Plain {
     file: File,
     at: u64,
@@ -52,7 +52,7 @@ impl Plain {
         at
     }
 
-    /// Writes as many times `bytes` bytes, each time from another buffer, as the requests of a batch have.
+    /// Writes `bytes` bytes `batch` times, each time from another buffer, like the requests of a batch.
     fn write(&mut self, batch: u64, bytes: usize) {
         for place in 0..batch {
             let (at, from) = (self.next(bytes), usize::try_from(place).unwrap_or(0) * bytes);
@@ -66,7 +66,7 @@ impl Plain {
     }
 }
 
-fn appends(group: &mut Group<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
+fn appends(group: &mut BenchGroup<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
     let mut number = 0;
     for (name, bytes) in [("4KiB", 4 << 10), ("16KiB", 16 << 10), ("128KiB", 128 << 10)] {
         for batch in [1_u64, 8, 64] {
@@ -86,7 +86,7 @@ fn appends(group: &mut Group<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mu
     }
 }
 
-fn reads(group: &mut Group<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
+fn reads(group: &mut BenchGroup<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
     for offset in (0..SPAN_BYTES).step_by(128 << 10) {
         rig.write(offset, 128 << 10);
         rig.turn();
@@ -116,7 +116,7 @@ fn main() {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let mut rig = Rig::new(directory.path(), SEGMENTS);
     let mut plain = Plain::new(directory.path());
-    // Every segment was written once before anything is measured, like the plain file.
+    // Every segment is written once before measuring, like the plain file.
     for number in 0..FILE_BYTES / (128 << 10) {
         rig.write(number * (128 << 10) % SPAN_BYTES, 128 << 10);
         rig.turn();

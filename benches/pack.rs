@@ -1,4 +1,4 @@
-//! Building a pack: what a flush to the store costs a processor, beside a copy of the same bytes.
+//! Building a pack: the processor time of writeback, beside a copy of the same bytes.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -17,7 +17,7 @@ use support::Ratios;
 
 const PACK_BYTES: usize = 8 << 20;
 
-/// Bytes that do not compress, and lines of a log.
+/// Incompressible bytes, and lines of a log.
 fn contents() -> [(&'static str, Bytes); 2] {
     let mut random = vec![0; PACK_BYTES];
     rand::rngs::SmallRng::seed_from_u64(1).fill(&mut random[..]);
@@ -37,7 +37,7 @@ fn contents() -> [(&'static str, Bytes); 2] {
     [("random", random.into()), ("text", text.into_bytes().into())]
 }
 
-/// A pack of `data`, written `step` bytes at a time with as much left out in between.
+/// A pack of `data` in runs of `step` bytes, with gaps of the same length.
 fn build(data: &Bytes, step: usize) -> EncodedPack {
     let options = PackOptions {
         volume: VolumeId::random(&SystemEntropy),

@@ -1,8 +1,8 @@
-//! The data path for `scripts/bench-callgrind`: 4 KiB writes and reads from admission to completion, through a shard, a pool
-//! and real segment files; everything a request costs in user space but the ring and the device.
+//! The data path for `scripts/bench-callgrind`: 4 KiB writes and reads from admission to completion, through a shard, a pool and
+//! real segment files; everything a request costs in user space but the ring and the device.
 //!
-//! `path CASE COUNT` warms up, then runs the case COUNT times inside a function of its own that callgrind collects. Without
-//! callgrind it prints the time a request takes, system calls included.
+//! `path CASE COUNT` warms up, then runs the case COUNT times inside a function that callgrind collects. Without callgrind the
+//! program prints the time of a request, system calls included.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -14,19 +14,19 @@ use glidefs::buffer::Pool;
 use support::rig::Rig;
 
 const BLOCK_BYTES: usize = 4096;
-/// Blocks that are written, over and over: 16 MiB.
+/// Blocks to write, over and over: 16 MiB.
 const BLOCKS: u64 = 4096;
-/// Enough for the whole run, so that no segment is sealed or freed meanwhile.
+/// Enough for the whole run, so that no segment is sealed or freed during a case.
 const SEGMENTS: u64 = 8;
-/// Makes neighbours in time strangers in place; prime to [`BLOCKS`].
+/// Scatters consecutive requests; prime to [`BLOCKS`].
 const STRIDE: u64 = 1237;
 
-/// Where write number `number` goes, in bytes.
+/// Byte offset of write number `number`.
 fn place(number: u64) -> u64 {
     number * STRIDE % BLOCKS * BLOCK_BYTES as u64
 }
 
-// The names are what the script collects by.
+// The script selects functions by these names.
 #[inline(never)]
 fn collected_writes(rig: &mut Rig, count: u64, batch: u64) {
     let mut number = 0;

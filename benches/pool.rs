@@ -1,4 +1,4 @@
-//! What a buffer costs: an acquire and its release, beside the copy of 4 KiB that every request makes anyway.
+//! The cost of a slot: an acquire and a release, beside the copy of 4 KiB that every request makes anyway.
 //!
 //! Owns the measured cases only. Not measured: making a pool, which a worker does once.
 
@@ -17,7 +17,7 @@ use criterion::Criterion;
 use glidefs::buffer::{Acquire, Pool, Slot};
 use glidefs::observe::io::WorkerStats;
 use glidefs::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
-use support::{Group, Ratios};
+use support::{BenchGroup, Ratios};
 
 const SLOTS: usize = 256;
 const CLASSES: [(&str, usize); 4] =
@@ -47,14 +47,14 @@ fn memcpy() -> impl FnMut() {
     move || black_box(&mut slot[..FRAME_BYTES]).copy_from_slice(black_box(&source))
 }
 
-fn uncontended(group: &mut Group<'_>, ratios: &mut Ratios) {
+fn uncontended(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
     for (name, len) in CLASSES {
-        // The slot given back last is taken again.
+        // The slot released last is acquired again.
         let idle = pool(SLOTS);
         ratios.against(group, &format!("acquire_and_release/{name}/same_again"), COPY, memcpy(), || {
             drop(acquire(&idle, black_box(len)));
         });
-        // In between somebody takes a slot of another class, so that blocks are merged and split. Two of each.
+        // Slots of two classes in turn, so that blocks are merged and split. Two acquires and two releases.
         let other = if len == FRAME_BYTES { REQUEST_BYTES_MAX } else { FRAME_BYTES };
         let id = format!("acquire_and_release/{name}/in_turn_with_another_class");
         ratios.against(group, &id, COPY, memcpy(), || {
@@ -62,7 +62,7 @@ fn uncontended(group: &mut Group<'_>, ratios: &mut Ratios) {
             drop(acquire(&idle, black_box(other)));
         });
     }
-    // A queue's worth of requests at once, released in the order of their arrival.
+    // As many requests at once as a queue has, released in order of arrival.
     let batch = pool(SLOTS);
     let mut slots = Vec::with_capacity(64);
     ratios.against(group, "acquire_and_release/4KiB/batch_of_64", COPY, memcpy(), || {
@@ -71,8 +71,8 @@ fn uncontended(group: &mut Group<'_>, ratios: &mut Ratios) {
     });
 }
 
-/// The pool is exhausted: each turn one slot is released, its waiter fetches it, and a newcomer joins the queue.
-fn contended(group: &mut Group<'_>, ratios: &mut Ratios) {
+/// The pool is exhausted: each turn one slot is released, the first waiter gets the slot, and a new waiter joins the queue.
+fn contended(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
     for (name, len) in CLASSES {
         let pool = pool(1);
         let mut held: Vec<Slot> = std::iter::from_fn(|| pool.try_acquire(len)).collect();

@@ -1,7 +1,7 @@
-//! How long opening a cache takes for a GiB of log, beside reading the same bytes: sealed, where footers say what is there, and
+//! The time of opening a cache with a GiB of log, beside reading the same bytes: sealed, where footers list the entries, and
 //! unsealed, where every record is scanned and made stable again. Both from the page cache.
 //!
-//! `GLIDEFS_BENCH_LOG_MIB` sets how much log there is.
+//! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -52,12 +52,12 @@ fn read_all(directory: &Path) -> Duration {
     start.elapsed()
 }
 
-/// Takes the trailers away, so that the segments look as after a crash.
+/// Removes the trailers, so that the segments look as after a crash.
 fn unseal(directory: &Path, segment_bytes: u64) {
     for entry in std::fs::read_dir(directory.join("segments")).expect("the cache is there") {
         let path = entry.expect("the cache is there").path();
         let file = File::options().read(true).write(true).open(path).expect("a segment");
-        // As in a segment that is still open, the last frame is a copy of the first.
+        // An open segment has a copy of the first frame in the last frame.
         let mut header = [0; 4096];
         file.read_exact_at(&mut header, 0).expect("a header");
         file.write_all_at(&header, segment_bytes - 4096).expect("a copy of the header");

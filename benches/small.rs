@@ -1,4 +1,4 @@
-//! The small things every request does: checksums, counters, finding an export by its name. Beside a copy of 4 KiB.
+//! Small steps of every request: checksums, counters, finding an export by name. Beside a copy of 4 KiB.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -22,7 +22,7 @@ use glidefs::router::{
 use glidefs::store::gc::{GcError, GcOptions, GcReport};
 use glidefs::store::volume::{DeletedVolume, Resume, VolumeError};
 use glidefs::units::{ExportId, FRAME_BYTES};
-use support::{Group, Ratios};
+use support::{BenchGroup, Ratios};
 
 const EXPORTS: u32 = 20_000;
 const COPY: &str = "memcpy 4 KiB";
@@ -32,14 +32,14 @@ fn memcpy() -> impl FnMut() {
     move || black_box(&mut target[..]).copy_from_slice(black_box(&source))
 }
 
-fn checksums(group: &mut Group<'_>, ratios: &mut Ratios) {
+fn checksums(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
     let frame: Vec<u8> = (0..FRAME_BYTES).map(|at| u8::try_from(at % 251).unwrap_or(0)).collect();
     ratios.against(group, "frame_crc/4KiB", COPY, memcpy(), || {
         black_box(frame_crc(black_box(&frame)));
     });
 }
 
-fn histograms(group: &mut Group<'_>, ratios: &mut Ratios) {
+fn histograms(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
     let sizes = Histogram::new(&IO_SIZE_BOUNDS_BYTES);
     ratios.against(group, "histogram/size/same", COPY, memcpy(), || sizes.record(black_box(4096)));
     let latencies = Histogram::new(&LATENCY_BOUNDS_NANOS);
@@ -54,9 +54,9 @@ fn histograms(group: &mut Group<'_>, ratios: &mut Ratios) {
 
 /// A kernel that makes any device at once.
 #[derive(Default)]
-struct Kernel(AtomicU32);
+struct InstantKernel(AtomicU32);
 
-impl Devices for Kernel {
+impl Devices for InstantKernel {
     fn attach(
         &self,
         _: Arc<Export>,
@@ -137,7 +137,7 @@ fn name(number: u32) -> String {
     format!("customer-{:04}.disk-{number:05}", number % 977)
 }
 
-/// A router with many exports. Its catalog is in memory, because making it is not what is measured.
+/// A router with many exports. The catalog is in memory, because the time of making the catalog does not count.
 fn router(directory: &std::path::Path) -> Arc<Router> {
     let options = RouterOptions {
         exports_max: EXPORTS as usize,
@@ -150,7 +150,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         boot_id: "bench".into(),
     };
     let catalog = Catalog::open(&directory.join("catalog.redb")).expect("the catalog opens");
-    let router = Router::new(catalog, Arc::new(Kernel::default()), Arc::new(Data), options);
+    let router = Router::new(catalog, Arc::new(InstantKernel::default()), Arc::new(Data), options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         router.start().await;
@@ -170,7 +170,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
     router
 }
 
-fn resolve(group: &mut Group<'_>, ratios: &mut Ratios) {
+fn resolve(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("memory for a catalog");
     let router = router(directory.path());
     let names: Vec<String> = (0..EXPORTS).map(name).collect();

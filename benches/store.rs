@@ -1,8 +1,8 @@
-//! What a store costs: requests and bytes for what users do, how long reads take by where they find their data, and what
-//! a flush does to the latency of writes. The table that `scripts/store-cost` puts into docs/operations.md.
+//! The cost of a store: requests and bytes of typical uses, read latency by the place of the data, and the effect of writeback on
+//! the latency of writes. Prints the tables that `scripts/store-cost` puts into docs/operations.md.
 //!
-//! `store [--size MIB] [--reads N]` writes as much as SIZE at random and in order. The store is a directory, so a request costs no
-//! network: add its latency to each. Every layer is the daemon's but the ring and the device.
+//! `store [--size MIB] [--reads N]` writes SIZE at random and SIZE in order. The store is a directory, so a request costs no
+//! network: add the network's latency to each. Every layer is the daemon's but the ring and the device.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 #![allow(clippy::cast_precision_loss, reason = "figures are printed with few digits")]
 
@@ -56,7 +56,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Bytes that do not compress.
+    /// Fills `data` with incompressible bytes.
     fn fill(&mut self, data: &mut [u8]) {
         for word in data.as_chunks_mut::<8>().0 {
             *word = self.next().to_le_bytes();
@@ -64,7 +64,7 @@ impl Random {
     }
 }
 
-/// A host with an empty cache, and a store that others may have written to.
+/// A host with an empty cache, and a store that may hold data of other hosts.
 struct Host {
     rig: Rig,
     remote: VolumeWriter,
@@ -123,15 +123,15 @@ impl Host {
         Self { rig: Rig::over(cache), remote, volumes, stop, runtime }
     }
 
-    /// Returns when the store has everything.
-    fn flush(&mut self) {
+    /// Writes everything back.
+    fn write_back(&mut self) {
         self.rig.flush();
         self.rig.settle();
         let volume = self.rig.cache().volume(EXPORT);
         self.runtime.block_on(volume.written_back()).expect("the store works");
     }
 
-    /// Returns when nothing goes on in the background: packs that are made fewer.
+    /// Returns once the background merging of packs is done.
     fn at_rest(&self) {
         let mut before = self.spent();
         loop {
@@ -169,7 +169,8 @@ impl Spent {
         Self(std::array::from_fn(|at| (self.0[at].0 - before.0[at].0, self.0[at].1 - before.0[at].1)))
     }
 
-    /// A row of the table: what was asked for, requests, bytes up and down and, for writes, what came up a byte of it.
+    /// Prints a row of the table: bytes asked for, requests, bytes up and down, and bytes moved for each byte asked for (up for
+    /// writes, down for reads).
     fn row(self, what: &str, asked_bytes: Option<u64>, is_write: bool) {
         let [(gets, got), (puts, put), (lists, _), (deletes, _), (heads, _)] = self.0;
         let mib = |bytes: u64| format!("{:.1}", bytes as f64 / 1_048_576.0);
@@ -185,7 +186,8 @@ impl Spent {
     }
 }
 
-/// Writes `bytes` in pieces of `data`, at random within as many or in order, with a FLUSH now and then.
+/// Writes `bytes` in pieces of `piece` bytes, at random offsets below `bytes` or in order, with a FLUSH now and then. Then writes
+/// everything back.
 fn write_all(host: &mut Host, bytes: u64, piece: usize, at_random: bool) {
     let (mut random, mut data) = (Random(piece as u64), vec![0; piece]);
     let pieces = bytes / piece as u64;
@@ -201,10 +203,10 @@ fn write_all(host: &mut Host, bytes: u64, piece: usize, at_random: bool) {
             host.rig.settle();
         }
     }
-    host.flush();
+    host.write_back();
 }
 
-/// What a starting system reads: files here and there, each from its begin to its end.
+/// Reads like a starting system: files here and there, each from begin to end. Returns the number of bytes read.
 fn boot(host: &mut Host, written_bytes: u64) -> u64 {
     let (mut random, mut asked) = (Random(3), 0);
     while asked < written_bytes.min(256 << 20) {
@@ -251,7 +253,7 @@ fn latencies(directory: &Path, written_bytes: u64, reads: u64) {
     let miss = latency(reads, |number| host.rig.read_through(place(number), SMALL));
     row("the store (a directory): nothing is here", miss);
     let clean = latency(reads, |number| host.rig.read_through(place(number), SMALL));
-    row("the clean cache", clean);
+    row("the block cache", clean);
     for number in 0..reads {
         host.rig.write(place(number), SMALL);
         host.rig.turn();
@@ -262,8 +264,8 @@ fn latencies(directory: &Path, written_bytes: u64, reads: u64) {
     row("the log, in the page cache", hit);
 }
 
-/// Latency of 4 KiB writes while nothing is flushed, and while something always is: in turns.
-fn writes_beside_flush(directory: &Path) {
+/// Latency of 4 KiB writes without and with writeback at the same time, in turns.
+fn writes_beside_writeback(directory: &Path) {
     const ROUNDS: usize = 6;
     const WRITES: u64 = 30_000;
     let busy = Triggers { size_bytes: 4 << 20, age: NEVER, quiet: NEVER };
@@ -282,13 +284,13 @@ fn writes_beside_flush(directory: &Path) {
                 host.rig.write_data(place, &data);
                 host.rig.turn();
                 times.push(begun.elapsed());
-                // A client that thinks for a while, so that the flush has something to run beside.
+                // The client pauses, so that writeback has time to run beside the writes.
                 let pause = Instant::now();
                 while pause.elapsed() < Duration::from_micros(20) {
                     std::hint::spin_loop();
                 }
             }
-            host.flush();
+            host.write_back();
         }
     }
     let mean = |times: &[Duration]| times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64 * 1e6;
@@ -296,8 +298,8 @@ fn writes_beside_flush(directory: &Path) {
     let [quiet, busy] = times.each_mut().map(|times| percentiles(times));
     let packs = hosts[1].spent().0[1].0;
     println!("\n| 4 KiB write | mean, µs | p50, µs | p99, µs |\n|---|---:|---:|---:|");
-    println!("| nothing is flushed | {:.2} | {:.2} | {:.2} |", means[0], quiet.0, quiet.1);
-    println!("| beside flushes ({packs} objects) | {:.2} | {:.2} | {:.2} |", means[1], busy.0, busy.1);
+    println!("| nothing is written back | {:.2} | {:.2} | {:.2} |", means[0], quiet.0, quiet.1);
+    println!("| beside writeback ({packs} objects) | {:.2} | {:.2} | {:.2} |", means[1], busy.0, busy.1);
     println!("| ratio | {:.2} | {:.2} | {:.2} |", means[1] / means[0], busy.0 / quiet.0, busy.1 / quiet.1);
 }
 
@@ -309,7 +311,7 @@ fn main() {
         match word.as_str() {
             "--size" => size_bytes = value() << 20,
             "--reads" => reads = value(),
-            // cargo's own.
+            // Options of cargo.
             _ => {}
         }
     }
@@ -356,6 +358,6 @@ fn main() {
         reader.spent().since(before).row("reads of a starting system, cold", Some(asked), false);
         drop(reader);
         latencies(directory.path(), size_bytes, reads);
-        writes_beside_flush(directory.path());
+        writes_beside_writeback(directory.path());
     }
 }

@@ -1,8 +1,8 @@
 //! A case and its floor, measured in turns.
 //!
-//! A floor is the least that could be done instead: a copy of 4 KiB, a plain `pwrite` of the same bytes, one `fdatasync`.
-//! Owns the pairing and the file the ratios go to. Invariant: each sample of a case has a sample of its floor taken right
-//! after it, so a machine that slows down slows both, and the ratio says more than either time does. Nothing is asserted.
+//! A floor is the least possible work instead: a copy of 4 KiB, a plain `pwrite` of the same bytes, one `fdatasync`. Owns the
+//! pairing and the file of ratios. Invariant: each sample of a case is followed at once by a sample of the floor, so a machine that
+//! slows down slows both, and the ratio says more than either time does. Nothing is asserted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,19 @@ use criterion::BenchmarkGroup;
 use criterion::measurement::WallTime;
 use serde_json::{Value, json};
 
-/// A group of benches.
-pub type Group<'a> = BenchmarkGroup<'a, WallTime>;
+pub type BenchGroup<'a> = BenchmarkGroup<'a, WallTime>;
 
-/// What was measured by one bench program: printed as it comes, and written to `bench/NAME.json` in the target directory.
+/// The results of one bench program, printed one by one, and written to `bench/NAME.json` in the target directory.
 pub struct Ratios {
     path: PathBuf,
     rows: BTreeMap<String, Value>,
 }
 
-/// Nanoseconds a call, of the case and of its floor.
-type Sample = (f64, f64);
+/// Nanoseconds a call, of the case and of the floor.
+type RatioSample = (f64, f64);
 
 impl Ratios {
-    /// The figures of the bench program `name`. Those of cases that are not run this time stay as they are.
+    /// Results of the bench program `name`. Keeps the figures in the file for cases that are not run this time.
     pub fn new(name: &str) -> Self {
         let path =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench").join(format!("{name}.json"));
@@ -36,10 +35,10 @@ impl Ratios {
         Self { path, rows }
     }
 
-    /// Measures `case` beside `floor`, both as often, and prints how many times as long it takes.
+    /// Measures `case` beside `floor`, both equally often, and prints the ratio of the times.
     pub fn against(
         &mut self,
-        group: &mut Group<'_>,
+        group: &mut BenchGroup<'_>,
         id: &str,
         floor_name: &str,
         mut floor: impl FnMut(),
@@ -54,10 +53,10 @@ impl Ratios {
         );
     }
 
-    /// As [`Self::against`], for a case and a floor that take the time of `count` calls themselves.
+    /// As [`Self::against`], for a case and a floor that return the time of `count` calls.
     pub fn against_timed(
         &mut self,
-        group: &mut Group<'_>,
+        group: &mut BenchGroup<'_>,
         id: &str,
         floor_name: &str,
         mut floor: impl FnMut(u64) -> Duration,
@@ -74,9 +73,9 @@ impl Ratios {
         self.add(id, floor_name, samples);
     }
 
-    /// Adds a figure that was measured without criterion.
-    pub fn add(&mut self, id: &str, floor_name: &str, samples: Vec<Sample>) {
-        // Nothing was run when a filter excludes the case.
+    /// Adds samples measured without criterion.
+    pub fn add(&mut self, id: &str, floor_name: &str, samples: Vec<RatioSample>) {
+        // There are no samples when a filter excludes the case.
         let (Some(time), Some(floor), Some(ratio)) = (
             median(samples.iter().map(|sample| sample.0)),
             median(samples.iter().map(|sample| sample.1)),
@@ -90,7 +89,6 @@ impl Ratios {
         self.rows.insert(id.to_owned(), row);
     }
 
-    /// Writes the figures.
     pub fn save(self) {
         let rows: Vec<Value> = self.rows.into_values().collect();
         let text = format!("{:#}\n", Value::Array(rows));
@@ -103,7 +101,7 @@ impl Ratios {
     }
 }
 
-/// Time that `count` calls take.
+/// The time of `count` calls.
 #[inline]
 pub fn timed(count: u64, work: &mut impl FnMut()) -> Duration {
     let start = Instant::now();

@@ -1,8 +1,8 @@
-//! A shard of a cache on a real directory with a pool of buffers, driven as a worker's loop drives them, without a device.
+//! A shard of a cache on a real directory with a pool of buffers, driven as a worker's loop drives a shard, without a device.
 //!
-//! Owns the requests' way: bounds → log space → slot → cache → turn → counters → slot back. Left out are the ring, the
-//! kernel's commands and the copy to and from the client. Invariant: nothing here allocates once it is warm, so what a
-//! counting allocator sees was allocated by what is measured.
+//! Owns the way of a request: bounds → log space → slot → cache → turn → counters → slot back. Left out are the ring, the kernel's
+//! commands and the copy to and from the client. Invariant: a warm rig does not allocate, so a counting allocator sees only
+//! allocations of the measured code.
 #![allow(dead_code, reason = "each user drives a part")]
 #![allow(clippy::expect_used, reason = "a rig that fails measures nothing")]
 
@@ -22,24 +22,22 @@ use glidefs::export::{Export, Operation, Request};
 use glidefs::observe::io::{QueueStats, WorkerStats};
 use glidefs::units::{ExportId, SECTOR_BYTES, SectorRange};
 
-/// Bytes of a segment, as the daemon has them.
+/// Bytes of a segment, as in the daemon.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
-/// Bytes of the export.
 pub const EXPORT_BYTES: u64 = 1 << 40;
-/// Slots of the pool.
 const SLOTS: usize = 256;
 const EXPORT: ExportId = ExportId(1);
 
 /// A request under way, of the same shape as the worker's.
-pub struct InFlight {
-    slot: u32,
+pub struct RigRequest {
+    queue: u32,
     tag: u16,
     request: Request,
     started: Instant,
     buffer: Option<Slot>,
 }
 
-impl Token for InFlight {
+impl Token for RigRequest {
     type Part = Slot;
 
     fn buffer(&mut self) -> &mut [u8] {
@@ -53,14 +51,14 @@ impl Token for InFlight {
     }
 }
 
-/// What a worker has, without its ring.
+/// The parts of a worker, without a ring.
 pub struct Rig {
-    shard: Shard<InFlight>,
+    shard: Shard<RigRequest>,
     pool: Pool,
     export: Export,
     stats: Arc<QueueStats>,
     wants: Vec<Want<Slot>>,
-    /// READs that need the store.
+    /// Ranges of READs that need the store.
     remote: Vec<SectorRange>,
     now: Instant,
     cache: Cache,
@@ -78,7 +76,7 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
 }
 
 impl Rig {
-    /// A rig over a cache of `segments` segments in `directory`, which is made if it is not there.
+    /// A rig over a cache of `segments` segments in `directory`. Makes the cache if there is none.
     pub fn new(directory: &Path, segments: u64) -> Self {
         Self::over(open(directory, segments, SEGMENT_BYTES).0)
     }
@@ -107,22 +105,20 @@ impl Rig {
         }
     }
 
-    /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// The buffers.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The counters of the queue.
+    /// The counters of the only queue.
     pub fn stats(&self) -> &QueueStats {
         &self.stats
     }
 
-    /// Begins a WRITE of `bytes` bytes at byte `offset`; the next turn appends it.
+    /// Begins a WRITE of `bytes` bytes at byte `offset`. The next turn appends the record.
     #[inline]
     pub fn write(&mut self, offset: u64, bytes: usize) {
         let token = self.fetched(Operation::Write, offset, bytes);
@@ -132,7 +128,7 @@ impl Rig {
         self.shard.write(self.export.volume(), range, false, reservation, token);
     }
 
-    /// Same, with `data` in the buffer.
+    /// Begins a WRITE of `data` at byte `offset`.
     pub fn write_data(&mut self, offset: u64, data: &[u8]) {
         let mut token = self.fetched(Operation::Write, offset, data.len());
         let reservation = self.admit(data.len());
@@ -142,7 +138,7 @@ impl Rig {
         self.shard.write(self.export.volume(), range, false, reservation, token);
     }
 
-    /// Carries out a READ of `bytes` bytes at byte `offset`, from wherever they are.
+    /// Carries out a READ of `bytes` bytes at byte `offset`, from the log, the block cache or the store.
     pub fn read_through(&mut self, offset: u64, bytes: usize) {
         self.read(offset, bytes);
         self.settle();
@@ -165,14 +161,13 @@ impl Rig {
         self.shard.read(self.export.volume(), range, None, token);
     }
 
-    /// Begins a FLUSH.
     #[inline]
     pub fn flush(&mut self) {
         let token = self.fetched(Operation::Flush, 0, 0);
         self.shard.flush(self.export.volume(), token);
     }
 
-    /// Ends a turn, and returns how many requests were finished.
+    /// Ends a turn, and returns the number of finished requests.
     #[inline]
     pub fn turn(&mut self) -> usize {
         self.shard.turn();
@@ -220,7 +215,7 @@ impl Rig {
         finished
     }
 
-    /// Takes turns until every request has come back.
+    /// Takes turns until every request is finished.
     pub fn settle(&mut self) {
         while !self.shard.idle() {
             if self.turn() == 0 {
@@ -230,19 +225,19 @@ impl Rig {
     }
 
     #[inline]
-    fn fetched(&self, operation: Operation, offset: u64, bytes: usize) -> InFlight {
+    fn fetched(&self, operation: Operation, offset: u64, bytes: usize) -> RigRequest {
         self.stats.in_flight.add(1);
         let range =
             SectorRange::new(offset / SECTOR_BYTES, bytes as u64 / SECTOR_BYTES).expect("a small range");
         let request = Request { operation, range, fua: false };
         self.export.check(&request).expect("inside the export");
-        InFlight { slot: 0, tag: 0, request, started: self.now, buffer: None }
+        RigRequest { queue: 0, tag: 0, request, started: self.now, buffer: None }
     }
 
     #[inline]
-    fn buffered(&mut self, token: InFlight, bytes: usize) -> InFlight {
+    fn buffered(&mut self, token: RigRequest, bytes: usize) -> RigRequest {
         let buffer = self.pool.try_acquire(bytes).expect("batches are smaller than the pool");
-        InFlight { buffer: Some(buffer), ..token }
+        RigRequest { buffer: Some(buffer), ..token }
     }
 
     #[inline]
@@ -269,7 +264,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(keeper) = self.keeper.take() {
-            // Its panic was reported already.
+            // A panic of the keeper was reported already.
             let _ = keeper.join();
         }
     }

@@ -1,135 +1,45 @@
-//! Behind `glidefs bench`: what the ways of doing file I/O cost on the machine at hand.
+//! Behind `glidefs bench`: the cost of different ways of file I/O on this machine.
 //!
 //! ```text
-//!  plan.rs       what is to be measured: cases, engines, how long
+//!  plan.rs       the measurements to make: cases, engines, durations
 //!    ▼
-//!  session.rs    all runs, in their order
-//!    ├─ machine.rs    what they are made on
+//!  session.rs    all runs, in order
+//!    ├─ machine.rs    the machine the runs are made on
 //!    ▼
-//!  target.rs     the test file, and the pattern its blocks hold
+//!  test_file.rs  the test file, and the pattern in each block
 //!    ▼
 //!  run.rs        one case: threads, warm-up, the clock, CPU time
 //!    ├─ blocking.rs   jobs that call pread and pwrite
-//!    └─ rings.rs      jobs that keep a ring full
+//!    ├─ rings.rs      jobs that keep a ring full
+//!    └─ job.rs        what both kinds of job are given and count
 //!    ▼
-//!  figures.rs    what was measured: one run, and several runs of one case with their spread
+//!  figures.rs    results: one run, and several runs of one case with the spread
 //!    ├─ report.rs     tables of runs
 //!    ├─ compare.rs    tables of differences
-//!    ├─ published.rs  set-ups that others have measured, with their figures
-//!    └─ plot.rs       a picture
+//!    ├─ published.rs  set-ups that others have measured, with the published figures
+//!    └─ plot.rs       a picture (feature `plots`)
 //! ```
 //!
-//! Owns the measuring and the figures. Does not own arguments, terminals or how tables are drawn: `cli` does. Invariants: a
-//! file that was there is not written without leave; a transfer that is not complete fails the run instead of being counted;
-//! runs of two engines that are compared take turns, so that a machine that slows down slows both.
+//! Owns the measuring and the figures. Does not own arguments, terminals or the drawing of tables: `cli` does. Invariants: a file
+//! that existed is not written without leave; an incomplete transfer fails the run instead of being counted; runs of two compared
+//! engines take turns, so a machine that slows down slows both engines.
 
 mod blocking;
-pub mod compare;
-pub mod figures;
-pub mod machine;
-pub mod plan;
-pub mod plot;
-pub mod published;
-pub mod report;
+pub(crate) mod compare;
+mod error;
+pub(crate) mod figures;
+mod job;
+pub(crate) mod machine;
+pub(crate) mod plan;
+#[cfg(feature = "plots")]
+pub(crate) mod plot;
+pub(crate) mod published;
+pub(crate) mod report;
 mod rings;
 mod run;
-pub mod session;
-pub mod target;
+pub(crate) mod session;
+pub(crate) mod test_file;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::path::PathBuf;
-
-/// Why something could not be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The test file is there already and would be written.
-    #[error(
-        "{path} exists: use --overwrite to let its content be replaced, or --mode randread,read to only read it"
-    )]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The test file is shorter than what is to be read.
-    #[error(
-        "{path} has {bytes} bytes, fewer than --size: give a smaller --size, or --overwrite to make it larger"
-    )]
-    TooShort {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        bytes: u64,
-    },
-    /// The file system does not do direct I/O.
-    #[error(
-        "the file system of {path} does not support O_DIRECT: use --buffered, or --dir on another file system"
-    )]
-    NoDirect {
-        /// The file or directory.
-        path: PathBuf,
-    },
-    /// The test file could not be made, opened or filled.
-    #[error("cannot prepare the test file {path}")]
-    Prepare {
-        /// The file or directory.
-        path: PathBuf,
-        /// What went wrong.
-        #[source]
-        source: io::Error,
-    },
-    /// Settings that contradict each other.
-    #[error("{0}")]
-    Settings(String),
-    /// A job could not be set up.
-    #[error("{engine}: {what} failed")]
-    Setup {
-        /// The engine.
-        engine: String,
-        /// The step.
-        what: &'static str,
-        /// What went wrong.
-        #[source]
-        source: io::Error,
-    },
-    /// An operation failed.
-    #[error("{engine}: an operation at byte {offset} failed{hint}")]
-    Operation {
-        /// The engine.
-        engine: String,
-        /// Where.
-        offset: u64,
-        /// What to do about it.
-        hint: &'static str,
-        /// What went wrong.
-        #[source]
-        source: io::Error,
-    },
-    /// Fewer bytes were moved than were asked for.
-    #[error("{engine}: only {moved} of {wanted} bytes were moved at byte {offset}")]
-    Short {
-        /// The engine.
-        engine: String,
-        /// Where.
-        offset: u64,
-        /// Bytes moved.
-        moved: usize,
-        /// Bytes asked for.
-        wanted: usize,
-    },
-    /// What was read is not what was written.
-    #[error("{engine}: the block at byte {offset} does not hold what was written to it")]
-    Corrupt {
-        /// The engine.
-        engine: String,
-        /// Where.
-        offset: u64,
-    },
-    /// A job ended without saying why.
-    #[error("a job ended unexpectedly")]
-    Panicked,
-    /// A picture could not be drawn.
-    #[error("cannot draw the plot")]
-    Plot(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
+pub(crate) use self::error::BenchError;

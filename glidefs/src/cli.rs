@@ -1,14 +1,17 @@
-//! The command line: arguments, the client of the daemon, what is printed.
+//! The command line: arguments, the client of the daemon, printed answers.
 //!
-//! Owns what people and scripts type. Does not own the daemon: `main` hands in the function that runs it. Invariants: exit
-//! status 0 means done, 1 failed, 2 that arguments or configuration were refused, 3 that a wait ended before the work; what is printed on standard output with
-//! `--json` is JSON and nothing else.
+//! Owns everything people and scripts type. Does not own the daemon: `main` hands in the function that runs the daemon. Invariants:
+//! exit status 0 means done, 1 failed, 2 arguments or configuration refused, 3 a wait that ended before the work; with `--json`
+//! standard output gets JSON and nothing else.
 
 mod args;
 mod bench;
 mod client;
 mod commands;
+mod error;
+mod output;
 mod print;
+mod progress;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -16,94 +19,30 @@ mod wait;
 
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use self::args::{Cli, Command};
-use self::client::{Client, ClientError};
-use crate::config::{Config, ConfigError, LogFormat, OnStop};
+use self::client::Client;
+use self::commands::{daemon, exports, files, snapshots};
+use self::error::CliError;
+use crate::config::{Config, LogFormat, OnStop};
 use crate::observe::chain;
-use crate::observe::logging::{self, LogError};
+use crate::observe::logging;
 
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum CliError {
-    /// The configuration was refused.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The log could not be set up.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The daemon refused, or is not there.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The daemon ended with an error.
-    #[error("the daemon failed")]
-    Daemon(#[source] Box<dyn Error>),
-    /// Something of some exports is not in the store.
-    #[error("{exports} exports are not in the store as a whole")]
-    NotDrained {
-        /// How many.
-        exports: usize,
-    },
-    /// A wait ended that was limited.
-    #[error("the wait ended after {seconds} s{state}; {goes_on}")]
-    WaitEnded {
-        /// How long it was.
-        seconds: f64,
-        /// What was waited for.
-        state: String,
-        /// What goes on, and how to look at that.
-        goes_on: String,
-    },
-    /// A file is in the way.
-    #[error("{path} exists: use --force to replace it")]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file could not be written.
-    #[error("cannot write {path}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The user said no.
-    #[error("nothing was deleted")]
-    Declined,
-    /// Standard output could not be written.
-    #[error("cannot write to standard output")]
-    Output(#[source] std::io::Error),
-    /// The answer could not be printed.
-    #[error("cannot print the answer as JSON")]
-    Json(#[from] serde_json::Error),
-    /// A measurement failed.
-    #[error(transparent)]
-    Bench(crate::bench::BenchError),
-    /// An image could not be copied.
-    #[error(transparent)]
-    Transfer(#[from] transfer::TransferError),
-    /// The client could not be started.
-    #[error("cannot start the client")]
-    Runtime(#[source] std::io::Error),
-}
-
-/// Runs the program: reads the arguments, does what they say and tells how it went. `run` is the daemon.
+/// Runs the program: reads the arguments, carries out the command, prints an error and returns the exit status. `run` is the
+/// daemon.
 pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> ExitCode {
     let cli = Cli::parse();
     match dispatch(cli, |config| run(config).map_err(|error| CliError::Daemon(Box::new(error)))) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads the output has seen enough.
+        // The reader of a pipe has seen enough.
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done when standard error is closed as well.
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
-            // A configuration that is refused stays so: systemd is told not to try again.
+            // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
                 CliError::Config(_) => ExitCode::from(2),
                 CliError::WaitEnded { .. } => ExitCode::from(3),
@@ -128,31 +67,27 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
             logging::init(&config.log.filter, format)?;
             run(&config)
         }
-        Command::Init { path, force } => commands::init(&path, force),
-        Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "glidefs", &mut text);
-            emit(&text)
-        }
-        Command::Man { dir } => commands::man(dir.as_deref()),
+        Command::Init { path, force } => files::init(&path, force),
+        Command::Completions { shell } => files::completions(shell),
+        Command::Man { dir } => files::man(dir.as_deref()),
         Command::Bench { command } => bench::run(command),
         Command::Export { command } => {
-            with_client(&cli.daemon, async |client| commands::export(client, command).await)
+            with_client(&cli.daemon, async |client| exports::run(client, command).await)
         }
         Command::Snapshot { command } => {
-            with_client(&cli.daemon, async |client| commands::snapshot(client, command).await)
+            with_client(&cli.daemon, async |client| snapshots::run(client, command).await)
         }
         Command::Import(args) => {
             with_client(&cli.daemon, async |client| transfer::import(client, *args).await)
         }
         Command::Drain { limit, output } => {
-            with_client(&cli.daemon, async |client| commands::drain(client, limit.timeout, output).await)
+            with_client(&cli.daemon, async |client| daemon::drain(client, limit.timeout, output).await)
         }
         Command::Gc { dry_run, grace, output } => {
-            with_client(&cli.daemon, async |client| commands::gc(client, dry_run, grace, output).await)
+            with_client(&cli.daemon, async |client| daemon::gc(client, dry_run, grace, output).await)
         }
         Command::Status { json } => {
-            with_client(&cli.daemon, async |client| commands::status(client, json).await)
+            with_client(&cli.daemon, async |client| daemon::status(client, json).await)
         }
     }
 }
@@ -166,10 +101,4 @@ fn with_client(
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(work(&client))
-}
-
-/// Writes to standard output.
-fn emit(text: &[u8]) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).map_err(CliError::Output)
 }

@@ -1,59 +1,56 @@
 //! Tables of differences between two engines.
 //!
-//! Owns the order of runs and the verdict. Invariant: the two sides take turns (ABBA…), so that whatever changes slowly on the
-//! machine meets both; a difference that the spread between runs of one side could explain is called that.
+//! Owns the order of runs and the verdict. Invariants: the two sides take turns (ABBA…), so that a slow change of the machine meets
+//! both sides; a difference that the spread between runs of one side could explain is called "within the spread".
 
 use serde::Serialize;
 
-use super::BenchError;
-use super::figures::{Figure, Group, Run, Spread};
-use super::plan::{Case, Engine, Load, load_for};
+use super::error::BenchError;
+use super::figures::{CaseRuns, Figure, MeasuredRun, Spread};
+use super::plan::{BenchEngine, Case, Workload, workload_for};
 use super::report::{self, Table};
 
-/// Two cases to compare.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// What is compared with.
     pub before: Case,
-    /// What is compared.
     pub after: Case,
 }
 
 impl Pair {
     /// The same load on two engines.
-    pub fn new(before: Engine, after: Engine, load: Load) -> Self {
-        let case = |engine| Case { engine, load: load_for(engine, load) };
+    pub fn new(before: BenchEngine, after: BenchEngine, load: Workload) -> Self {
+        let case = |engine| Case { engine, load: workload_for(engine, load) };
         Self { before: case(before), after: case(after) }
     }
 
-    /// The cases of `repeat` rounds in the order in which they are run.
+    /// The cases of `repeat` rounds, in the order of the runs.
     pub fn order(&self, repeat: usize) -> impl Iterator<Item = Case> + use<> {
         let Self { before, after } = *self;
         (0..repeat).flat_map(move |round| if round % 2 == 0 { [before, after] } else { [after, before] })
     }
 }
 
-/// What a comparison of one pair came to.
+/// The result of comparing one pair.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// Runs of what is compared with.
-    pub before: Group,
-    /// Runs of what is compared.
-    pub after: Group,
-    /// Why there are none.
+    /// Runs of the side to compare with.
+    pub before: CaseRuns,
+    /// Runs of the side under test.
+    pub after: CaseRuns,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }
 
 impl Compared {
-    /// Runs a pair. With `lenient`, what this machine cannot do is noted instead of ending everything.
+    /// Runs a pair. With `lenient`, an operation that this machine cannot do is noted as unavailable instead of failing the
+    /// comparison.
     pub fn run(
         pair: Pair,
         repeat: usize,
         lenient: bool,
-        mut run: impl FnMut(Case) -> Result<Run, BenchError>,
+        mut run: impl FnMut(Case) -> Result<MeasuredRun, BenchError>,
     ) -> Result<Self, BenchError> {
-        let group = |case| Group { case, runs: Vec::new() };
+        let group = |case| CaseRuns { case, runs: Vec::new() };
         let (mut before, mut after) = (group(pair.before), group(pair.after));
         for case in pair.order(repeat) {
             let side = if case == pair.before { &mut before } else { &mut after };
@@ -70,12 +67,12 @@ impl Compared {
     }
 
     /// A figure of both sides.
-    pub fn spreads(&self, figure: impl Fn(&Run) -> f64) -> (Spread, Spread) {
+    pub fn spreads(&self, figure: impl Fn(&MeasuredRun) -> f64) -> (Spread, Spread) {
         (self.before.spread(&figure), self.after.spread(&figure))
     }
 
     /// Whether a figure differs, in words.
-    pub fn verdict(&self, figure: impl Fn(&Run) -> f64) -> &'static str {
+    pub fn verdict(&self, figure: impl Fn(&MeasuredRun) -> f64) -> &'static str {
         let (before, after) = self.spreads(figure);
         match before.differs(after) {
             None => "one run: no spread",
@@ -84,7 +81,7 @@ impl Compared {
         }
     }
 
-    /// The cells that say what was compared.
+    /// The cells that name the compared cases.
     fn cells(&self) -> Vec<String> {
         let mut cells = vec![format!("{} → {}", self.before.case.engine, self.after.case.engine)];
         let (before, after) =
@@ -159,20 +156,20 @@ pub fn tables(compared: &[Compared]) -> Vec<Table> {
             ]
         },
     );
-    let names: Vec<&str> = Run::LATENCIES.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = MeasuredRun::LATENCIES.iter().map(|(name, _)| *name).collect();
     let latency = table("Latency", &[&names[..], &["avg"]].concat(), compared, |c| {
         let mut cells: Vec<String> =
-            Run::LATENCIES.iter().map(|(_, figure)| c.change(*figure, report::latency)).collect();
+            MeasuredRun::LATENCIES.iter().map(|(_, figure)| c.change(*figure, report::latency)).collect();
         cells.push(c.verdict(|run| run.latency_nanos.avg).into());
         cells
     });
     let percent = |value: f64| format!("{value:.0}%");
     let cpu = table("CPU time", &["user", "sys", "CPU/op", "CPU/op"], compared, |c| {
         vec![
-            c.change(Run::user_percent, percent),
-            c.change(Run::system_percent, percent),
-            c.change(Run::cpu_nanos_per_operation, report::latency),
-            c.verdict(Run::cpu_nanos_per_operation).into(),
+            c.change(MeasuredRun::user_percent, percent),
+            c.change(MeasuredRun::system_percent, percent),
+            c.change(MeasuredRun::cpu_nanos_per_operation, report::latency),
+            c.verdict(MeasuredRun::cpu_nanos_per_operation).into(),
         ]
     });
     vec![throughput, latency, cpu]

@@ -1,4 +1,4 @@
-//! What was measured: one run, and several runs of one case with their spread.
+//! Results: one run, and several runs of one case with the spread.
 //!
 //! Owns the arithmetic. Latencies are kept to three significant digits (hdrhistogram).
 
@@ -9,16 +9,15 @@ use serde::Serialize;
 
 use super::plan::Case;
 
-/// Longest latency that is told apart, nanoseconds.
+/// The longest latency that is recorded as such, nanoseconds.
 const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
 
-/// Latencies of operations, nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
 impl Default for Latencies {
     fn default() -> Self {
-        // The bounds are constants that the library takes: low ≥ 1, high ≥ 2 × low, at most five digits.
+        // The library takes these constant bounds: low ≥ 1, high ≥ 2 × low, at most five digits.
         #[expect(
             clippy::expect_used,
             reason = "the bounds are constants that are valid, as every test shows"
@@ -28,23 +27,22 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one; more than a minute counts as a minute.
+    /// Counts one operation; more than a minute counts as a minute.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds those of another job.
+    /// Adds the operations of another job.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds.
         let _ = self.0.add(&other.0);
     }
 
-    /// Number of operations counted.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The figures that are shown.
+    /// The figures for tables and JSON.
     pub fn figures(&self) -> LatencyFigures {
         LatencyFigures {
             avg: self.0.mean(),
@@ -57,63 +55,52 @@ impl Latencies {
     }
 }
 
-/// Latency, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyFigures {
-    /// Mean.
     pub avg: f64,
-    /// Half of the operations took at most this.
+    /// Half of the operations took at most this long, in nanoseconds; p95, p99 and p999 likewise.
     pub p50: u64,
-    /// 95 % did.
     pub p95: u64,
-    /// 99 % did.
     pub p99: u64,
-    /// 99.9 % did.
     #[serde(rename = "p99.9")]
     pub p999: u64,
-    /// The slowest one.
     pub max: u64,
 }
 
-/// CPU time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
-    /// Of the process's own code.
+    /// Spent in the process's own code.
     pub user: Duration,
-    /// Of the kernel for the process.
+    /// Spent in the kernel for the process.
     pub system: Duration,
 }
 
 /// One run of one case.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
-    /// What was run.
+pub struct MeasuredRun {
     #[serde(flatten)]
     pub case: Case,
-    /// How long it was measured.
+    /// Length of the measured window.
     pub seconds: f64,
-    /// Operations completed in that time.
+    /// Operations completed in the window.
     pub operations: u64,
-    /// Bytes they moved.
     pub bytes: u64,
-    /// Operations a second.
     pub iops: f64,
-    /// Bytes a second.
     pub bytes_per_second: f64,
-    /// How long they took, nanoseconds.
+    /// Nanoseconds from start to completion of an operation.
     pub latency_nanos: LatencyFigures,
-    /// CPU time the process spent in its own code, seconds.
+    /// CPU time of the process's own code, seconds.
     pub user_seconds: f64,
-    /// CPU time the kernel spent for the process, its worker threads included, seconds.
+    /// CPU time of the kernel for the process, including the kernel's worker threads, seconds.
     pub system_seconds: f64,
 }
 
 /// A figure of a run.
-pub type Figure = fn(&Run) -> f64;
+pub type Figure = fn(&MeasuredRun) -> f64;
 
 #[expect(clippy::cast_precision_loss, reason = "figures are shown to a few digits")]
-impl Run {
-    /// A run of `case` whose operations took `latencies` and moved `bytes` within `measured`, using `cpu`.
+impl MeasuredRun {
+    /// A run of `case` with operations of these `latencies`, which moved `bytes` within `measured` and used `cpu`.
     pub fn new(case: Case, measured: Duration, latencies: &Latencies, bytes: u64, cpu: CpuTime) -> Self {
         let (seconds, operations) = (measured.as_secs_f64(), latencies.count());
         Self {
@@ -156,17 +143,16 @@ impl Run {
 
 /// All runs of one case.
 #[derive(Clone, Debug, Serialize)]
-pub struct Group {
-    /// The case.
+pub struct CaseRuns {
     #[serde(flatten)]
     pub case: Case,
-    /// Its runs, in the order in which they were made.
-    pub runs: Vec<Run>,
+    /// All runs, in the order they were made.
+    pub runs: Vec<MeasuredRun>,
 }
 
-impl Group {
+impl CaseRuns {
     /// A figure over the runs.
-    pub fn spread(&self, figure: impl Fn(&Run) -> f64) -> Spread {
+    pub fn spread(&self, figure: impl Fn(&MeasuredRun) -> f64) -> Spread {
         Spread::of(&self.runs, figure)
     }
 }
@@ -174,16 +160,15 @@ impl Group {
 /// A figure over several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Mean of the runs.
     pub mean: f64,
     /// Half the distance between the highest and the lowest; `None` for a single run.
     pub half_range: Option<f64>,
 }
 
 impl Spread {
-    /// That of `figure` over `runs`; zero when there are none.
+    /// The spread of `figure` over `runs`; zero without runs.
     #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
-    pub fn of(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Self {
+    pub fn of(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> f64) -> Self {
         let values: Vec<f64> = runs.iter().map(figure).collect();
         if values.is_empty() {
             return Self { mean: 0.0, half_range: None };
@@ -201,12 +186,12 @@ impl Spread {
         self.half_range.map(|half| if self.mean == 0.0 { 0.0 } else { 100.0 * half / self.mean })
     }
 
-    /// How much `after` differs from this, per cent.
+    /// The difference of `after` from this spread's mean, per cent.
     pub fn change_percent(self, after: Self) -> f64 {
         if self.mean == 0.0 { 0.0 } else { 100.0 * (after.mean - self.mean) / self.mean }
     }
 
-    /// Whether `after` differs by more than the two spread; `None` when there is no spread to tell by.
+    /// Whether `after` differs by more than both spreads together; `None` when one side has no spread.
     pub fn differs(self, after: Self) -> Option<bool> {
         Some((after.mean - self.mean).abs() > self.half_range? + after.half_range?)
     }

@@ -1,4 +1,4 @@
-//! What figures were measured on: they mean nothing without.
+//! The machine that figures were measured on. Figures mean nothing without the machine.
 
 use std::fmt;
 use std::fs;
@@ -9,21 +9,19 @@ use serde::Serialize;
 
 use crate::worker::affinity;
 
-/// The machine, as far as figures depend on it.
+/// The properties of the machine that figures depend on.
 #[derive(Clone, Debug, Serialize)]
-pub struct Machine {
+pub struct ThisMachine {
     /// CPUs the process may use.
     pub cpus: usize,
-    /// What they are called.
     pub cpu_model: String,
-    /// Release of the kernel.
     pub kernel: String,
     /// File system of the test file.
     pub file_system: String,
 }
 
-impl Machine {
-    /// This machine, with the file system that `path` is on.
+impl ThisMachine {
+    /// This machine, with the file system of `path`.
     pub fn here(path: &Path) -> Self {
         let line =
             |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
@@ -38,7 +36,7 @@ impl Machine {
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for ThisMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cpus, cpu_model, kernel, file_system } = self;
         write!(f, "{cpus} CPUs ({cpu_model}), Linux {kernel}, {file_system}")

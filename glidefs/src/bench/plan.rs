@@ -1,7 +1,7 @@
-//! What is to be measured.
+//! The measurements to make.
 //!
-//! Owns the names of engines and modes, and the list of cases that settings amount to. Does not own how any of it is done.
-//! Invariant: a case is one that its engine can tell apart: engines that block have no queue depth.
+//! Owns the names of engines and modes, and the list of cases that settings amount to. Does not own how operations are done.
+//! Invariant: cases differ only in properties that the case's engine has: engines that block have no queue depth.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,26 +10,24 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::BenchError;
+use super::error::BenchError;
 use crate::units::REQUEST_BYTES_MAX;
 
-/// Bytes of a block of the test file: offsets and sizes of operations are multiples of it.
+/// Bytes of a block of the test file: offsets and sizes of operations are multiples of a block.
 pub const BLOCK_BYTES: usize = 4096;
-/// Threads, at most.
 const THREADS_MAX: usize = 4096;
 /// Operations in flight a job, at most.
 const DEPTH_MAX: usize = 4096;
 
 /// How operations are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum IoWay {
     /// `pread` and `pwrite`, one thread a job.
     Pread,
     /// `pread` and `pwrite` by so many threads, whatever the number of jobs.
     Threads(usize),
-    /// A ring, memory that is not registered.
+    /// A ring, unregistered memory.
     Ring,
-    /// A ring, registered buffers.
     RingFixed,
     /// A ring, vectored operations of 4 KiB pieces.
     RingVectored,
@@ -37,11 +35,10 @@ pub enum Way {
     RingVectoredFixed,
 }
 
-/// A way of doing I/O, and how its rings are set up.
+/// A way of doing I/O, and the set-up of the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Engine {
-    /// The way.
-    pub way: Way,
+pub struct BenchEngine {
+    pub way: IoWay,
     /// A kernel thread takes submissions (SQPOLL).
     pub polls_submissions: bool,
     /// Completions are polled for (IOPOLL).
@@ -50,27 +47,27 @@ pub struct Engine {
     pub shares_workers: bool,
 }
 
-impl Engine {
-    /// The engine with nothing special about its rings.
-    pub const fn plain(way: Way) -> Self {
+impl BenchEngine {
+    /// The engine with an ordinary ring set-up.
+    pub const fn plain(way: IoWay) -> Self {
         Self { way, polls_submissions: false, polls_completions: false, shares_workers: false }
     }
 
-    /// Whether it uses a ring.
+    /// Whether the engine uses a ring.
     pub fn is_ring(self) -> bool {
-        !matches!(self.way, Way::Pread | Way::Threads(_))
+        !matches!(self.way, IoWay::Pread | IoWay::Threads(_))
     }
 }
 
-impl fmt::Display for Engine {
+impl fmt::Display for BenchEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.way {
-            Way::Pread => f.write_str("pread")?,
-            Way::Threads(threads) => write!(f, "threads:{threads}")?,
-            Way::Ring => f.write_str("ring")?,
-            Way::RingFixed => f.write_str("ring-fixed")?,
-            Way::RingVectored => f.write_str("ring-vectored")?,
-            Way::RingVectoredFixed => f.write_str("ring-vectored-fixed")?,
+            IoWay::Pread => f.write_str("pread")?,
+            IoWay::Threads(threads) => write!(f, "threads:{threads}")?,
+            IoWay::Ring => f.write_str("ring")?,
+            IoWay::RingFixed => f.write_str("ring-fixed")?,
+            IoWay::RingVectored => f.write_str("ring-vectored")?,
+            IoWay::RingVectoredFixed => f.write_str("ring-vectored-fixed")?,
         }
         for (on, name) in [
             (self.polls_submissions, "+sqpoll"),
@@ -85,7 +82,7 @@ impl fmt::Display for Engine {
     }
 }
 
-impl FromStr for Engine {
+impl FromStr for BenchEngine {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -94,14 +91,14 @@ impl FromStr for Engine {
         let refused = || format!("'{text}' is no engine: {ALLOWED}");
         let mut parts = text.split('+');
         let way = match parts.next().unwrap_or_default() {
-            "pread" => Way::Pread,
-            "ring" => Way::Ring,
-            "ring-fixed" => Way::RingFixed,
-            "ring-vectored" => Way::RingVectored,
-            "ring-vectored-fixed" => Way::RingVectoredFixed,
+            "pread" => IoWay::Pread,
+            "ring" => IoWay::Ring,
+            "ring-fixed" => IoWay::RingFixed,
+            "ring-vectored" => IoWay::RingVectored,
+            "ring-vectored-fixed" => IoWay::RingVectoredFixed,
             other => {
                 let threads = other.strip_prefix("threads:").and_then(|count| count.parse().ok());
-                Way::Threads(threads.filter(|count| (1..=THREADS_MAX).contains(count)).ok_or_else(refused)?)
+                IoWay::Threads(threads.filter(|count| (1..=THREADS_MAX).contains(count)).ok_or_else(refused)?)
             }
         };
         let mut engine = Self::plain(way);
@@ -120,33 +117,29 @@ impl FromStr for Engine {
     }
 }
 
-impl Serialize for Engine {
+impl Serialize for BenchEngine {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// What jobs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Reads, each after the one before it.
+    /// Sequential reads.
     Read,
-    /// Writes, each after the one before it.
+    /// Sequential writes.
     Write,
-    /// Reads anywhere.
     Randread,
-    /// Writes anywhere.
     Randwrite,
 }
 
 impl Mode {
-    /// Whether it writes.
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Randwrite)
     }
 
-    /// Whether the places are random.
+    /// Whether the offsets are random.
     pub fn is_random(self) -> bool {
         matches!(self, Self::Randread | Self::Randwrite)
     }
@@ -177,69 +170,62 @@ impl FromStr for Mode {
     }
 }
 
-/// What is measured, apart from the engine that does it.
+/// The work to measure, apart from the engine that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Load {
-    /// What jobs do.
+pub struct Workload {
     pub mode: Mode,
-    /// Bytes an operation moves.
     #[serde(rename = "bs")]
     pub block_bytes: usize,
-    /// Jobs, a thread each.
     pub numjobs: usize,
     /// Operations each job keeps in flight.
     pub iodepth: usize,
 }
 
-/// One thing to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Case {
-    /// Who does it.
-    pub engine: Engine,
-    /// What is done.
+    pub engine: BenchEngine,
     #[serde(flatten)]
-    pub load: Load,
+    pub load: Workload,
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Load { mode, block_bytes, numjobs, iodepth } = self.load;
+        let Workload { mode, block_bytes, numjobs, iodepth } = self.load;
         write!(f, "{} {mode} bs={}k jobs={numjobs} depth={iodepth}", self.engine, block_bytes >> 10)
     }
 }
 
-/// What all cases have in common.
+/// Settings that all cases share.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Test file to use, and to keep; `None` for one without a name in `dir`.
     pub file: Option<PathBuf>,
     /// Where a test file without a name is made.
     pub dir: PathBuf,
-    /// Whether a file or device that is there may be written.
+    /// Whether an existing file or device may be written.
     pub overwrite: bool,
-    /// Bytes of the file that are used.
+    /// Bytes of the test file in use.
     pub size_bytes: u64,
     /// Past the page cache (`O_DIRECT`).
     pub direct: bool,
     /// How long a run is measured.
     pub duration: Duration,
-    /// How long it runs before that.
+    /// How long a run goes on before the measured window.
     pub warmup: Duration,
-    /// Runs of each case.
     pub repeat: usize,
-    /// Whether every block that is read is compared with what was written.
+    /// Whether every block read is compared with the block's stamp.
     pub verify: bool,
 }
 
 impl Settings {
-    /// Refuses what cannot be measured.
+    /// Refuses settings that cannot be measured.
     pub fn check(&self, cases: &[Case]) -> Result<(), BenchError> {
         let refuse = |why: String| Err(BenchError::Settings(why));
         if self.repeat == 0 || self.duration.is_zero() {
             return refuse("nothing would be measured: give a --duration and a --repeat above zero".into());
         }
         for case in cases {
-            let Load { block_bytes, numjobs, iodepth, .. } = case.load;
+            let Workload { block_bytes, numjobs, iodepth, .. } = case.load;
             if block_bytes == 0 || !block_bytes.is_multiple_of(BLOCK_BYTES) || block_bytes > REQUEST_BYTES_MAX
             {
                 return refuse(format!(
@@ -266,9 +252,9 @@ impl Settings {
     }
 }
 
-/// Every combination, without those that differ only in what their engine has not got.
+/// Every combination. Combinations that differ only in a property the engine lacks are listed once.
 pub fn cases(
-    engines: &[Engine],
+    engines: &[BenchEngine],
     modes: &[Mode],
     blocks: &[usize],
     jobs: &[usize],
@@ -282,7 +268,7 @@ pub fn cases(
                     for &iodepth in depths {
                         let case = Case {
                             engine,
-                            load: load_for(engine, Load { mode, block_bytes, numjobs, iodepth }),
+                            load: workload_for(engine, Workload { mode, block_bytes, numjobs, iodepth }),
                         };
                         if !cases.contains(&case) {
                             cases.push(case);
@@ -295,11 +281,11 @@ pub fn cases(
     cases
 }
 
-/// `load` as `engine` carries it out.
-pub fn load_for(engine: Engine, load: Load) -> Load {
+/// `load` as `engine` carries the load out.
+pub fn workload_for(engine: BenchEngine, load: Workload) -> Workload {
     match engine.way {
-        Way::Pread => Load { iodepth: 1, ..load },
-        Way::Threads(threads) => Load { iodepth: 1, numjobs: threads, ..load },
+        IoWay::Pread => Workload { iodepth: 1, ..load },
+        IoWay::Threads(threads) => Workload { iodepth: 1, numjobs: threads, ..load },
         _ => load,
     }
 }

@@ -1,23 +1,23 @@
-//! A picture of what was measured: IOPS over queue depth, a line for each engine and load.
+//! A picture of the runs: IOPS over queue depth, a line for each engine and load.
 //!
 //! Owns the drawing, in SVG, without fonts or bitmaps of its own.
 
 use plotters::prelude::*;
 
-use super::BenchError;
-use super::figures::Group;
+use super::error::BenchError;
+use super::figures::CaseRuns;
 use super::plan::Case;
 
 const SIZE: (u32, u32) = (960, 540);
 
-/// Depths that are named: the powers of two up to the largest depth there can be.
+/// Labels of the depth axis: the powers of two up to the largest possible depth.
 const LABELS_MAX: usize = 13;
 
 /// Points of one line: depth and IOPS.
 type Points = Vec<(f64, f64)>;
 
-/// A line for everything that differs in nothing but its depth.
-fn lines(groups: &[Group]) -> Vec<(String, Points)> {
+/// A line for each set of cases that differ in depth alone.
+fn lines(groups: &[CaseRuns]) -> Vec<(String, Points)> {
     let mut lines: Vec<(Case, Points)> = Vec::new();
     for group in groups.iter().filter(|group| !group.runs.is_empty()) {
         let mut key = group.case;
@@ -43,8 +43,7 @@ fn lines(groups: &[Group]) -> Vec<(String, Points)> {
         .collect()
 }
 
-/// Draws `groups` as SVG.
-pub fn svg(groups: &[Group]) -> Result<String, BenchError> {
+pub fn svg(groups: &[CaseRuns]) -> Result<String, BenchError> {
     let mut text = String::new();
     draw(&mut text, &lines(groups)).map_err(|error| BenchError::Plot(error.to_string().into()))?;
     Ok(text)

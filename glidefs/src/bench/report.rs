@@ -1,33 +1,29 @@
 //! Tables of runs.
 //!
-//! Owns what stands in a table and how figures are written. Does not own how a table is drawn on a terminal.
+//! Owns the content of a table and how figures are written. Does not own how a table is drawn on a terminal.
 
 use std::fmt::Write;
 
-use super::figures::{Group, Run, Spread};
-use super::plan::Load;
+use super::figures::{CaseRuns, MeasuredRun, Spread};
+use super::plan::Workload;
 
 /// A table, ready to be drawn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// What it shows.
     pub title: String,
-    /// Names of the columns.
     pub header: Vec<String>,
     /// Rows, each as long as the header.
     pub rows: Vec<Vec<String>>,
-    /// What has to be known to read it.
+    /// Remarks that a reader needs to understand the table.
     pub notes: Vec<String>,
 }
 
 impl Table {
-    /// A table without rows.
     pub fn new(title: impl Into<String>, header: &[&str]) -> Self {
         let header = header.iter().map(ToString::to_string).collect();
         Self { title: title.into(), header, ..Self::default() }
     }
 
-    /// As Markdown.
     pub fn markdown(&self) -> String {
         let widths: Vec<usize> = (0..self.header.len())
             .map(|column| {
@@ -54,7 +50,7 @@ impl Table {
     }
 }
 
-/// Operations a second, as people say it.
+/// Operations a second, rounded, with `k` for thousands.
 pub fn iops(value: f64) -> String {
     match value {
         v if v >= 100_000.0 => format!("{:.0}k", v / 1e3),
@@ -63,7 +59,6 @@ pub fn iops(value: f64) -> String {
     }
 }
 
-/// Bytes a second.
 pub fn bandwidth(value: f64) -> String {
     format!("{:.1} MiB/s", value / f64::from(1 << 20))
 }
@@ -77,7 +72,7 @@ pub fn latency(nanos: f64) -> String {
     }
 }
 
-/// A difference in per cent, with its sign.
+/// A difference in per cent, with a sign.
 pub fn change(percent: f64) -> String {
     let text = format!("{percent:+.1}%");
     if text == "-0.0%" { "+0.0%".into() } else { text.replace('-', "−") }
@@ -88,8 +83,8 @@ pub fn spread(spread: Spread) -> String {
     spread.percent().map_or_else(|| "–".into(), |percent| format!("±{percent:.1}%"))
 }
 
-/// The cells that say what was done.
-pub fn load_cells(load: Load) -> Vec<String> {
+/// The cells that describe a workload.
+pub fn load_cells(load: Workload) -> Vec<String> {
     vec![
         load.numjobs.to_string(),
         load.iodepth.to_string(),
@@ -98,8 +93,8 @@ pub fn load_cells(load: Load) -> Vec<String> {
     ]
 }
 
-/// All that was measured, a row each case; with several runs the mean of them.
-pub fn runs(groups: &[Group]) -> Table {
+/// All runs, a row each case; several runs of a case are shown as the mean.
+pub fn runs(groups: &[CaseRuns]) -> Table {
     let mut table = Table::new(
         "Runs",
         &[
@@ -112,11 +107,11 @@ pub fn runs(groups: &[Group]) -> Table {
         let mut row = vec![group.case.engine.to_string()];
         row.extend(load_cells(group.case.load));
         row.extend([iops(rate.mean), spread(rate), bandwidth(group.spread(|run| run.bytes_per_second).mean)]);
-        row.extend(Run::LATENCIES.iter().map(|(_, figure)| latency(group.spread(figure).mean)));
+        row.extend(MeasuredRun::LATENCIES.iter().map(|(_, figure)| latency(group.spread(figure).mean)));
         row.extend([
-            format!("{:.0}%", group.spread(Run::user_percent).mean),
-            format!("{:.0}%", group.spread(Run::system_percent).mean),
-            latency(group.spread(Run::cpu_nanos_per_operation).mean),
+            format!("{:.0}%", group.spread(MeasuredRun::user_percent).mean),
+            format!("{:.0}%", group.spread(MeasuredRun::system_percent).mean),
+            latency(group.spread(MeasuredRun::cpu_nanos_per_operation).mean),
         ]);
         table.rows.push(row);
     }

@@ -1,17 +1,17 @@
 //! Jobs that keep a ring full.
 //!
-//! Owns the loop of one thread with its ring, arena and registered file. Each place in the queue (a lane) has an operation in
-//! flight until the run is over; the memory of a completed operation goes straight into the next.
+//! Owns the loop of one thread with a ring, an arena and a registered file. Each lane of the job has an operation in flight until
+//! the run is over; the memory of a completed operation goes straight into the lane's next operation.
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::BenchError;
-use super::plan::{BLOCK_BYTES, Case, Way};
-use super::run::{Setup, Watch};
-use super::target::{self, Places};
+use super::error::BenchError;
+use super::job::{JobClock, JobSetup};
+use super::plan::{BLOCK_BYTES, Case, IoWay};
+use super::test_file::{self, Offsets};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
 use crate::units::REQUEST_BYTES_MAX;
@@ -20,28 +20,27 @@ use crate::worker::ring::{
     Completion, Event, KernelWorkers, Kind, Memory, Op, Options, Ring, SubmissionThread, Target,
 };
 
-/// How long a submission thread polls without work before it sleeps.
+/// How long an idle submission thread polls before the thread sleeps.
 const SUBMISSION_IDLE: Duration = Duration::from_secs(1);
-/// How often a job with a submission thread looks for completions before it waits in the kernel.
+/// How many times a job with a submission thread polls for completions before the job waits in the kernel.
 const LOOKS_MAX: u32 = 20_000;
-/// The place of the test file in the ring's file table.
+/// Index of the test file in the ring's file table.
 const FILE: u32 = 0;
 
-/// What a lane is doing.
+/// The operation in flight of a lane.
 #[derive(Clone, Copy)]
-struct Lane {
+struct LaneState {
     started: Instant,
     offset: u64,
 }
 
-/// One thread's job.
 pub(super) struct RingJob {
     ring: Ring<usize>,
-    lanes: Vec<Lane>,
-    /// Memory of lanes that have nothing in flight yet.
+    lanes: Vec<LaneState>,
+    /// Memory for lanes without an operation yet.
     idle: Vec<Memory>,
-    places: Places,
-    setup: Setup,
+    offsets: Offsets,
+    setup: JobSetup,
 }
 
 fn options(case: Case, submission_cpu: Option<Cpu>, workers_of: Option<KernelWorkers>) -> Options {
@@ -59,7 +58,7 @@ fn options(case: Case, submission_cpu: Option<Cpu>, workers_of: Option<KernelWor
     }
 }
 
-/// A ring for those of the jobs to share the workers of, if they do.
+/// With an engine that shares workers: the ring that lends its kernel workers to the rings of all jobs.
 pub(super) fn anchor(
     case: Case,
     submission_cpu: Option<Cpu>,
@@ -85,8 +84,8 @@ fn slots_for(case: Case) -> usize {
 }
 
 impl RingJob {
-    /// A job with its ring, its arena and its registered file. Call on the thread that runs it.
-    pub fn new(setup: Setup) -> Result<Self, BenchError> {
+    /// Makes the ring, the arena and the registered file. Call this on the thread that runs the job.
+    pub fn new(setup: JobSetup) -> Result<Self, BenchError> {
         let case = setup.case;
         let memory = setup.fail("making buffers");
         let pool = Pool::new(slots_for(case), Arc::new(WorkerStats::default()))
@@ -94,10 +93,10 @@ impl RingJob {
         let mut ring: Ring<usize> = Ring::new(&options(case, setup.submission_cpu, setup.workers.clone()))
             .map_err(setup.fail("setting up a ring"))?;
         ring.register_file(FILE, setup.file.as_raw_fd()).map_err(setup.fail("registering the file"))?;
-        if matches!(case.engine.way, Way::RingFixed | Way::RingVectoredFixed) {
+        if matches!(case.engine.way, IoWay::RingFixed | IoWay::RingVectoredFixed) {
             ring.register_arena(&pool).map_err(setup.fail("registering buffers (see RLIMIT_MEMLOCK)"))?;
         }
-        if case.engine.way == Way::RingVectoredFixed && !ring.supports(Kind::ReadvFixed) {
+        if case.engine.way == IoWay::RingVectoredFixed && !ring.supports(Kind::ReadvFixed) {
             return Err(setup.fail("vectored I/O on registered buffers (Linux 6.15)")(
                 io::ErrorKind::Unsupported.into(),
             ));
@@ -107,20 +106,20 @@ impl RingJob {
         let mut idle = Vec::new();
         for _ in 0..case.load.iodepth {
             idle.push(match case.engine.way {
-                Way::RingVectored | Way::RingVectoredFixed => {
+                IoWay::RingVectored | IoWay::RingVectoredFixed => {
                     let pieces = case.load.block_bytes / BLOCK_BYTES;
                     Memory::Slots((0..pieces).map(|_| acquire(BLOCK_BYTES)).collect::<Result<_, _>>()?)
                 }
                 _ => Memory::Slot(acquire(case.load.block_bytes)?),
             });
         }
-        let lane = Lane { started: Instant::now(), offset: 0 };
-        let places = Places::new(&case, setup.job, setup.size_bytes);
-        Ok(Self { ring, lanes: vec![lane; case.load.iodepth], idle, places, setup })
+        let lane = LaneState { started: Instant::now(), offset: 0 };
+        let offsets = Offsets::new(&case, setup.job, setup.size_bytes);
+        Ok(Self { ring, lanes: vec![lane; case.load.iodepth], idle, offsets, setup })
     }
 
-    /// Works until the watch says it is over, and then until nothing is in flight.
-    pub fn run(&mut self, watch: &mut Watch<'_>) -> Result<(), BenchError> {
+    /// Works until the clock says that the run is over, and then until nothing is in flight.
+    pub fn run(&mut self, clock: &mut JobClock<'_>) -> Result<(), BenchError> {
         let mut in_flight = 0;
         for lane in 0..self.lanes.len() {
             if let Some(memory) = self.idle.pop() {
@@ -132,12 +131,12 @@ impl RingJob {
         while in_flight > 0 {
             self.wait(&mut events).map_err(self.setup.fail("waiting for completions"))?;
             let now = Instant::now();
-            let is_over = watch.is_over(now);
+            let is_over = clock.is_over(now);
             for event in events.drain(..) {
                 let Event::Operation(Completion { context: lane, result, memory }) = event else { continue };
-                let Lane { started, offset } = self.lanes[lane];
+                let LaneState { started, offset } = self.lanes[lane];
                 self.setup.check(offset, result)?;
-                watch.count(started, now, self.setup.case.load.block_bytes);
+                clock.count(started, now, self.setup.case.load.block_bytes);
                 if !self.setup.case.load.mode.writes() {
                     self.check_content(&memory, offset)?;
                 }
@@ -151,7 +150,7 @@ impl RingJob {
         Ok(())
     }
 
-    /// Waits for completions; with a submission thread without a system call, if they come soon.
+    /// Waits for completions. With a submission thread, polls first and saves the system call if completions come soon.
     fn wait(&mut self, events: &mut Vec<Event<usize>>) -> io::Result<()> {
         if self.setup.case.engine.polls_submissions {
             self.ring.submit()?;
@@ -170,25 +169,25 @@ impl RingJob {
 
     fn start(&mut self, lane: usize, mut memory: Memory, now: Instant) {
         let case = self.setup.case;
-        let (file, offset) = (Target::Registered(FILE), self.places.next_offset());
-        self.lanes[lane] = Lane { started: now, offset };
+        let (file, offset) = (Target::Registered(FILE), self.offsets.next_offset());
+        self.lanes[lane] = LaneState { started: now, offset };
         let writes = case.load.mode.writes();
         if writes {
             match &mut memory {
-                Memory::Slot(slot) => target::stamp(&mut slot[..case.load.block_bytes], offset),
+                Memory::Slot(slot) => test_file::stamp(&mut slot[..case.load.block_bytes], offset),
                 Memory::Slots(slots) => {
                     for (slot, at) in slots.iter_mut().zip((offset..).step_by(BLOCK_BYTES)) {
-                        target::stamp(slot, at);
+                        test_file::stamp(slot, at);
                     }
                 }
                 _ => {}
             }
         }
-        let fixed = matches!(case.engine.way, Way::RingFixed | Way::RingVectoredFixed);
+        let fixed = matches!(case.engine.way, IoWay::RingFixed | IoWay::RingVectoredFixed);
         let op = match memory {
             Memory::Slot(slot) => one(file, offset, slot, writes, fixed).window(0..case.load.block_bytes),
             Memory::Slots(slots) => several(file, offset, slots, writes, fixed),
-            // Lanes have slots: `new` made them, and completions give back what they were given.
+            // `new` gave every lane slots, and a completion returns the same memory.
             _ => return,
         };
         self.ring.start(op, lane);

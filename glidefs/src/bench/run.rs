@@ -1,10 +1,8 @@
 //! One run of one case: threads, warm-up, the clock, CPU time.
 //!
-//! Owns when things are counted: operations that complete inside the window, and the CPU time of the process between its
-//! ends. Does not own how an operation is done. Invariant: jobs have everything they need before the window is set.
+//! Owns the measured window: operations count when they complete inside the window, and CPU time of the process counts between the
+//! ends of the window. Does not own how an operation is done. Invariant: every job is fully set up before the window is set.
 
-use std::fs::File;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
@@ -14,108 +12,22 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use super::blocking::BlockingJob;
-use super::figures::{CpuTime, Latencies, Run};
+use super::error::BenchError;
+use super::figures::{CpuTime, MeasuredRun};
+use super::job::{CountedWindow, JobClock, JobSetup, JobTally};
 use super::plan::{Case, Settings};
 use super::rings::{self, RingJob};
-use super::target::TestFile;
-use super::{BenchError, target};
-use crate::worker::affinity::{self, Cpu};
+use super::test_file::TestFile;
+use crate::worker::affinity;
 use crate::worker::ring::KernelWorkers;
 
-/// When operations count.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    begin: Instant,
-    end: Instant,
-}
-
-/// What one job has done inside the window.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub bytes: u64,
-    pub latencies: Latencies,
-}
-
-/// What a job is given.
-pub(super) struct Setup {
-    pub case: Case,
-    pub job: usize,
-    pub file: Arc<File>,
-    pub size_bytes: u64,
-    pub verify: bool,
-    pub workers: Option<KernelWorkers>,
-    /// Where it is pinned to.
-    pub cpu: Option<Cpu>,
-    /// Where its submission thread is bound to, if it has one.
-    pub submission_cpu: Option<Cpu>,
-}
-
-/// What a job looks at while it runs.
-pub(super) struct Watch<'a> {
-    window: Window,
-    stop: &'a AtomicBool,
-    pub tally: Tally,
-}
-
-impl Watch<'_> {
-    /// Whether the job is to end.
-    pub fn is_over(&self, now: Instant) -> bool {
-        now >= self.window.end || self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Counts an operation, if it ended inside the window.
-    pub fn count(&mut self, started: Instant, now: Instant, bytes: usize) {
-        if now >= self.window.begin && now < self.window.end {
-            self.tally.bytes += bytes as u64;
-            self.tally.latencies.record(now.saturating_duration_since(started));
-        }
-    }
-}
-
-impl Setup {
-    /// Looks at what a transfer came to.
-    pub fn check(&self, offset: u64, result: io::Result<usize>) -> Result<(), BenchError> {
-        let wanted = self.case.load.block_bytes;
-        let engine = || self.case.engine.to_string();
-        match result {
-            Ok(moved) if moved == wanted => Ok(()),
-            Ok(moved) => Err(BenchError::Short { engine: engine(), offset, moved, wanted }),
-            Err(source) => {
-                let hint = match source.raw_os_error() {
-                    Some(libc::EOPNOTSUPP) if self.case.engine.polls_completions => {
-                        ": this device or file system cannot be polled, leave out +iopoll"
-                    }
-                    Some(libc::ENOSPC) => ": give a smaller --size, or --dir on another file system",
-                    _ => "",
-                };
-                Err(BenchError::Operation { engine: engine(), offset, hint, source })
-            }
-        }
-    }
-
-    /// Looks at what was read, if that is asked for.
-    pub fn check_content(&self, bytes: &[u8], offset: u64) -> Result<(), BenchError> {
-        if self.verify && !target::is_stamped(bytes, offset) {
-            return Err(BenchError::Corrupt { engine: self.case.engine.to_string(), offset });
-        }
-        Ok(())
-    }
-
-    /// A failure to set up.
-    pub fn fail(&self, what: &'static str) -> impl Fn(io::Error) -> BenchError + use<> {
-        let engine = self.case.engine.to_string();
-        move |source| BenchError::Setup { engine: engine.clone(), what, source }
-    }
-}
-
-/// Either kind of job.
 enum Job {
     Blocking(Box<BlockingJob>),
     Ring(Box<RingJob>),
 }
 
 impl Job {
-    fn new(setup: Setup) -> Result<Self, BenchError> {
+    fn new(setup: JobSetup) -> Result<Self, BenchError> {
         if let Some(cpu) = setup.cpu {
             affinity::pin(cpu).map_err(setup.fail("pinning a thread"))?;
         }
@@ -126,28 +38,27 @@ impl Job {
         })
     }
 
-    fn run(&mut self, watch: &mut Watch<'_>) -> Result<(), BenchError> {
+    fn run(&mut self, clock: &mut JobClock<'_>) -> Result<(), BenchError> {
         match self {
-            Self::Blocking(job) => job.run(watch),
-            Self::Ring(job) => job.run(watch),
+            Self::Blocking(job) => job.run(clock),
+            Self::Ring(job) => job.run(clock),
         }
     }
 }
 
-/// CPU time of the process so far, of the kernel's workers for it too.
+/// CPU time of the process so far, including the kernel's workers for the process.
 fn cpu_time() -> CpuTime {
     let duration = |time: TimeVal| {
         let micros = u32::try_from(time.tv_usec()).unwrap_or(0);
         Duration::new(u64::try_from(time.tv_sec()).unwrap_or(0), micros.saturating_mul(1000))
     };
-    // It fails only for an address or a `who` that is wrong.
+    // `getrusage` fails only for a bad address or a bad `who`.
     getrusage(UsageWho::RUSAGE_SELF)
         .map(|usage| CpuTime { user: duration(usage.user_time()), system: duration(usage.system_time()) })
         .unwrap_or_default()
 }
 
-/// Runs `case` once.
-pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, BenchError> {
+pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<MeasuredRun, BenchError> {
     let jobs = case.load.numjobs;
     let cpus = affinity::allowed().map_err(|source| BenchError::Setup {
         engine: case.engine.to_string(),
@@ -161,7 +72,7 @@ pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, Benc
     let (ready, go) = (Barrier::new(jobs + 1), Barrier::new(jobs + 1));
     let (stop, window) = (AtomicBool::new(false), OnceLock::new());
     let work = |job: usize, workers: Option<KernelWorkers>| {
-        let setup = Setup {
+        let setup = JobSetup {
             case,
             job,
             file: Arc::clone(file.file()),
@@ -175,12 +86,12 @@ pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, Benc
         ready.wait();
         go.wait();
         let window = *window.get().ok_or(BenchError::Panicked)?;
-        let mut watch = Watch { window, stop: &stop, tally: Tally::default() };
-        let done = prepared.and_then(|mut job| job.run(&mut watch));
+        let mut clock = JobClock { window, stop: &stop, tally: JobTally::default() };
+        let done = prepared.and_then(|mut job| job.run(&mut clock));
         if done.is_err() {
             stop.store(true, Ordering::Relaxed);
         }
-        done.map(|()| watch.tally)
+        done.map(|()| clock.tally)
     };
     let (tallies, used) = thread::scope(|scope| {
         let handles: Vec<_> = (0..jobs)
@@ -192,9 +103,9 @@ pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, Benc
             .collect();
         ready.wait();
         let begin = Instant::now() + settings.warmup;
-        let _ = window.set(Window { begin, end: begin + settings.duration });
+        let _ = window.set(CountedWindow { begin, end: begin + settings.duration });
         go.wait();
-        let used = watch_cpu(begin, settings.duration, &stop);
+        let used = cpu_time_within(begin, settings.duration, &stop);
         (
             handles
                 .into_iter()
@@ -203,17 +114,17 @@ pub fn run(case: Case, file: &TestFile, settings: &Settings) -> Result<Run, Benc
             used,
         )
     });
-    let mut total = Tally::default();
+    let mut total = JobTally::default();
     for tally in tallies {
         let tally = tally?;
         total.bytes += tally.bytes;
         total.latencies.add(&tally.latencies);
     }
-    Ok(Run::new(case, settings.duration, &total.latencies, total.bytes, used))
+    Ok(MeasuredRun::new(case, settings.duration, &total.latencies, total.bytes, used))
 }
 
 /// CPU time used from `begin` on for `duration`; less when a job fails.
-fn watch_cpu(begin: Instant, duration: Duration, stop: &AtomicBool) -> CpuTime {
+fn cpu_time_within(begin: Instant, duration: Duration, stop: &AtomicBool) -> CpuTime {
     let sleep_until = |until: Instant| {
         while !stop.load(Ordering::Relaxed) {
             let left = until.saturating_duration_since(Instant::now());

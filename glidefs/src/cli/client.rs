@@ -17,93 +17,72 @@ use tokio::net::{TcpStream, UnixStream};
 use super::args::DaemonArgs;
 use crate::api::wire::ErrorBody;
 use crate::api::{Token, TokenError};
+use crate::router::ExportName;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Largest answer, bytes: 20,000 exports have a few megabytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// Why the daemon could not be asked, or what it refused.
+/// Why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// Nobody answers.
     #[error(
-        "the glidefs daemon is not running (nothing answers on {place}): \
+        "the glidefs daemon is not running (nothing answers on {address}): \
          start it with `systemctl start glidefs` or `glidefs run --config FILE`"
     )]
     NotRunning {
-        /// Where it was looked for.
-        place: String,
-        /// What went wrong.
+        /// The socket or URL that was tried.
+        address: String,
         #[source]
         source: io::Error,
     },
-    /// The user may not ask.
+    /// The user lacks permission to open the socket.
     #[error(
-        "no permission to use {place}: run as root or as a member of the group of `[api] group`, or use --api and --token-file"
+        "no permission to use {address}: run as root or as a member of the group of `[api] group`, or use --api and --token-file"
     )]
     NoPermission {
-        /// The socket.
-        place: String,
-        /// What went wrong.
+        address: String,
         #[source]
         source: io::Error,
     },
-    /// The URL is not one.
+    /// The text of `--api` is no HTTP address.
     #[error("{url:?} is not the address of an API: use http://HOST:PORT")]
-    Url {
-        /// What was given.
-        url: String,
-    },
+    Url { url: String },
     /// The token file was refused.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The connection broke.
-    #[error("the daemon did not answer on {place}: see its log")]
+    #[error("the daemon did not answer on {address}: see its log")]
     Broken {
-        /// Where it was asked.
-        place: String,
-        /// What went wrong.
+        address: String,
         #[source]
         source: hyper::Error,
     },
-    /// The daemon refused; the text is its own.
+    /// The daemon refused. The message is the daemon's own text.
     #[error("{message}")]
-    Refused {
-        /// A word for machines.
-        code: String,
-        /// What it said.
-        message: String,
-    },
-    /// The answer makes no sense.
-    #[error("what answers on {place} is not a glidefs daemon of this version (HTTP status {status})")]
-    NotUnderstood {
-        /// Where it was asked.
-        place: String,
-        /// The status.
-        status: StatusCode,
-    },
+    Refused { code: String, message: String },
+    /// The answer is not in the daemon's format.
+    #[error("what answers on {address} is not a glidefs daemon of this version (HTTP status {status})")]
+    NotUnderstood { address: String, status: StatusCode },
 }
 
 #[derive(Debug)]
-enum Place {
+enum DaemonAddress {
     Socket(PathBuf),
-    /// Host and port.
     Tcp(String),
 }
 
-/// Asks the daemon.
 #[derive(Debug)]
 pub(super) struct Client {
-    place: Place,
+    address: DaemonAddress,
     token: Option<Token>,
 }
 
 impl Client {
-    /// A client of the daemon that `daemon` tells of.
+    /// A client of the daemon at the address in `daemon`.
     pub fn new(daemon: &DaemonArgs) -> Result<Self, ClientError> {
         let Some(url) = &daemon.api else {
-            return Ok(Self { place: Place::Socket(daemon.socket.clone()), token: None });
+            return Ok(Self { address: DaemonAddress::Socket(daemon.socket.clone()), token: None });
         };
         let error = || ClientError::Url { url: url.clone() };
         let uri: Uri = url.parse().map_err(|_| error())?;
@@ -113,21 +92,21 @@ impl Client {
         }
         let address = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(9470));
         let token = daemon.token_file.as_deref().map(Token::load).transpose()?;
-        Ok(Self { place: Place::Tcp(address), token })
+        Ok(Self { address: DaemonAddress::Tcp(address), token })
     }
 
-    /// Whether the daemon is asked over its socket or a loopback address: where its devices are this host's.
+    /// Whether the daemon's address is a socket or a loopback address, so that the daemon's devices are on this host.
     pub fn is_local(&self) -> bool {
-        let Place::Tcp(address) = &self.place else { return true };
+        let DaemonAddress::Tcp(address) = &self.address else { return true };
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
         let ip = host.trim_start_matches('[').trim_end_matches(']').parse();
         host == "localhost" || ip.is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     }
 
-    fn place(&self) -> String {
-        match &self.place {
-            Place::Socket(path) => path.display().to_string(),
-            Place::Tcp(address) => format!("http://{address}"),
+    fn address(&self) -> String {
+        match &self.address {
+            DaemonAddress::Socket(path) => path.display().to_string(),
+            DaemonAddress::Tcp(address) => format!("http://{address}"),
         }
     }
 
@@ -150,7 +129,7 @@ impl Client {
         Ok(self.send(path, body).await?.1)
     }
 
-    /// Sends `body` as JSON to `path`, which makes something; tells whether it was made just now, and reads the answer.
+    /// Sends `body` as JSON to `path`, to make something. Returns whether the request made something new, and the answer.
     pub async fn make<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -165,7 +144,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<(StatusCode, T), ClientError> {
-        // What is sent are plain structs, which always serialise.
+        // Bodies are plain structs, and a plain struct always serialises.
         self.ask(Method::POST, path, serde_json::to_vec(body).unwrap_or_default().into()).await
     }
 
@@ -175,12 +154,12 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, T), ClientError> {
-        let (status, body) = match &self.place {
-            Place::Socket(socket) => {
+        let (status, body) = match &self.address {
+            DaemonAddress::Socket(socket) => {
                 let stream = self.connect(UnixStream::connect(socket)).await?;
                 self.exchange(TokioIo::new(stream), method, path, body).await?
             }
-            Place::Tcp(address) => {
+            DaemonAddress::Tcp(address) => {
                 let stream = self.connect(TcpStream::connect(address)).await?;
                 self.exchange(TokioIo::new(stream), method, path, body).await?
             }
@@ -191,22 +170,22 @@ impl Client {
                 Ok(refusal) => {
                     ClientError::Refused { code: refusal.error.code, message: refusal.error.message }
                 }
-                Err(_) => ClientError::NotUnderstood { place: self.place(), status },
+                Err(_) => ClientError::NotUnderstood { address: self.address(), status },
             });
         }
         serde_json::from_slice(&body)
             .map(|answer| (status, answer))
-            .map_err(|_| ClientError::NotUnderstood { place: self.place(), status })
+            .map_err(|_| ClientError::NotUnderstood { address: self.address(), status })
     }
 
     async fn connect<S>(&self, connecting: impl Future<Output = io::Result<S>>) -> Result<S, ClientError> {
         let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
         connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|source| {
-            let place = self.place();
+            let address = self.address();
             if source.kind() == io::ErrorKind::PermissionDenied {
-                ClientError::NoPermission { place, source }
+                ClientError::NoPermission { address, source }
             } else {
-                ClientError::NotRunning { place, source }
+                ClientError::NotRunning { address, source }
             }
         })
     }
@@ -218,13 +197,13 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let broken = |source| ClientError::Broken { place: self.place(), source };
+        let broken = |source| ClientError::Broken { address: self.address(), source };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(broken)?;
-        // The connection ends with the sender; its errors come back through the request.
+        // The connection ends with the sender. Errors of the connection come back through the request.
         let connection = tokio::spawn(connection);
-        let host = match &self.place {
-            Place::Socket(_) => "localhost",
-            Place::Tcp(address) => address,
+        let host = match &self.address {
+            DaemonAddress::Socket(_) => "localhost",
+            DaemonAddress::Tcp(address) => address,
         };
         let mut request = Request::builder().method(method).uri(path).header(HOST, host);
         if !body.is_empty() {
@@ -233,12 +212,17 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.header_value());
         }
-        let request = request.body(Full::new(body)).map_err(|_| ClientError::Url { url: self.place() })?;
+        let request = request.body(Full::new(body)).map_err(|_| ClientError::Url { url: self.address() })?;
         let response = sender.send_request(request).await.map_err(broken)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         connection.abort();
-        let body = body.map_err(|_| ClientError::NotUnderstood { place: self.place(), status })?;
+        let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
         Ok((status, body.to_bytes()))
     }
+}
+
+/// Path of an export. Export names need no escaping.
+pub(super) fn export_path(name: &ExportName, operation: &str) -> String {
+    format!("/v1/exports/{name}{operation}")
 }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::wait::described;
 use crate::api::wire::{
-    Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot, Status,
-    StoredExport,
+    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot,
+    Status, StoredExport,
 };
 
-/// A number of bytes, to three digits or so.
+/// A number of bytes in the largest fitting unit, with one decimal.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
@@ -97,7 +96,7 @@ fn durability(durability: Durability) -> String {
     }
 }
 
-/// What became of a deletion.
+/// The result of a deletion.
 pub(super) fn deleted(deleted: &Deleted) -> String {
     if deleted.existed {
         format!("deleted {}", deleted.name)
@@ -106,12 +105,12 @@ pub(super) fn deleted(deleted: &Deleted) -> String {
     }
 }
 
-/// What became of a flush.
-pub(super) fn flushed(flushed: &Flushed) -> String {
+/// The result of a writeback.
+pub(super) fn written_back(flushed: &Flushed) -> String {
     format!("{}: everything up to write {} is in the store", flushed.name, flushed.sequence_number)
 }
 
-/// What became of flushing everything.
+/// The result of a drain.
 pub(super) fn drained(drained: &Drained) -> String {
     let released = drained.flushed.saturating_sub(drained.kept);
     let mut lines = vec![format!(
@@ -128,7 +127,6 @@ pub(super) fn drained(drained: &Drained) -> String {
     lines.join("\n")
 }
 
-/// Snapshots, a line each.
 pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
     if snapshots.is_empty() {
         return "no snapshots".into();
@@ -140,7 +138,7 @@ pub(super) fn snapshots(snapshots: &[Snapshot]) -> String {
     table.trim_fmt()
 }
 
-/// What garbage collection found and did.
+/// The result of garbage collection, done or planned.
 pub(super) fn gc(gc: &GcAnswer) -> String {
     let removed = if gc.dry_run { "would be removed" } else { "removed" };
     let mut text = format!(
@@ -166,7 +164,7 @@ pub(super) fn gc(gc: &GcAnswer) -> String {
     text
 }
 
-/// What the store holds, a line each.
+/// The exports in the store, a line each.
 pub(super) fn stored(stored: &[StoredExport]) -> String {
     if stored.is_empty() {
         return "nothing in the store".into();
@@ -178,10 +176,10 @@ pub(super) fn stored(stored: &[StoredExport]) -> String {
     table.trim_fmt()
 }
 
-/// What can be had back, a line each.
+/// Deleted exports that can be undeleted, a line each.
 pub(super) fn deleted_exports(deleted: &[DeletedExport]) -> String {
     if deleted.is_empty() {
-        return "nothing that was deleted can be had back".into();
+        return "no deleted export can be undeleted".into();
     }
     let mut table = table(&["NAME", "SIZE", "DELETED", "KEPT UNTIL"], &[1]);
     for export in deleted {
@@ -196,7 +194,6 @@ pub(super) fn deleted_exports(deleted: &[DeletedExport]) -> String {
     table.trim_fmt()
 }
 
-/// How the daemon is.
 pub(super) fn status(status: &Status) -> String {
     let (exports, cache) = (&status.exports, &status.daemon.cache);
     let ready = if status.ready { "ready" } else { "recovering" };
@@ -240,7 +237,7 @@ pub(super) fn status(status: &Status) -> String {
     text + &workers.trim_fmt()
 }
 
-/// What the engines gave at start: " (append, append with sync: pwrite 5 µs, 90 µs; …)".
+/// The speed of the engines, measured at start: " (append, append with sync: pwrite 5 µs, 90 µs; …)".
 fn measured(probe: &[EngineStatus]) -> String {
     let micros = |nanos: u64| format!("{:.1} µs", Duration::from_nanos(nanos).as_secs_f64() * 1e6);
     let figures: Vec<_> = probe
@@ -254,6 +251,15 @@ fn measured(probe: &[EngineStatus]) -> String {
         return String::new();
     }
     format!(" (append, append with sync: {})", figures.join("; "))
+}
+
+/// `bytes_at_risk` of `whose` data that are not in the store, and the reason.
+pub(super) fn described(whose: &str, bytes_at_risk: u64, risk: &AtRisk) -> String {
+    let since = format!("{} of {whose} not in the store, for {} s", bytes(bytes_at_risk), risk.seconds);
+    match &risk.reason {
+        Some(reason) => format!("{since}: {reason}"),
+        None => since,
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,13 @@
 
 use clap::{CommandFactory, Parser};
 
-use super::args::{Cli, Command, DaemonArgs, Device, ExportCommand};
+use super::args::common::DeviceArgs;
+use super::args::exports::ExportCommand;
+use super::args::{Cli, Command, DaemonArgs};
 use super::client::{Client, ClientError};
-use super::{CliError, commands, dispatch};
+use super::commands::{daemon, exports, files};
+use super::dispatch;
+use super::error::CliError;
 use crate::api::wire;
 use crate::router::ExportName;
 
@@ -76,11 +80,31 @@ fn what_is_measured_is_listed_with_commas() {
         "glidefs bench file --engine pread,ring-fixed+sqpoll,threads:128 --mode read,randwrite --bs 4KiB,128KiB",
         "glidefs bench file --numjobs 1,16 --iodepth 1,16 --topology shared-workers --sqpoll --iopoll --direct",
         "glidefs bench file --compare ring ring-fixed --repeat 6 --duration 1s --warmup 100ms --markdown",
-        "glidefs bench file --table fixed-buffers --json --plot x.svg --dir /tmp",
+        "glidefs bench file --table fixed-buffers --json --dir /tmp",
         "glidefs bench file --file /tmp/x --overwrite --size 1GiB --verify",
     ] {
         assert!(parse(line).is_ok(), "{line}");
     }
+}
+
+#[cfg(not(feature = "plots"))]
+#[test]
+fn a_program_without_plots_says_how_to_build_one_that_draws() {
+    let refused = parse("glidefs bench file --plot x.svg").unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(refused.to_string().contains("cargo build --release --features plots"), "{refused}");
+}
+
+#[cfg(feature = "plots")]
+#[test]
+fn a_program_with_plots_draws_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("x.svg");
+    let line = "glidefs bench file --engine pread --mode read --size 1MiB --duration 10ms --warmup 0s --json";
+    let line = format!("{line} --dir {} --plot {}", dir.path().display(), plot.display());
+    dispatch(parse(&line).unwrap(), |_| panic!("the daemon must not start")).unwrap();
+    let svg = std::fs::read_to_string(plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("pread read 4k"), "{svg}");
 }
 
 #[test]
@@ -88,7 +112,7 @@ fn sizes_take_units_and_options_may_stand_anywhere() {
     let cli = parse("glidefs export --socket /x create a --json --size 10GiB").unwrap();
     assert_eq!(cli.daemon.socket.to_str(), Some("/x"));
     let Command::Export {
-        command: ExportCommand::Create { names, size, output, device: Device { queues: None, .. }, .. },
+        command: ExportCommand::Create { names, size, output, device: DeviceArgs { queues: None, .. }, .. },
     } = cli.command
     else {
         panic!("not a create")
@@ -118,11 +142,11 @@ fn every_command_explains_itself() {
 fn init_never_replaces_a_file_unless_forced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/glidefs.toml");
-    commands::init(&path, false).unwrap();
+    files::init(&path, false).unwrap();
     std::fs::write(&path, "mine").unwrap();
-    assert!(matches!(commands::init(&path, false), Err(CliError::Exists { .. })));
+    assert!(matches!(files::init(&path, false), Err(CliError::Exists { .. })));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
-    commands::init(&path, true).unwrap();
+    files::init(&path, true).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), crate::config::keys::commented_config());
 }
 
@@ -240,15 +264,15 @@ async fn every_command_reaches_the_daemon() {
         let Command::Export { command } = parse(&format!("glidefs export {line}")).unwrap().command else {
             panic!("not about exports")
         };
-        commands::export(&client, command).await.unwrap();
+        exports::run(&client, command).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         assert_eq!(states, Vec::from_iter(state), "{line}");
     }
-    commands::status(&client, true).await.unwrap();
-    commands::status(&client, false).await.unwrap();
+    daemon::status(&client, true).await.unwrap();
+    daemon::status(&client, false).await.unwrap();
     let Command::Export { command } = parse("glidefs export show none").unwrap().command else {
         panic!("not about exports")
     };
-    let error = commands::export(&client, command).await.unwrap_err();
+    let error = exports::run(&client, command).await.unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
 }

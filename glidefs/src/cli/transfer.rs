@@ -1,39 +1,37 @@
-//! `glidefs import` and `glidefs export dump`: raw images into exports and out of them, through their block devices.
+//! `glidefs import` and `glidefs export dump`: raw images into exports and out of exports, through the exports' block devices.
 //!
-//! Owns the copying engine (`copy`), what it copies from and to (`disk`, `stream`), and the two commands. Does not own the export:
-//! the daemon makes it, and tells where its device is.
+//! Owns the copying engine (`copy`), the sources and targets of a copy (`raw_file`, `stream`), and the two commands. Does not own
+//! the export: the daemon makes the export, and tells the path of the device.
 
-mod args;
-mod buffer;
+mod aligned;
 mod carry;
 mod copy;
 mod device;
-mod disk;
 mod dump;
-mod error;
+mod ends;
+pub(super) mod error;
 mod fault;
 mod format;
 mod image;
 mod import;
 mod partial;
+mod raw_file;
 mod stream;
 mod summary;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::args::{DumpArgs, ImportArgs};
 use self::carry::Stop;
-pub(super) use self::error::TransferError;
-use super::CliError;
+use self::error::TransferError;
+use super::args::transfer::{DumpArgs, ImportArgs};
 use super::client::Client;
+use super::error::CliError;
 
-/// `glidefs import`
 pub(super) async fn import(client: &Client, args: ImportArgs) -> Result<(), CliError> {
     let mut stop = Stop::listen().map_err(TransferError::Signals)?;
     import::import(client, args, &device::open, &mut stop).await
 }
 
-/// `glidefs export dump`
 pub(super) async fn dump(client: &Client, args: DumpArgs) -> Result<(), CliError> {
     let mut stop = Stop::listen().map_err(TransferError::Signals)?;
     dump::dump(client, args, &device::open, &mut stop).await

@@ -1,6 +1,6 @@
-//! Waits of the command line: how long they last, what they wait for, and when they end before the work does.
+//! Waiting for the daemon: how long, with which text on standard error, and ends before the work is done.
 //!
-//! Owns what standard error shows meanwhile. Does not own the work. Invariants: a wait that is over leaves nothing of its own on a
+//! Owns the text on standard error during a wait. Does not own the work. Invariants: a finished wait leaves no text of its own on a
 //! terminal; with `--json` nothing is shown; the end of a wait never ends the work.
 
 use std::cell::{Cell, RefCell};
@@ -9,41 +9,40 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::CliError;
-use super::client::Client;
-use super::print::bytes;
+use super::client::{Client, export_path};
+use super::error::CliError;
+use super::print::described;
 use crate::api::wire::{AtRisk, Export, Status};
 use crate::config::TimeSpan;
 use crate::router::ExportName;
 
-/// How often a terminal is told how a wait goes on, and how often a file or a pipe is.
+/// How often a wait shows its state, on a terminal and in a file or a pipe.
 const TERMINAL_PAUSE: Duration = Duration::from_secs(1);
 const LINE_PAUSE: Duration = Duration::from_secs(10);
-/// How long the daemon may take to say what a wait that has ended was for.
+/// How long the daemon may take to tell the state once the wait has ended.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// Where and how often a wait shows how it goes on.
+/// How a wait shows the state.
 #[derive(Debug)]
 enum Show {
-    /// Nowhere.
     Nothing,
-    /// In one line, which is written again and again.
+    /// In one line that is overwritten each time.
     Terminal,
-    /// In a line of its own each time.
+    /// In a new line each time.
     Lines,
 }
 
 /// A wait for the daemon.
-pub(super) struct Wait<'a> {
+pub(super) struct DaemonWait<'a> {
     show: Show,
     limit: Option<Duration>,
-    /// Whether a terminal shows something.
+    /// Whether there is text on the terminal.
     shown: Cell<bool>,
     out: RefCell<Box<dyn Write + 'a>>,
 }
 
-impl<'a> Wait<'a> {
-    /// A wait of at most `limit`, which is shown on standard error unless `json` is asked for.
+impl<'a> DaemonWait<'a> {
+    /// A wait of at most `limit`, shown on standard error unless `json` is set.
     pub fn new(json: bool, limit: Option<TimeSpan>) -> Self {
         let show = match std::io::stderr().is_terminal() {
             _ if json => Show::Nothing,
@@ -57,8 +56,8 @@ impl<'a> Wait<'a> {
         Self { show, limit, shown: Cell::new(false), out: RefCell::new(Box::new(out)) }
     }
 
-    /// Waits for `work`. `look` says what is waited for. `goes_on` says what goes on when the wait ends before the work does, and how
-    /// to look at that.
+    /// Waits for `work`. `look` tells the state of the work, as text. When the wait ends before the work does, the error says with
+    /// `goes_on` which work goes on and how to look at that work.
     pub async fn until<T, E: Into<CliError>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -88,7 +87,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Shows how the wait goes on, for as long as it is polled.
+    /// Shows the state again and again while this future is polled.
     async fn show(&self, begun: Instant, look: impl AsyncFn() -> Option<String>) -> std::convert::Infallible {
         let pause = match self.show {
             Show::Nothing => return std::future::pending().await,
@@ -116,7 +115,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-impl Drop for Wait<'_> {
+impl Drop for DaemonWait<'_> {
     fn drop(&mut self) {
         if self.shown.get() {
             self.write("\r\x1b[K");
@@ -124,7 +123,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// As much of `text` as fits a line of most terminals: a longer one could not be written over.
+/// As much of `text` as fits a line of most terminals: a longer text could not be overwritten.
 fn first_line(text: &str) -> String {
     const CHARS_MAX: usize = 110;
     let line = text.lines().next().unwrap_or_default();
@@ -134,10 +133,10 @@ fn first_line(text: &str) -> String {
     line.chars().take(CHARS_MAX - 1).chain(['…']).collect()
 }
 
-/// What of these exports is not in the store.
+/// The data of these exports that is not in the store, in words.
 pub(super) async fn exports_at_risk(client: &Client, names: &[ExportName]) -> Option<String> {
     let exports = match names {
-        [name] => vec![client.get::<Export>(&super::commands::path(name, "")).await.ok()?],
+        [name] => vec![client.get::<Export>(&export_path(name, "")).await.ok()?],
         _ => client.get::<Vec<Export>>("/v1/exports").await.ok()?,
     };
     let at_risk: Vec<(&str, &AtRisk)> = exports
@@ -146,7 +145,7 @@ pub(super) async fn exports_at_risk(client: &Client, names: &[ExportName]) -> Op
         .filter_map(|export| Some((export.name.as_str(), export.at_risk.as_ref()?)))
         .collect();
     let Some((oldest, risk)) = at_risk.iter().max_by_key(|(_, risk)| risk.seconds) else {
-        return Some("all data is in the store, which is asked for the rest".into());
+        return Some("all data is in the store; a last request to the store is under way".into());
     };
     let bytes = at_risk.iter().fold(0_u64, |sum, (_, risk)| sum.saturating_add(risk.bytes));
     Some(match at_risk.len() {
@@ -155,26 +154,17 @@ pub(super) async fn exports_at_risk(client: &Client, names: &[ExportName]) -> Op
     })
 }
 
-/// What of all exports is not in the store.
+/// The data of all exports that is not in the store, in words.
 pub(super) async fn all_at_risk(client: &Client) -> Option<String> {
     let status: Status = client.get("/v1/status").await.ok()?;
     let state = match status.exports_at_risk {
-        0 => "all data is in the store, which is told what other hosts may open".into(),
+        0 => "all data is in the store; exports without a device are released for other hosts".into(),
         count => described(&format!("{count} exports"), status.at_risk.bytes, &status.at_risk),
     };
     Some(match status.catalog_fails {
         Some(reason) => format!("{state}; the catalog cannot be written: {reason}"),
         None => state,
     })
-}
-
-/// `bytes` of `whose` data that are not in the store, and why.
-pub(super) fn described(whose: &str, bytes_at_risk: u64, risk: &AtRisk) -> String {
-    let since = format!("{} of {whose} not in the store, for {} s", bytes(bytes_at_risk), risk.seconds);
-    match &risk.reason {
-        Some(reason) => format!("{since}: {reason}"),
-        None => since,
-    }
 }
 
 #[cfg(test)]
@@ -189,7 +179,7 @@ mod tests {
             sleep(Duration::from_secs(seconds)).await;
             Ok::<_, CliError>(7)
         };
-        let wait = Wait::on(show, limit.map(Duration::from_secs), &mut out);
+        let wait = DaemonWait::on(show, limit.map(Duration::from_secs), &mut out);
         let done = wait.until(work, async || Some("the reason".into()), "it goes on").await;
         drop(wait);
         (done, String::from_utf8(out).unwrap())
@@ -223,7 +213,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_daemon_that_says_nothing_keeps_no_wait_from_its_end() {
-        let wait = Wait::on(Show::Lines, Some(Duration::from_secs(30)), std::io::sink());
+        let wait = DaemonWait::on(Show::Lines, Some(Duration::from_secs(30)), std::io::sink());
         let work = pending::<Result<(), CliError>>();
         let error = wait.until(work, async || pending().await, "it goes on").await.unwrap_err();
         assert_eq!(error.to_string(), "the wait ended after 30 s; it goes on");

@@ -1,36 +1,38 @@
-//! A copy under way: its thread, progress on a terminal, and Ctrl-C.
+//! A running copy: the thread, progress on a terminal, and Ctrl-C.
 //!
-//! Invariant: the first signal has the copy stop between two pieces; a second one does not wait for it.
+//! Invariant: the first signal makes the copy stop between two pieces; the second signal returns without waiting for the copy.
 
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
-use super::copy::{Options, Report, Source, Target, Watch, copy};
+use super::copy::{CopyOptions, CopyProgress, Report, copy};
+use super::ends::{CopySource, CopyTarget};
 use super::fault::CopyError;
+use crate::cli::progress::TerminalBar;
 
-/// So many requests to stop end what should not be broken off.
+/// So many requests to stop end even work that a single request must not interrupt.
 pub(super) const PATIENCE: u32 = 2;
 /// How often progress is shown.
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
+const BAR: &str = "{wide_bar} {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
 
-/// Requests to stop. From [`Stop::listen`] on signals do not end the process.
+/// Requests to stop. From [`Stop::listen`] on, signals do not end the process.
 pub(super) struct Stop {
     requests: UnboundedReceiver<()>,
     seen: u32,
 }
 
 impl Stop {
-    /// Takes the signals over: each is a request. What is ignored, as by `nohup`, stays so.
+    /// Takes the signals over: each signal is a request. A signal that the process ignores, as under `nohup`, stays ignored.
     pub fn listen() -> io::Result<Self> {
         let (sender, requests) = unbounded_channel();
         let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
@@ -76,36 +78,36 @@ impl Stop {
     }
 }
 
-/// The set of signals that a process ignores, the lowest bit for signal 1, from its status as the kernel gives it.
+/// The set of ignored signals of a process, bit 0 for signal 1, from `/proc/PID/status`.
 fn ignored(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Copies `source` to `target` on a thread, and shows how far it is unless `is_quiet`.
+/// Copies `source` to `target` on a thread, and shows progress unless `is_quiet`.
 pub(super) async fn carry(
-    source: Box<dyn Source>,
-    mut target: Box<dyn Target>,
-    options: Options,
+    source: Box<dyn CopySource>,
+    mut target: Box<dyn CopyTarget>,
+    options: CopyOptions,
     is_quiet: bool,
     stop: &mut Stop,
 ) -> Result<Report, CopyError> {
     if stop.was_requested() {
         return Err(CopyError::Stopped);
     }
-    let watch = Arc::new(Watch::default());
+    let progress = Arc::new(CopyProgress::default());
     let (done, mut end) = oneshot::channel();
-    let theirs = Arc::clone(&watch);
+    let shared = Arc::clone(&progress);
     thread::Builder::new()
         .name("copy-write".into())
         .spawn(move || {
-            let copied = copy(source, &mut *target, options, &theirs);
-            // Closed before anybody hears of the end.
+            let copied = copy(source, &mut *target, options, &shared);
+            // The target is closed before the caller hears of the end.
             drop(target);
             let _ = done.send(copied);
         })
         .map_err(CopyError::Thread)?;
-    let bar = Bar::new(options.length_bytes, is_quiet);
+    let bar = TerminalBar::new(BAR, options.length_bytes, !is_quiet);
     let mut tick = interval(SHOW_INTERVAL);
     loop {
         tokio::select! {
@@ -115,37 +117,9 @@ pub(super) async fn carry(
                 if stop.seen >= PATIENCE {
                     return Err(CopyError::Stopped);
                 }
-                watch.stop();
+                progress.stop();
             }
-            _ = tick.tick() => bar.show(watch.done_bytes()),
-        }
-    }
-}
-
-/// Progress, when somebody watches.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn new(length_bytes: u64, is_quiet: bool) -> Self {
-        Self((!is_quiet && io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template(
-                "{wide_bar} {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
-            );
-            ProgressBar::new(length_bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        }))
-    }
-
-    fn show(&self, done_bytes: u64) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(done_bytes);
-        }
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
+            _ = tick.tick() => bar.show(progress.done_bytes()),
         }
     }
 }

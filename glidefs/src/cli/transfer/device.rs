@@ -1,6 +1,6 @@
-//! Opening an export's block device, and what can be wrong with it.
+//! Opening the block device of an export, and the errors of opening.
 //!
-//! Invariant: a device that is to be written is this export's as far as can be told, and nothing else has it mounted or claimed.
+//! Invariant: a device is written only if device and export have the same size and nothing else has the device mounted or claimed.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
@@ -10,43 +10,45 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::TransferError;
-use super::disk::Disk;
+use super::error::TransferError;
+use super::raw_file::RawFile;
 use crate::api::wire::Export;
 use crate::router::ExportName;
 
-/// What is done with a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Reading, beside others.
+pub(super) enum DeviceAccess {
     Read,
-    /// Writing, and nobody else does.
+    /// Writing, with nobody else writing.
     Write,
 }
 
 /// How devices are opened: by [`open`], except in tests.
-pub(super) type Open<'a> = &'a dyn Fn(&Path, Access) -> io::Result<Disk>;
+pub(super) type Open<'a> = &'a dyn Fn(&Path, DeviceAccess) -> io::Result<RawFile>;
 
-/// Opens a block device past the page cache; through it where that is not possible.
-pub(super) fn open(path: &Path, access: Access) -> io::Result<Disk> {
-    let exclusive = if access == Access::Write { OFlag::O_EXCL } else { OFlag::empty() };
+/// Opens a block device past the page cache, or through the page cache where direct I/O is not possible.
+pub(super) fn open(path: &Path, access: DeviceAccess) -> io::Result<RawFile> {
+    let exclusive = if access == DeviceAccess::Write { OFlag::O_EXCL } else { OFlag::empty() };
     let with = |flags: OFlag| {
-        OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags.bits()).open(path)
+        OpenOptions::new()
+            .read(true)
+            .write(access == DeviceAccess::Write)
+            .custom_flags(flags.bits())
+            .open(path)
     };
     let file = match with(exclusive | OFlag::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => with(exclusive)?,
         opened => opened?,
     };
-    Disk::new(file)
+    RawFile::new(file)
 }
 
-/// The device of `export`, and its path.
+/// Opens the device of `export`, and returns the device and its path.
 pub(super) fn open_export(
     name: &ExportName,
     export: &Export,
-    access: Access,
+    access: DeviceAccess,
     open: Open<'_>,
-) -> Result<(Disk, PathBuf), TransferError> {
+) -> Result<(RawFile, PathBuf), TransferError> {
     let Some(path) = export.device.as_ref().map(PathBuf::from) else {
         let reason = export.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         return Err(TransferError::NoDevice { name: name.clone(), state: export.state.clone(), reason });

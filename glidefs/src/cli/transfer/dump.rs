@@ -1,7 +1,7 @@
 //! `glidefs export dump`: a file from an export.
 //!
-//! Invariants: nothing is asked of the daemon before the file was found to be writable as wished; a fork that was made for the
-//! dump is deleted, however the dump ends.
+//! Invariants: the daemon is asked only after the file was found to be writable; a fork made for the dump is deleted, however the
+//! dump ends.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -9,24 +9,24 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Instant;
 
-use super::TransferError;
-use super::args::{DumpArgs, is_standard, spoken};
 use super::carry::{PATIENCE, Stop, carry};
-use super::copy::{Before, CHUNK_BYTES, Options, Report, Target};
-use super::device::{self, Access};
-use super::disk::Disk;
+use super::copy::{Before, CopyOptions, Report};
+use super::device::{self, DeviceAccess};
+use super::ends::{CHUNK_BYTES, CopyTarget};
+use super::error::TransferError;
 use super::fault::CopyError;
 use super::partial::{self, Partial};
-use super::stream::Out;
+use super::raw_file::RawFile;
+use super::stream::{Out, is_standard, spoken};
 use super::summary::Summary;
 use crate::api::wire::{Deleted, Durability, Export, ForkRequest};
-use crate::cli::CliError;
-use crate::cli::client::{Client, ClientError};
-use crate::cli::commands::{answer, path};
+use crate::cli::args::transfer::DumpArgs;
+use crate::cli::client::{Client, ClientError, export_path};
+use crate::cli::error::CliError;
+use crate::cli::output::answer;
 use crate::observe::chain;
 use crate::router::{ExportName, NAME_CHARS_MAX, NameError};
 
-/// Dumps as `args` say.
 pub(super) async fn dump(
     client: &Client,
     args: DumpArgs,
@@ -45,7 +45,7 @@ pub(super) async fn dump(
     let name = &args.name.name;
     let dumped = match &args.snapshot {
         None => {
-            let show = path(name, "");
+            let show = export_path(name, "");
             let export = stop.unless(1, client.get::<Export>(&show)).await;
             let export = export.ok_or(TransferError::StoppedBefore)??;
             dump_export(&args, name, &export, open, stop).await
@@ -56,7 +56,7 @@ pub(super) async fn dump(
     let of = args.snapshot.as_ref().map(|snapshot| format!("snapshot {snapshot} of ")).unwrap_or_default();
     let head = format!("{} is a copy of {of}{name}", spoken(&args.file, "standard output"));
     if to_stdout {
-        // Standard output has the bytes.
+        // Standard output carries the image, so the summary goes to standard error.
         let text =
             if args.output.json { serde_json::to_string_pretty(&summary)? } else { summary.text(&head) };
         return writeln!(std::io::stderr(), "{text}").map_err(CliError::Output);
@@ -64,7 +64,7 @@ pub(super) async fn dump(
     answer(args.output.json, &summary, |summary| summary.text(&head))
 }
 
-/// Forks `snapshot`, dumps the fork and deletes it.
+/// Forks `snapshot`, dumps the fork and deletes the fork.
 async fn dump_snapshot(
     client: &Client,
     args: &DumpArgs,
@@ -82,24 +82,24 @@ async fn dump_snapshot(
         queues: None,
         queue_depth: None,
     };
-    let below = path(&args.name.name, "/fork");
-    // Not broken off by the first signal: what is half made might not be deleted.
+    let below = export_path(&args.name.name, "/fork");
+    // One signal does not interrupt the request: a half-made fork might not be deleted.
     let dumped = match stop.unless(PATIENCE, client.make(&below, &request)).await {
         None => return Err(TransferError::ForkUnknown { name: fork }.into()),
         Some(Ok((true, export))) => dump_export(args, &fork, &export, open, stop).await,
-        // It is somebody else's.
+        // The fork's name is the name of another user's export.
         Some(Ok((false, _))) => return Err(TransferError::ForkTaken { name: fork }.into()),
         Some(Err(error @ (ClientError::NotRunning { .. } | ClientError::NoPermission { .. }))) => {
             return Err(error.into());
         }
-        // So is that of another kind.
+        // Another export, with other parameters, has the name.
         Some(Err(ClientError::Refused { code, .. })) if code == "exists_with_other_parameters" => {
             return Err(TransferError::ForkTaken { name: fork }.into());
         }
-        // It may be there all the same.
+        // The fork may exist in spite of the error, and is deleted below.
         Some(Err(error)) => Err(error.into()),
     };
-    let below = path(&fork, "");
+    let below = export_path(&fork, "");
     let left = match stop.unless(PATIENCE, client.delete::<Deleted>(&below)).await {
         Some(Ok(_)) => None,
         Some(Err(source)) => Some(TransferError::ForkLeft { name: fork, source }),
@@ -108,7 +108,7 @@ async fn dump_snapshot(
     match (dumped, left) {
         (Ok(_), Some(left)) => Err(left.into()),
         (Err(error), Some(left)) => {
-            // The error that is returned tells why the dump failed.
+            // The returned error tells why the dump failed.
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&left));
             Err(error)
         }
@@ -116,7 +116,7 @@ async fn dump_snapshot(
     }
 }
 
-/// A name for a fork of `name` that is nobody's: the last 8 digits are random.
+/// An unused name for a fork of `name`: the last 8 digits are random.
 fn fork_name(name: &ExportName) -> Result<ExportName, NameError> {
     let tail = format!("-dump-{:08x}", rand::random::<u32>());
     // Names are ASCII.
@@ -124,7 +124,7 @@ fn fork_name(name: &ExportName) -> Result<ExportName, NameError> {
     ExportName::new(&format!("{head}{tail}"))
 }
 
-/// Dumps the device of `export`, which is called `name`.
+/// Dumps the device of `export`, which has the name `name`.
 async fn dump_export(
     args: &DumpArgs,
     name: &ExportName,
@@ -132,9 +132,9 @@ async fn dump_export(
     open: device::Open<'_>,
     stop: &mut Stop,
 ) -> Result<Summary, CliError> {
-    let (source, device) = device::open_export(name, export, Access::Read, open)?;
+    let (source, device) = device::open_export(name, export, DeviceAccess::Read, open)?;
     let started = Instant::now();
-    let work = Work { args, device: &device, source, length_bytes: export.size_bytes };
+    let work = OpenDump { args, device: &device, source, length_bytes: export.size_bytes };
     let report =
         if is_standard(&args.file) { work.into_stdout(stop).await? } else { work.into_file(stop).await? };
     Ok(Summary {
@@ -149,15 +149,15 @@ async fn dump_export(
     })
 }
 
-/// A dump whose device is open.
-struct Work<'a> {
+/// A dump with an open device.
+struct OpenDump<'a> {
     args: &'a DumpArgs,
     device: &'a Path,
-    source: Disk,
+    source: RawFile,
     length_bytes: u64,
 }
 
-impl Work<'_> {
+impl OpenDump<'_> {
     async fn into_file(self, stop: &mut Stop) -> Result<Report, TransferError> {
         let args = self.args;
         let (partial, disk, before) = Partial::open(&args.file, self.length_bytes, args.force, args.resume)?;
@@ -176,13 +176,13 @@ impl Work<'_> {
 
     async fn run(
         self,
-        target: Box<dyn Target>,
+        target: Box<dyn CopyTarget>,
         before: Before,
         hint: &'static str,
         stop: &mut Stop,
     ) -> Result<Report, TransferError> {
         let (length_bytes, is_quiet) = (self.length_bytes, self.args.output.json);
-        let options = Options { length_bytes, chunk_bytes: CHUNK_BYTES, before };
+        let options = CopyOptions { length_bytes, chunk_bytes: CHUNK_BYTES, before };
         let copied = carry(Box::new(self.source), target, options, is_quiet, stop).await;
         copied.map_err(|source: CopyError| TransferError::Copy {
             from: self.device.display().to_string(),

@@ -1,6 +1,6 @@
-//! The image that is imported: which files may be, how long they are, what they look like.
+//! The image to import: which files are accepted, and the length of the image.
 //!
-//! Does not own how they are read: `disk` and `stream` do.
+//! Does not own the reading: `raw_file` and `stream` do.
 
 use std::fs::{self, File};
 use std::io::{Cursor, ErrorKind, IsTerminal, Read};
@@ -8,22 +8,20 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::TransferError;
-use super::copy::Source;
-use super::disk::Disk;
-use super::format::{Format, HEAD_BYTES, TAIL_BYTES};
+use super::ends::CopySource;
+use super::error::TransferError;
+use super::format::{HEAD_BYTES, ImageFormat, TAIL_BYTES};
+use super::raw_file::RawFile;
 use super::stream::{Input, fill};
 
-/// An image, open.
 pub(super) struct Image {
-    /// What is read.
-    pub source: Box<dyn Source>,
-    /// Its length; of a pipe it is not known.
+    pub source: Box<dyn CopySource>,
+    /// `None` for a pipe: the length is not known.
     pub length_bytes: Option<u64>,
 }
 
 impl Image {
-    /// Opens `path`, and refuses what is not a raw image unless `force_raw` is set.
+    /// Opens `path`, and refuses other formats than raw unless `force_raw` is set.
     pub fn open(path: &Path, force_raw: bool) -> Result<Self, TransferError> {
         let image = |what| TransferError::NotAFile { path: path.into(), what, wanted: "a raw image" };
         let file_error = |action, source| TransferError::File { action, path: path.into(), source };
@@ -42,7 +40,7 @@ impl Image {
                 wanted: "`-` to read from standard input",
             });
         }
-        let disk = File::open(path).and_then(Disk::new).map_err(|source| file_error("open", source))?;
+        let disk = File::open(path).and_then(RawFile::new).map_err(|source| file_error("open", source))?;
         let length_bytes = disk.length_bytes();
         if length_bytes == 0 {
             return Err(TransferError::Empty { path: path.into() });
@@ -57,7 +55,6 @@ impl Image {
         Ok(Self { source: Box::new(disk), length_bytes: Some(length_bytes) })
     }
 
-    /// Takes standard input.
     pub fn standard_input(force_raw: bool) -> Result<Self, TransferError> {
         let path = Path::new("-");
         let input = std::io::stdin();
@@ -69,7 +66,6 @@ impl Image {
         Self::stream(File::from(file.map_err(read_error)?), force_raw)
     }
 
-    /// Takes what `reader` gives.
     fn stream(mut reader: impl Read + Send + 'static, force_raw: bool) -> Result<Self, TransferError> {
         let path = Path::new("-");
         let mut head = vec![0; HEAD_BYTES];
@@ -89,7 +85,7 @@ impl Image {
 }
 
 fn check(path: &Path, head: &[u8], tail: &[u8], force_raw: bool) -> Result<(), TransferError> {
-    match Format::detect(head, tail) {
+    match ImageFormat::detect(head, tail) {
         Some(format) if !force_raw => Err(TransferError::NotRaw { path: path.into(), format }),
         _ => Ok(()),
     }
@@ -98,6 +94,7 @@ fn check(path: &Path, head: &[u8], tail: &[u8], force_raw: bool) -> Result<(), T
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::transfer::ends::CopyPiece;
 
     fn refusal(opened: Result<Image, TransferError>) -> String {
         opened.err().expect("it is refused").to_string()
@@ -138,7 +135,7 @@ mod tests {
         let content: Vec<u8> = (0..1000_u32).map(|at| u8::try_from(at % 251).unwrap() + 1).collect();
         let mut image = Image::stream(Cursor::new(content.clone()), false).unwrap();
         let mut read = vec![0xff; 1024];
-        assert_eq!(image.source.next(0, &mut read).unwrap(), super::super::copy::Piece::Data(1024));
+        assert_eq!(image.source.next(0, &mut read).unwrap(), CopyPiece::Data(1024));
         assert_eq!(read[..1000], content);
         assert!(read[1000..].iter().all(|&byte| byte == 0));
         image.source.finish().unwrap();

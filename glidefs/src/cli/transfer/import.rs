@@ -1,30 +1,31 @@
 //! `glidefs import`: an export from an image.
 //!
-//! Owns the order of steps: the image is looked at, then the export is made, then its device is written and flushed. Invariant:
-//! an export that existed is written only with `--resume`.
+//! Owns the order of steps: look at the image, make the export, write the device, write back. Invariant: an existing export is
+//! written only with `--resume`.
 
 use std::time::Instant;
 
-use super::TransferError;
-use super::args::{ImportArgs, is_standard, spoken};
 use super::carry::{Stop, carry};
-use super::copy::{Before, CHUNK_BYTES, Options};
-use super::device::{self, Access};
+use super::copy::{Before, CopyOptions};
+use super::device::{self, DeviceAccess};
+use super::ends::CHUNK_BYTES;
+use super::error::TransferError;
 use super::image::Image;
+use super::stream::{is_standard, spoken};
 use super::summary::Summary;
 use crate::api::wire::{CreateRequest, Deleted, Export, Flushed, OnUnreachable, Size};
-use crate::cli::CliError;
-use crate::cli::client::{Client, ClientError};
-use crate::cli::commands::{answer, path};
-use crate::cli::wait::{Wait, exports_at_risk};
+use crate::cli::args::transfer::ImportArgs;
+use crate::cli::client::{Client, ClientError, export_path};
+use crate::cli::error::CliError;
+use crate::cli::output::answer;
+use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::config::ByteSize;
 use crate::router::ExportSize;
 use crate::units::SECTOR_BYTES;
 
-/// The code of the refusal to create what exists otherwise.
+/// The daemon's code for refusing to create an export that exists with other parameters.
 const EXISTS_OTHERWISE: &str = "exists_with_other_parameters";
 
-/// Imports as `args` say.
 pub(super) async fn import(
     client: &Client,
     args: ImportArgs,
@@ -42,19 +43,20 @@ pub(super) async fn import(
     let size = export_size(&args, image.length_bytes)?;
     let made = stop.unless(1, make(client, &args, size)).await;
     let (export, before) = made.ok_or_else(|| TransferError::StoppedMaking { name: args.name.clone() })??;
-    let opened = device::open_export(&args.name, &export, Access::Write, open);
+    let opened = device::open_export(&args.name, &export, DeviceAccess::Write, open);
     let (target, device) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             if before == Before::Zeroes {
-                // The same command shall work when the reason is gone. If this fails, the next one says what exists.
-                let _: Result<Deleted, _> = client.delete(&path(&args.name, "")).await;
+                // The same command has to work once the reason is gone. If the deletion fails, the next command says that the
+                // export exists.
+                let _: Result<Deleted, _> = client.delete(&export_path(&args.name, "")).await;
             }
             return Err(error.into());
         }
     };
     let started = Instant::now();
-    let options = Options { length_bytes: size.bytes(), chunk_bytes: CHUNK_BYTES, before };
+    let options = CopyOptions { length_bytes: size.bytes(), chunk_bytes: CHUNK_BYTES, before };
     let copied = carry(image.source, Box::new(target), options, args.output.json, stop).await;
     let report = copied.map_err(|source| TransferError::Copy {
         from: spoken(&args.file, "standard input"),
@@ -64,12 +66,12 @@ pub(super) async fn import(
     })?;
     let mut flushed_sequence_number = None;
     if args.flush {
-        let flushed_path = path(&args.name, "/flush");
-        let (wait, names) = (Wait::new(args.output.json, None), [args.name.clone()]);
+        let flushed_path = export_path(&args.name, "/flush");
+        let (wait, names) = (DaemonWait::new(args.output.json, None), [args.name.clone()]);
         let look = async || exports_at_risk(client, &names).await;
-        let flush = wait.until(client.post::<Flushed>(&flushed_path, &()), look, "");
-        let flushed = stop.unless(1, flush).await;
-        let flushed = flushed.ok_or(TransferError::StoppedFlush)??;
+        let writeback = wait.until(client.post::<Flushed>(&flushed_path, &()), look, "");
+        let flushed = stop.unless(1, writeback).await;
+        let flushed = flushed.ok_or(TransferError::StoppedWriteback)??;
         flushed_sequence_number = Some(flushed.sequence_number);
     }
     let summary = Summary {
@@ -87,7 +89,7 @@ pub(super) async fn import(
     answer(args.output.json, &summary, |summary| summary.text(&head))
 }
 
-/// How large the export is to be.
+/// The size of the export.
 fn export_size(args: &ImportArgs, length_bytes: Option<u64>) -> Result<ExportSize, TransferError> {
     let path = || args.file.clone();
     let Some(file_bytes) = length_bytes else { return args.size.ok_or(TransferError::NoSize) };
@@ -103,7 +105,7 @@ fn export_size(args: &ImportArgs, length_bytes: Option<u64>) -> Result<ExportSiz
     }
 }
 
-/// Makes the export, or takes the one that exists if that was asked for.
+/// Makes the export, or takes the existing export with `--resume`.
 async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(Export, Before), CliError> {
     let name = &args.name;
     let request = CreateRequest {
@@ -127,13 +129,13 @@ async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(E
     }
 }
 
-/// Why an export cannot be resumed, more clearly than by `refusal` if it is for its size.
+/// The error for an export that cannot be resumed: the two sizes if the sizes differ, else `refusal`.
 async fn other_size(client: &Client, args: &ImportArgs, size: ExportSize, refusal: ClientError) -> CliError {
     let ClientError::Refused { code, .. } = &refusal else { return refusal.into() };
     if code != EXISTS_OTHERWISE {
         return refusal.into();
     }
-    let existing: Result<Export, _> = client.get(&path(&args.name, "")).await;
+    let existing: Result<Export, _> = client.get(&export_path(&args.name, "")).await;
     let (name, wanted_bytes) = (args.name.clone(), size.bytes());
     match existing.map(|export| export.size_bytes) {
         Ok(export_bytes) if export_bytes < wanted_bytes => {

@@ -1,7 +1,6 @@
-//! The file a dump goes to: `FILE.partial` until it is complete, then FILE.
+//! The file a dump is written to: `FILE.partial` until the dump is complete, then FILE.
 //!
-//! Invariants: FILE is complete or what it was before; two dumps never write the same file; what others may not read of a device
-//! they may not read of its copy.
+//! Invariants: FILE is complete or unchanged; two dumps never write the same file; only the owner may read the copy of a device.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -9,14 +8,13 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::TransferError;
 use super::copy::Before;
-use super::disk::Disk;
+use super::error::TransferError;
+use super::raw_file::RawFile;
 
-/// A dump's file that is not complete.
+/// The incomplete file of a dump.
 #[derive(Debug)]
 pub(super) struct Partial {
-    /// Holds the lock.
     file: File,
     path: PathBuf,
     wanted: PathBuf,
@@ -30,7 +28,7 @@ fn partial_path(file: &Path) -> PathBuf {
     name.into()
 }
 
-/// Refuses `file` if it cannot become the dump.
+/// Refuses a `file` that cannot become the dump.
 pub(super) fn check(file: &Path, may_replace: bool, resume: bool) -> Result<(), TransferError> {
     check_wanted(file, may_replace)?;
     let path = partial_path(file);
@@ -59,13 +57,13 @@ fn check_wanted(file: &Path, may_replace: bool) -> Result<(), TransferError> {
 }
 
 impl Partial {
-    /// Opens the file that becomes `wanted`, `length_bytes` long. With `resume` what it holds is kept.
+    /// Opens the file that becomes `wanted`, `length_bytes` long. Keeps the content with `resume`.
     pub fn open(
         wanted: &Path,
         length_bytes: u64,
         may_replace: bool,
         resume: bool,
-    ) -> Result<(Self, Disk, Before), TransferError> {
+    ) -> Result<(Self, RawFile, Before), TransferError> {
         check(wanted, may_replace, resume)?;
         let path = partial_path(wanted);
         let error = |action| {
@@ -85,10 +83,10 @@ impl Partial {
         }
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(TransferError::PartialInUse { path }),
-            // A file system without locks.
+            // Some file systems have no locks.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
-        // Whoever had it may have given it its final name in between.
+        // Another dump may have renamed the file between opening and locking.
         let here = |metadata: &Metadata| (metadata.dev(), metadata.ino());
         let opened = file.metadata().map_err(error("look at"))?;
         if fs::metadata(&path).map_err(error("look at")).is_ok_and(|now| here(&now) != here(&opened))
@@ -102,11 +100,11 @@ impl Partial {
         let was_bytes = file.metadata().map_err(error("look at"))?.len();
         let before = if was_bytes == 0 { Before::Zeroes } else { Before::Something };
         file.set_len(length_bytes).map_err(error("make room in"))?;
-        let disk = file.try_clone().and_then(Disk::new).map_err(error("open"))?;
+        let disk = file.try_clone().and_then(RawFile::new).map_err(error("open"))?;
         Ok((Self { file, path, wanted: wanted.into(), may_replace }, disk, before))
     }
 
-    /// Gives the file, which is complete and synced, its name.
+    /// Gives the complete and synced file its final name.
     pub fn complete(self) -> Result<(), TransferError> {
         check_wanted(&self.wanted, self.may_replace)?;
         let error = |source| TransferError::File { action: "create", path: self.wanted.clone(), source };
@@ -127,7 +125,7 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn open(file: &Path, force: bool, resume: bool) -> Result<(Partial, Disk, Before), TransferError> {
+    fn open(file: &Path, force: bool, resume: bool) -> Result<(Partial, RawFile, Before), TransferError> {
         Partial::open(file, 8192, force, resume)
     }
 
@@ -166,7 +164,7 @@ mod tests {
         let mut content = vec![0; 8192];
         disk.read_exact(&mut content, 0).unwrap();
         assert_eq!((disk.length_bytes(), before, content), (8192, Before::Something, vec![7; 8192]));
-        // It shares the lock.
+        // The disk shares the lock.
         drop(disk);
         left();
         let (_, disk, before) = open(&file, true, false).unwrap();

@@ -1,31 +1,31 @@
 //! Pipes as source and target of a copy: standard input and output.
 //!
-//! Invariant: a source that is shorter than the export is followed by zeroes, and one that is longer is an error.
+//! Invariant: a source shorter than the export is followed by zeroes, and a longer source is an error.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
+use std::path::Path;
 
-use super::copy::{BLOCK_BYTES, Piece, Source, Target};
+use super::ends::{BLOCK_BYTES, CopyPiece, CopySource, CopyTarget};
 use super::fault::{CopyError, read_error};
 
-/// Something that is read to its end.
+/// A reader, read to the end.
 #[derive(Debug)]
 pub(super) struct Input<R> {
     reader: R,
-    /// How far it has been asked for.
+    /// Bytes delivered so far.
     length_bytes: u64,
     has_ended: bool,
 }
 
 impl<R: Read> Input<R> {
-    /// Reads from `reader`.
     pub const fn new(reader: R) -> Self {
         Self { reader, length_bytes: 0, has_ended: false }
     }
 }
 
-impl<R: Read + Send> Source for Input<R> {
-    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<Piece, CopyError> {
+impl<R: Read + Send> CopySource for Input<R> {
+    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<CopyPiece, CopyError> {
         let bytes = if self.has_ended {
             0
         } else {
@@ -34,11 +34,11 @@ impl<R: Read + Send> Source for Input<R> {
         self.has_ended = bytes < buffer.len();
         self.length_bytes = offset + bytes as u64;
         if bytes == 0 {
-            return Ok(Piece::Zeroes(u64::MAX));
+            return Ok(CopyPiece::Zeroes(u64::MAX));
         }
         let padded = bytes.next_multiple_of(BLOCK_BYTES).min(buffer.len());
         buffer[bytes..padded].fill(0);
-        Ok(Piece::Data(padded))
+        Ok(CopyPiece::Data(padded))
     }
 
     fn finish(&mut self) -> Result<(), CopyError> {
@@ -53,7 +53,7 @@ impl<R: Read + Send> Source for Input<R> {
     }
 }
 
-/// Reads until `buffer` is full or there is no more; tells how many bytes that were.
+/// Reads until `buffer` is full or the reader ends; returns the number of bytes.
 pub(super) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -67,11 +67,11 @@ pub(super) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usiz
     Ok(filled)
 }
 
-/// Something that takes bytes in order. Of a [`Target`] it can only write.
+/// A writer of bytes in order. Of the operations of a [`CopyTarget`] only writing works.
 #[derive(Debug)]
 pub(super) struct Out<W>(pub W);
 
-impl<W: Write + Send> Target for Out<W> {
+impl<W: Write + Send> CopyTarget for Out<W> {
     fn next_data(&mut self, _: u64, _: u64) -> io::Result<Option<u64>> {
         Err(ErrorKind::Unsupported.into())
     }
@@ -91,4 +91,14 @@ impl<W: Write + Send> Target for Out<W> {
     fn sync(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// `path` in messages: `standard` for standard input or output.
+pub(super) fn spoken(path: &Path, standard: &str) -> String {
+    if is_standard(path) { standard.into() } else { path.display().to_string() }
+}
+
+/// Whether `path` stands for standard input or output.
+pub(super) fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
 }

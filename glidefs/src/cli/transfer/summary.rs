@@ -1,36 +1,32 @@
-//! What is printed at the end of an import or a dump.
+//! The summary at the end of an import or a dump.
 
 use serde::Serialize;
 
 use super::copy::Report;
 use crate::cli::print::bytes;
 
-/// What was done, for `--json`.
+/// The summary for `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    /// The export.
     pub export: String,
-    /// The snapshot that was dumped.
+    /// The name of the dumped snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
     /// Path of the export's device.
     pub device: String,
-    /// The file.
     pub file: String,
-    /// Size of the export.
     pub size_bytes: u64,
-    /// What was written and what was not.
+    /// Bytes written and bytes left out.
     #[serde(flatten)]
     pub report: Report,
-    /// Time it took.
     pub seconds: f64,
-    /// With --flush: everything up to this write is in the store.
+    /// With --flush: the store has everything up to this write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flushed_sequence_number: Option<u64>,
 }
 
 impl Summary {
-    /// For people: where it is, then what was done.
+    /// The summary for people, after `head`.
     pub fn text(&self, head: &str) -> String {
         let report = &self.report;
         let mut parts = vec![

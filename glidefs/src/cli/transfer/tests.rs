@@ -1,4 +1,4 @@
-//! Imports and dumps of ordinary files, and the engine beneath them.
+//! Imports and dumps of ordinary files, and the copying engine.
 
 mod commands;
 mod engine;

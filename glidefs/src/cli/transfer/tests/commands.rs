@@ -1,4 +1,4 @@
-//! The two commands against a daemon whose devices are files.
+//! The two commands against a daemon with files in place of devices.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,20 +10,21 @@ use clap::Parser;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use super::support::{Block, Content};
+use super::support::{ImageBlock, ImageContent};
 use crate::api::{AppState, Listeners, Readiness, wire};
-use crate::cli::args::{Cli, Command, DaemonArgs, ExportCommand};
+use crate::cli::args::exports::ExportCommand;
+use crate::cli::args::{Cli, Command, DaemonArgs};
 use crate::cli::client::Client;
 use crate::cli::transfer::carry::Stop;
-use crate::cli::transfer::copy::BLOCK_BYTES;
-use crate::cli::transfer::device::Access;
-use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::device::DeviceAccess;
+use crate::cli::transfer::ends::BLOCK_BYTES;
+use crate::cli::transfer::raw_file::RawFile;
 use crate::cli::transfer::{dump, import};
 use crate::observe::chain;
 use crate::router::Router;
 use crate::router::tests::fake::Host;
 
-/// A daemon, a client of it, and a directory with files for devices.
+/// A daemon, a client of the daemon, and a directory with files in place of devices.
 struct Daemon {
     host: Host,
     router: Arc<Router>,
@@ -57,8 +58,8 @@ impl Daemon {
         self.dir.path().join(name)
     }
 
-    /// Opens the file that stands for a device, and makes it if it is not there.
-    fn open(&self, device: &Path, access: Access) -> io::Result<Disk> {
+    /// Opens the file in place of `device`, and makes the file first if it is missing.
+    fn open(&self, device: &Path, access: DeviceAccess) -> io::Result<RawFile> {
         let exports = self.router.list();
         let has_it = |info: &&crate::router::ExportInfo| {
             info.device.is_some_and(|id| id.path() == device.to_str().unwrap())
@@ -72,10 +73,10 @@ impl Daemon {
         }
         drop(file);
         let path = self.path(device.file_name().unwrap().to_str().unwrap());
-        Disk::new(File::options().read(true).write(access == Access::Write).open(path)?)
+        RawFile::new(File::options().read(true).write(access == DeviceAccess::Write).open(path)?)
     }
 
-    /// Runs a command whose words may say DIR for the directory; gives what it said when it failed.
+    /// Runs a command after replacing DIR by the directory; returns the error text.
     async fn run(&self, line: &str) -> Result<(), String> {
         self.run_with(line, &|device, access| self.open(device, access)).await
     }
@@ -83,7 +84,7 @@ impl Daemon {
     async fn run_with(
         &self,
         line: &str,
-        open: &dyn Fn(&Path, Access) -> io::Result<Disk>,
+        open: &dyn Fn(&Path, DeviceAccess) -> io::Result<RawFile>,
     ) -> Result<(), String> {
         let (_sender, requests) = unbounded_channel();
         self.run_until(line, open, &mut Stop::new(requests)).await
@@ -92,7 +93,7 @@ impl Daemon {
     async fn run_until(
         &self,
         line: &str,
-        open: &dyn Fn(&Path, Access) -> io::Result<Disk>,
+        open: &dyn Fn(&Path, DeviceAccess) -> io::Result<RawFile>,
         stop: &mut Stop,
     ) -> Result<(), String> {
         let line = line.replace("DIR", self.dir.path().to_str().unwrap());
@@ -106,29 +107,28 @@ impl Daemon {
         done.map_err(|error| chain(&error))
     }
 
-    /// Names of all exports.
     fn names(&self) -> Vec<String> {
         self.router.list().iter().map(|info| info.name.to_string()).collect()
     }
 }
 
-/// Data, zeroes and a hole, and a length that is not a multiple of anything.
-fn image() -> Content {
-    let mut blocks = vec![Block::Data { seed: 3, at: 17 }; 400];
-    blocks.extend([Block::Hole; 300]);
-    blocks.extend([Block::Zeroes; 20]);
-    blocks.extend([Block::Data { seed: 5, at: 1 }; 3]);
+/// Data, zeroes and a hole, of an odd length.
+fn image() -> ImageContent {
+    let mut blocks = vec![ImageBlock::Data { seed: 3, at: 17 }; 400];
+    blocks.extend([ImageBlock::Hole; 300]);
+    blocks.extend([ImageBlock::Zeroes; 20]);
+    blocks.extend([ImageBlock::Data { seed: 5, at: 1 }; 3]);
     let length_bytes = (blocks.len() * BLOCK_BYTES) as u64 - 1000;
-    Content { blocks, length_bytes }
+    ImageContent { blocks, length_bytes }
 }
 
-fn padded(content: &Content, bytes: usize) -> Vec<u8> {
+fn padded(content: &ImageContent, bytes: usize) -> Vec<u8> {
     let mut padded = content.bytes();
     padded.resize(bytes, 0);
     padded
 }
 
-fn write_image(path: &Path, content: &Content) {
+fn write_image(path: &Path, content: &ImageContent) {
     io::copy(&mut &content.bytes()[..], &mut File::create(path).unwrap()).unwrap();
 }
 
@@ -216,7 +216,7 @@ async fn a_device_that_cannot_be_opened_says_why_and_leaves_no_empty_export() {
         assert!(failed.contains(says), "{failed}");
         assert!(daemon.names().is_empty(), "{errno}");
     }
-    let other = |_: &Path, _| Disk::new(File::open("/dev/null").unwrap());
+    let other = |_: &Path, _| RawFile::new(File::open("/dev/null").unwrap());
     let failed = daemon.run_with("glidefs import DIR/x.raw --name vm", &other).await.unwrap_err();
     assert!(failed.contains("has 0 bytes"), "{failed}");
 }

@@ -1,15 +1,16 @@
-//! What a copy leaves behind, for any content.
+//! The target after a copy, for any content.
 
 use std::io::{Cursor, Read};
 
 use proptest::prelude::*;
 
-use super::support::{Checked, Content, blank, content, other_than, read_all, run};
-use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Report, Target};
-use crate::cli::transfer::disk::Disk;
+use super::support::{Checked, ImageContent, blank, content, other_than, read_all, run};
+use crate::cli::transfer::copy::{Before, Report};
+use crate::cli::transfer::ends::{BLOCK_BYTES, CopyTarget};
+use crate::cli::transfer::raw_file::RawFile;
 use crate::cli::transfer::stream::{Input, Out};
 
-/// Lengths of the export: that of the image, or longer.
+/// Bytes the export is longer than the image.
 fn lengths() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), 1..20_000_u64]
 }
@@ -18,14 +19,14 @@ fn total(report: &Report) -> u64 {
     report.copied_bytes + report.zero_bytes + report.equal_bytes + report.zeroed_bytes
 }
 
-/// What the target is to hold.
-fn wanted(content: &Content, length_bytes: u64) -> Vec<u8> {
+/// The content the target has to hold.
+fn wanted(content: &ImageContent, length_bytes: u64) -> Vec<u8> {
     let mut bytes = content.bytes();
     bytes.resize(usize::try_from(length_bytes).unwrap(), 0);
     bytes
 }
 
-/// A reader that gives as many bytes as it likes.
+/// A reader that returns fewer bytes than asked for.
 struct Bits {
     content: Cursor<Vec<u8>>,
     sizes: Vec<usize>,
@@ -72,7 +73,7 @@ proptest! {
         if garbage && more_bytes > 0 {
             std::os::unix::fs::FileExt::write_all_at(&file, &[1], length_bytes - 1).unwrap();
         }
-        // `Checked` panics where something equal is written.
+        // `Checked` panics at a write of equal bytes.
         let mut target = Checked::new(&file);
         let report = run(content.source(), &mut target, length_bytes, chunk_blocks, Before::Something).unwrap();
         prop_assert!(read_all(&file) == wanted(&content, length_bytes));
@@ -125,10 +126,10 @@ proptest! {
 #[test]
 fn a_target_without_holes_is_zeroed_by_writing() {
     use std::os::unix::fs::FileExt;
-    // Memory files of huge pages cannot be had everywhere: what `zero` falls back to is called itself.
+    // Memory files of huge pages do not exist everywhere, so the test calls the fallback of `zero` directly.
     let file = blank(3 << 20);
     file.write_all_at(&vec![7; 3 << 20], 0).unwrap();
-    let mut disk = Disk::new(file.try_clone().unwrap()).unwrap();
+    let mut disk = RawFile::new(file.try_clone().unwrap()).unwrap();
     disk.write_zeroes(512..(2 << 20) + 512).unwrap();
     let found = read_all(&file);
     assert!(found[512..(2 << 20) + 512].iter().all(|&byte| byte == 0));

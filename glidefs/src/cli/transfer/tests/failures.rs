@@ -1,4 +1,4 @@
-//! How a copy ends that cannot be finished, and what it may use meanwhile.
+//! Ends of copies that fail, and the memory of a copy.
 
 use std::fs::File;
 use std::io::{self, Cursor, ErrorKind};
@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::support::{Block, Checked, Content, blank, run};
-use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Options, Piece, Source, Target, Watch, copy};
-use crate::cli::transfer::disk::Disk;
+use super::support::{Checked, ImageBlock, ImageContent, blank, run};
+use crate::cli::transfer::copy::{Before, CopyOptions, CopyProgress, copy};
+use crate::cli::transfer::ends::{BLOCK_BYTES, CopyPiece, CopySource, CopyTarget};
 use crate::cli::transfer::fault::CopyError;
+use crate::cli::transfer::raw_file::RawFile;
 use crate::cli::transfer::stream::Input;
 
-/// Does something at every write.
+/// Calls the function at every write.
 struct AtWrite<F>(F);
 
-impl<F: FnMut(u64) -> io::Result<()> + Send> Target for AtWrite<F> {
+impl<F: FnMut(u64) -> io::Result<()> + Send> CopyTarget for AtWrite<F> {
     fn next_data(&mut self, offset: u64, _: u64) -> io::Result<Option<u64>> {
         Ok(Some(offset))
     }
@@ -41,9 +42,9 @@ impl<F: FnMut(u64) -> io::Result<()> + Send> Target for AtWrite<F> {
     }
 }
 
-fn data(count: usize) -> Content {
-    let blocks = vec![Block::Data { seed: 1, at: 0 }; count];
-    Content { length_bytes: (count * BLOCK_BYTES) as u64, blocks }
+fn data(count: usize) -> ImageContent {
+    let blocks = vec![ImageBlock::Data { seed: 1, at: 0 }; count];
+    ImageContent { length_bytes: (count * BLOCK_BYTES) as u64, blocks }
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn a_file_that_changes_its_length_while_it_is_read_is_an_error() {
     for change in [-20_i64, -1, 1] {
         let content = data(64);
         let file = content.file();
-        let source = Box::new(Disk::new(file.try_clone().unwrap()).unwrap());
+        let source = Box::new(RawFile::new(file.try_clone().unwrap()).unwrap());
         let mut target = AtWrite(|offset| {
             if offset == 0 {
                 let blocks = 64_i64.checked_add(change).unwrap().unsigned_abs();
@@ -93,16 +94,16 @@ fn every_failure_of_the_target_says_what_it_is_and_where() {
     let error = run(data(4).source(), &mut target, 4 * 4096, 1, Before::Zeroes).unwrap_err();
     assert!(matches!(error, CopyError::Write { offset: 0, .. }), "{error}");
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let mut target = Disk::new(full).unwrap();
+    let mut target = RawFile::new(full).unwrap();
     let error = run(data(4).source(), &mut target, 4 * 4096, 1, Before::Zeroes).unwrap_err();
     assert!(matches!(error, CopyError::NoSpace { offset: 0 }), "{error}");
 }
 
-/// Gives what the function gives.
+/// Returns the pieces of the function.
 struct Made<F>(F);
 
-impl<F: FnMut(u64) -> Result<Piece, CopyError> + Send> Source for Made<F> {
-    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<Piece, CopyError> {
+impl<F: FnMut(u64) -> Result<CopyPiece, CopyError> + Send> CopySource for Made<F> {
+    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<CopyPiece, CopyError> {
         buffer.fill(1);
         self.0(offset)
     }
@@ -116,7 +117,7 @@ impl<F: FnMut(u64) -> Result<Piece, CopyError> + Send> Source for Made<F> {
 fn a_read_that_fails_ends_the_copy_after_what_was_read_before() {
     let source = Made(|offset| match offset {
         8192 => Err(CopyError::Read { offset, source: ErrorKind::Other.into() }),
-        _ => Ok(Piece::Data(BLOCK_BYTES)),
+        _ => Ok(CopyPiece::Data(BLOCK_BYTES)),
     });
     let file = blank(1 << 20);
     let mut target = Checked::new(&file);
@@ -132,7 +133,7 @@ fn reading_goes_on_while_something_is_written_and_a_few_chunks_ahead_at_most() {
     let counted = Arc::clone(&reads);
     let source = Made(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
-        Ok(Piece::Data(BLOCK_BYTES))
+        Ok(CopyPiece::Data(BLOCK_BYTES))
     });
     let (mut written, mut ahead_max) = (0, 0);
     let mut target = AtWrite(|_| {
@@ -155,15 +156,15 @@ fn a_copy_stops_when_it_is_asked_to_even_if_the_source_gives_nothing() {
         }
     }
     let (_never, silence) = std::sync::mpsc::channel();
-    let watch = Arc::new(Watch::default());
-    let theirs = Arc::clone(&watch);
+    let progress = Arc::new(CopyProgress::default());
+    let shared = Arc::clone(&progress);
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
-        theirs.stop();
+        shared.stop();
     });
-    let options = Options { length_bytes: 1 << 20, chunk_bytes: 4096, before: Before::Zeroes };
+    let options = CopyOptions { length_bytes: 1 << 20, chunk_bytes: 4096, before: Before::Zeroes };
     let source = Box::new(Input::new(Silent(silence)));
-    let stopped = copy(source, &mut AtWrite(|_| Ok(())), options, &watch);
+    let stopped = copy(source, &mut AtWrite(|_| Ok(())), options, &progress);
     assert!(matches!(stopped, Err(CopyError::Stopped)), "{stopped:?}");
     stopper.join().unwrap();
 }

@@ -8,22 +8,24 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::cli::transfer::copy::{BLOCK_BYTES, Before, Options, Report, Source, Target, Watch, copy};
-use crate::cli::transfer::disk::Disk;
+use crate::cli::transfer::copy::{Before, CopyOptions, CopyProgress, Report, copy};
+use crate::cli::transfer::ends::{BLOCK_BYTES, CopySource, CopyTarget};
 use crate::cli::transfer::fault::CopyError;
+use crate::cli::transfer::raw_file::RawFile;
 
 /// One block of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Block {
-    /// Nothing was written there.
+pub enum ImageBlock {
     Hole,
-    /// Zeroes were written there.
     Zeroes,
-    /// Something was, with one byte that is not zero at least.
-    Data { seed: u8, at: usize },
+    /// One byte is not zero.
+    Data {
+        seed: u8,
+        at: usize,
+    },
 }
 
-impl Block {
+impl ImageBlock {
     pub fn bytes(self) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK_BYTES];
         if let Self::Data { seed, at } = self {
@@ -33,71 +35,71 @@ impl Block {
     }
 }
 
-/// An image: its blocks, and its length, which may end inside the last one.
+/// An image. The length may end inside the last block.
 #[derive(Clone, Debug)]
-pub struct Content {
-    pub blocks: Vec<Block>,
+pub struct ImageContent {
+    pub blocks: Vec<ImageBlock>,
     pub length_bytes: u64,
 }
 
-impl Content {
+impl ImageContent {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.blocks.iter().flat_map(|block| block.bytes()).collect();
         bytes.resize(usize::try_from(self.length_bytes).unwrap(), 0);
         bytes
     }
 
-    /// A file of its own that holds it, with its holes.
+    /// A new file with this content and these holes.
     pub fn file(&self) -> File {
         let file = tempfile::tempfile().unwrap();
         file.set_len(self.length_bytes).unwrap();
         let bytes = self.bytes();
         for (number, block) in self.blocks.iter().enumerate() {
             let range = number * BLOCK_BYTES..bytes.len().min((number + 1) * BLOCK_BYTES);
-            if *block != Block::Hole && !range.is_empty() {
+            if *block != ImageBlock::Hole && !range.is_empty() {
                 file.write_all_at(&bytes[range.clone()], range.start as u64).unwrap();
             }
         }
         file
     }
 
-    pub fn source(&self) -> Box<dyn Source> {
-        Box::new(Disk::new(self.file()).unwrap())
+    pub fn source(&self) -> Box<dyn CopySource> {
+        Box::new(RawFile::new(self.file()).unwrap())
     }
 }
 
-pub fn block() -> impl Strategy<Value = Block> {
+pub fn block() -> impl Strategy<Value = ImageBlock> {
     prop_oneof![
-        2 => Just(Block::Hole),
-        2 => Just(Block::Zeroes),
-        4 => (1..4_u8, 0..BLOCK_BYTES).prop_map(|(seed, at)| Block::Data { seed, at }),
+        2 => Just(ImageBlock::Hole),
+        2 => Just(ImageBlock::Zeroes),
+        4 => (1..4_u8, 0..BLOCK_BYTES).prop_map(|(seed, at)| ImageBlock::Data { seed, at }),
     ]
 }
 
 /// Images of 1 byte to 30 blocks; runs of the same block are likely.
-pub fn content() -> impl Strategy<Value = Content> {
+pub fn content() -> impl Strategy<Value = ImageContent> {
     let runs = prop::collection::vec((block(), 1..6_usize), 1..6);
     (runs, 0..BLOCK_BYTES as u64).prop_map(|(runs, short_bytes)| {
-        let blocks: Vec<Block> =
+        let blocks: Vec<ImageBlock> =
             runs.into_iter().flat_map(|(block, count)| std::iter::repeat_n(block, count)).collect();
         let length_bytes = (blocks.len() * BLOCK_BYTES) as u64 - short_bytes;
-        Content { blocks, length_bytes }
+        ImageContent { blocks, length_bytes }
     })
 }
 
-/// What a target may hold that is made equal to `content`: some of it the same.
-pub fn other_than(content: Content) -> impl Strategy<Value = (Content, Content)> {
+/// `content`, and the same with some blocks changed.
+pub fn other_than(content: ImageContent) -> impl Strategy<Value = (ImageContent, ImageContent)> {
     let count = content.blocks.len();
     prop::collection::vec(prop::option::of(block()), count).prop_map(move |changes| {
         let old = content.blocks.iter().zip(changes);
         let blocks = old.map(|(block, change)| change.unwrap_or(*block)).collect();
-        (content.clone(), Content { blocks, ..content })
+        (content.clone(), ImageContent { blocks, ..content })
     })
 }
 
-/// A file as a target. Panics when something is written that is there already, and fails after `steps_max` changes.
+/// A file as a target. Panics at a write of bytes that the file holds already, and fails after `steps_max` changes.
 pub struct Checked {
-    pub disk: Disk,
+    pub disk: RawFile,
     pub steps: usize,
     pub steps_max: usize,
     pub written: Vec<Range<u64>>,
@@ -105,9 +107,9 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// A target that begins with what `file` holds.
+    /// A target with the content of `file`.
     pub fn new(file: &File) -> Self {
-        let disk = Disk::new(file.try_clone().unwrap()).unwrap();
+        let disk = RawFile::new(file.try_clone().unwrap()).unwrap();
         Self { disk, steps: 0, steps_max: usize::MAX, written: Vec::new(), synced: false }
     }
 
@@ -124,7 +126,7 @@ impl Checked {
     }
 }
 
-impl Target for Checked {
+impl CopyTarget for Checked {
     fn next_data(&mut self, offset: u64, end: u64) -> io::Result<Option<u64>> {
         self.disk.next_data(offset, end)
     }
@@ -151,24 +153,23 @@ impl Target for Checked {
 
 /// Copies with chunks of `chunk_blocks`.
 pub fn run(
-    source: Box<dyn Source>,
-    target: &mut dyn Target,
+    source: Box<dyn CopySource>,
+    target: &mut dyn CopyTarget,
     length_bytes: u64,
     chunk_blocks: usize,
     before: Before,
 ) -> Result<Report, CopyError> {
-    let options = Options { length_bytes, chunk_bytes: chunk_blocks * BLOCK_BYTES, before };
-    copy(source, target, options, &Arc::new(Watch::default()))
+    let options = CopyOptions { length_bytes, chunk_bytes: chunk_blocks * BLOCK_BYTES, before };
+    copy(source, target, options, &Arc::new(CopyProgress::default()))
 }
 
-/// All that `file` holds.
 pub fn read_all(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes
 }
 
-/// A new file of `length_bytes` that is one hole.
+/// A new file of `length_bytes`, all of it one hole.
 pub fn blank(length_bytes: u64) -> File {
     let file = tempfile::tempfile().unwrap();
     file.set_len(length_bytes).unwrap();

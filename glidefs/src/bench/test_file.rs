@@ -1,8 +1,8 @@
-//! The test file, and the pattern its blocks hold.
+//! The test file, and the pattern in each block.
 //!
-//! Owns the file and what may be done to it. Invariants: a file or device that was there is written only with leave; a file
-//! that was not given by name has no name, so it is gone when the program is, however that ends; a block that is written holds
-//! its own stamp, so that a read can tell whether it got the block it asked for.
+//! Owns the file and the permission to write the file. Invariants: an existing file or device is written only with leave; a test
+//! file that the user did not name has no name on disk, so the file is gone when the program ends, however the program ends; every
+//! written block holds the stamp of its offset, so a read can tell whether the right block came back.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 
-use super::BenchError;
+use super::error::BenchError;
 use super::plan::{BLOCK_BYTES, Case, Settings};
 
 /// Bytes filled at a time.
 const FILL_BYTES: usize = 1 << 20;
 
-/// The file that is read and written.
+/// The file that jobs read and write.
 #[derive(Clone, Debug)]
 pub struct TestFile {
     file: Arc<File>,
@@ -26,8 +26,8 @@ pub struct TestFile {
 }
 
 impl TestFile {
-    /// Opens or makes the file and fills it, unless all it is for is to be read as it is. `progress` is told bytes done, and
-    /// bytes in all.
+    /// Opens or makes the file. Fills the file with stamps, except an existing file that is only read. `progress` is told the bytes
+    /// done and the bytes in all.
     pub fn prepare(
         settings: &Settings,
         cases: &[Case],
@@ -53,13 +53,13 @@ impl TestFile {
             fill_with_stamps(&file, size_bytes, &mut progress).map_err(fail)?;
             file.sync_all().map_err(fail)?;
         }
-        // Of a block device too.
+        // The length of a block device is found by seeking too.
         let bytes = file.seek(SeekFrom::End(0)).map_err(fail)?;
         if bytes < size_bytes {
             return Err(BenchError::TooShort { path: path.into(), bytes });
         }
         if settings.direct {
-            // What is cached already would have to be written back first.
+            // Pages already in the page cache would have to be written back first.
             posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
                 .map_err(|error| fail(error.into()))?;
             let flags = fcntl(&file, FcntlArg::F_GETFL).map_err(|error| fail(error.into()))?;
@@ -72,12 +72,11 @@ impl TestFile {
         Ok(Self { file: Arc::new(file), size_bytes })
     }
 
-    /// The file.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 
-    /// Bytes of it that are used.
+    /// Bytes of the file in use.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -88,7 +87,7 @@ fn nameless(dir: &Path) -> io::Result<File> {
     let options =
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(dir);
     match options {
-        // Some file systems have no such files.
+        // Some file systems have no nameless files.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             let path = dir.join(format!(".glidefs-bench-{}", std::process::id()));
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -112,7 +111,7 @@ fn fill_with_stamps(file: &File, bytes: u64, progress: &mut impl FnMut(u64, u64)
     Ok(())
 }
 
-/// What the block that begins at byte `offset` of the file begins with: never zero, and different for each block.
+/// The first bytes of the block at byte `offset` of the file: never zero, and different for each block.
 fn stamp_of(offset: u64) -> [u8; 8] {
     (offset / BLOCK_BYTES as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
@@ -134,20 +133,21 @@ pub fn is_stamped(bytes: &[u8], offset: u64) -> bool {
         .all(|(block, at)| block.first_chunk() == Some(&stamp_of(at)))
 }
 
-/// Where a job's operations go.
+/// The byte offsets of one job's operations.
 #[derive(Debug)]
-pub struct Places {
+pub struct Offsets {
     block_bytes: u64,
-    /// Blocks of the operations' size that the job may touch: the first, and how many.
+    /// The part of the file the job may touch, in blocks of the size of an operation: the first block, and the number of blocks.
     first: u64,
     count: u64,
     next: u64,
-    /// State of the random numbers; `None` for one place after the other.
+    /// State of the random numbers; `None` for sequential offsets.
     random: Option<u64>,
 }
 
-impl Places {
-    /// Those of `job` in a file of `size_bytes`: anywhere, or through its own share of the file, again and again.
+impl Offsets {
+    /// The offsets of `job` in a file of `size_bytes`: random ones anywhere in the file, sequential ones through the job's own
+    /// share, again and again.
     pub fn new(case: &Case, job: usize, size_bytes: u64) -> Self {
         let block_bytes = case.load.block_bytes as u64;
         let blocks = size_bytes / block_bytes;

@@ -1,7 +1,7 @@
 //! Files and block devices as sources and targets of a copy: holes, direct I/O, and leaving the page cache alone.
 //!
-//! Does not own which may be opened: `device` and `image` do. Invariants: what was read behind the copy is not kept in the page
-//! cache; a source that is not as long as it was when it was opened is an error, never zeroes.
+//! Does not own which files may be opened: `device` and `image` do. Invariants: copied pages are dropped from the page cache; a
+//! source whose length changed since opening is an error, never zeroes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::unistd::{Whence, lseek};
 
-use super::buffer::Buffer;
-use super::copy::{BLOCK_BYTES, CHUNK_BYTES, Piece, Source, Target, block_start};
+use super::aligned::AlignedBytes;
+use super::ends::{BLOCK_BYTES, CHUNK_BYTES, CopyPiece, CopySource, CopyTarget, block_start};
 use super::fault::{CopyError, read_error};
 
 /// The page cache is told to forget this much at a time.
@@ -21,26 +21,25 @@ const FORGET_BYTES: u64 = 8 << 20;
 
 /// An open file or block device.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct RawFile {
     file: File,
     is_device: bool,
-    /// Its length when it was opened.
+    /// The length at opening.
     length_bytes: u64,
-    /// Up to where there is data and no hole, from the last piece on.
+    /// End of the data around the last piece: a hole begins here.
     data_end: u64,
-    /// What the page cache was told to forget, and write back before.
+    /// The page cache was told to forget everything before this offset.
     forgotten: u64,
 }
 
-impl Disk {
-    /// Takes an open file, and how long it is.
+impl RawFile {
+    /// Takes an open file, and finds the length.
     pub fn new(file: File) -> io::Result<Self> {
         let is_device = file.metadata()?.file_type().is_block_device();
         let length_bytes = length(&file, is_device)?;
         Ok(Self { file, is_device, length_bytes, data_end: 0, forgotten: 0 })
     }
 
-    /// Its length when it was opened.
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
@@ -50,7 +49,7 @@ impl Disk {
         self.file.read_exact_at(buffer, offset).map_err(|error| self.or_gone(error))
     }
 
-    /// `error`, or that the device is gone: to one that was removed, the kernel gives a length of 0.
+    /// `error`, or `ENODEV` if the device is gone: the kernel reports length 0 for a removed device.
     fn or_gone(&self, error: io::Error) -> io::Error {
         if self.is_device && length(&self.file, true).is_ok_and(|now| now < self.length_bytes) {
             return Errno::ENODEV.into();
@@ -58,7 +57,7 @@ impl Disk {
         error
     }
 
-    /// Where data begins, at `offset` or after; `None` when there is none. What cannot tell has data everywhere.
+    /// Where data begins, at `offset` or after; `None` without data. A file system without `SEEK_DATA` counts as data everywhere.
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
         match self.seek(offset, Whence::SeekData) {
             Err(Errno::ENXIO) => Ok(None),
@@ -81,8 +80,8 @@ impl Disk {
         lseek(&self.file, offset, whence).map(|found| u64::try_from(found).unwrap_or(0))
     }
 
-    /// Has the page cache forget what lies before `offset`. The first time it hears of a page it begins to write it back, the
-    /// second time it can let it go: so each page is named twice. It is advice: what becomes of it does not matter.
+    /// Tells the page cache to forget everything before `offset`. The kernel starts to write a dirty page at the first advice and
+    /// can drop the page at the second, so each page is named twice. Failures of advice do not matter.
     fn forget_before(&mut self, offset: u64) {
         if offset >= self.forgotten.saturating_add(FORGET_BYTES) {
             let from = self.forgotten.saturating_sub(FORGET_BYTES);
@@ -99,22 +98,22 @@ fn length(file: &File, is_device: bool) -> io::Result<u64> {
     if is_device { (&*file).seek(SeekFrom::End(0)) } else { Ok(file.metadata()?.len()) }
 }
 
-impl Source for Disk {
-    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<Piece, CopyError> {
+impl CopySource for RawFile {
+    fn next(&mut self, offset: u64, buffer: &mut [u8]) -> Result<CopyPiece, CopyError> {
         let error = |source| read_error(offset, source);
         if offset >= self.data_end {
             let rest = (offset < self.length_bytes).then(|| self.seek_data(offset)).transpose();
-            let Some(data) = rest.map_err(error)?.flatten() else { return Ok(Piece::Zeroes(u64::MAX)) };
+            let Some(data) = rest.map_err(error)?.flatten() else { return Ok(CopyPiece::Zeroes(u64::MAX)) };
             let hole = self.seek_hole(data).map_err(error)?;
             self.data_end = hole.checked_next_multiple_of(BLOCK_BYTES as u64).unwrap_or(hole);
             let start = block_start(data);
             if start > offset {
-                return Ok(Piece::Zeroes(start - offset));
+                return Ok(CopyPiece::Zeroes(start - offset));
             }
         }
         let to_hole = usize::try_from(self.data_end - offset).unwrap_or(usize::MAX);
         let bytes = buffer.len().min(to_hole);
-        // The last block of a file may be shorter than that of the export.
+        // The last block of a file may be shorter than the last block of the export.
         let to_end = usize::try_from(self.length_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let (there, beyond) = buffer[..bytes].split_at_mut(bytes.min(to_end));
         self.read_exact(there, offset).map_err(|source| match source.kind() {
@@ -123,7 +122,7 @@ impl Source for Disk {
         })?;
         beyond.fill(0);
         self.forget_before(offset + bytes as u64);
-        Ok(Piece::Data(bytes))
+        Ok(CopyPiece::Data(bytes))
     }
 
     fn finish(&mut self) -> Result<(), CopyError> {
@@ -135,7 +134,7 @@ impl Source for Disk {
     }
 }
 
-impl Target for Disk {
+impl CopyTarget for RawFile {
     fn next_data(&mut self, offset: u64, end: u64) -> io::Result<Option<u64>> {
         let data = if self.is_device { Some(offset) } else { self.seek_data(offset)? };
         Ok(data.filter(|&data| data < end))
@@ -160,7 +159,7 @@ impl Target for Disk {
         let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         match fallocate(&self.file, how, start, bytes) {
             Ok(()) => Ok(()),
-            // It has no holes.
+            // The file system or device has no holes.
             Err(Errno::EOPNOTSUPP) => self.write_zeroes(range),
             Err(error) => Err(self.or_gone(error.into())),
         }
@@ -171,10 +170,10 @@ impl Target for Disk {
     }
 }
 
-impl Disk {
-    /// Writes zeroes, where there can be no holes.
+impl RawFile {
+    /// Writes zeroes, for files and devices without holes.
     pub fn write_zeroes(&mut self, range: Range<u64>) -> io::Result<()> {
-        let mut zeroes = Buffer::new(CHUNK_BYTES);
+        let mut zeroes = AlignedBytes::new(CHUNK_BYTES);
         let mut offset = range.start;
         while offset < range.end {
             let rest = usize::try_from(range.end - offset).unwrap_or(usize::MAX);

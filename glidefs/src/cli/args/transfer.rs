@@ -1,15 +1,15 @@
-//! What may be typed after `glidefs import` and `glidefs export dump`.
+//! The arguments of `glidefs import` and `glidefs export dump`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::args::{Device, Name, Output, size};
+use super::common::{DeviceArgs, Name, OutputArgs, size};
 use crate::router::{ExportName, ExportSize};
 
 /// Arguments of `glidefs import`.
 #[derive(Debug, Args)]
-pub(crate) struct ImportArgs {
+pub(in crate::cli) struct ImportArgs {
     /// Raw image of a disk, or a block device; `-` is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -20,47 +20,37 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_parser = size, required_if_eq("file", "-"))]
     pub size: Option<ExportSize>,
     #[command(flatten)]
-    pub device: Device,
-    /// Go on with an export that exists: write only what differs from FILE
+    pub device: DeviceArgs,
+    /// Go on with an existing export: write only blocks that differ from FILE
     #[arg(long)]
     pub resume: bool,
-    /// Then wait until everything is in the store
+    /// Then write back, and wait until everything is in the store
     #[arg(long)]
     pub flush: bool,
-    /// Take FILE as it is, even if it looks like another format
+    /// Take FILE as a raw image, even if FILE looks like another format
     #[arg(long)]
     pub force_raw: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub output: OutputArgs,
 }
 
 /// Arguments of `glidefs export dump`.
 #[derive(Debug, Args)]
-pub(crate) struct DumpArgs {
+pub(in crate::cli) struct DumpArgs {
     #[command(flatten)]
     pub name: Name,
     /// File to write; `-` is standard output
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Dump this snapshot, by way of a fork that is deleted afterwards
+    /// Dump this snapshot, by way of a temporary fork
     #[arg(long, value_name = "SNAPSHOT", value_parser = ExportName::new)]
     pub snapshot: Option<ExportName>,
-    /// Go on with FILE.partial: write only what differs
+    /// Go on with FILE.partial: write only blocks that differ
     #[arg(long)]
     pub resume: bool,
-    /// Replace FILE if it exists, and start FILE.partial anew
+    /// Replace an existing FILE, and start FILE.partial anew
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub output: Output,
-}
-
-/// `path` for people, who are told `standard` where it stands for standard input or output.
-pub(super) fn spoken(path: &Path, standard: &str) -> String {
-    if is_standard(path) { standard.into() } else { path.display().to_string() }
-}
-
-/// Whether `path` stands for standard input or output.
-pub(super) fn is_standard(path: &Path) -> bool {
-    path == Path::new("-")
+    pub output: OutputArgs,
 }

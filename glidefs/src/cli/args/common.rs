@@ -1,0 +1,84 @@
+//! Arguments shared by several commands.
+
+use clap::Args;
+
+use crate::api::wire::Durability;
+use crate::config::{ByteSize, OnUnreachable, TimeSpan, ValueError};
+use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
+
+/// A snapshot of an export.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SnapshotName {
+    /// Name of the export
+    #[arg(value_name = "NAME", value_parser = ExportName::new)]
+    pub name: ExportName,
+    /// Name of the snapshot
+    #[arg(value_name = "SNAPSHOT", value_parser = ExportName::new)]
+    pub snapshot: ExportName,
+}
+
+/// Settings of a new export, apart from the content.
+#[derive(Clone, Copy, Debug, Args)]
+pub(in crate::cli) struct DeviceArgs {
+    /// The loss an acknowledged FLUSH survives: of power (local), or of the host (store); or how much may be lost with the host
+    #[arg(long, value_parser = durability, value_name = "local|store|bounded:SIZE,TIME", default_value = "local")]
+    pub durability: Durability,
+    /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured]
+    #[arg(long, value_name = "wait|TIME")]
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Queues of the device [default: as configured]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+    pub queues: Option<u16>,
+    /// Requests in flight a queue [default: as configured]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUE_DEPTH_MAX)))]
+    pub queue_depth: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Name {
+    /// Name of the export
+    #[arg(value_name = "NAME", value_parser = ExportName::new)]
+    pub name: ExportName,
+}
+
+/// Names of exports.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Names {
+    /// Name of the export; several may be given
+    #[arg(value_name = "NAME", value_parser = ExportName::new, required = true)]
+    pub names: Vec<ExportName>,
+}
+
+/// The limit of a wait.
+#[derive(Clone, Copy, Debug, Args)]
+pub(in crate::cli) struct Limit {
+    /// Wait for at most so long: exit status 3 then, and the work goes on
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<TimeSpan>,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(in crate::cli) struct OutputArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "local" => Ok(Durability::Local),
+        "store" => Ok(Durability::Store),
+        _ => bounded(text).ok_or_else(|| "use local, store, or as bounded:64MiB,30s".into()),
+    }
+}
+
+fn bounded(text: &str) -> Option<Durability> {
+    let (size, time) = text.strip_prefix("bounded:")?.split_once(',')?;
+    let (size, time): (ByteSize, TimeSpan) = (size.parse().ok()?, time.parse().ok()?);
+    Some(Durability::Bounded { max_bytes: size.0, max_age_seconds: time.0.as_secs() })
+}
+
+pub(in crate::cli) fn size(text: &str) -> Result<ExportSize, String> {
+    let bytes: ByteSize = text.parse().map_err(|error: ValueError| error.to_string())?;
+    ExportSize::new(bytes.0).map_err(|error| error.to_string())
+}

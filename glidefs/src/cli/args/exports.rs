@@ -1,0 +1,237 @@
+//! The arguments of `glidefs export` and `glidefs snapshot`.
+
+use clap::Subcommand;
+
+use super::common::{DeviceArgs, Limit, Name, Names, OutputArgs, SnapshotName, size};
+use super::transfer::DumpArgs;
+use crate::router::{ExportName, ExportSize};
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum ExportCommand {
+    /// Make an export and a block device
+    #[command(after_help = "Examples:\n  \
+        glidefs export create vm-1 --size 10GiB\n  \
+        glidefs export create db --size 1TiB --queues 4 --queue-depth 128 --json\n  \
+        glidefs export create spare --size 10GiB --detached && glidefs export attach spare\n\n\
+        Creating an export that exists with the same parameters is no error. Several names make several exports; --json \
+        prints an array of exports.")]
+    Create {
+        #[command(flatten)]
+        names: Names,
+        /// Size in bytes, or with KiB, MiB, GiB or TiB
+        #[arg(long, value_parser = size)]
+        size: ExportSize,
+        /// Make no block device: `glidefs export attach` makes one later
+        #[arg(long)]
+        detached: bool,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Open an export from the store, on this host
+    #[command(after_help = "Examples:\n  \
+        glidefs export open vm-1\n  \
+        glidefs export open vm-1 --take-over     from a host that is lost\n  \
+        glidefs export list --store              exports that can be opened\n\n\
+        A host releases an export when the export is detached, or when the daemon stops and removes all devices. An export that was \
+        not released is opened with --take-over only: the export stops on the host that had it, and data which that host had not \
+        written back stays in that host's cache. Opening an export that is open here is no error.\n\n\
+        With --discard-local, an export that stopped because another host has it, or because the store has another history, goes \
+        on with the data in the store.")]
+    Open {
+        #[command(flatten)]
+        names: Names,
+        /// Take the export over from a host that has not released it
+        #[arg(long)]
+        take_over: bool,
+        /// Give up data that is only on this host, of an export that another host has or that has two histories
+        #[arg(long)]
+        discard_local: bool,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Bring a deleted export back, and open it on this host
+    #[command(after_help = "Examples:\n  \
+        glidefs export list --deleted            which exports can be undeleted, and until when\n  \
+        glidefs export undelete vm-1\n  \
+        glidefs export undelete vm-1 --as vm-1-old\n\n\
+        The export comes back with its snapshots, in the state that was last written back. Of several deleted exports with one name \
+        the one deleted last comes back. If the name is taken, --as gives another name.")]
+    Undelete {
+        #[command(flatten)]
+        name: Name,
+        /// New name of the export
+        #[arg(long = "as", value_name = "NEW", value_parser = ExportName::new)]
+        new: Option<ExportName>,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Make an export with the content of another one
+    #[command(after_help = "Examples:\n  \
+        glidefs export fork golden vm-2\n  \
+        glidefs export fork golden vm-3 --snapshot monday\n  \
+        glidefs export fork vm-1 vm-1-here --local   the data on this host of an export that was lost\n\n\
+        No data is copied, whatever the size. Changes to one export do not show in the other, and either can be deleted.")]
+    Fork {
+        #[command(flatten)]
+        name: Name,
+        /// Name of the new export
+        #[arg(value_name = "NEW", value_parser = ExportName::new)]
+        new: ExportName,
+        /// Snapshot to begin with [default: the newest state]
+        #[arg(long, value_name = "NAME", value_parser = ExportName::new)]
+        snapshot: Option<ExportName>,
+        /// Begin with the data on this host, of an export that another host has or that has two histories
+        #[arg(long, conflicts_with = "snapshot")]
+        local: bool,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Write back everything that was acknowledged, and wait until it is in the store
+    #[command(
+        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 --timeout 1min\n  glidefs export flush vm-1 vm-2 --no-wait"
+    )]
+    Flush {
+        #[command(flatten)]
+        names: Names,
+        /// Wait until everything is in the store, as by default
+        #[arg(long, hide = true, conflicts_with = "no_wait")]
+        wait: bool,
+        /// Begin only, and do not wait
+        #[arg(long, conflicts_with = "timeout")]
+        no_wait: bool,
+        #[command(flatten)]
+        limit: Limit,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Copy an export into a file
+    #[command(after_help = "Examples:\n  \
+        glidefs snapshot create vm-1 monday && glidefs export dump vm-1 vm-1.raw --snapshot monday\n  \
+        glidefs export dump vm-1 vm-1.raw --resume\n  \
+        glidefs export dump vm-1 - | zstd > vm-1.raw.zst\n\n\
+        Run this as root on the daemon's host: the export's device is read. If the device is written to meanwhile, the copy is not of \
+        one moment: dump a snapshot (--snapshot), or a fork. The file is sparse: zeroes take no space. The file is \
+        called FILE.partial until it is complete; --resume finishes an interrupted dump.")]
+    Dump(Box<DumpArgs>),
+    /// List all exports
+    #[command(after_help = "Examples:\n  glidefs export list\n  glidefs export list --store --json")]
+    List {
+        /// List the exports in the store, on whichever host they are open
+        #[arg(long, conflicts_with = "deleted")]
+        store: bool,
+        /// List deleted exports that can be undeleted
+        #[arg(long)]
+        deleted: bool,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Show one export
+    Show {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Make an export larger, also while in use
+    #[command(after_help = "Example:\n  glidefs export resize vm-1 --size 20GiB")]
+    Resize {
+        #[command(flatten)]
+        name: Name,
+        /// New size in bytes, or with KiB, MiB, GiB or TiB
+        #[arg(long, value_parser = size)]
+        size: ExportSize,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Give an export a block device
+    #[command(after_help = "Example:\n  glidefs export attach vm-1\n\n\
+        Where the store cannot be asked whether this host still has the export, --unconfirmed serves the data in the cache, which \
+        is old if another host took the export over meanwhile.")]
+    Attach {
+        #[command(flatten)]
+        name: Name,
+        /// Also when the store cannot be asked which host has the export
+        #[arg(long)]
+        unconfirmed: bool,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Remove the block device of an export, keep the data, and let other hosts open the export
+    #[command(after_help = "Example:\n  glidefs export detach vm-1\n\n\
+        A device that is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. \
+        Waiting requests fail with an I/O error.")]
+    Detach {
+        #[command(flatten)]
+        name: Name,
+        /// Also while the device is mounted or held in another way: I/O of its users fails from then on
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Delete an export: the block device and the data
+    #[command(
+        after_help = "Example:\n  glidefs export delete vm-1 --yes\n\nDeleting an export that does not exist is no error. An export whose \
+        device is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. The same \
+        command finishes a deletion that failed half-way. Within a day, `glidefs export undelete` brings the export back with the data in the store."
+    )]
+    Delete {
+        #[command(flatten)]
+        names: Names,
+        /// Do not ask on a terminal
+        #[arg(long, short)]
+        yes: bool,
+        /// Also while the device is mounted or held in another way: I/O of its users fails from then on
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum SnapshotCommand {
+    /// Keep the state of an export, with everything acknowledged before
+    #[command(after_help = "Example:\n  glidefs snapshot create vm-1 before-upgrade")]
+    Create {
+        #[command(flatten)]
+        snapshot: SnapshotName,
+        #[command(flatten)]
+        limit: Limit,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// List the snapshots of an export
+    List {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Give an export the content and size kept by a snapshot
+    #[command(after_help = "Examples:\n  \
+        glidefs export detach vm-1 && glidefs snapshot rollback vm-1 before-upgrade && glidefs export attach vm-1\n\n\
+        The export must be detached. Later writes are given up: make a snapshot first to keep them.")]
+    Rollback {
+        #[command(flatten)]
+        snapshot: SnapshotName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Delete a snapshot
+    #[command(after_help = "Deleting a snapshot that does not exist is no error.")]
+    Delete {
+        #[command(flatten)]
+        snapshot: SnapshotName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}

@@ -1,0 +1,49 @@
+//! `glidefs status`, `drain` and `gc`: commands about the daemon as a whole.
+
+use crate::api::wire::{Drained, GcAnswer, GcRequest, Status};
+use crate::cli::args::common::OutputArgs;
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::output::answer;
+use crate::cli::print;
+use crate::cli::wait::{DaemonWait, all_at_risk};
+use crate::config::TimeSpan;
+
+pub(in crate::cli) async fn status(client: &Client, json: bool) -> Result<(), CliError> {
+    let status: Status = client.get("/v1/status").await?;
+    answer(json, &status, print::status)
+}
+
+pub(in crate::cli) async fn drain(
+    client: &Client,
+    limit: Option<TimeSpan>,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let look = async || all_at_risk(client).await;
+    let drained: Drained = DaemonWait::new(output.json, limit)
+        .until(
+            client.post("/v1/drain", &()),
+            look,
+            "the daemon goes on writing back: the same command waits again",
+        )
+        .await?;
+    answer(output.json, &drained, print::drained)?;
+    if drained.failed.is_empty() {
+        Ok(())
+    } else {
+        Err(CliError::NotDrained { exports: drained.failed.len() })
+    }
+}
+
+pub(in crate::cli) async fn gc(
+    client: &Client,
+    dry_run: bool,
+    grace: Option<TimeSpan>,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let request = GcRequest { dry_run, grace_seconds: grace.map(|grace| grace.0.as_secs()) };
+    let look = async || Some("the daemon looks through the store".into());
+    let done: GcAnswer =
+        DaemonWait::new(output.json, None).until(client.post("/v1/gc", &request), look, "").await?;
+    answer(output.json, &done, print::gc)
+}

@@ -1,0 +1,219 @@
+//! `glidefs export …`, apart from `dump`.
+
+use std::io::{IsTerminal, Write};
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
+
+use crate::api::wire::{
+    CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OnUnreachable, OpenRequest,
+    ResizeRequest, Size, StoredExport, UndeleteRequest,
+};
+use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
+use crate::cli::args::exports::ExportCommand;
+use crate::cli::client::{Client, ClientError, export_path};
+use crate::cli::error::CliError;
+use crate::cli::output::{answer, answer_each};
+use crate::cli::wait::{DaemonWait, exports_at_risk};
+use crate::cli::{print, transfer};
+use crate::config::ByteSize;
+use crate::router::{ExportName, ExportSize};
+
+/// Requests to the daemon under way at once.
+const AT_ONCE: usize = 8;
+
+pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
+    match command {
+        ExportCommand::Create { names, size, detached, device, output } => {
+            create(client, names.names, size, detached, device, output).await
+        }
+        ExportCommand::Open { names, take_over, discard_local, device, output } => {
+            open(client, names.names, take_over, discard_local, device, output).await
+        }
+        ExportCommand::Undelete { name, new, device, output } => {
+            let request = UndeleteRequest {
+                name: new.map(|name| name.to_string()),
+                durability: device.durability,
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+            };
+            change(client, &name, "/undelete", &request, output).await
+        }
+        ExportCommand::Fork { name, new, snapshot, local, device, output } => {
+            let request = ForkRequest {
+                name: new.to_string(),
+                snapshot: snapshot.map(|name| name.to_string()),
+                local,
+                durability: device.durability,
+                on_unreachable: device.on_unreachable.map(OnUnreachable),
+                queues: device.queues.map(Into::into),
+                queue_depth: device.queue_depth.map(Into::into),
+            };
+            fork(client, name.name, &request, output).await
+        }
+        ExportCommand::Flush { names, wait: _, no_wait, limit, output } => {
+            write_back(client, names.names, no_wait, limit, output).await
+        }
+        ExportCommand::Dump(args) => transfer::dump(client, *args).await,
+        ExportCommand::List { store, deleted, output } => list(client, store, deleted, output).await,
+        ExportCommand::Show { name, output } => {
+            let export: Export = client.get(&export_path(&name.name, "")).await?;
+            answer(output.json, &export, print::export)
+        }
+        ExportCommand::Resize { name, size, output } => {
+            let request = ResizeRequest { size: Size(ByteSize(size.bytes())) };
+            change(client, &name, "/resize", &request, output).await
+        }
+        ExportCommand::Attach { name, unconfirmed, output } => {
+            let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
+            change(client, &name, below, &(), output).await
+        }
+        ExportCommand::Detach { name, force, output } => {
+            let below = if force { "/detach?force=true" } else { "/detach" };
+            change(client, &name, below, &(), output).await
+        }
+        ExportCommand::Delete { names, yes, force, output } => {
+            delete(client, names.names, yes, force, output).await
+        }
+    }
+}
+
+async fn create(
+    client: &Client,
+    names: Vec<ExportName>,
+    size: ExportSize,
+    detached: bool,
+    device: DeviceArgs,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let create = |name: ExportName| async move {
+        let request = CreateRequest {
+            name: name.to_string(),
+            size: Size(ByteSize(size.bytes())),
+            durability: device.durability,
+            on_unreachable: device.on_unreachable.map(OnUnreachable),
+            queues: device.queues.map(Into::into),
+            queue_depth: device.queue_depth.map(Into::into),
+            detached,
+        };
+        client.post("/v1/exports", &request).await
+    };
+    let exports: Vec<Export> = for_each(names, create).await?;
+    answer_each(output.json, &exports, print::export, print::exports)
+}
+
+async fn open(
+    client: &Client,
+    names: Vec<ExportName>,
+    take_over: bool,
+    discard_local: bool,
+    device: DeviceArgs,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let request = OpenRequest {
+        take_over,
+        discard_local,
+        durability: device.durability,
+        on_unreachable: device.on_unreachable.map(OnUnreachable),
+        queues: device.queues.map(Into::into),
+        queue_depth: device.queue_depth.map(Into::into),
+    };
+    let open = |name: ExportName| {
+        let request = &request;
+        async move { client.post(&export_path(&name, "/open"), request).await }
+    };
+    let exports: Vec<Export> = for_each(names, open).await?;
+    answer_each(output.json, &exports, print::export, print::exports)
+}
+
+/// Sends `request` to `operation` of one export, and prints the new state of the export.
+async fn change(
+    client: &Client,
+    name: &Name,
+    operation: &str,
+    request: &impl Serialize,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let export: Export = client.post(&export_path(&name.name, operation), request).await?;
+    answer(output.json, &export, print::export)
+}
+
+async fn fork(
+    client: &Client,
+    origin: ExportName,
+    request: &ForkRequest,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let fork_path = export_path(&origin, "/fork");
+    let fork = client.post(&fork_path, request);
+    let origin = [origin];
+    let look = async || exports_at_risk(client, &origin).await;
+    let export: Export = DaemonWait::new(output.json, None).until(fork, look, "").await?;
+    answer(output.json, &export, print::export)
+}
+
+async fn write_back(
+    client: &Client,
+    names: Vec<ExportName>,
+    no_wait: bool,
+    limit: Limit,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let below = if no_wait { "/flush?wait=false" } else { "/flush" };
+    let flush = |name: ExportName| async move { client.post(&export_path(&name, below), &()).await };
+    let work = for_each(names.clone(), flush);
+    let look = async || exports_at_risk(client, &names).await;
+    let flushed: Vec<Flushed> = DaemonWait::new(output.json, limit.timeout)
+        .until(work, look, "the daemon goes on writing back: the same command waits again")
+        .await?;
+    let lines = |flushed: &[Flushed]| flushed.iter().map(print::written_back).collect::<Vec<_>>().join("\n");
+    answer_each(output.json, &flushed, print::written_back, lines)
+}
+
+async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -> Result<(), CliError> {
+    if deleted {
+        let deleted: Vec<DeletedExport> = client.get("/v1/store/deleted").await?;
+        return answer(output.json, &deleted, |deleted| print::deleted_exports(deleted));
+    }
+    if store {
+        let stored: Vec<StoredExport> = client.get("/v1/store/exports").await?;
+        return answer(output.json, &stored, |stored| print::stored(stored));
+    }
+    let exports: Vec<Export> = client.get("/v1/exports").await?;
+    answer(output.json, &exports, |exports| print::exports(exports))
+}
+
+async fn delete(
+    client: &Client,
+    names: Vec<ExportName>,
+    yes: bool,
+    force: bool,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+        names.iter().try_for_each(confirm)?;
+    }
+    let below = if force { "?force=true" } else { "" };
+    let delete = |name: ExportName| async move { client.delete(&export_path(&name, below)).await };
+    let deleted: Vec<Deleted> = for_each(names, delete).await?;
+    let lines = |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");
+    answer_each(output.json, &deleted, print::deleted, lines)
+}
+
+/// Does `operation` for each of `names`, several at a time, and returns the answers in the order of the names. The first failure
+/// ends the work.
+async fn for_each<T, F: Future<Output = Result<T, ClientError>>>(
+    names: Vec<ExportName>,
+    operation: impl Fn(ExportName) -> F,
+) -> Result<Vec<T>, CliError> {
+    Ok(stream::iter(names.into_iter().map(operation)).buffered(AT_ONCE).try_collect().await?)
+}
+
+fn confirm(name: &ExportName) -> Result<(), CliError> {
+    let mut err = std::io::stderr();
+    let asked = write!(err, "Delete export {name} and all of its data? [y/N] ").and_then(|()| err.flush());
+    let mut line = String::new();
+    asked.and_then(|()| std::io::stdin().read_line(&mut line)).map_err(CliError::Output)?;
+    if matches!(line.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(CliError::Declined) }
+}

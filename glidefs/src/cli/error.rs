@@ -1,0 +1,62 @@
+//! Why a command failed: the errors of all parts of the command line.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use super::client::ClientError;
+use super::transfer::error::TransferError;
+use crate::bench::BenchError;
+use crate::config::ConfigError;
+use crate::observe::logging::LogError;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log could not be set up.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The daemon refused, or does not run.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The daemon ended with an error.
+    #[error("the daemon failed")]
+    Daemon(#[source] Box<dyn Error>),
+    /// Some exports have data that is not in the store.
+    #[error("{exports} exports are not in the store as a whole")]
+    NotDrained { exports: usize },
+    /// A wait with `--timeout` ended before the work.
+    #[error("the wait ended after {seconds} s{state}; {goes_on}")]
+    WaitEnded {
+        seconds: f64,
+        state: String,
+        /// The work that goes on, and how to look at that work.
+        goes_on: String,
+    },
+    /// A file is in the way.
+    #[error("{path} exists: use --force to replace it")]
+    Exists { path: PathBuf },
+    /// A file could not be written.
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("nothing was deleted")]
+    Declined,
+    /// Standard output could not be written.
+    #[error("cannot write to standard output")]
+    Output(#[source] std::io::Error),
+    /// The answer could not be printed.
+    #[error("cannot print the answer as JSON")]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// An image could not be copied.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// The client could not be started.
+    #[error("cannot start the client")]
+    Runtime(#[source] std::io::Error),
+}
