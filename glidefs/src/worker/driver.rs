@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use io_uring::squeue;
+use tokio::sync::oneshot;
 
 use crate::cache::IoError;
 use crate::export::{Export, Request, RequestError};
@@ -44,6 +45,9 @@ pub enum TagEvent {
     /// The kernel takes the tag back: it will not complete again.
     Gone,
 }
+
+/// Resolves when the worker has dropped a queue's driver: nothing in the worker refers to the device any more.
+pub type QueueGone = oneshot::Receiver<()>;
 
 /// One queue of a device.
 pub trait QueueDriver {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
 
-use super::{QueueDriver, QueueGone};
+use super::driver::{QueueDriver, QueueGone};
 
 /// Something said to a worker.
 pub enum Message {

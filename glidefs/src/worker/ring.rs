@@ -7,7 +7,7 @@
 //!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there)
 //!    ├─ under_way.rs  an operation between the two: its entry, and what a result makes of it
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
-//!    ├─ memory.rs     Memory and Buffer: the kinds of memory an operation can own
+//!    ├─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
 //!    └─ future.rs     Reactor, Promise, Pending: completions that are awaited
 //! ```
 //!
@@ -33,7 +33,7 @@ mod under_way;
 
 pub use future::{Pending, Promise, Reactor, promise};
 pub use kernel::Ring;
-pub use memory::{Buffer, Contiguous, Gathered, Memory};
+pub use memory::{Contiguous, Gathered, Memory, OpBuffer};
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
 pub use under_way::{Completion, Event, OpId, REGISTERED_BYTES_MAX};

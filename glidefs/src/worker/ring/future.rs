@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::kernel::Ring;
-use super::memory::{Buffer, Memory};
+use super::memory::{Memory, OpBuffer};
 use super::operation::Op;
 use super::under_way::{Completion, Event, OpId};
 
@@ -27,7 +27,7 @@ struct Shared {
 }
 
 /// A promise of a completion, to be the context of an operation, and the future that it resolves.
-pub fn promise<B: Buffer>() -> (Promise, Pending<B>) {
+pub fn promise<B: OpBuffer>() -> (Promise, Pending<B>) {
     let shared = Rc::new(RefCell::default());
     (Promise { shared: Rc::clone(&shared) }, Pending { shared, buffer: PhantomData })
 }
@@ -61,7 +61,7 @@ pub struct Pending<B> {
     buffer: PhantomData<fn() -> B>,
 }
 
-impl<B: Buffer> Future for Pending<B> {
+impl<B: OpBuffer> Future for Pending<B> {
     type Output = (B, io::Result<usize>);
 
     /// # Panics
@@ -107,12 +107,12 @@ impl Reactor {
     }
 
     /// Starts `op`, at the next turn at the latest.
-    pub fn start<B: Buffer>(&self, op: Op<B>) -> Pending<B> {
+    pub fn start<B: OpBuffer>(&self, op: Op<B>) -> Pending<B> {
         self.start_with_id(op).1
     }
 
     /// Starts `op` and tells its id, to [cancel](Self::cancel) it.
-    pub fn start_with_id<B: Buffer>(&self, op: Op<B>) -> (OpId, Pending<B>) {
+    pub fn start_with_id<B: OpBuffer>(&self, op: Op<B>) -> (OpId, Pending<B>) {
         let (promise, pending) = promise();
         (self.inner.ring.borrow_mut().start(op, promise), pending)
     }
@@ -197,7 +197,7 @@ pub struct Chain<'a> {
 
 impl Chain<'_> {
     /// Adds `op` at the end.
-    pub fn then<B: Buffer>(&mut self, op: Op<B>) -> Pending<B> {
+    pub fn then<B: OpBuffer>(&mut self, op: Op<B>) -> Pending<B> {
         let (promise, pending) = promise();
         self.ops.push((op.erase(), promise));
         pending

@@ -15,7 +15,7 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use slab::Slab;
 
-use super::memory::{Buffer, Memory};
+use super::memory::{Memory, OpBuffer};
 use super::operation::{Kind, Op};
 use super::options::{KernelWorkers, Options};
 use super::under_way::{
@@ -135,7 +135,7 @@ impl<C> Ring<C> {
 
     /// Queues `op`. Its memory belongs to the ring until [`drain`](Self::drain) hands out the completion; that also
     /// tells when it could not be started. Nothing reaches the kernel before the next submit, unless the queue is full.
-    pub fn start<B: Buffer>(&mut self, op: Op<B>, context: C) -> OpId {
+    pub fn start<B: OpBuffer>(&mut self, op: Op<B>, context: C) -> OpId {
         let id = self.adopt(op.erase(), context);
         if let Err(error) = self.encode(id).and_then(|entry| self.push(&[entry])) {
             self.refuse(id, error);

@@ -45,7 +45,7 @@ impl Memory {
 }
 
 /// A type of memory that can be given to an operation and is given back with its completion.
-pub trait Buffer: Sized {
+pub trait OpBuffer: Sized {
     /// Gives it away.
     fn into_memory(self) -> Memory;
 
@@ -54,17 +54,17 @@ pub trait Buffer: Sized {
 }
 
 /// Memory in one piece, for plain reads and writes.
-pub trait Contiguous: Buffer {}
+pub trait Contiguous: OpBuffer {}
 
 /// Memory in several pieces, for vectored reads and writes.
-pub trait Gathered: Buffer {}
+pub trait Gathered: OpBuffer {}
 
 impl Contiguous for Vec<u8> {}
 impl Contiguous for Slot {}
 impl Gathered for Vec<Vec<u8>> {}
 impl Gathered for Vec<Slot> {}
 
-impl Buffer for Memory {
+impl OpBuffer for Memory {
     fn into_memory(self) -> Memory {
         self
     }
@@ -75,7 +75,7 @@ impl Buffer for Memory {
 }
 
 /// No memory, as for a sync.
-impl Buffer for () {
+impl OpBuffer for () {
     fn into_memory(self) -> Memory {
         Memory::None
     }
@@ -87,7 +87,7 @@ impl Buffer for () {
 
 macro_rules! buffer {
     ($type:ty, $variant:ident) => {
-        impl Buffer for $type {
+        impl OpBuffer for $type {
             fn into_memory(self) -> Memory {
                 Memory::$variant(self)
             }

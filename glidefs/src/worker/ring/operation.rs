@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use io_uring::opcode;
 
-use super::memory::{Buffer, Contiguous, Gathered, Memory};
+use super::memory::{Contiguous, Gathered, Memory, OpBuffer};
 use crate::buffer::Slot;
 use crate::cache::SegmentFile;
 
@@ -159,7 +159,7 @@ impl<B> Op<B> {
     }
 }
 
-impl<B: Buffer> Op<B> {
+impl<B: OpBuffer> Op<B> {
     /// The same operation with the type of its memory forgotten, so that different ones can stand in one list.
     pub fn erase(self) -> Op<Memory> {
         let Self { kind, target, offset, buffer, window, whole, after_all } = self;
