@@ -1,16 +1,16 @@
 //! The kinds of memory an operation can own.
 //!
-//! Owns the closed list of them: the ring relies on each having bytes that stay where they are when the owner is moved.
-//! Invariant: [`Memory::for_each_part`] visits the same bytes in the same order every time, until the memory is given back.
+//! Owns the closed list of kinds: the ring relies on bytes which stay where they are when the owner is moved. Invariant:
+//! [`Memory::for_each_part`] visits the same bytes in the same order every time, until the memory is given back.
 
 use crate::buffer::Slot;
 
-/// Memory that an operation owns while it is under way.
+/// Memory of an operation under way.
 #[derive(Debug)]
 pub enum Memory {
     /// None at all.
     None,
-    /// The bytes of a vector; a read fills those it has and does not make it longer.
+    /// The bytes of a vector. A read fills the bytes of the vector and does not make the vector longer.
     Heap(Vec<u8>),
     /// A slot of a pool.
     Slot(Slot),
@@ -44,12 +44,12 @@ impl Memory {
     }
 }
 
-/// A type of memory that can be given to an operation and is given back with its completion.
+/// A type of memory which an operation takes at the start and gives back with the completion.
 pub trait OpBuffer: Sized {
-    /// Gives it away.
+    /// Gives the memory away.
     fn into_memory(self) -> Memory;
 
-    /// Takes it back; `None` when `memory` is of another kind.
+    /// Takes the memory back; `None` when `memory` is of another kind.
     fn from_memory(memory: Memory) -> Option<Self>;
 }
 
