@@ -39,11 +39,11 @@ pub struct UblkDevices {
     /// The upper half of every device's owner tag: which cache directory it belongs to.
     cache_tag: u32,
     steps: Steps,
-    hosted: Mutex<HashMap<Place, Hosted>>,
+    hosted: Mutex<HashMap<DeviceKey, Hosted>>,
 }
 
 /// An export and the number of its device: a number alone may be another export's by now.
-type Place = (ExportId, DeviceId);
+type DeviceKey = (ExportId, DeviceId);
 
 /// A device this process serves.
 struct Hosted {
@@ -88,7 +88,7 @@ impl UblkDevices {
     }
 
     /// What the kernel says of a device; `None` when there is none that was made for that export.
-    async fn info(&self, (export, id): Place) -> Result<Option<Info>, DeviceError> {
+    async fn info(&self, (export, id): DeviceKey) -> Result<Option<Info>, DeviceError> {
         let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
         Ok(info.filter(|info| info.owner_tag == self.owner_tag(export)))
     }
@@ -145,10 +145,10 @@ impl UblkDevices {
     }
 
     /// Fails the requests of a device that wait: the kernel stops a device when all of them have ended, not before.
-    async fn end_waits(&self, place: Place) {
+    async fn end_waits(&self, key: DeviceKey) {
         let hosted = {
             let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
-            hosted.get(&place).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
+            hosted.get(&key).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
         };
         let Some((export, workers)) = hosted else { return };
         export.volume().end_waits();
@@ -178,16 +178,16 @@ impl UblkDevices {
     }
 
     /// Returns when no worker refers to a device that has been stopped, or is gone.
-    async fn let_go(&self, place: Place) -> Result<(), DeviceError> {
-        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
+    async fn let_go(&self, key: DeviceKey) -> Result<(), DeviceError> {
+        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         let Some(mut hosted) = hosted else { return Ok(()) };
         while let Some(mut gone) = hosted.gone.pop() {
             if tokio::time::timeout(self.steps.limit(), &mut gone).await.is_err() {
                 hosted.gone.push(gone);
-                self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(place, hosted);
+                self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, hosted);
                 return Err(DeviceError::TimedOut {
                     command: "letting go of the queues",
-                    path: place.1.path(),
+                    path: key.1.path(),
                     seconds: self.steps.limit().as_secs(),
                 });
             }
@@ -212,12 +212,12 @@ impl UblkDevices {
         }
     }
 
-    fn is_hosted(&self, place: Place) -> bool {
-        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&place)
+    fn is_hosted(&self, key: DeviceKey) -> bool {
+        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
     }
 
     /// Removes what a failed attach left, and gives back its error.
-    async fn undo(&self, (export, id): Place, error: DeviceError) -> DeviceError {
+    async fn undo(&self, (export, id): DeviceKey, error: DeviceError) -> DeviceError {
         if let Err(again) = self.remove(export, id).await {
             tracing::warn!(
                 device_id = id.0,
@@ -247,10 +247,10 @@ impl Devices for UblkDevices {
             };
             let opened =
                 self.steps.anywhere("ADD_DEV", move || control::add(new), control::take_back).await?;
-            let place = (export.id(), opened.id());
+            let key = (export.id(), opened.id());
             match self.serve(export, opened).await {
                 Ok(id) => Ok(id),
-                Err(error) => Err(self.undo(place, error).await),
+                Err(error) => Err(self.undo(key, error).await),
             }
         }
         .boxed()
@@ -333,12 +333,12 @@ impl Devices for UblkDevices {
     }
 
     fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let (place, size_bytes) = ((export.id(), id), export.size_bytes());
+        let (key, size_bytes) = ((export.id(), id), export.size_bytes());
         async move {
             if !self.features.update_size() {
                 return Err(DeviceError::Unsupported { what: "resizing a live device", since: "6.16" });
             }
-            if self.info(place).await?.is_none() {
+            if self.info(key).await?.is_none() {
                 return Err(DeviceError::NotFound { path: id.path() });
             }
             self.steps.on("UPDATE_SIZE", id, move || control::resize(id, size_bytes)).await

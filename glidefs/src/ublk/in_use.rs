@@ -14,7 +14,7 @@ use crate::router::devices::DeviceId;
 
 /// Where the kernel says what.
 #[derive(Clone, Debug)]
-struct Places {
+struct KernelPaths {
     proc: PathBuf,
     sys_block: PathBuf,
     dev: PathBuf,
@@ -35,11 +35,11 @@ struct Part {
 /// # Errors
 /// When the kernel does not tell.
 pub fn user_of(id: DeviceId) -> io::Result<Option<String>> {
-    let places = Places { proc: "/proc".into(), sys_block: "/sys/block".into(), dev: "/dev".into() };
-    places.user_of(&format!("ublkb{}", id.0))
+    let paths = KernelPaths { proc: "/proc".into(), sys_block: "/sys/block".into(), dev: "/dev".into() };
+    paths.user_of(&format!("ublkb{}", id.0))
 }
 
-impl Places {
+impl KernelPaths {
     fn user_of(&self, device: &str) -> io::Result<Option<String>> {
         let holders = holders(&self.parts(device));
         if !holders.is_empty() {
@@ -142,7 +142,7 @@ mod tests {
 
     struct Machine {
         folder: tempfile::TempDir,
-        places: Places,
+        paths: KernelPaths,
     }
 
     impl Machine {
@@ -150,8 +150,8 @@ mod tests {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let at = |name: &str| folder.path().join(name);
-            let places = Places { proc: at("proc"), sys_block: at("sys"), dev: at("dev") };
-            let machine = Self { folder, places };
+            let paths = KernelPaths { proc: at("proc"), sys_block: at("sys"), dev: at("dev") };
+            let machine = Self { folder, paths };
             machine.write("sys/ublkb3/dev", "259:3\n");
             machine.write("sys/ublkb3/ublkb3p1/dev", "259:4\n");
             machine.write("sys/ublkb33/dev", "259:9\n");
@@ -167,7 +167,7 @@ mod tests {
         }
 
         fn usage(&self) -> String {
-            self.places.usage("ublkb3")
+            self.paths.usage("ublkb3")
         }
     }
 
@@ -175,10 +175,10 @@ mod tests {
     fn a_device_that_nobody_holds_has_no_user_and_one_that_cannot_be_asked_is_not_said_to_have_none() {
         let machine = Machine::new();
         machine.write("dev/ublkb3", "");
-        assert_eq!(machine.places.user_of("ublkb3").unwrap(), None);
-        assert_eq!(machine.places.user_of("ublkb4").unwrap(), None, "there is no such device");
+        assert_eq!(machine.paths.user_of("ublkb3").unwrap(), None);
+        assert_eq!(machine.paths.user_of("ublkb4").unwrap(), None, "there is no such device");
         std::os::unix::fs::symlink("ublkb5", machine.folder.path().join("dev/ublkb5")).unwrap();
-        assert!(machine.places.user_of("ublkb5").is_err(), "a loop, which cannot be opened");
+        assert!(machine.paths.user_of("ublkb5").is_err(), "a loop, which cannot be opened");
     }
 
     #[test]
@@ -189,8 +189,8 @@ mod tests {
             .write("proc/20/mountinfo", "31 22 0:77 / /data rw shared:2 master:1 - btrfs /dev/ublkb3p1 rw\n");
         machine.write("proc/21/mountinfo", "31 22 259:4 / /inner rw - ext4 /dev/x rw\n");
         assert_eq!(machine.usage(), "mounted on /data and /inner and /mnt/a b");
-        assert_eq!(machine.places.usage("ublkb33"), "used as swap");
-        assert_eq!(machine.places.usage("ublkb34"), "open exclusively");
+        assert_eq!(machine.paths.usage("ublkb33"), "used as swap");
+        assert_eq!(machine.paths.usage("ublkb34"), "open exclusively");
     }
 
     #[test]
@@ -198,6 +198,6 @@ mod tests {
         let machine = Machine::new();
         machine.write("sys/ublkb3/ublkb3p1/holders/dm-0", "");
         machine.write("sys/ublkb3/holders/md7", "");
-        assert_eq!(machine.places.user_of("ublkb3").unwrap().as_deref(), Some("part of dm-0 and md7"));
+        assert_eq!(machine.paths.user_of("ublkb3").unwrap().as_deref(), Some("part of dm-0 and md7"));
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's view of a thread: which CPUs it may use, and that it serves block I/O.
+//! A thread as the kernel sees a thread: the CPUs on which the thread may run, and whether the thread serves block I/O.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu(pub usize);
 
-/// The CPUs this process may run on, ascending.
+/// The CPUs on which this process may run, ascending.
 pub fn allowed() -> io::Result<Vec<Cpu>> {
     let set = sched_getaffinity(Pid::from_raw(0))?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).map(Cpu).collect())
@@ -23,13 +23,14 @@ pub fn pin(cpu: Cpu) -> io::Result<()> {
     Ok(())
 }
 
-/// `PR_SET_IO_FLUSHER` of `linux/prctl.h` (Linux 5.6), which the libc crate does not name.
+/// `PR_SET_IO_FLUSHER` of `linux/prctl.h` (Linux 5.6). The libc crate has no name for the constant.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Tells the kernel that the calling thread, and every thread made by it from now on, serves block I/O: allocations of these
-/// threads never wait for writeback through the devices that they serve. Needs `CAP_SYS_RESOURCE`.
+/// Tells the kernel that the calling thread serves block I/O, and every thread which the calling thread makes from now on:
+/// allocations of these threads never wait for dirty pages to be written through the devices of this daemon. Needs
+/// `CAP_SYS_RESOURCE`.
 pub fn set_io_flusher() -> io::Result<()> {
-    // SAFETY: PR_SET_IO_FLUSHER takes integers only and touches no memory of ours.
+    // SAFETY: PR_SET_IO_FLUSHER takes integers only and touches no memory of this process.
     match unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

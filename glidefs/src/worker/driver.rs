@@ -1,6 +1,6 @@
-//! What a worker needs of a device's queue.
+//! The queue of a device, as a worker needs one.
 //!
-//! `ublk` implements [`QueueDriver`]; the worker calls it from one thread only. The driver owns the kernel's view of the
+//! `ublk` implements [`QueueDriver`]; the worker calls the driver from one thread only. The driver owns the kernel's view of the
 //! queue (descriptors, character device, command encoding); the worker owns when each call is made.
 
 use std::io;
@@ -9,48 +9,52 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use io_uring::squeue;
+use tokio::sync::oneshot;
 
 use crate::cache::IoError;
 use crate::export::{Export, Request, RequestError};
 
-/// Why a request could not be carried out. Mapped to an errno in one place, `ublk::errno`.
+/// Why a request could not be carried out. `ublk::errno` is the only place which maps failures to errno.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It made no sense.
+    /// The request makes no sense.
     #[error("the request was refused")]
     Refused(#[from] RequestError),
-    /// Its operation is none a glidefs device offers.
+    /// No glidefs device offers the operation.
     #[error("operation {code} is not supported")]
     Unsupported {
         /// The kernel's number of the operation.
         code: u8,
     },
-    /// Its bytes could not be moved to or from the client.
+    /// The data could not be moved to or from the client.
     #[error("copying between the device and the daemon failed")]
     Copy(#[source] io::Error),
-    /// The cache is full, and full caches are to refuse writes.
+    /// The cache is full, and `on_full` says that a full cache refuses writes.
     #[error("the cache is full: raise cache.size, remove exports, or set on_full to \"wait\"")]
     Full,
-    /// The cache could not carry it out.
+    /// The cache could not carry out the request.
     #[error(transparent)]
     Cache(#[from] IoError),
 }
 
-/// What a completion of a tag's command means.
+/// The meaning of a completion of a tag's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagEvent {
     /// The tag holds a request.
     Request,
-    /// The kernel takes the tag back: it will not complete again.
+    /// The kernel takes the tag back: the tag will not complete again.
     Gone,
 }
+
+/// Resolves when the worker has dropped a queue's driver: nothing in the worker refers to the device any more.
+pub type QueueGone = oneshot::Receiver<()>;
 
 /// One queue of a device.
 pub trait QueueDriver {
     /// The export behind the device.
     fn export(&self) -> &Arc<Export>;
 
-    /// Number of the device and of the queue in it, for logs and counters.
+    /// Number of the device, and of the queue in the device, for logs and counters.
     fn ids(&self) -> (u32, u16);
 
     /// Tags in the queue.
@@ -59,16 +63,16 @@ pub trait QueueDriver {
     /// The character device, to be registered with the worker's ring.
     fn char_device(&self) -> RawFd;
 
-    /// The command that arms `tag`. `fixed` is the character device's place in the ring's file table.
+    /// The command which arms `tag`. `fixed` is the number of the character device in the ring's file table.
     fn fetch(&mut self, tag: u16, fixed: u32) -> squeue::Entry;
 
-    /// The command that gives the result of `tag`'s request and arms the tag again. `Ok` carries bytes moved.
+    /// The command which gives the result of `tag`'s request and arms the tag again. `Ok` carries the bytes moved.
     fn commit(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry;
 
-    /// What the completion `result` of a command for `tag` means.
+    /// The meaning of completion `result` of a command for `tag`.
     fn event(&self, tag: u16, result: i32) -> TagEvent;
 
-    /// The request that `tag` holds.
+    /// The request which `tag` holds.
     fn request(&self, tag: u16) -> Result<Request, Failure>;
 
     /// Copies a WRITE's bytes from the client, all of them or an error.
@@ -77,7 +81,7 @@ pub trait QueueDriver {
     /// Copies a READ's bytes to the client, all of them or an error.
     fn copy_out(&self, tag: u16, buffer: &[u8]) -> io::Result<()>;
 
-    /// The tag's own stable buffer, in bounce mode: the kernel copies, `copy_in` and `copy_out` are not called.
-    /// Valid until the driver is dropped; the worker uses it only while the tag holds a request.
+    /// The tag's own stable buffer, in bounce mode: the kernel copies, and `copy_in` and `copy_out` are not called. Valid until
+    /// the driver is dropped; the worker uses the buffer only while the tag holds a request.
     fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>>;
 }

@@ -1,6 +1,6 @@
 //! The ways in which workers append to the log.
 //!
-//! Owns their names. Does not own how an append is carried out (`run`), nor which way is chosen ([`probe`]).
+//! Owns the names of the ways. Does not own how an append is carried out (`run`), nor which way is chosen ([`probe`]).
 
 pub mod probe;
 
@@ -9,7 +9,7 @@ use std::fmt;
 /// Who carries out an append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Appends {
-    /// The worker itself, with one `pwritev`, which must not wait for the disk: only through the page cache.
+    /// The worker, with one `pwritev`. The call must not wait for the disk: only through the page cache.
     #[default]
     Pwrite,
     /// The ring, while the worker goes on.
@@ -19,24 +19,24 @@ pub enum Appends {
 }
 
 impl Appends {
-    /// What is left of it where buffers cannot be registered.
+    /// The same way where buffers cannot be registered.
     #[must_use]
     pub fn without_registered_buffers(self) -> Self {
         if self == Self::RingFixed { Self::Ring } else { self }
     }
 }
 
-/// A way to append.
+/// A way to append, as `cache.engine` names one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Engine {
-    /// Who does it.
+    /// Who carries out the appends.
     pub appends: Appends,
-    /// Past the page cache (`O_DIRECT`).
+    /// Whether appends go past the page cache (`O_DIRECT`).
     pub direct: bool,
 }
 
 impl Engine {
-    /// All of them; the first is the one others are measured against.
+    /// All ways. The others are measured against the first.
     pub const ALL: [Self; 5] = [
         Self { appends: Appends::Pwrite, direct: false },
         Self { appends: Appends::Ring, direct: false },
@@ -45,7 +45,7 @@ impl Engine {
         Self { appends: Appends::RingFixed, direct: true },
     ];
 
-    /// What it is called.
+    /// The way's name in `cache.engine`.
     pub fn name(self) -> &'static str {
         match (self.appends, self.direct) {
             (Appends::Pwrite, _) => "pwrite",

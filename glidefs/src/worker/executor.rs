@@ -1,9 +1,9 @@
-//! The single-threaded executor of a worker: runs the few requests that have to wait for something.
+//! The single-threaded executor of a worker: runs the few requests which wait for a slot or for the store.
 //!
-//! Owns the tasks and the signal that some of them can go on. Does not own the loop or block: when nothing is ready the
-//! worker sleeps in its ring, and a wake-up from another thread calls the notify hook, which ends that sleep. Invariant:
-//! a wake-up is never lost. Either the signal is still up when [`Executor::run_ready`] looks, or the wake-up came from
-//! another thread while it was down, and the hook was called. So the worker must call `run_ready` last before it sleeps.
+//! Owns the tasks and the signal that a task is ready. Does not own the loop, and does not block: when no task is ready the
+//! worker sleeps in its ring, and a wake-up from another thread calls the notify hook, which ends the sleep. Invariant: no
+//! wake-up is lost. Either the signal is up when [`Executor::run_ready`] looks, or another thread raised the signal from down to
+//! up and called the hook. So `run_ready` must be the last call before the worker sleeps.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,19 +15,19 @@ use std::thread::{self, ThreadId};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream};
 
-/// Tells that a task can go on.
+/// Says that a task is ready.
 struct Signal {
     ready: AtomicBool,
-    /// The worker's thread, which needs no hook to notice.
+    /// The worker's thread, which looks at the signal without a hook.
     owner: ThreadId,
     notify: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Signal {
-    /// Whether the signal was up; it is down now.
+    /// Takes the signal down, and says whether the signal was up.
     fn take(&self) -> bool {
-        // The load alone is enough while nothing is ready, and it leaves the cache line shared. Acquire: what a waker did
-        // before raising the signal is seen by the task.
+        // The load alone is enough while nothing is ready, and leaves the cache line shared. Acquire: a task sees everything
+        // which the waker did before raising the signal.
         self.ready.load(Ordering::Relaxed) && self.ready.swap(false, Ordering::Acquire)
     }
 }
@@ -38,7 +38,8 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Always a swap, never a store: it keeps what other threads released before it visible to `take`.
+        // A swap, not a store: a swap continues the release sequence, so `take` sees everything which other threads released
+        // before.
         let was_up = self.ready.swap(true, Ordering::Release);
         if !was_up && thread::current().id() != self.owner {
             (self.notify)();
@@ -46,7 +47,7 @@ impl Wake for Signal {
     }
 }
 
-/// Runs futures on the thread that made it.
+/// Runs futures on the thread which made the executor.
 pub struct Executor {
     tasks: FuturesUnordered<LocalBoxFuture<'static, ()>>,
     signal: Arc<Signal>,
@@ -55,8 +56,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor without tasks for this thread. `notify` is called on another thread, when something there made a
-    /// task ready while none was; it must make the worker call [`run_ready`](Self::run_ready), and must not block.
+    /// An executor without tasks for this thread. Another thread calls `notify` when the thread made a task ready while none
+    /// was. `notify` must make the worker call [`run_ready`](Self::run_ready), and must not block.
     pub fn new(notify: Arc<dyn Fn() + Send + Sync>) -> Self {
         let owner = thread::current().id();
         let signal = Arc::new(Signal { ready: AtomicBool::new(false), owner, notify });
@@ -64,14 +65,14 @@ impl Executor {
         Self { tasks: FuturesUnordered::new(), signal, waker }
     }
 
-    /// Adds a task. It runs in the next [`run_ready`](Self::run_ready).
+    /// Adds a task. The next [`run_ready`](Self::run_ready) runs the task.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.tasks.push(Box::pin(task));
         self.waker.wake_by_ref();
     }
 
-    /// Polls tasks until none is ready, also those that get ready meanwhile, and returns how many came to their end.
-    /// While nothing is ready this is one load. A task that wakes itself every time would keep it from returning.
+    /// Polls tasks until none is ready, also tasks which get ready meanwhile, and returns how many have ended. While nothing is
+    /// ready the call is one load. A task which wakes itself in every poll would keep the call from returning.
     pub fn run_ready(&mut self) -> usize {
         let mut ended = 0;
         while self.signal.take() {
@@ -123,7 +124,7 @@ mod tests {
         (Executor::new(Arc::new(hook)), notified)
     }
 
-    /// Tokens that tasks wait for, given from any thread.
+    /// Tokens for which tasks wait. Any thread gives tokens.
     #[derive(Default)]
     struct Gate {
         state: Mutex<(usize, VecDeque<Waker>)>,

@@ -1,6 +1,6 @@
-//! What other threads say to a worker: a locked queue and an eventfd that the worker's ring reads.
+//! Messages from other threads to a worker: a locked queue, and an eventfd which the worker's ring reads.
 //!
-//! Invariant: a message that was sent is seen by the worker's next turn, because the eventfd is written after the push.
+//! Invariant: the worker's next turn sees every message sent before, because the eventfd is written after the push.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,31 +10,28 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
 
-use super::{QueueDriver, QueueGone};
+use super::driver::{QueueDriver, QueueGone};
 
-/// Something said to a worker.
+/// A message to a worker.
 pub enum Message {
-    /// Serve this queue.
+    /// Serve a queue.
     Attach {
-        /// The queue.
         driver: Box<dyn QueueDriver + Send>,
-        /// Told when every tag is armed, or why not.
+        /// Told when every tag is armed, or why a tag could not be armed.
         armed: oneshot::Sender<io::Result<QueueGone>>,
     },
-    /// End the waits of exports whose requests may not wait any more, and answer.
+    /// Fail the waiting requests of stopped exports, and answer.
     EndWaits(oneshot::Sender<()>),
-    /// Answer, to show that the loop turns.
+    /// Answer, as a proof that the loop turns.
     Ping(oneshot::Sender<()>),
 }
 
-/// The mailbox of one worker.
 pub struct Inbox {
     messages: Mutex<VecDeque<Message>>,
     event: EventFd,
 }
 
 impl Inbox {
-    /// An empty inbox.
     pub fn new() -> io::Result<Self> {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
         Ok(Self { messages: Mutex::default(), event })
@@ -48,11 +45,11 @@ impl Inbox {
 
     /// Makes the worker's loop turn.
     pub fn wake(&self) {
-        // The counter would have to reach 2^64 - 1 unread wake-ups before this could block or fail.
+        // The counter would have to reach 2^64 - 1 unread wake-ups before the write could block or fail.
         let _ = self.event.write(1);
     }
 
-    /// The oldest message.
+    /// Takes the oldest message.
     pub fn take(&self) -> Option<Message> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }

@@ -1,85 +1,79 @@
-//! A request in a worker's hands, and the queue it came from.
+//! A request in a worker's hands.
 //!
-//! Owns what must travel with a request until it is committed: where it came from, when, and its buffer.
-//! Invariant: an [`InFlight`] lives exactly as long as its tag holds a request, so its stable buffer is valid.
+//! Owns everything which travels with a request until the commit: the tag, the time of arrival, the buffer.
+//! Invariant: an [`InFlight`] lives exactly as long as the tag holds the request, so the tag's stable buffer is valid.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::oneshot;
-
-use super::QueueDriver;
+use super::tag::TagId;
 use crate::buffer::Slot;
-use crate::cache::Token;
-use crate::export::{Export, Operation, Request};
-use crate::observe::io::QueueStats;
+use crate::cache::{Fill, Reservation, Token};
+use crate::export::Operation;
+use crate::units::SectorRange;
 
-/// A queue this worker serves.
-pub struct HostedQueue {
-    /// The kernel's side of it.
-    pub driver: Box<dyn QueueDriver + Send>,
-    /// The export behind it: the route, resolved once.
-    pub export: Arc<Export>,
-    /// Its counters.
-    pub stats: Arc<QueueStats>,
-    /// Tags the kernel has taken back.
-    pub tags_gone: u16,
-    /// Told when all of them are.
-    pub gone: Option<oneshot::Sender<()>>,
-}
-
-/// A request without a buffer yet.
+/// A request of a tag, without a buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Fetched {
-    /// The queue's place in the worker's table.
-    pub slot: u32,
-    /// The tag that holds it.
-    pub tag: u16,
-    /// What it asks for.
-    pub request: Request,
-    /// When it was fetched.
+pub struct TagRequest {
+    pub tag: TagId,
+    pub operation: Operation,
+    /// Empty for FLUSH.
+    pub range: SectorRange,
+    /// The request is acknowledged only when its data survives a power cut (WRITE, DISCARD and WRITE_ZEROES).
+    pub fua: bool,
+    /// Begin of the turn in which the request came.
     pub started: Instant,
 }
 
-impl Fetched {
-    /// Bytes of data it moves; at most the largest request, which `Export::check` saw to.
+impl TagRequest {
+    /// Bytes of data in the request's buffer, at most those of the largest request: `Export::check` refused larger ones.
     pub fn data_bytes(&self) -> usize {
-        match self.request.operation {
+        match self.operation {
             Operation::Read | Operation::Write => {
-                self.request.range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
+                self.range.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
             }
             Operation::Flush | Operation::Discard | Operation::WriteZeroes => 0,
         }
     }
+
+    /// The request in flight, without a buffer.
+    pub fn without_buffer(self) -> InFlight {
+        InFlight { request: self, buffer: RequestBuffer::None }
+    }
 }
 
-/// Where a request's bytes are.
-pub enum Buffer {
-    /// It has none.
+/// Everything that a request has gathered before a buffer is taken for it.
+pub enum Errand {
+    /// The log space held for a WRITE.
+    Write(Reservation),
+    /// The data fetched from the store for a READ; `None` where nothing was fetched.
+    Read(Option<Fill>),
+}
+
+/// Memory of a request's data.
+pub enum RequestBuffer {
+    /// The request has no data, or the data was lent to the ring.
     None,
-    /// In a slot of the worker's pool.
+    /// A slot of the worker's pool.
     Slot(Slot),
-    /// In the tag's own buffer (bounce mode).
+    /// The tag's own buffer (bounce mode).
     Stable(NonNull<[u8]>),
 }
 
-/// A request that the cache is working on.
+/// A request on which the cache works.
 pub struct InFlight {
-    /// What was fetched.
-    pub fetched: Fetched,
-    /// Its bytes.
-    pub buffer: Buffer,
+    pub request: TagRequest,
+    pub buffer: RequestBuffer,
 }
 
-impl Buffer {
-    /// The bytes.
+impl RequestBuffer {
+    /// The bytes of the buffer; none where there is no buffer.
     pub fn bytes(&mut self) -> &mut [u8] {
         match self {
             Self::None => &mut [],
             Self::Slot(slot) => slot,
-            // SAFETY: the driver keeps the tag's buffer until it is dropped, which is after every tag is gone, and a tag
-            // that holds a request is not gone. The kernel touches the buffer only between commit and fetch.
+            // SAFETY: the driver keeps the tag's buffer until the driver is dropped, which is after every tag is gone, and a
+            // tag with a request is not gone. The kernel touches the buffer only between commit and fetch.
             Self::Stable(bytes) => unsafe { bytes.as_mut() },
         }
     }
@@ -93,44 +87,16 @@ impl Token for InFlight {
     }
 
     fn lend(&mut self, bytes: usize) -> Option<Slot> {
-        match std::mem::replace(&mut self.buffer, Buffer::None) {
-            Buffer::Slot(mut slot) => {
+        match std::mem::replace(&mut self.buffer, RequestBuffer::None) {
+            RequestBuffer::Slot(mut slot) => {
                 slot.shorten(bytes);
                 Some(slot)
             }
-            // A tag's own buffer is not the ring's to keep.
+            // The ring must own the memory of an append, and a tag's own buffer belongs to the driver.
             other => {
                 self.buffer = other;
                 None
             }
-        }
-    }
-}
-
-/// Counts a request that was carried out.
-pub(super) fn count(
-    stats: &QueueStats,
-    operation: Operation,
-    bytes: u64,
-    range_bytes: Option<u64>,
-    nanos: u64,
-) {
-    match operation {
-        Operation::Read => {
-            stats.read_size.record(bytes);
-            stats.read_latency.record(nanos);
-        }
-        Operation::Write => {
-            stats.write_size.record(bytes);
-            stats.write_latency.record(nanos);
-        }
-        Operation::Flush => {
-            stats.flushes.add(1);
-            stats.flush_latency.record(nanos);
-        }
-        Operation::Discard | Operation::WriteZeroes => {
-            stats.zeroes.add(1);
-            stats.zero_bytes.add(range_bytes.unwrap_or(0));
         }
     }
 }

@@ -1,26 +1,26 @@
-//! A safe, typed layer over io_uring: operations that own their memory, completions that give it back.
+//! A safe, typed layer over io_uring: operations own their memory, and completions give the memory back.
 //!
 //! ```text
-//!  operation.rs   Op<B>: what is asked for, and the buffer B it is asked for with
+//!  operation.rs   Op<B>: the description of an operation, with the buffer B
 //!    │ start, start_chain                                            ▲ Completion, or Pending<B>.await
 //!    ▼                                                               │
 //!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there)
-//!    ├─ under_way.rs  an operation between the two: its entry, and what a result makes of it
+//!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
-//!    ├─ memory.rs     Memory and Buffer: the kinds of memory an operation can own
+//!    ├─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
 //!    └─ future.rs     Reactor, Promise, Pending: completions that are awaited
 //! ```
 //!
-//! There are two ways to learn of a completion. The worker gives each operation a context of its own type and takes
-//! contexts, results and memory out again with [`Ring::drain`], which allocates nothing. Code that reads better as a
-//! sequence awaits a [`Pending`] instead.
+//! There are two ways to learn of a completion. The worker gives each operation a context of its own type and takes contexts,
+//! results and memory out again with [`Ring::drain`], which allocates nothing. Code that reads better as a sequence awaits a
+//! [`Pending`] instead.
 //!
-//! Owns rings, their registered files and buffers, and the memory of operations under way. Does not own what operations
-//! are for, nor the commands of device queues, which pass through as tokens.
+//! Owns rings, their registered files and buffers, and the memory of operations under way. Does not own the purpose of an
+//! operation, nor the commands of device queues, which pass through as tokens.
 //!
-//! Invariants: memory that the kernel may touch is owned by the ring from [`Ring::start`] until the completion has been
-//! seen, whatever becomes of whoever waits for it, and a ring that is dropped waits for it or leaks it; a registered arena
-//! lives as long as the ring; a transfer is never reported as longer than it was.
+//! Invariants: the ring owns memory that the kernel may touch from [`Ring::start`] until the completion has been seen, also when
+//! nobody waits for the completion any more; a dropped ring waits for such memory or leaks the memory; a registered arena lives
+//! as long as the ring; a transfer is never reported as longer than the transfer was.
 
 mod future;
 mod kernel;
@@ -33,7 +33,7 @@ mod under_way;
 
 pub use future::{Pending, Promise, Reactor, promise};
 pub use kernel::Ring;
-pub use memory::{Buffer, Contiguous, Gathered, Memory};
+pub use memory::{Contiguous, Gathered, Memory, OpBuffer};
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
 pub use under_way::{Completion, Event, OpId, REGISTERED_BYTES_MAX};

@@ -22,7 +22,7 @@ use crate::units::{ExportId, SectorRange};
 
 mod ending;
 mod failures;
-mod places;
+mod queues;
 mod remote;
 mod risk;
 

@@ -1,7 +1,7 @@
-//! Measures the ways to append in the directory they are for, and chooses one.
+//! Measures the ways to append in the directory of the log, and chooses one way.
 //!
-//! Owns the load, the figures and the rule. Does not own how workers append. What it writes is unlinked before it is written
-//! to, so nothing stays behind. Blocks: call it before the workers start.
+//! Owns the load, the figures and the rule. Does not own how workers append. Each file is unlinked before anything is written,
+//! so nothing stays behind. Blocks: call the probe before the workers start.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,35 +19,35 @@ use crate::worker::ring::{Event, Kind, Memory, Op, Options, Ring, Target};
 /// Frames of an append: a header and eight writes of 4 KiB.
 const RECORD_FRAMES: usize = 9;
 const RECORD_BYTES: usize = RECORD_FRAMES * FRAME_BYTES;
-/// Appends that a file has room for; then they begin again at its start.
+/// Appends for which a file has room; later appends begin again at the file's start.
 const RECORDS: usize = 16;
-/// In each round every way does so many appends, some of them with a sync behind.
+/// Appends which every way makes in one round; every fourth has a sync behind.
 const APPENDS_PER_ROUND: usize = 16;
 const SYNC_EVERY: usize = 4;
 const ROUNDS: usize = 6;
-/// Rounds are begun until this is over; one is always done.
+/// No round begins after this time, except the first.
 const TIME: Duration = Duration::from_millis(200);
-/// Nothing more is begun after this: a disk that is so slow is left to the page cache.
+/// No append begins after this time: a disk so slow is left to the page cache.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// A way must be this much better than `pwrite` to be worth it: less is within what a repetition changes.
+/// The square root of the cost, against `pwrite`, from which on another way is worth the change: repetitions differ by less.
 const WORTH: f64 = 0.95;
-/// Nor may it acknowledge this much later.
+/// A way whose appends take longer than those of `pwrite` by this factor is not chosen.
 const LATER: f64 = 1.05;
 
-/// What one way gave.
+/// The figures of one way.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Which.
+    /// The way measured.
     pub engine: Engine,
-    /// Median time of an append until it may be acknowledged, and of an append with a sync behind it; or why it cannot be
-    /// used here.
+    /// Median time of an append until the append may be acknowledged, and of an append with a sync behind; or why the way cannot
+    /// be used here.
     pub outcome: Outcome,
 }
 
-/// Times, or why there are none.
+/// Two median times, or why there are none.
 pub type Outcome = Result<(Duration, Duration), Arc<io::Error>>;
 
-/// What was measured, and what came of it.
+/// The figures of all ways, and the choice.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// The way to use.
@@ -57,7 +57,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// What `engine` gave; `None` when it was not measured.
+    /// The figures of `engine`; `None` when `engine` was not measured.
     pub fn of(&self, engine: Engine) -> Option<&Outcome> {
         self.figures.iter().find(|figures| figures.engine == engine).map(|figures| &figures.outcome)
     }
@@ -66,15 +66,15 @@ impl Probe {
 /// Why the probe has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// There is no ring or no memory to measure with.
+    /// There is no ring or no memory for the measurement.
     #[error("the ways to write to the cache could not be measured")]
     Setup(#[source] io::Error),
-    /// What was asked for does not work here.
+    /// The way which the configuration names does not work here.
     #[error("cache.engine = \"{engine}\" does not work in {directory}; \"auto\" takes the best that does")]
     Unusable {
-        /// What was asked for.
+        /// The way which the configuration names.
         engine: Engine,
-        /// Where.
+        /// The directory of the log.
         directory: String,
         /// The cause.
         #[source]
@@ -84,9 +84,10 @@ pub enum ProbeError {
 
 /// Measures every way in `directory` and chooses `wanted`, or the best.
 ///
-/// The best has the lowest product of both times, of those that acknowledge no later than `pwrite`, which is kept unless
-/// another is better by a twentieth. A disk that answers more slowly than memory is left to the page cache by that rule.
-/// Where nothing can be written, as on a full disk, `pwrite` is the choice as well: segments that are there can be served.
+/// The cost of a way is the product of both times, as ratios to those of `pwrite`. Ways whose appends take longer are out, and
+/// `pwrite` is kept unless the cheapest way saves about a twentieth of each time. By that rule a disk which answers more slowly
+/// than memory is left to the page cache. Where nothing can be written, as on a full disk, `pwrite` is the choice as well: the
+/// segments of the log can still be served.
 pub fn run(directory: &Path, wanted: Option<Engine>) -> Result<Probe, ProbeError> {
     let pool = Pool::new(1, Arc::new(WorkerStats::default()))
         .map_err(|error| ProbeError::Setup(io::Error::other(error)))?;
@@ -143,7 +144,7 @@ fn choose(figures: Vec<Figures>, wanted: Option<Engine>, directory: &str) -> Res
     Ok(probe)
 }
 
-/// One way, with a file of its own.
+/// One way under measurement, with a file of its own.
 struct Lane {
     engine: Engine,
     file: Option<Arc<File>>,
@@ -164,7 +165,7 @@ impl Lane {
         lane
     }
 
-    /// Appends, each fourth time with a sync.
+    /// Makes the appends of one round, every fourth with a sync.
     fn round(&mut self, ring: &mut Ring<()>, slots: &mut Vec<Slot>, deadline: Instant) {
         for number in 0..APPENDS_PER_ROUND {
             let (Some(file), None) = (&self.file, &self.broken) else { return };
@@ -204,7 +205,7 @@ fn median(mut times: Vec<Duration>) -> Option<Duration> {
     times.get(times.len() / 2).copied()
 }
 
-/// A file like a segment: allocated, written once, stable.
+/// A file like a segment's: allocated, written once, stable.
 fn make_file(engine: Engine, directory: &Path) -> io::Result<File> {
     let path = directory.join(format!("probe-{engine}.tmp"));
     let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path)?;

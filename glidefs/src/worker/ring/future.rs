@@ -1,7 +1,7 @@
 //! Completions that are awaited.
 //!
-//! Owns the link between an operation and the future that waits for it, and a reactor that drives a ring of such operations
-//! on one thread. Does not own memory: while the operation is under way the ring has it, whether or not anybody waits.
+//! Owns the link between an operation and the waiting future, and a reactor which drives a ring of such operations on one
+//! thread. Does not own memory: the ring has the memory of an operation under way, whether or not anybody waits.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,11 +13,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::kernel::Ring;
-use super::memory::{Buffer, Memory};
+use super::memory::{Memory, OpBuffer};
 use super::operation::Op;
 use super::under_way::{Completion, Event, OpId};
 
-/// How long a reactor that is dropped waits for what is under way.
+/// How long a dropped reactor waits for operations under way.
 const DROP_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ struct Shared {
     waker: Option<Waker>,
 }
 
-/// A promise of a completion, to be the context of an operation, and the future that it resolves.
-pub fn promise<B: Buffer>() -> (Promise, Pending<B>) {
+/// A promise of a completion, to be the context of an operation, and the future which the promise resolves.
+pub fn promise<B: OpBuffer>() -> (Promise, Pending<B>) {
     let shared = Rc::new(RefCell::default());
     (Promise { shared: Rc::clone(&shared) }, Pending { shared, buffer: PhantomData })
 }
@@ -52,20 +52,20 @@ impl Promise {
     }
 }
 
-/// The end that is awaited: gives the memory back, and the bytes moved or why the operation failed.
+/// The awaited end of an operation: gives the memory back, with the bytes moved or the cause of the failure.
 ///
-/// Dropping it neither cancels the operation nor frees its memory: both end with the completion.
+/// Dropping the future neither cancels the operation nor frees the memory: both end with the completion.
 #[must_use = "an operation goes on without it, but nobody learns how it ended"]
 pub struct Pending<B> {
     shared: Rc<RefCell<Shared>>,
     buffer: PhantomData<fn() -> B>,
 }
 
-impl<B: Buffer> Future for Pending<B> {
+impl<B: OpBuffer> Future for Pending<B> {
     type Output = (B, io::Result<usize>);
 
     /// # Panics
-    /// When the promise was resolved with memory of another type than `B`, which [`Reactor`] never does.
+    /// When the promise was resolved with memory of another type than `B`. [`Reactor`] never does so.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut shared = self.shared.borrow_mut();
         if let Some((memory, result)) = shared.outcome.take() {
@@ -87,7 +87,7 @@ impl<B> fmt::Debug for Pending<B> {
     }
 }
 
-/// A ring whose operations are awaited, all on one thread. Clones share it.
+/// A ring whose operations are awaited, all on one thread. Clones share the ring.
 ///
 /// Operations reach the kernel in batches, when the reactor [turns](Self::turn).
 #[derive(Clone)]
@@ -107,22 +107,22 @@ impl Reactor {
     }
 
     /// Starts `op`, at the next turn at the latest.
-    pub fn start<B: Buffer>(&self, op: Op<B>) -> Pending<B> {
+    pub fn start<B: OpBuffer>(&self, op: Op<B>) -> Pending<B> {
         self.start_with_id(op).1
     }
 
-    /// Starts `op` and tells its id, to [cancel](Self::cancel) it.
-    pub fn start_with_id<B: Buffer>(&self, op: Op<B>) -> (OpId, Pending<B>) {
+    /// Starts `op` and returns the id with which to [cancel](Self::cancel) `op`.
+    pub fn start_with_id<B: OpBuffer>(&self, op: Op<B>) -> (OpId, Pending<B>) {
         let (promise, pending) = promise();
         (self.inner.ring.borrow_mut().start(op, promise), pending)
     }
 
-    /// An empty chain: of its operations each starts when the one before it has completed in full.
+    /// An empty chain. Each operation of a chain starts when the one before has completed in full.
     pub fn chain(&self) -> Chain<'_> {
         Chain { reactor: self, ops: Vec::new() }
     }
 
-    /// Asks the kernel to give up an operation. Its future becomes ready in any case.
+    /// Asks the kernel to give up an operation. The operation's future becomes ready in any case.
     pub fn cancel(&self, id: OpId) -> io::Result<()> {
         self.inner.ring.borrow_mut().cancel(id)
     }
@@ -132,17 +132,17 @@ impl Reactor {
         work(&mut self.inner.ring.borrow_mut())
     }
 
-    /// Submits what was started, waits at most for `timeout` for something to complete, and wakes those who wait for it.
+    /// Submits the operations started, waits at most for `timeout` for a completion, and wakes the waiting futures.
     pub fn turn(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.inner.ring.borrow_mut().submit_and_wait(timeout)?;
         self.inner.deliver();
         Ok(())
     }
 
-    /// Drives `future` and the operations it starts to its end.
+    /// Drives `future` and its operations to the end.
     ///
     /// # Errors
-    /// When the ring fails. A future that waits for something else than operations of this reactor is never woken.
+    /// When the ring fails. A future which waits for anything else than operations of this reactor is never woken.
     pub fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
         let mut future = pin!(future);
         // The future is polled after every turn, so nobody has to be woken.
@@ -178,7 +178,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Ends what is under way, so that futures that outlive the reactor become ready.
+    /// Ends the operations under way, so that futures which outlive the reactor become ready.
     fn drop(&mut self) {
         let ended = self.ring.get_mut().shut_down(DROP_PATIENCE, self.events.get_mut());
         if let Err(error) = ended {
@@ -197,7 +197,7 @@ pub struct Chain<'a> {
 
 impl Chain<'_> {
     /// Adds `op` at the end.
-    pub fn then<B: Buffer>(&mut self, op: Op<B>) -> Pending<B> {
+    pub fn then<B: OpBuffer>(&mut self, op: Op<B>) -> Pending<B> {
         let (promise, pending) = promise();
         self.ops.push((op.erase(), promise));
         pending

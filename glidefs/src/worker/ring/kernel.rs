@@ -1,10 +1,10 @@
 //! The queues shared with the kernel, and everything the kernel still uses.
 //!
-//! Owns the ring, its tables of registered files and buffers, the memory of operations under way, and all `unsafe` of this
-//! layer. Does not own what a context or a command's token means.
+//! Owns the ring, the tables of registered files and buffers, the memory of operations under way, and all `unsafe` of this
+//! layer. Does not own the meaning of a context or of a command's token.
 //!
-//! Invariants: an entry that points to memory is pushed only after that memory was put into `under_way`, and taken out of
-//! it only with the entry's last completion; `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
+//! Invariants: memory is in `under_way` before an entry which points to the memory is pushed, and until the entry's last
+//! completion; `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use slab::Slab;
 
-use super::memory::{Buffer, Memory};
+use super::memory::{Memory, OpBuffer};
 use super::operation::{Kind, Op};
 use super::options::{KernelWorkers, Options};
 use super::under_way::{
@@ -23,33 +23,33 @@ use super::under_way::{
 };
 use crate::buffer::Pool;
 
-/// How long a ring that is dropped waits for what is under way, before it leaks the memory.
+/// How long a dropped ring waits for operations under way, before the ring leaks their memory.
 const DROP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// An io_uring whose operations carry contexts of type `C`. It stays on the thread that made it.
+/// An io_uring whose operations carry contexts of type `C`. The ring stays on the thread which made the ring.
 pub struct Ring<C> {
-    // Dropped before the arena it has registered.
+    // Declared before `arena`: the ring is closed before the registered arena is freed.
     ring: IoUring,
     /// Keeps the registered arena alive.
     arena: Option<Pool>,
     under_way: Slab<UnderWay<C>>,
     /// Completions taken off the queue but not looked at yet.
     seen: VecDeque<(u64, i32)>,
-    /// Completions of operations that could not be started.
+    /// Completions of operations which could not be started.
     refused: Vec<Event<C>>,
     generation: u32,
     /// One bit for each operation the kernel knows.
     supported: u128,
     /// Empty vectors, kept for their room.
     spare_pieces: Vec<Vec<libc::iovec>>,
-    /// Entries of a chain being started; kept for its room.
+    /// Entries of the chain which is being started; kept for the allocation.
     chain: Vec<squeue::Entry>,
-    /// Whether submissions may be taken by a thread that serves other rings too, and so cuts chains.
+    /// Whether a thread which serves other rings too may take the submissions. Such a thread cuts chains.
     shares_submission_thread: bool,
 }
 
 impl<C> Ring<C> {
-    /// A ring for the calling thread. Where the kernel can (6.1), completions are worked on only when the thread asks for them.
+    /// A ring for the calling thread. Where the kernel can (6.1), completions are worked on only when the thread asks.
     pub fn new(options: &Options) -> io::Result<Self> {
         let ring = options.build()?;
         if options.files_max > 0 {
@@ -73,10 +73,10 @@ impl<C> Ring<C> {
         })
     }
 
-    /// Registers the arena of `pool`, once, for operations on its slots; the ring keeps the arena alive.
+    /// Registers the arena of `pool`, once, for operations on slots of `pool`. The ring keeps the arena alive.
     ///
     /// # Errors
-    /// `AlreadyExists` when there is one. The kernel's `ENOMEM` means that `RLIMIT_MEMLOCK` is below the arena's size.
+    /// `AlreadyExists` when an arena is registered. The kernel's `ENOMEM` means that `RLIMIT_MEMLOCK` is below the arena's size.
     pub fn register_arena(&mut self, pool: &Pool) -> io::Result<()> {
         if self.arena.is_some() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the ring has a registered arena"));
@@ -89,8 +89,8 @@ impl<C> Ring<C> {
                 iov_len: REGISTERED_BYTES_MAX.min(bytes - at),
             })
             .collect();
-        // SAFETY: the pieces are the arena's own mapping, which lives as long as the pool; `arena` keeps the pool until after
-        // the ring is closed, because it is declared after it.
+        // SAFETY: the pieces are the arena's own mapping, which lives as long as the pool; `arena` is declared after `ring`, so
+        // the pool is dropped after the ring is closed.
         unsafe { self.ring.submitter().register_buffers(&pieces)? };
         self.arena = Some(pool.clone());
         Ok(())
@@ -111,18 +111,18 @@ impl<C> Ring<C> {
         KernelWorkers::of(self.as_fd())
     }
 
-    /// Registers `fd` at place `slot`.
-    pub fn register_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
-        self.update_file(slot, fd)
+    /// Registers `fd` at `place` of the file table.
+    pub fn register_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
+        self.update_file(place, fd)
     }
 
-    /// Lets go of the file at place `slot`. A registered file outlives `close`, and would keep its device alive.
-    pub fn unregister_file(&self, slot: u32) -> io::Result<()> {
-        self.update_file(slot, -1)
+    /// Lets go of the file at `place`. A registered file outlives `close`, and would keep its device alive.
+    pub fn unregister_file(&self, place: u32) -> io::Result<()> {
+        self.update_file(place, -1)
     }
 
-    fn update_file(&self, slot: u32, fd: RawFd) -> io::Result<()> {
-        match self.ring.submitter().register_files_update(slot, &[fd])? {
+    fn update_file(&self, place: u32, fd: RawFd) -> io::Result<()> {
+        match self.ring.submitter().register_files_update(place, &[fd])? {
             1 => Ok(()),
             _ => Err(io::Error::other("the ring's file table took no entry")),
         }
@@ -133,9 +133,10 @@ impl<C> Ring<C> {
         self.under_way.len() + self.refused.len()
     }
 
-    /// Queues `op`. Its memory belongs to the ring until [`drain`](Self::drain) hands out the completion; that also
-    /// tells when it could not be started. Nothing reaches the kernel before the next submit, unless the queue is full.
-    pub fn start<B: Buffer>(&mut self, op: Op<B>, context: C) -> OpId {
+    /// Queues `op`. The ring owns the memory of `op` until [`drain`](Self::drain) hands out the completion; the completion also
+    /// says when `op` could not be started. Nothing reaches the kernel before the next submit, unless the submission queue is
+    /// full.
+    pub fn start<B: OpBuffer>(&mut self, op: Op<B>, context: C) -> OpId {
         let id = self.adopt(op.erase(), context);
         if let Err(error) = self.encode(id).and_then(|entry| self.push(&[entry])) {
             self.refuse(id, error);
@@ -143,11 +144,12 @@ impl<C> Ring<C> {
         id
     }
 
-    /// Queues `ops` so that each starts when the one before it has completed in full. When one fails or is cut short, those
-    /// after it fail with `ECANCELED`. Empties `ops`, and adds the ids of the operations to `ids` in their order.
+    /// Queues `ops` so that each starts when the one before has completed in full. When one fails or is cut short, the later
+    /// ones fail with `ECANCELED`. Empties `ops`, and adds the ids of the operations to `ids` in their order.
     ///
-    /// A chain that cannot be queued as a whole fails as a whole: one longer than the submission queue, and any chain on a
-    /// ring that shares another one's submission thread, which takes few entries at a time and cuts chains where it stops.
+    /// A chain which cannot be queued as a whole fails as a whole: a chain longer than the submission queue, and any chain on a
+    /// ring which shares another ring's submission thread. Such a thread takes few entries at a time and cuts a chain where the
+    /// thread stops.
     pub fn start_chain(&mut self, ops: &mut Vec<(Op<Memory>, C)>, ids: &mut Vec<OpId>) {
         let first = ids.len();
         for (op, context) in ops.drain(..) {
@@ -171,7 +173,7 @@ impl<C> Ring<C> {
         entries.clear();
         for (at, &id) in ids.iter().enumerate() {
             if let Some(op) = self.under_way.get_mut(id.key as usize) {
-                // What is sent again for a short transfer would come after the rest of the chain.
+                // The rest of a short transfer, sent again, would come after the rest of the chain.
                 op.whole = false;
             }
             let linked = if at + 1 < ids.len() { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
@@ -182,7 +184,8 @@ impl<C> Ring<C> {
         pushed
     }
 
-    /// Asks the kernel to give up an operation. Its completion comes in any case, with `ECANCELED` if it was not done yet.
+    /// Asks the kernel to give up an operation. The completion comes in any case, with `ECANCELED` if the operation was not done
+    /// yet.
     pub fn cancel(&mut self, id: OpId) -> io::Result<()> {
         match self.under_way.get_mut(id.key as usize) {
             Some(op) if op.generation == id.generation => op.cancelled = true,
@@ -194,10 +197,10 @@ impl<C> Ring<C> {
     /// Queues a ready-made `entry`, the completion of which is reported with `token`.
     ///
     /// # Errors
-    /// `InvalidInput` for a token of 2^63 or above; whatever a submit fails with when the queue was full.
+    /// `InvalidInput` for a token of 2^63 or above; any error of a submit when the queue was full.
     ///
     /// # Safety
-    /// Whatever memory `entry` points to stays valid until its completion has been seen, or the process ends.
+    /// The memory to which `entry` points stays valid until the completion of `entry` has been seen, or the process ends.
     pub unsafe fn command(&mut self, entry: squeue::Entry, token: u64) -> io::Result<()> {
         if token >= OPERATION {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -205,12 +208,12 @@ impl<C> Ring<C> {
         self.push(&[entry.user_data(token)])
     }
 
-    /// Submits what is queued without waiting.
+    /// Submits the queued entries without waiting.
     pub fn submit(&mut self) -> io::Result<()> {
         tolerate(self.ring.submit())
     }
 
-    /// Submits what is queued and waits for a completion, at most for `timeout`; `Some(0)` only looks.
+    /// Submits the queued entries and waits for a completion, at most for `timeout`; with `Some(0)` the call does not wait.
     pub fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_some = !self.seen.is_empty() || !self.refused.is_empty();
         let timeout = if has_some { Some(Duration::ZERO) } else { timeout };
@@ -219,13 +222,13 @@ impl<C> Ring<C> {
             None => tolerate(submitter.submit_and_wait(1)),
             Some(timeout) => {
                 let timespec = Timespec::from(timeout);
-                // Waiting for one completion with a deadline also runs deferred task work, which a plain submit does not.
+                // A wait for one completion with a deadline also runs deferred task work; a plain submit does not.
                 tolerate(submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timespec)))
             }
         }
     }
 
-    /// Moves all completions that have arrived to `into`.
+    /// Moves all completions which have arrived to `into`.
     pub fn drain(&mut self, into: &mut Vec<Event<C>>) {
         into.append(&mut self.refused);
         self.collect();
@@ -235,7 +238,7 @@ impl<C> Ring<C> {
         into.append(&mut self.refused);
     }
 
-    /// Cancels all operations, waits for them at most for `patience`, and moves what completed to `into`.
+    /// Cancels all operations, waits for their completions at most for `patience`, and moves the completions to `into`.
     pub fn shut_down(&mut self, patience: Duration, into: &mut Vec<Event<C>>) -> io::Result<()> {
         let ids: Vec<_> = self
             .under_way
@@ -261,7 +264,7 @@ impl<C> Ring<C> {
         self.seen.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
     }
 
-    /// Takes over the memory of an operation, without starting it.
+    /// Takes over the memory of an operation, without starting the operation.
     fn adopt(&mut self, op: Op<Memory>, context: C) -> OpId {
         let Op { kind, target, offset, buffer: memory, window, whole, after_all } = op;
         self.generation = (self.generation + 1) % GENERATIONS;
@@ -282,11 +285,11 @@ impl<C> Ring<C> {
             generation,
             pieces,
         });
-        // An entry takes more than a byte of memory: 2^32 of them are out of reach.
+        // Each key takes more than a byte of memory, so 2^32 keys are out of reach.
         OpId { key: u32::try_from(key).unwrap_or(u32::MAX), generation }
     }
 
-    /// The entry for what is left to do of an operation. It points to memory in `under_way`.
+    /// The entry for the rest of an operation. The entry points to memory in `under_way`.
     fn encode(&mut self, id: OpId) -> io::Result<squeue::Entry> {
         let arena = self.arena.as_ref().map(Pool::arena);
         let supported = self.supported;
@@ -297,10 +300,10 @@ impl<C> Ring<C> {
         Ok(op.entry(arena)?.user_data(id.encode()))
     }
 
-    /// Puts `entries` into the submission queue, all at once, submitting what is queued when there is no room.
+    /// Puts `entries` into the submission queue, all at once; submits the queued entries when there is no room.
     ///
-    /// Callers pass entries that point to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to what
-    /// the caller of [`command`](Self::command) answers for.
+    /// Callers pass entries which point to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to memory
+    /// for which the caller of [`command`](Self::command) answers.
     fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
         if entries.len() > self.ring.params().sq_entries() as usize {
             return Err(io::Error::new(
@@ -309,9 +312,9 @@ impl<C> Ring<C> {
             ));
         }
         loop {
-            // SAFETY: memory in `under_way` stays where it is until `completed` sees the completion with the same
-            // `user_data`: heap blocks and slots do not move with their owners, `pieces` is not changed while its entry is
-            // queued, and `drop` waits for completions or leaks what is left. Commands are covered by `command`'s contract.
+            // SAFETY: memory in `under_way` stays in place until `completed` sees the completion with the same `user_data`: heap
+            // blocks and slots do not move with their owners, `pieces` is not changed while its entry is queued, and `drop`
+            // waits for completions or leaks the rest. The contract of `command` covers commands.
             if unsafe { self.ring.submission().push_multiple(entries) }.is_ok() {
                 return Ok(());
             }
@@ -321,12 +324,12 @@ impl<C> Ring<C> {
             } else {
                 self.submit()?;
             }
-            // The kernel takes no submission while its completion queue overflows.
+            // The kernel takes no submission while the completion queue overflows.
             self.collect();
         }
     }
 
-    /// Ends an operation that could not be started.
+    /// Ends an operation which could not be started.
     fn refuse(&mut self, id: OpId, error: io::Error) {
         let op = self.under_way.remove(id.key as usize);
         let done = self.done(op, Err(error));
@@ -341,7 +344,7 @@ impl<C> Ring<C> {
         Event::Operation(Completion { context: op.context, result, memory: op.memory })
     }
 
-    /// What a completion means; `None` when there is more to come, or nobody waits.
+    /// The meaning of a completion; `None` when there is more to come, or nobody waits.
     fn completed(&mut self, user_data: u64, result: i32) -> Option<Event<C>> {
         if user_data < OPERATION {
             return Some(Event::Command { token: user_data, result });
@@ -375,7 +378,7 @@ impl<C> AsFd for Ring<C> {
 }
 
 impl<C> Drop for Ring<C> {
-    /// The kernel goes on with operations after a ring is closed, so they have to end first.
+    /// The kernel goes on with operations after a ring is closed, so the operations have to end first.
     fn drop(&mut self) {
         if self.under_way.is_empty() {
             return;
@@ -393,7 +396,7 @@ impl<C> Drop for Ring<C> {
     }
 }
 
-/// Results of a submit that only mean "look at the completions and come again".
+/// Accepts the failures of a submit which only mean "look at the completions and come again".
 fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),

@@ -1,16 +1,16 @@
 //! The kinds of memory an operation can own.
 //!
-//! Owns the closed list of them: the ring relies on each having bytes that stay where they are when the owner is moved.
-//! Invariant: [`Memory::for_each_part`] visits the same bytes in the same order every time, until the memory is given back.
+//! Owns the closed list of kinds: the ring relies on bytes which stay where they are when the owner is moved. Invariant:
+//! [`Memory::for_each_part`] visits the same bytes in the same order every time, until the memory is given back.
 
 use crate::buffer::Slot;
 
-/// Memory that an operation owns while it is under way.
+/// Memory of an operation under way.
 #[derive(Debug)]
 pub enum Memory {
     /// None at all.
     None,
-    /// The bytes of a vector; a read fills those it has and does not make it longer.
+    /// The bytes of a vector. A read fills the bytes of the vector and does not make the vector longer.
     Heap(Vec<u8>),
     /// A slot of a pool.
     Slot(Slot),
@@ -44,27 +44,27 @@ impl Memory {
     }
 }
 
-/// A type of memory that can be given to an operation and is given back with its completion.
-pub trait Buffer: Sized {
-    /// Gives it away.
+/// A type of memory which an operation takes at the start and gives back with the completion.
+pub trait OpBuffer: Sized {
+    /// Gives the memory away.
     fn into_memory(self) -> Memory;
 
-    /// Takes it back; `None` when `memory` is of another kind.
+    /// Takes the memory back; `None` when `memory` is of another kind.
     fn from_memory(memory: Memory) -> Option<Self>;
 }
 
 /// Memory in one piece, for plain reads and writes.
-pub trait Contiguous: Buffer {}
+pub trait Contiguous: OpBuffer {}
 
 /// Memory in several pieces, for vectored reads and writes.
-pub trait Gathered: Buffer {}
+pub trait Gathered: OpBuffer {}
 
 impl Contiguous for Vec<u8> {}
 impl Contiguous for Slot {}
 impl Gathered for Vec<Vec<u8>> {}
 impl Gathered for Vec<Slot> {}
 
-impl Buffer for Memory {
+impl OpBuffer for Memory {
     fn into_memory(self) -> Memory {
         self
     }
@@ -75,7 +75,7 @@ impl Buffer for Memory {
 }
 
 /// No memory, as for a sync.
-impl Buffer for () {
+impl OpBuffer for () {
     fn into_memory(self) -> Memory {
         Memory::None
     }
@@ -87,7 +87,7 @@ impl Buffer for () {
 
 macro_rules! buffer {
     ($type:ty, $variant:ident) => {
-        impl Buffer for $type {
+        impl OpBuffer for $type {
             fn into_memory(self) -> Memory {
                 Memory::$variant(self)
             }

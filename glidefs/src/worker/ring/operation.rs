@@ -1,8 +1,8 @@
-//! What can be asked of a ring.
+//! Operations for which a ring can be asked.
 //!
-//! Owns the description of an operation: kind, file, place, memory, and how it is ordered among others. Does not own how it is
-//! encoded ([`super::kernel`]). An operation that makes no sense, such as a window outside its memory, is refused when it is
-//! started, and its completion says so.
+//! Owns the description of an operation: kind, file, offset, memory, and the order among others. Does not own the encoding
+//! ([`super::under_way`]). An operation which makes no sense, such as a window outside the memory, is refused at the start: the
+//! completion says so.
 
 use std::fmt;
 use std::fs::File;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use io_uring::opcode;
 
-use super::memory::{Buffer, Contiguous, Gathered, Memory};
+use super::memory::{Contiguous, Gathered, Memory, OpBuffer};
 use crate::buffer::Slot;
 use crate::cache::SegmentFile;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
     Nop,
-    /// Makes what was written to the file survive a power cut.
+    /// Makes the data written to the file survive a power cut.
     Sync {
-        /// Only what is needed to read the data again, as `fdatasync` does.
+        /// Only the metadata needed to read the data again, as with `fdatasync`.
         data_only: bool,
     },
     /// Reads into one piece of memory.
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kernel's number of it.
+    /// The kernel's number of the kind.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Nop => opcode::Nop::CODE,
@@ -61,18 +61,18 @@ impl Kind {
         }
     }
 
-    /// Whether it fills memory.
+    /// Whether the operation fills memory.
     pub(super) fn reads(self) -> bool {
         matches!(self, Self::Read | Self::Readv | Self::ReadFixed | Self::ReadvFixed)
     }
 
-    /// Whether its memory must be of the registered arena.
+    /// Whether the memory must be of the registered arena.
     pub(super) fn is_fixed(self) -> bool {
         matches!(self, Self::ReadFixed | Self::WriteFixed | Self::ReadvFixed | Self::WritevFixed)
     }
 }
 
-/// The file an operation is for. It is kept open until the completion has been seen.
+/// The file of an operation, kept open until the completion has been seen.
 #[derive(Clone)]
 pub enum Target {
     /// No file.
@@ -117,7 +117,7 @@ impl From<Arc<dyn SegmentFile>> for Target {
     }
 }
 
-/// An operation, ready to be started. `B` is the memory it was given and gives back.
+/// An operation, ready to be started. `B` is the memory, given back with the completion.
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is started on a ring"]
 pub struct Op<B> {
@@ -125,7 +125,7 @@ pub struct Op<B> {
     pub(super) target: Target,
     pub(super) offset: u64,
     pub(super) buffer: B,
-    /// Which bytes of the buffer; all when `None`.
+    /// Bytes of the buffer to move; all when `None`.
     pub(super) window: Option<Range<usize>>,
     pub(super) whole: bool,
     pub(super) after_all: bool,
@@ -137,30 +137,30 @@ impl<B> Op<B> {
         Self { kind, target, offset, buffer, window: None, whole: false, after_all: false }
     }
 
-    /// Moves only the bytes of `window` of the memory; for several pieces counted over all of them.
+    /// Moves only the bytes of `window`, counted over all pieces of the memory.
     pub fn window(mut self, window: Range<usize>) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// Goes on after a short transfer, until all bytes are moved or the file ends. What is reported is then the sum.
-    /// A transfer that stops with an error reports the error, and any part of it may have been done.
-    /// Without effect in a chain, which a short transfer breaks.
+    /// Goes on after a short transfer, until all bytes are moved or the file ends. The result is then the sum. When a transfer
+    /// fails, the result is the error, and any part of the data may have been moved. Without effect in a chain, which a short
+    /// transfer breaks.
     pub fn whole(mut self) -> Self {
         self.whole = true;
         self
     }
 
-    /// Starts only after everything that was started on the ring before has completed (`IOSQE_IO_DRAIN`), and holds up
-    /// everything that is started later until it has completed itself.
+    /// Starts only when every operation started before on the ring has completed (`IOSQE_IO_DRAIN`), and holds up every later
+    /// operation until this one has completed.
     pub fn after_all(mut self) -> Self {
         self.after_all = true;
         self
     }
 }
 
-impl<B: Buffer> Op<B> {
-    /// The same operation with the type of its memory forgotten, so that different ones can stand in one list.
+impl<B: OpBuffer> Op<B> {
+    /// The same operation without the type of the memory, so that different operations can be in one list.
     pub fn erase(self) -> Op<Memory> {
         let Self { kind, target, offset, buffer, window, whole, after_all } = self;
         Op { kind, target, offset, buffer: buffer.into_memory(), window, whole, after_all }
@@ -173,12 +173,12 @@ impl Op<()> {
         Self::new(Kind::Nop, Target::Nothing, 0, ())
     }
 
-    /// Makes writes that have completed survive a power cut, with the file's metadata (`fsync`).
+    /// Makes completed writes survive a power cut, with the file's metadata (`fsync`).
     pub fn sync(target: impl Into<Target>) -> Self {
         Self::new(Kind::Sync { data_only: false }, target, 0, ())
     }
 
-    /// Makes writes that have completed survive a power cut, with as much metadata as reading them needs (`fdatasync`).
+    /// Makes completed writes survive a power cut, with the metadata needed to read them (`fdatasync`).
     pub fn sync_data(target: impl Into<Target>) -> Self {
         Self::new(Kind::Sync { data_only: true }, target, 0, ())
     }
@@ -209,8 +209,8 @@ impl<B: Gathered> Op<B> {
 }
 
 impl Op<Slot> {
-    /// As [`read`](Self::read), into a slot of the arena that is registered with the ring: the kernel does not have to look
-    /// up and pin its pages.
+    /// As [`read`](Self::read), into a slot of the registered arena: the kernel does not have to look up and pin the slot's
+    /// pages.
     pub fn read_fixed(target: impl Into<Target>, offset: u64, slot: Slot) -> Self {
         Self::new(Kind::ReadFixed, target, offset, slot)
     }

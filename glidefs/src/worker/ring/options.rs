@@ -1,6 +1,6 @@
 //! How a ring is set up.
 //!
-//! Owns the choices and their defaults. Does not own the ring that comes of them ([`super::kernel`]).
+//! Owns the choices and their defaults. Does not own the ring ([`super::kernel`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,16 +14,16 @@ use super::super::affinity::Cpu;
 /// Choices made when a ring is set up.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Entries of the submission queue, at least; more may be started, which then costs further system calls.
+    /// Entries of the submission queue, at least. More operations may be started, at the cost of further system calls.
     pub submissions: u32,
-    /// Entries of the completion queue, at least. Beyond it the kernel keeps a backlog.
+    /// Entries of the completion queue, at least. When the queue is full the kernel keeps a backlog.
     pub completions: u32,
     /// Places for registered files.
     pub files_max: u32,
-    /// A kernel thread that picks up submissions, so that submitting needs no system call.
+    /// A kernel thread which picks up submissions, so that submitting needs no system call.
     pub submission_thread: Option<SubmissionThread>,
-    /// Completions are polled for instead of signalled by interrupts. Only reads and writes of files opened with
-    /// `O_DIRECT`, on a device that has queues for it, can be started on such a ring.
+    /// Completions are polled for instead of signalled by interrupts. Such a ring takes only reads and writes of files opened
+    /// with `O_DIRECT`, on a device which has queues for polling.
     pub poll_completions: bool,
     /// Share the kernel's workers with another ring.
     pub workers_of: Option<KernelWorkers>,
@@ -56,7 +56,7 @@ impl Options {
         // An entry the kernel refuses must not cut a chain (SUBMIT_ALL came with Linux 5.18, before ublk).
         builder.setup_cqsize(self.completions.max(self.submissions)).setup_clamp().setup_submit_all();
         if modern {
-            // SINGLE_ISSUER came with Linux 6.0 and DEFER_TASKRUN with 6.1; without them the ring is slower, not different.
+            // SINGLE_ISSUER came with Linux 6.0 and DEFER_TASKRUN with 6.1. Without the two the ring is slower, not different.
             builder.setup_single_issuer();
             if self.submission_thread.is_none() {
                 builder.setup_defer_taskrun();
@@ -78,19 +78,19 @@ impl Options {
     }
 }
 
-/// A kernel thread that polls the submission queue.
+/// A kernel thread which polls the submission queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SubmissionThread {
-    /// How long it polls without finding anything before it sleeps.
+    /// How long the thread polls an empty queue before the thread sleeps.
     pub idle: Duration,
-    /// The CPU it is bound to.
+    /// The CPU to which the thread is bound.
     pub cpu: Option<Cpu>,
 }
 
-/// The kernel side of one ring, for others to share; it may be sent to other threads.
+/// The kernel side of one ring, for other rings to share. May be sent to other threads.
 ///
-/// What is shared depends on the kernel. Since Linux 5.12 the threads that carry out blocking operations belong to the
-/// task, so rings of one thread share them anyway, and this shares the submission thread, where there is one.
+/// The shared part depends on the kernel. Since Linux 5.12 the threads which carry out blocking operations belong to the task,
+/// so rings of one thread share these threads anyway; sharing adds the submission thread, where there is one.
 #[derive(Clone, Debug)]
 pub struct KernelWorkers(Arc<OwnedFd>);
 

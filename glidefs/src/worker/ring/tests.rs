@@ -75,7 +75,7 @@ fn wait<C>(ring: &mut Ring<C>, count: usize) -> Vec<Completion<C>> {
     events.into_iter().map(operation).collect()
 }
 
-/// What has completed by now, without waiting for more than a moment.
+/// The completions of this moment, without a longer wait.
 fn completed_by_now<C>(ring: &mut Ring<C>) -> Vec<Event<C>> {
     let mut events = Vec::new();
     ring.submit_and_wait(Some(Duration::from_millis(20))).unwrap();

@@ -1,7 +1,7 @@
-//! An operation between its start and its completion.
+//! An operation between start and completion.
 //!
-//! Owns how an operation is encoded, what the result of a transfer makes of it, and the names of operations. Does not own the
-//! queues, and makes nothing unsafe: an entry is harmless until [`super::kernel`] pushes it.
+//! Owns the encoding of an operation, the meaning of a transfer's result, and the ids of operations. Does not own the queues,
+//! and has no `unsafe`: an entry is harmless until [`super::kernel`] pushes the entry.
 
 use std::io;
 use std::ops::Range;
@@ -13,15 +13,16 @@ use io_uring::{opcode, squeue, types};
 use super::memory::Memory;
 use super::operation::{Kind, Target};
 
-/// Set in the `user_data` of operations, clear in that of commands.
+/// Set in the `user_data` of operations, clear in the `user_data` of commands.
 pub(super) const OPERATION: u64 = 1 << 63;
-/// `user_data` of what nobody waits for.
+/// `user_data` of an entry for whose completion nobody waits.
 pub(super) const IGNORED: u64 = u64::MAX;
 /// Generations in use: 31 bits, without the last, which would make an [`OpId`] look like [`IGNORED`].
 pub(super) const GENERATIONS: u32 = u32::MAX >> 1;
-/// Bytes the kernel takes in one registered buffer, at most; a multiple of the largest slot, so that no slot is cut in two.
+/// Bytes which the kernel takes in one registered buffer, at most; a multiple of the largest slot, so that no slot is cut in
+/// two.
 pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
-/// Names an operation under way. Never that of an operation that has completed and another that took its place.
+/// The id of an operation under way. The id of a completed operation never names a later operation with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpId {
     pub(super) key: u32,
@@ -43,23 +44,23 @@ impl OpId {
     }
 }
 
-/// What an operation came to.
+/// The end of an operation.
 #[derive(Debug)]
 pub struct Completion<C> {
-    /// What it was started with.
+    /// The context given at the start.
     pub context: C,
-    /// Bytes moved, or why it failed. Fewer bytes than were asked for are a short transfer, not an error.
+    /// Bytes moved, or the cause of the failure. Fewer bytes than asked for are a short transfer, not an error.
     pub result: io::Result<usize>,
-    /// The memory it was started with.
+    /// The memory given at the start.
     pub memory: Memory,
 }
 
-/// Something that completed.
+/// One completion.
 #[derive(Debug)]
 pub enum Event<C> {
     /// A command pushed with [`Ring::command`](super::Ring::command).
     Command {
-        /// Its token.
+        /// The token given with the command.
         token: u64,
         /// The kernel's result.
         result: i32,
@@ -82,12 +83,12 @@ pub(super) struct UnderWay<C> {
     /// Bytes moved by earlier transfers of a `whole` operation.
     pub moved: usize,
     pub generation: u32,
-    /// Addresses of the bytes still to move; a vectored operation points to them.
+    /// Addresses of the bytes still to move. The entry of a vectored operation points to these addresses.
     pub pieces: Vec<libc::iovec>,
 }
 
 impl<C> UnderWay<C> {
-    /// What a transfer's `result` makes of the operation; `None` when the rest is to be sent again.
+    /// Applies the result of a transfer. Returns the operation's result, or `None` when the rest must be sent again.
     pub(super) fn advance(&mut self, result: i32) -> Option<io::Result<usize>> {
         let wanted = self.window.len();
         let goes_on = self.whole && !self.cancelled;
@@ -95,7 +96,7 @@ impl<C> UnderWay<C> {
             let code = result.wrapping_neg();
             return match code {
                 libc::EINTR if goes_on => None,
-                // A direct read cannot go on from within a block, and only the end of the file can have stopped it there.
+                // A direct read cannot go on from within a block, and only the end of the file can have stopped the read there.
                 libc::EINVAL if self.moved > 0 && self.kind.reads() => Some(Ok(self.moved)),
                 libc::ECANCELED if self.moved > 0 => Some(Ok(self.moved)),
                 _ => Some(Err(io::Error::from_raw_os_error(code))),
@@ -112,7 +113,7 @@ impl<C> UnderWay<C> {
         }
     }
 
-    /// The entry for what is left to do. It points to `memory` and `pieces`, which must stay until its completion.
+    /// The entry for the rest of the operation. The entry points to `memory` and `pieces`, which must stay until the completion.
     pub(super) fn entry(&mut self, arena: Option<(*const u8, usize)>) -> io::Result<squeue::Entry> {
         let invalid = |why: &'static str| io::Error::new(io::ErrorKind::InvalidInput, why);
         if self.window.start > self.window.end || self.window.end > self.memory.bytes() {
@@ -180,7 +181,7 @@ fn gather(memory: &mut Memory, window: Range<usize>, pieces: &mut Vec<libc::iove
     });
 }
 
-/// In which registered buffer all of `pieces` lie.
+/// The number of the registered buffer with all of `pieces`.
 fn registered_index(pieces: &[libc::iovec], arena: Option<(*const u8, usize)>) -> io::Result<u16> {
     let refused = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
     let (start, bytes) = arena.ok_or_else(|| refused("the ring has no registered arena"))?;

@@ -7,7 +7,7 @@ use crate::export::{Export, Operation, RequestError};
 use crate::observe::logging::captured;
 use crate::units::ExportId;
 use crate::worker::driver::Failure;
-use crate::worker::run::log_failure;
+use crate::worker::queues::log_failure;
 
 #[test]
 fn an_export_whose_requests_fail_all_the_time_is_logged_once_and_hides_no_other() {

@@ -21,7 +21,7 @@ enum Way {
     FixedSlots,
 }
 
-/// What becomes of the future.
+/// The fate of the future.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Awaited,
@@ -61,10 +61,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a read may find in each of its blocks.
+/// The contents which a read may find in each of its blocks.
 type Allowed = Vec<Vec<u8>>;
 
-/// A future that was kept.
+/// A future which was kept.
 struct Awaited {
     pending: Pending<Memory>,
     bytes: usize,
@@ -77,9 +77,9 @@ struct Bench {
     pool: Pool,
     stats: Arc<WorkerStats>,
     file: Arc<File>,
-    /// What each block may hold: more than one thing after a write whose end nobody knows.
+    /// The possible contents of each block: more than one after a write whose end nobody knows.
     content: Allowed,
-    /// Blocks that operations under way write, and read.
+    /// Blocks which operations under way write, and read.
     writing: [bool; BLOCKS],
     reading: [bool; BLOCKS],
     awaited: Vec<Awaited>,

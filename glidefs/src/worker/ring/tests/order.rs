@@ -1,4 +1,4 @@
-//! Chains, drains and cancellation: what runs before what, and what does not run at all.
+//! Chains, drains and cancellation: which operation runs before which, and which does not run at all.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -36,7 +36,7 @@ fn a_failing_link_breaks_the_chain_behind_it() {
     let reactor = reactor(&pool(1).0);
     let file = file();
     for first in [
-        // Refused when it is carried out, when it is taken up, and cut short.
+        // Refused when carried out, refused when taken up, and cut short.
         Op::write(Target::Registered(9), 0, vec![1; 8]).erase(),
         Op::sync(Target::Nothing).erase(),
         Op::read(file.clone(), 0, vec![0; 8]).erase(),
@@ -81,7 +81,7 @@ fn a_chain_that_cannot_be_queued_as_a_whole_fails_as_a_whole() {
     small.start_chain(&mut chain_of(4), &mut ids);
     assert_eq!(wait(&mut small, 5).iter().filter(|done| done.result.is_ok()).count(), 5);
 
-    // One operation of it makes no sense.
+    // One operation of the chain makes no sense.
     file.set_len(0).unwrap();
     let mut chain = chain_of(2);
     chain.push((Op::write(file.clone(), 0, vec![1; 8]).window(8..9).erase(), ()));
@@ -124,7 +124,7 @@ fn a_read_that_would_wait_for_ever_can_be_cancelled() {
     assert_eq!((errno(result), slot[0]), (libc::ECANCELED, 1));
     drop(slot);
     assert_eq!(stats.pool.live_bytes.get(), 0);
-    // The id names nothing any more, also when its place is taken again.
+    // The id names nothing any more, also when another operation has the key.
     let again = reactor.start(Op::read(read, 0, vec![0; 1]));
     reactor.cancel(id).unwrap();
     reactor.turn(Some(Duration::ZERO)).unwrap();

@@ -1,4 +1,4 @@
-//! Memory is the ring's until the kernel is done with it, whoever else has lost interest.
+//! The ring owns the memory until the kernel is done, whoever else has lost interest.
 
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ fn tasks_of_the_executor_await_operations() {
 fn commands_are_reported_with_their_tokens() {
     let mut ring: Ring<()> = ring(&Options::default());
     for token in [0, 1, (1 << 63) - 1] {
-        // SAFETY: it points to no memory.
+        // SAFETY: a no-op points to no memory.
         unsafe { ring.command(io_uring::opcode::Nop::new().build(), token) }.unwrap();
     }
     // SAFETY: as above.

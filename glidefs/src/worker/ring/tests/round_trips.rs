@@ -1,4 +1,4 @@
-//! What is written by each kind of operation is read back by each kind, and what cannot be done is said to be so.
+//! Each kind of operation reads the data which each kind wrote, and an operation which cannot be done says so.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::super::{Kind, Memory, Op, Options, SubmissionThread, Target};
 use super::*;
 
-/// Writes with every kind, and reads what each wrote with every kind.
+/// Writes with every kind, and reads the data of each write with every kind.
 fn every_kind_reads_what_every_kind_wrote(directory: &Path, flags: i32) {
     let (pool, stats) = pool(4);
     let reactor = reactor(&pool);
@@ -68,7 +68,7 @@ impl ToVecOfSlots for [Slot; 3] {
     }
 }
 
-/// What each slot is filled with.
+/// The byte with which each slot is filled.
 fn fills(slots: &[Slot]) -> [u8; 3] {
     [0, 1, 2].map(|at| {
         let slot = &slots[at];

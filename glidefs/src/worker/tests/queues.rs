@@ -1,4 +1,4 @@
-//! The places that a worker has for queues.
+//! How many queues a worker hosts.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::{Bench, Client, QUEUES_MAX};
 use crate::export::Operation;
 
 #[tokio::test]
-async fn a_queue_that_has_no_place_leaves_nothing_behind_and_fits_when_another_has_gone() {
+async fn a_queue_beyond_the_limit_leaves_nothing_behind_and_fits_when_another_has_gone() {
     let bench = Bench::new();
     let mut clients = Vec::new();
     for id in 1..=QUEUES_MAX {

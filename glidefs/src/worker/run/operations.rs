@@ -1,0 +1,111 @@
+//! Operations on the worker's ring: the inbox's wake-ups, and the reads, appends and syncs for which the shard asks.
+//!
+//! Owns the purpose of each operation under way. Does not own how operations reach the kernel (`ring`).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::Loop;
+use crate::cache::Want;
+use crate::worker::engine::Appends;
+use crate::worker::inbox::Message;
+use crate::worker::ring::{Completion, Memory, Op, Target};
+
+/// Bytes of an eventfd's counter.
+const INBOX_COUNT_BYTES: usize = 8;
+
+/// Why the worker started an operation. The numbers are those of the shard's [`Want`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To notice that the inbox's eventfd was written.
+    Inbox,
+    Append(u32),
+    Sync(u32),
+    Read(u32),
+}
+
+impl Loop {
+    /// Has the ring read the inbox's eventfd. A failure shows in the completion.
+    pub(super) fn arm_inbox(&mut self) {
+        self.await_inbox(vec![0; INBOX_COUNT_BYTES]);
+    }
+
+    fn await_inbox(&mut self, count: Vec<u8>) {
+        let inbox = Arc::clone(&self.inbox) as Arc<dyn AsFd>;
+        self.ring.start(Op::read(Target::Open(inbox), 0, count), Purpose::Inbox);
+    }
+
+    /// Hands the completion of an operation to whoever started the operation.
+    pub(super) fn complete(&mut self, completion: Completion<Purpose>) -> io::Result<()> {
+        let Completion { context, result, memory } = completion;
+        match (context, memory) {
+            (Purpose::Inbox, Memory::Heap(count)) => {
+                result?;
+                self.read_messages()?;
+                self.await_inbox(count);
+                // The cache wakes the worker through the inbox when there may be log space.
+                self.ask_for_log_space()?;
+            }
+            (Purpose::Append(op), Memory::Slots(parts)) => {
+                let wanted = parts.iter().map(|part| part.len()).sum();
+                let done = all_of(wanted, result, io::ErrorKind::WriteZero);
+                self.shard.append_done(op, done, parts);
+            }
+            (Purpose::Sync(op), _) => self.shard.sync_done(op, result.map(drop)),
+            (Purpose::Read(op), Memory::Heap(buffer)) => {
+                let done = all_of(buffer.len(), result, io::ErrorKind::UnexpectedEof);
+                self.shard.read_done(op, done, buffer);
+            }
+            (purpose, _) => {
+                return Err(io::Error::other(format!("{purpose:?} came back without its buffer")));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_messages(&mut self) -> io::Result<()> {
+        while let Some(message) = self.inbox.take() {
+            match message {
+                Message::Attach { driver, armed } => {
+                    drop(armed.send(self.queues.attach(&mut self.ring, driver)));
+                }
+                Message::EndWaits(told) => {
+                    self.end_waits()?;
+                    // The sender may have stopped waiting for the answer.
+                    let _ = told.send(());
+                }
+                Message::Ping(pong) => drop(pong.send(())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts everything for which the shard asked in this turn.
+    pub(super) fn submit_wants(&mut self) {
+        for want in self.shard.wants() {
+            match want {
+                Want::Append { op, file, offset, parts } => {
+                    let target = Target::SegmentAppend(file);
+                    let write = match self.appends {
+                        Appends::RingFixed => Op::writev_fixed(target, offset, parts),
+                        Appends::Pwrite | Appends::Ring => Op::writev(target, offset, parts),
+                    };
+                    self.ring.start(write.whole(), Purpose::Append(op))
+                }
+                Want::Sync { op, file } => self.ring.start(Op::sync_data(file), Purpose::Sync(op)),
+                Want::Read { op, file, offset, buffer } => {
+                    self.ring.start(Op::read(file, offset, buffer).whole(), Purpose::Read(op))
+                }
+            };
+        }
+    }
+}
+
+/// Success only for a transfer of all `wanted` bytes; a shorter one is an error of this kind.
+fn all_of(wanted: usize, result: io::Result<usize>, short: io::ErrorKind) -> io::Result<()> {
+    match result? {
+        bytes if bytes == wanted => Ok(()),
+        _ => Err(short.into()),
+    }
+}

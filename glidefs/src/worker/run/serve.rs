@@ -1,0 +1,182 @@
+//! The way of a request: from the tag through the waiting places to the cache, and back.
+//!
+//! A request which can be served at once passes through [`Loop::serve`] and [`Loop::finish`] without an allocation. Each step
+//! carries the request on, or leaves the request in one waiting place; a `resume_…` function carries on the requests whose wait
+//! has ended.
+
+use std::io;
+
+use super::Loop;
+use crate::cache::{IoError, Reservation};
+use crate::export::Operation;
+use crate::worker::driver::{Failure, TagEvent};
+use crate::worker::engine::Appends;
+use crate::worker::queues::Queues;
+use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
+use crate::worker::tag::TagId;
+use crate::worker::waits::log_line::Left;
+use crate::worker::waits::stop;
+
+impl Loop {
+    /// Begins with the completion of a tag's command.
+    pub(super) fn tag_event(&mut self, tag: TagId, result: i32) -> io::Result<()> {
+        match self.queues.event(tag, result)? {
+            TagEvent::Request => match self.queues.take_request(tag, self.now) {
+                Ok(request) => self.serve(request),
+                Err(failure) => self.queues.refuse(&mut self.ring, tag, None, &failure),
+            },
+            TagEvent::Gone => self.queues.tags_gone(&mut self.ring, tag.queue_index, 1),
+        }
+    }
+
+    /// Starts a request which has just come.
+    fn serve(&mut self, request: TagRequest) -> io::Result<()> {
+        match request.operation {
+            Operation::Read => self.take_buffer(request, Errand::Read(None)),
+            Operation::Flush => {
+                self.shard.flush(self.queues.volume(request.tag), request.without_buffer());
+                Ok(())
+            }
+            Operation::Write | Operation::Discard | Operation::WriteZeroes => {
+                let volume = self.queues.volume(request.tag);
+                if !stop::may_wait(volume) {
+                    return self.write_at_once(request);
+                }
+                if self.held.holds_back(request, volume, self.now) {
+                    Ok(())
+                } else {
+                    self.join_log_line(request)
+                }
+            }
+        }
+    }
+
+    /// Carries on held writes whose bound lets them go on.
+    pub(super) fn resume_held(&mut self) -> io::Result<()> {
+        while let Some(request) = self.held.next(self.now) {
+            self.join_log_line(request)?;
+        }
+        Ok(())
+    }
+
+    fn join_log_line(&mut self, request: TagRequest) -> io::Result<()> {
+        if self.log_line.join(request) { self.ask_for_log_space() } else { Ok(()) }
+    }
+
+    /// Asks the cache for log space, for one write of the line after the other, until the cache has none.
+    pub(super) fn ask_for_log_space(&mut self) -> io::Result<()> {
+        while let Some(left) = self.log_line.next(&mut self.shard, self.now) {
+            match left {
+                Left::Admitted(request, reservation) => self.admitted(request, reservation)?,
+                Left::Full(request) => self.finish(request.without_buffer(), Err(Failure::Full))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries on a WRITE, DISCARD or WRITE_ZEROES which has log space.
+    pub(super) fn admitted(&mut self, request: TagRequest, reservation: Reservation) -> io::Result<()> {
+        if request.operation == Operation::Write {
+            return self.take_buffer(request, Errand::Write(reservation));
+        }
+        let (volume, token) = (self.queues.volume(request.tag), request.without_buffer());
+        self.shard.zero(volume, request.range, request.fua, reservation, token);
+        Ok(())
+    }
+
+    /// Gives a READ or WRITE a buffer, now or when a slot comes free.
+    fn take_buffer(&mut self, request: TagRequest, errand: Errand) -> io::Result<()> {
+        // The ring must own the memory of an append, and a tag's own buffer belongs to the driver.
+        let is_lent = matches!(errand, Errand::Write(_)) && self.appends != Appends::Pwrite;
+        let stable = self.queues.of(request.tag).driver.stable_buffer(request.tag.tag);
+        if let Some(stable) = stable.filter(|_| !is_lent) {
+            return self.transfer(request, errand, RequestBuffer::Stable(stable));
+        }
+        if let Some(slot) = self.slots.try_take(request.data_bytes()) {
+            return self.transfer(request, errand, RequestBuffer::Slot(slot));
+        }
+        self.slots.wait(&self.executor, request, errand, self.queues.volume(request.tag))
+    }
+
+    /// Carries on requests whose slot has come, and fails those whose export was stopped.
+    pub(super) fn resume_granted(&mut self) -> io::Result<()> {
+        while let Some((request, errand, slot)) = self.slots.next() {
+            if let Some(slot) = slot {
+                self.transfer(request, errand, RequestBuffer::Slot(slot))?;
+                continue;
+            }
+            if let Errand::Write(reservation) = errand {
+                self.shard.cancel(reservation);
+            }
+            self.fail_waiting(request)?;
+        }
+        Ok(())
+    }
+
+    /// Hands a READ or WRITE with its buffer to the cache.
+    fn transfer(&mut self, request: TagRequest, errand: Errand, buffer: RequestBuffer) -> io::Result<()> {
+        let mut token = InFlight { request, buffer };
+        let volume = self.queues.volume(request.tag);
+        match errand {
+            Errand::Read(fill) => self.shard.read(volume, request.range, fill.as_ref(), token),
+            Errand::Write(reservation) => {
+                if let Err(error) = copy_in(&self.queues, &mut token) {
+                    self.shard.cancel(reservation);
+                    return self.finish(token, Err(Failure::Copy(error)));
+                }
+                self.shard.write(volume, request.range, request.fua, reservation, token);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the results of the turn to the kernel. A READ which needs the store drops its slot and waits for the data.
+    pub(super) fn finish_completed(&mut self) -> io::Result<()> {
+        let mut done = std::mem::take(&mut self.done);
+        done.extend(self.shard.completed());
+        self.advanced = !done.is_empty();
+        for (token, result) in done.drain(..) {
+            match result {
+                Err(IoError::Remote) => {
+                    let request = token.request;
+                    drop(token);
+                    self.store_reads.fetch(&self.executor, request, self.queues.volume(request.tag));
+                }
+                result => self.finish(token, result.map_err(Failure::Cache))?,
+            }
+        }
+        self.done = done;
+        Ok(())
+    }
+
+    /// Carries on READs whose data has come from the store.
+    pub(super) fn resume_arrived(&mut self) -> io::Result<()> {
+        while let Some((request, answer)) = self.store_reads.next() {
+            match answer {
+                Ok(fill) => self.take_buffer(request, Errand::Read(fill))?,
+                Err(error) => self.finish(request.without_buffer(), Err(Failure::Cache(error)))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a request's result to the kernel and drops the request's buffer.
+    pub(super) fn finish(&mut self, token: InFlight, result: Result<(), Failure>) -> io::Result<()> {
+        self.queues.finish(&mut self.ring, self.now, token, result)
+    }
+}
+
+/// Copies the data of a WRITE to the request's slot. A tag's own buffer has the data already.
+fn copy_in(queues: &Queues, token: &mut InFlight) -> io::Result<()> {
+    let bytes = token.request.data_bytes();
+    let RequestBuffer::Slot(slot) = &mut token.buffer else { return Ok(()) };
+    let (tag, slot) = (token.request.tag, &mut slot[..bytes]);
+    let driver = &queues.of(tag).driver;
+    match driver.stable_buffer(tag.tag) {
+        Some(stable) => {
+            slot.copy_from_slice(&RequestBuffer::Stable(stable).bytes()[..bytes]);
+            Ok(())
+        }
+        None => driver.copy_in(tag.tag, slot),
+    }
+}

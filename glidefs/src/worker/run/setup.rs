@@ -1,0 +1,139 @@
+//! How a worker comes to be: everything that its thread makes before the first turn.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use super::Loop;
+use super::operations::Purpose;
+use crate::buffer::Pool;
+use crate::cache::{Cache, Shard, ShardStats};
+use crate::observe::io::WorkerStats;
+use crate::units::FRAME_BYTES;
+use crate::worker::affinity::{self, Cpu};
+use crate::worker::engine::Appends;
+use crate::worker::executor::Executor;
+use crate::worker::inbox::Inbox;
+use crate::worker::queues::Queues;
+use crate::worker::requests::InFlight;
+use crate::worker::ring::{Options, Ring};
+use crate::worker::waits::held::HeldWrites;
+use crate::worker::waits::log_line::LogLine;
+use crate::worker::waits::slots::SlotWaits;
+use crate::worker::waits::store_reads::StoreReads;
+
+/// Memory for record headers: pieces of 4 KiB of the arena. Each append under way takes two; when none is left, requests gather
+/// in larger batches.
+const HEADERS: usize = 32;
+
+/// The parts of a worker which others have made.
+pub struct Setup {
+    pub index: usize,
+    pub cpu: Cpu,
+    pub slots: usize,
+    pub queues_max: u32,
+    pub appends: Appends,
+    pub cache: Cache,
+    pub inbox: Arc<Inbox>,
+    pub stats: Arc<WorkerStats>,
+    pub shard_stats: Arc<ShardStats>,
+}
+
+/// Why a worker could not be set up: the step which failed, and the cause.
+type SetupError = (&'static str, io::Error);
+
+/// Ends the process if a worker unwinds or returns: its devices would hang for ever.
+struct AbortOnEnd;
+
+impl Drop for AbortOnEnd {
+    fn drop(&mut self) {
+        tracing::error!(
+            "a worker has ended: ending the daemon, so that the next one can take over the devices"
+        );
+        std::process::abort();
+    }
+}
+
+/// The thread's body. Tells `ready` whether the worker is set up, and returns only when the set-up fails.
+pub fn main(setup: Setup, ready: &Sender<Result<(), SetupError>>) {
+    match Loop::new(setup) {
+        Err(failure) => drop(ready.send(Err(failure))),
+        Ok(mut worker) => {
+            let _abort = AbortOnEnd;
+            drop(ready.send(Ok(())));
+            if let Err(error) = worker.run() {
+                tracing::error!(error = &error as &dyn std::error::Error, "the worker's ring failed");
+            }
+        }
+    }
+}
+
+impl Loop {
+    fn new(setup: Setup) -> Result<Self, SetupError> {
+        affinity::pin(setup.cpu).map_err(|error| ("pinning the thread", error))?;
+        // After pinning, so that the first touch places the arena on the local NUMA node.
+        let pool = Pool::new(setup.slots, Arc::clone(&setup.stats))
+            .map_err(|error| ("making the buffer pool", io::Error::other(error)))?;
+        let (ring, appends) = make_ring(&setup, &pool)?;
+        let shard = make_shard(&setup, &ring, appends, &pool)?;
+        setup.stats.cpu.add(setup.cpu.0 as u64);
+        let inbox = Arc::clone(&setup.inbox);
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || inbox.wake());
+        setup.cache.on_progress(setup.index, Arc::clone(&wake));
+        let mut this = Self {
+            ring,
+            queues: Queues::new(setup.queues_max, Arc::clone(&setup.stats)),
+            shard,
+            appends,
+            executor: Executor::new(wake),
+            slots: SlotWaits::new(pool),
+            store_reads: StoreReads::default(),
+            log_line: LogLine::default(),
+            held: HeldWrites::new(Arc::clone(&setup.stats)),
+            advanced: false,
+            done: Vec::new(),
+            inbox: setup.inbox,
+            now: Instant::now(),
+            stats: setup.stats,
+        };
+        this.arm_inbox();
+        Ok(this)
+    }
+}
+
+/// The ring, with the arena registered where possible, and how appends are made then.
+fn make_ring(setup: &Setup, pool: &Pool) -> Result<(Ring<Purpose>, Appends), SetupError> {
+    // One file more than queues: the lock of the cache.
+    let files_max = setup.queues_max.saturating_add(1);
+    let options = Options { files_max, ..Options::default() };
+    let mut ring = Ring::new(&options).map_err(|error| ("setting up io_uring", error))?;
+    let mut appends = setup.appends;
+    if let Err(error) = ring.register_arena(pool) {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "running without registered buffers: raise LimitMEMLOCK above the size of the buffers"
+        );
+        appends = appends.without_registered_buffers();
+    }
+    Ok((ring, appends))
+}
+
+/// The worker's shard of the log, with memory for headers where the ring carries out the appends.
+fn make_shard(
+    setup: &Setup,
+    ring: &Ring<Purpose>,
+    appends: Appends,
+    pool: &Pool,
+) -> Result<Shard<InFlight>, SetupError> {
+    let mut shard = setup.cache.shard(setup.index, Arc::clone(&setup.shard_stats));
+    if appends != Appends::Pwrite {
+        if let Some(lock) = setup.cache.lock_fd() {
+            ring.register_file(setup.queues_max, lock.as_raw_fd())
+                .map_err(|error| ("registering the lock of the cache", error))?;
+        }
+        shard.defer_appends((0..HEADERS).map_while(|_| pool.try_acquire(FRAME_BYTES)).collect());
+    }
+    Ok(shard)
+}

@@ -1,0 +1,9 @@
+//! The places of a worker in which a request waits, and the one place which stops such waits.
+//!
+//! Each container gives out the next request only when asked: the worker's loop (`run`) decides when, and carries the request on.
+
+pub mod held;
+pub mod log_line;
+pub mod slots;
+pub mod stop;
+pub mod store_reads;

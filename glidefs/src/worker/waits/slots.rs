@@ -1,0 +1,71 @@
+//! Requests which wait for a slot of the worker's pool.
+//!
+//! Owns the pool and the requests whose wait has ended. A waiting request is a task of the executor with a place in the pool's
+//! queue of waiters (`buffer`): first in, first out, in order of the call of [`SlotWaits::wait`]. Invariant: a WRITE in here has
+//! log space, which must be given back when the write fails.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::stop;
+use crate::buffer::{Pool, Slot};
+use crate::cache::Volume;
+use crate::worker::executor::Executor;
+use crate::worker::requests::{Errand, TagRequest};
+
+/// A READ or WRITE whose wait for a slot has ended; without a slot when the export was stopped.
+pub type Granted = (TagRequest, Errand, Option<Slot>);
+
+/// The pool, and each READ and WRITE that waits for a slot.
+pub struct SlotWaits {
+    pool: Pool,
+    granted: Rc<RefCell<VecDeque<Granted>>>,
+}
+
+impl SlotWaits {
+    pub fn new(pool: Pool) -> Self {
+        Self { pool, granted: Rc::default() }
+    }
+
+    /// A slot for `bytes` bytes, if the pool has one at once and no request waits.
+    #[inline]
+    pub fn try_take(&self, bytes: usize) -> Option<Slot> {
+        self.pool.try_acquire(bytes)
+    }
+
+    /// Has a request wait for a slot.
+    pub fn wait(
+        &self,
+        executor: &Executor,
+        request: TagRequest,
+        errand: Errand,
+        volume: &Arc<Volume>,
+    ) -> io::Result<()> {
+        let acquire = self.pool.acquire(request.data_bytes()).map_err(io::Error::other)?;
+        // Made here: the volume may be stopped before the task is polled first.
+        let stop = stop::next_stop(volume);
+        let granted = Rc::clone(&self.granted);
+        executor.spawn(async move {
+            let slot = tokio::select! {
+                biased;
+                slot = acquire => Some(slot),
+                () = stop => None,
+            };
+            granted.borrow_mut().push_back((request, errand, slot));
+        });
+        Ok(())
+    }
+
+    /// The request whose wait ended first.
+    pub fn next(&self) -> Option<Granted> {
+        self.granted.borrow_mut().pop_front()
+    }
+
+    /// Whether [`next`](Self::next) has a request.
+    pub fn has_next(&self) -> bool {
+        !self.granted.borrow().is_empty()
+    }
+}
