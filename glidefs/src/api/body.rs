@@ -9,10 +9,11 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
-use super::BODY_BYTES_MAX;
 use super::error::ApiError;
 use crate::router::ExportName;
 
+/// Largest request body, bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How long the body of a request may take to come.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 

@@ -76,7 +76,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     let routes = TowerToHyperService::new(routes);
     let answer = service_fn(|mut request: Request<Incoming>| {
         let begun = seat.begin().map(|begun| {
-            request.extensions_mut().insert(begun.sender());
+            request.extensions_mut().insert(begun.requester());
             (begun, routes.call(request.map(Body::new)))
         });
         async move {

@@ -4,9 +4,9 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
-use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
+use super::state::AppState;
 use super::wire::{
     AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
     ForkRequest, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest, UndeleteRequest,
@@ -32,9 +32,9 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
     let source = Source::Blank(ExportSize::new(request.size.0.0)?);
-    let new = New {
+    let new = NewExport {
         detached: request.detached,
-        ..New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
+        ..NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
     };
     create_from(&state, name, source, new).await
 }
@@ -161,7 +161,8 @@ pub(super) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let source = if request.take_over { Source::TakeOver } else { Source::Store };
-    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new =
+        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
     create_from(&state, name.0, source, new).await
 }
 
@@ -184,7 +185,8 @@ pub(super) async fn undelete(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
-    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new =
+        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
     create_from(&state, new_name, Source::Deleted { of: name.0 }, new).await
 }
 
@@ -207,12 +209,13 @@ pub(super) async fn fork(
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
     let source =
         if request.local { Source::Local { of: name.0 } } else { Source::Fork { of: name.0, snapshot } };
-    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new =
+        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
     create_from(&state, ExportName::new(&request.name)?, source, new).await
 }
 
 /// What a new export is like, besides its content.
-struct New {
+struct NewExport {
     durability: Durability,
     on_unreachable: Option<OnUnreachable>,
     queues: Option<u64>,
@@ -220,7 +223,7 @@ struct New {
     detached: bool,
 }
 
-impl New {
+impl NewExport {
     fn of(
         durability: Durability,
         on_unreachable: Option<OnUnreachable>,
@@ -234,7 +237,7 @@ async fn create_from(
     state: &AppState,
     name: ExportName,
     source: Source,
-    new: New,
+    new: NewExport,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let queues = small("queues", new.queues, QUEUES_MAX)?;
     let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;

@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
-use super::seats::Sender;
+use super::seats::Requester;
 use super::token::TokenFile;
 
 /// What is served over TCP without the token. `/metrics` names exports, so it stays on this host.
@@ -69,8 +69,8 @@ pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: N
     let header = request.headers().get(header::AUTHORIZATION).cloned();
     // No web page knows the token, so the name that led here does not matter then.
     let is_authorized = rules.is_authorized(header).await;
-    if let Some(sender) = request.extensions().get::<Sender>() {
-        sender.is_stranger(!is_authorized);
+    if let Some(requester) = request.extensions().get::<Requester>() {
+        requester.is_anonymous(!is_authorized);
     }
     if is_authorized {
         return next.run(request).await;

@@ -26,7 +26,7 @@ type Encode = dyn Fn() -> Result<String, String> + Send + Sync;
 /// The scrapes of a daemon.
 pub struct Scrapes {
     encode: Arc<Encode>,
-    turn: Arc<Mutex<Turn>>,
+    texts: Arc<Mutex<Texts>>,
     /// Texts that were begun, or sent again in place of a new one.
     begun: Arc<AtomicU64>,
     /// Scrapes that wait for their text.
@@ -43,13 +43,13 @@ pub struct ScrapeStats {
     pub encodings: AtomicU64,
 }
 
-/// What the scrape has whose turn it is.
+/// What the scrape has whose texts it is.
 #[derive(Default)]
-struct Turn {
+struct Texts {
     /// The number of the text that was made last, from 1.
     number: u64,
     /// That text, as long as somebody waits.
-    last: Option<Result<Text, String>>,
+    last: Option<Result<SharedText, String>>,
     /// Every text that is being sent, newest last.
     sent: Vec<Weak<String>>,
     /// When the next text may be made.
@@ -57,18 +57,18 @@ struct Turn {
 }
 
 #[derive(Clone)]
-struct Text(Arc<String>);
+struct SharedText(Arc<String>);
 
-impl AsRef<[u8]> for Text {
+impl AsRef<[u8]> for SharedText {
     fn as_ref(&self) -> &[u8] {
         self.0.as_bytes()
     }
 }
 
 /// A scrape that waits, until dropped.
-struct Waiting(Arc<AtomicUsize>);
+struct WaitingScrape(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for WaitingScrape {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -88,7 +88,7 @@ impl Scrapes {
     ) -> Self {
         Self {
             encode: Arc::new(encode),
-            turn: Arc::default(),
+            texts: Arc::default(),
             begun: Arc::default(),
             waiting: Arc::default(),
             stats,
@@ -98,49 +98,49 @@ impl Scrapes {
     /// The figures of this moment, or of a later one, as text.
     pub async fn text(&self) -> Result<Bytes, String> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waiting = Waiting(Arc::clone(&self.waiting));
+        let waiting = WaitingScrape(Arc::clone(&self.waiting));
         // Behind the line above: a text that is dropped because nobody waits has been begun by now.
         let begun = self.begun.load(Ordering::SeqCst);
         self.stats.scrapes.fetch_add(1, Ordering::Release);
-        let mut turn = Arc::clone(&self.turn).lock_owned().await;
-        if turn.number <= begun {
-            if let Some(next) = turn.next {
+        let mut texts = Arc::clone(&self.texts).lock_owned().await;
+        if texts.number <= begun {
+            if let Some(next) = texts.next {
                 tokio::time::sleep_until(next).await;
             }
-            turn = self.make(turn).await?;
+            texts = self.make(texts).await?;
         }
-        let text = turn.last.clone();
+        let text = texts.last.clone();
         drop(waiting);
         if self.waiting.load(Ordering::SeqCst) == 0 {
             // Nobody else waits for this text.
-            turn.last = None;
+            texts.last = None;
         }
         // There is always one: whoever takes the last one leaves a number that no other scrape waits for.
         text.unwrap_or_else(|| Err("the text was dropped".into())).map(Bytes::from_owner)
     }
 
     /// Makes the next text. Goes on when nobody waits any more: another one must not begin meanwhile.
-    async fn make(&self, mut turn: OwnedMutexGuard<Turn>) -> Result<OwnedMutexGuard<Turn>, String> {
+    async fn make(&self, mut texts: OwnedMutexGuard<Texts>) -> Result<OwnedMutexGuard<Texts>, String> {
         let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
         let (begun, waiting) = (Arc::clone(&self.begun), Arc::clone(&self.waiting));
         let made = tokio::spawn(async move {
-            turn.sent.retain(|text| text.strong_count() > 0);
-            turn.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
-            let newest = turn.sent.iter().rev().find_map(Weak::upgrade);
-            if let Some(newest) = newest.filter(|_| turn.sent.len() >= TEXTS_MAX) {
-                turn.last = Some(Ok(Text(newest)));
-                return turn;
+            texts.sent.retain(|text| text.strong_count() > 0);
+            texts.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+            let newest = texts.sent.iter().rev().find_map(Weak::upgrade);
+            if let Some(newest) = newest.filter(|_| texts.sent.len() >= TEXTS_MAX) {
+                texts.last = Some(Ok(SharedText(newest)));
+                return texts;
             }
             stats.encodings.fetch_add(1, Ordering::Relaxed);
             let began = Instant::now();
             let made = tokio::task::spawn_blocking(move || encode()).await;
             let made = made.unwrap_or_else(|error| Err(error.to_string())).map(Arc::new);
-            turn.next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
+            texts.next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
             if let Ok(text) = &made {
-                turn.sent.push(Arc::downgrade(text));
+                texts.sent.push(Arc::downgrade(text));
             }
-            turn.last = (waiting.load(Ordering::SeqCst) > 0).then(|| made.map(Text));
-            turn
+            texts.last = (waiting.load(Ordering::SeqCst) > 0).then(|| made.map(SharedText));
+            texts
         });
         made.await.map_err(|error| error.to_string())
     }
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(text.await.unwrap(), "text");
         }
         assert_eq!(stats.encodings.load(Ordering::Relaxed), 2);
-        assert!(scrapes.turn.lock().await.last.is_none(), "nobody waits, so nothing is kept");
+        assert!(scrapes.texts.lock().await.last.is_none(), "nobody waits, so nothing is kept");
     }
 
     #[tokio::test(start_paused = true)]

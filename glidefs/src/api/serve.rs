@@ -17,9 +17,11 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
 use super::connection::{self, Patience, Sever};
+use super::routes::service;
 use super::seats::Seats;
+use super::state::AppState;
 use super::token::TokenFile;
-use super::{AppState, guard, peer, service};
+use super::{guard, peer};
 use crate::observe::repeat::Repeat;
 
 /// Connections that wait to be accepted, at most.

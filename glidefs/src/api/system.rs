@@ -6,8 +6,8 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use super::error::ApiError;
+use super::state::AppState;
 use super::wire::{AtRisk, ErrorBody, ExportCounts, Status};
-use super::{AppState, openapi as description};
 use crate::router;
 
 /// Media type of the Prometheus text format.
@@ -94,13 +94,4 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
         ApiError::internal("the metrics could not be encoded: see the daemon's log")
     })?;
     Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text))
-}
-
-/// This description.
-#[utoipa::path(
-    get, path = "/openapi.json", tag = "daemon",
-    responses((status = 200, description = "The description.", body = Object))
-)]
-pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
-    Json(description())
 }

@@ -122,11 +122,11 @@ pub struct TokenFile {
     load: fn(&Path) -> Result<Token, TokenError>,
     /// How long requests wait for the file.
     patience: Duration,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<KnownToken>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownToken {
     /// `None` while the file is refused, or does not come: then nobody has the token.
     token: Option<Token>,
     read: Instant,
@@ -139,8 +139,12 @@ struct Known {
 impl TokenFile {
     /// Reads the token of `path` for the first time.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
-        let known =
-            Known { token: Some(Token::load(path)?), read: Instant::now(), reading: None, is_late: false };
+        let known = KnownToken {
+            token: Some(Token::load(path)?),
+            read: Instant::now(),
+            reading: None,
+            is_late: false,
+        };
         Ok(Self {
             path: path.into(),
             load: Token::load,
@@ -198,7 +202,7 @@ impl TokenFile {
 }
 
 /// Takes note of what the file holds.
-fn take_over(known: &mut Known, path: &Path, loaded: Result<Token, TokenError>) {
+fn take_over(known: &mut KnownToken, path: &Path, loaded: Result<Token, TokenError>) {
     known.read = Instant::now();
     known.reading = None;
     known.is_late = false;
@@ -217,7 +221,7 @@ fn take_over(known: &mut Known, path: &Path, loaded: Result<Token, TokenError>) 
     }
 }
 
-fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+fn lock(known: &Mutex<KnownToken>) -> MutexGuard<'_, KnownToken> {
     // All fields are whole after each assignment.
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::keys::{SECTIONS, commented_config};
-use super::{Config, ConfigError, bounce_mode};
+use super::load::bounce_mode;
+use super::{Config, ConfigError};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("glidefs.toml"), text, &[0, 1]).map_err(|error| error.to_string())

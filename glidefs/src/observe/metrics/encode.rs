@@ -8,7 +8,7 @@
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::MetricsError;
+use super::error::MetricsError;
 use super::samples::{Family, Sample, Samples};
 use super::table::{Definition, Kind, Unit};
 

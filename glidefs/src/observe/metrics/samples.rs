@@ -4,7 +4,7 @@
 //! thousand exports costs neither an allocation a sample nor much memory. Does not own the text (`encode`).
 //! Invariant: what is kept fits its row of the table; what does not is refused and remembered.
 
-use super::MetricsError;
+use super::error::MetricsError;
 use super::table::{self, Definition, Metric};
 use crate::observe::counter::HistogramSnapshot;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -14,7 +15,7 @@ use crate::observe::io::{QueueStats, WorkerStats};
 const AWKWARD_NAMES: [&str; 6] =
     ["plain", "quote\"d", "back\\slash\\", "two\nlines", "{le=\"4096\"} 1 # HELP", "naïve 磁盘\u{1f4bf}"];
 
-fn registry(sources: impl IntoIterator<Item = Arc<dyn Source>>) -> Registry {
+fn registry(sources: impl IntoIterator<Item = Arc<dyn FigureSource>>) -> Registry {
     let registry = Registry::new();
     for source in sources {
         registry.register(source);
@@ -70,7 +71,7 @@ fn everything() -> Registry {
                 }
             }
         }
-    }) as Arc<dyn Source>])
+    }) as Arc<dyn FigureSource>])
 }
 
 fn size_histogram(values: &[u64]) -> HistogramSnapshot<6> {
@@ -237,7 +238,7 @@ fn without_sources_there_is_no_text() {
 #[test]
 fn a_sample_that_does_not_fit_the_table_fails_the_scrape_with_its_name() {
     let failure = |source: fn(&mut Samples)| {
-        let error = registry([Arc::new(source) as Arc<dyn Source>]).encode().unwrap_err();
+        let error = registry([Arc::new(source) as Arc<dyn FigureSource>]).encode().unwrap_err();
         error.to_string()
     };
     let few = failure(|out| out.value(Metric::ExportErrors, &["e"], 1));
@@ -335,7 +336,7 @@ proptest! {
             for (name, values) in &source {
                 out.histogram(Metric::WriteIoSize, &[name], &size_histogram(values));
             }
-        }) as Arc<dyn Source>]);
+        }) as Arc<dyn FigureSource>]);
         let text = registry.encode().unwrap();
         let mut shown = BTreeMap::<String, Vec<f64>>::new();
         for line in text.split('\n').filter(|line| line.starts_with("glidefs_")) {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::observe::counter::{Counter, Histogram, HistogramSnapshot};
 use crate::observe::io::QueueStats;
-use crate::observe::metrics::{Metric, Samples, Source};
+use crate::observe::metrics::registry::FigureSource;
+use crate::observe::metrics::samples::Samples;
+use crate::observe::metrics::table::Metric;
 
 /// What is shown of one export.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ pub struct ExportFigures {
 }
 
 /// Shows the exports that `list` returns, each name once.
-pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) -> Arc<dyn Source> {
+pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         for figures in list() {
             collect(&figures, out);
@@ -42,7 +44,7 @@ pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) ->
 pub fn states(
     states: &'static [&'static str],
     list: impl Fn() -> Vec<&'static str> + Send + Sync + 'static,
-) -> Arc<dyn Source> {
+) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         let current = list();
         for state in states {

@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::observe::metrics::{Metric, Samples, Source};
+use crate::observe::metrics::registry::FigureSource;
+use crate::observe::metrics::samples::Samples;
+use crate::observe::metrics::table::Metric;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Shows the version of the daemon, when it started, its memory and its file descriptors.
-pub fn process() -> Arc<dyn Source> {
+pub fn process() -> Arc<dyn FigureSource> {
     // Neither changes while the process lives.
     let start_nanos = start_nanos();
     let page_bytes = system(SysconfVar::PAGE_SIZE);

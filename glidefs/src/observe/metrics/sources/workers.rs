@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use crate::observe::io::WorkerStats;
-use crate::observe::metrics::{Metric, Samples, Source};
+use crate::observe::metrics::registry::FigureSource;
+use crate::observe::metrics::samples::Samples;
+use crate::observe::metrics::table::Metric;
 
 /// Shows `workers`, labelled by their place in the list.
-pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn Source> {
+pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         for (index, stats) in workers.iter().enumerate() {
             collect(&index.to_string(), stats, out);
