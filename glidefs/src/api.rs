@@ -1,8 +1,8 @@
-//! The HTTP API: routes, wire types, errors, who may ask, listeners and connections.
+//! The HTTP API: routes, wire types, errors, access rules, listeners and connections.
 //!
-//! Owns how users ask over HTTP, on TCP and on a Unix socket. Does not own what is done (`router`) nor what the metrics say
-//! (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, and every refusal is
-//! `{"error": {"code", "message"}}` with a message that says what to do.
+//! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
+//! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, and
+//! every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
 
 mod body;
 mod connection;

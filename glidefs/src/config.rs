@@ -1,7 +1,7 @@
-//! The configuration file: what may be set, what it defaults to, what is refused.
+//! The configuration file: keys, defaults and checks.
 //!
-//! Owns reading the file and the environment variable `GLIDEFS_BOUNCE_MODE`, once, at start. Does not own what the settings
-//! do. Invariant: a [`Config`] that was loaded has been checked as a whole; a refusal names file, line, key and what is allowed.
+//! Owns reading the file and the environment variable `GLIDEFS_BOUNCE_MODE`, once, at start. Does not own the effect of the
+//! settings. Invariant: a loaded [`Config`] has been checked as a whole; a refusal names file, line, key and allowed values.
 
 mod check;
 pub mod keys;

@@ -41,25 +41,23 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(openapi))
 }
 
-/// The service: every route, with its limits and its answers to what there is no route for.
+/// The service: every route, with the limits for all of them and the answers for unknown paths and methods.
 pub(crate) fn service(state: AppState) -> axum::Router {
     let (routes, _) = described().split_for_parts();
     routes
-        .fallback(|| async {
-            ApiError::not_found("there is no such path: /openapi.json lists those there are")
-        })
+        .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn(guard::browsers))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(state)
 }
 
-/// The description of the API, as `/openapi.json` gives it.
+/// The description of the API: the content of `/openapi.json`.
 pub fn description() -> utoipa::openapi::OpenApi {
     described().into_openapi()
 }
 
-/// This description.
+/// The description of this API.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "daemon",
     responses((status = 200, description = "The description.", body = Object))

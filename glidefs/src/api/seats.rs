@@ -1,9 +1,9 @@
-//! How many connections there are at most, and which one leaves for a newer one.
+//! The limit on connections: at most a number of them, and an older connection leaves for a newer one.
 //!
-//! Owns the seats of a door (TCP, the socket, strangers at the socket). Does not own connections: a connection holds its seat,
-//! says when a request begins and when its answer has gone out, and leaves when told to. Invariants: there are never more seats
-//! taken than allowed; a connection is told to leave only while it has no request; the answer to a request that carried the token
-//! is never cut off for a newer connection.
+//! Owns the seats of a door (TCP, the socket, strangers at the socket). Does not own connections: a connection holds a seat,
+//! reports the begin of each request and the end of each answer, and leaves when told to. Invariants: never are more seats
+//! taken than allowed; a connection is told to leave only while no request is under way; the answer to a request with the
+//! token is never cut off for a newer connection.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// What is counted at a door.
+/// The counters of a door.
 #[derive(Debug, Default)]
 pub struct DoorStats {
-    /// Connections there are.
+    /// Open connections, a gauge.
     pub connections: AtomicU64,
-    /// Connections that were closed at once because all others had requests.
+    /// Connections closed at once because all others had requests.
     pub refused: AtomicU64,
-    /// Connections without a request, or slow to take an answer for which no token was needed, that were closed for a newer one.
+    /// Connections closed for a newer one: those without a request, and those slow to take an answer to a request without the
+    /// token.
     pub displaced: AtomicU64,
     /// Connections that could not be accepted.
     pub accept_errors: AtomicU64,
@@ -32,7 +33,7 @@ pub(super) struct Seats(Arc<SeatsInner>);
 struct SeatsInner {
     max: usize,
     occupancy: Mutex<Occupancy>,
-    /// Tells of each seat that was given back.
+    /// Notified for each seat given back.
     freed: Notify,
     stats: Arc<DoorStats>,
 }
@@ -40,32 +41,32 @@ struct SeatsInner {
 #[derive(Debug, Default)]
 struct Occupancy {
     taken: usize,
-    /// The next number of `idle` and `answering`.
+    /// The next number in `idle` and `answering`.
     next: u64,
-    /// Connections without a request, those first that have been so for longest.
+    /// Connections without a request, the longest idle first.
     idle: BTreeMap<u64, Arc<Occupant>>,
-    /// Connections of strangers to which an answer is on its way, those first whose answer came first.
+    /// Connections to which the answer to a request without the token is being sent, the oldest answer first.
     answering: BTreeMap<u64, Arc<Occupant>>,
 }
 
 #[derive(Debug)]
 struct Occupant {
-    /// Its number in `idle` or `answering`, as long as it is in one of them.
+    /// The number in `idle` or `answering`, while the connection is in one of the two.
     number: AtomicU64,
-    /// Whether its last request came without the token that opens more.
+    /// Whether the last request came without the token.
     is_anonymous: AtomicBool,
     told_to_leave: AtomicBool,
     leave: Notify,
 }
 
-/// The seat of a connection. Given back when dropped.
+/// The seat of a connection, given back when dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     inner: Arc<SeatsInner>,
     occupant: Arc<Occupant>,
-    /// Whether a request is being worked on.
+    /// Whether a request is under way.
     has_request: AtomicBool,
-    /// Whether an answer is on its way out.
+    /// Whether an answer is being sent.
     has_answer: AtomicBool,
 }
 
@@ -78,8 +79,9 @@ impl Seats {
         &self.0.stats
     }
 
-    /// A seat; when all are taken, that of the connection that has been without a request for longest, or else that of the stranger
-    /// whose answer has been on its way for longest. `None` when there is neither. Called by one task.
+    /// Takes a seat. If all seats are taken, the connection that was idle for longest leaves. If no connection is idle, the
+    /// connection with the oldest answer to a request without the token leaves. `None` if there is neither.
+    /// Only one task calls this function.
     pub async fn take(&self) -> Option<Seat> {
         let inner = &self.0;
         loop {
@@ -100,7 +102,7 @@ impl Seats {
                 occupant.leave.notify_one();
                 inner.stats.displaced.fetch_add(1, Ordering::Relaxed);
             }
-            // Whoever leaves makes inner.
+            // The connection told to leave frees a seat.
             freed.await;
         }
     }
@@ -135,7 +137,7 @@ impl SeatsInner {
     }
 
     fn lock(&self) -> MutexGuard<'_, Occupancy> {
-        // No statement between two changes that belong together can panic.
+        // Nothing can panic between two changes that belong together, so a poisoned lock holds whole data.
         self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +161,7 @@ impl Occupancy {
         number
     }
 
-    /// Takes `occupant` out of both lists. Numbers are never given out twice.
+    /// Takes `occupant` out of both lists. A number is never used twice, so at most one entry is removed.
     fn forget(&mut self, occupant: &Occupant) {
         let number = occupant.number.load(Ordering::Relaxed);
         self.idle.remove(&number);
@@ -168,12 +170,12 @@ impl Occupancy {
 }
 
 impl Seat {
-    /// Returns when the connection is to leave.
+    /// Returns when the connection must leave.
     pub async fn leaves(&self) {
         self.occupant.leave.notified().await;
     }
 
-    /// A request has come. `None` when the connection has been told to leave.
+    /// Begins a request. `None` if the connection was told to leave before.
     pub fn begin(self: &Arc<Self>) -> Option<RequestUnderWay> {
         let mut occupancy = self.inner.lock();
         if self.occupant.told_to_leave.load(Ordering::Relaxed) {
@@ -184,12 +186,12 @@ impl Seat {
         Some(RequestUnderWay(Arc::clone(self)))
     }
 
-    /// Whether an answer is on its way out.
+    /// Whether an answer is being sent.
     pub fn is_sending(&self) -> bool {
         self.has_answer.load(Ordering::Relaxed)
     }
 
-    /// Everything that was to be sent has been.
+    /// Tells the seat: everything was sent.
     pub fn sent(&self) {
         if self.has_request.load(Ordering::Relaxed) || !self.has_answer.swap(false, Ordering::Relaxed) {
             return;
@@ -198,12 +200,12 @@ impl Seat {
     }
 }
 
-/// Who sent a request, as the rules of the door find out.
+/// The sender of a request, for the access rules to note whether the token came with the request.
 #[derive(Clone, Debug)]
 pub(super) struct Requester(Arc<Occupant>);
 
 impl Requester {
-    /// Notes whether the request came without the token that opens more.
+    /// Notes whether the request came without the token.
     pub fn is_anonymous(&self, is_anonymous: bool) {
         self.0.is_anonymous.store(is_anonymous, Ordering::Relaxed);
     }
@@ -226,7 +228,7 @@ impl Drop for Seat {
     }
 }
 
-/// A request that is being worked on.
+/// A request under way, until dropped.
 #[derive(Debug)]
 pub(super) struct RequestUnderWay(Arc<Seat>);
 
@@ -259,7 +261,7 @@ mod tests {
     async fn the_connection_that_rested_longest_leaves_for_a_newer_one() {
         let seats = seats(2);
         let (first, second) = (seat(&seats).await, seat(&seats).await);
-        // An answer that went out makes the first the one that rests for the shorter time.
+        // The answer makes `first` the connection that was idle for the shorter time.
         drop(first.begin().unwrap());
         first.sent();
         let third = seats.take();
@@ -305,7 +307,7 @@ mod tests {
             assert!(newer.as_mut().now_or_never().is_none() && stranger.leaves().now_or_never().is_some());
             drop(stranger);
             let newer = Arc::new(newer.await.unwrap());
-            // It stays: its request goes on.
+            // The request never ends, so the connection stays.
             std::mem::forget(newer.begin().unwrap());
             assert_eq!(seats.0.lock().answering.len(), rest);
         }

@@ -12,12 +12,12 @@ use super::wire::{Deleted, ErrorBody, Snapshot, SnapshotRequest};
 use crate::router::ExportName;
 use crate::store::volume::SnapshotInfo;
 
-/// Keep the state of an export under a name, with all that was acknowledged before.
+/// Create a snapshot of an export. The snapshot holds all data acknowledged before.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/snapshots", tag = "snapshots",
     params(("name" = String, Path, description = "The export's name.")), request_body = SnapshotRequest,
     responses(
-        (status = 201, description = "It is kept.", body = Snapshot),
+        (status = 201, description = "The snapshot was created.", body = Snapshot),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
         (status = "5XX", description = "The store failed.", body = ErrorBody),
     )
@@ -32,12 +32,12 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(shown(&name.0, &info))))
 }
 
-/// The snapshots of an export, by name.
+/// The snapshots of an export, sorted by name.
 #[utoipa::path(
     get, path = "/v1/exports/{name}/snapshots", tag = "snapshots",
     params(("name" = String, Path, description = "The export's name.")),
     responses(
-        (status = 200, description = "Its snapshots.", body = [Snapshot]),
+        (status = 200, description = "The snapshots of the export.", body = [Snapshot]),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
         (status = "5XX", description = "The store failed.", body = ErrorBody),
     )
@@ -50,12 +50,12 @@ pub(super) async fn list(
     Ok(Json(snapshots.iter().map(|info| shown(&name.0, info)).collect()))
 }
 
-/// Give a snapshot up. No error when there is none.
+/// Delete a snapshot. If the snapshot does not exist, the request succeeds.
 #[utoipa::path(
     delete, path = "/v1/exports/{name}/snapshots/{snapshot}", tag = "snapshots",
     params(("name" = String, Path, description = "The export's name."), ("snapshot" = String, Path, description = "The snapshot's name.")),
     responses(
-        (status = 200, description = "There is no such snapshot any more.", body = Deleted),
+        (status = 200, description = "The snapshot does not exist any more.", body = Deleted),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
         (status = "5XX", description = "The store failed.", body = ErrorBody),
     )

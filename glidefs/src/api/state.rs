@@ -9,16 +9,16 @@ use super::seats::DoorStats;
 use super::wire;
 use crate::router::Router;
 
-/// What the handlers need. Cheap to clone.
+/// The state that every handler gets. Cheap to clone.
 #[derive(Clone)]
 pub struct AppState {
-    /// The exports.
+    /// The router, which owns the exports.
     pub router: Arc<Router>,
-    /// Gives the text of `/metrics`.
+    /// Makes the text of `/metrics`.
     pub metrics: Arc<Scrapes>,
-    /// What the API counts.
+    /// The counters of the API.
     pub stats: Arc<ApiStats>,
-    /// Gives what the daemon knows about itself.
+    /// Gives the state of workers and cache.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
     /// Whether recovery is done.
     pub ready: Readiness,
@@ -26,25 +26,25 @@ pub struct AppState {
     pub started: Instant,
 }
 
-/// What the API counts of itself.
+/// The counters of the API.
 #[derive(Debug, Default)]
 pub struct ApiStats {
     /// Connections over TCP.
     pub tcp: Arc<DoorStats>,
     /// Connections over the Unix socket.
     pub socket: Arc<DoorStats>,
-    /// Connections over the Unix socket of those who may not use it.
+    /// Connections over the Unix socket of peers who may not use the socket.
     pub strangers: Arc<DoorStats>,
     /// Scrapes of `/metrics`.
     pub scrapes: Arc<ScrapeStats>,
 }
 
-/// Whether the daemon has finished its recovery: set once, read by `/readyz`.
+/// Whether the daemon has finished recovery: set once, read by `/readyz`.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
-    /// Says that recovery is done.
+    /// Notes the end of recovery.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }

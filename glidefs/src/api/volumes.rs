@@ -14,7 +14,7 @@ use crate::store::gc::GcOptions;
 use crate::store::volume::DeletedVolume;
 use crate::units::SECTOR_BYTES;
 
-/// The volumes in the store, by name, whoever has them open.
+/// The volumes in the store, sorted by name, whichever host has them open.
 #[utoipa::path(
     get, path = "/v1/store/exports", operation_id = "volumes", tag = "store",
     responses(
@@ -29,7 +29,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Result<Json<Vec<Store
     Ok(Json(names.into_iter().map(shown).collect()))
 }
 
-/// The volumes that were deleted from the store and can be had back.
+/// The deleted volumes that can be restored.
 #[utoipa::path(
     get, path = "/v1/store/deleted", tag = "store",
     responses(
@@ -50,13 +50,13 @@ pub(super) async fn deleted(State(state): State<AppState>) -> Result<Json<Vec<De
     Ok(Json(state.router.deleted().await?.into_iter().map(shown).collect()))
 }
 
-/// Remove from the store what nothing uses any more.
+/// Remove unused objects from the store.
 #[utoipa::path(
     post, path = "/v1/gc", tag = "store", request_body = GcRequest,
     responses(
-        (status = 200, description = "What was found and done.", body = GcAnswer),
+        (status = 200, description = "The result of the collection.", body = GcAnswer),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The store failed; nothing that is in use was removed.", body = ErrorBody),
+        (status = "5XX", description = "The store failed; no object in use was removed.", body = ErrorBody),
     )
 )]
 pub(super) async fn collect(

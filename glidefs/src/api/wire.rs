@@ -1,6 +1,6 @@
-//! What goes over the wire: requests and answers as JSON. The command line reads and writes the same types.
+//! The wire types: requests and answers as JSON. The command line reads and writes the same types.
 //!
-//! Invariant: fields are added, never renamed; requests with fields that are not known are refused.
+//! Invariant: fields are added, never renamed; a request with an unknown field is refused.
 
 #![allow(unused_qualifications, reason = "the derived schema of an optional struct has one")]
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::sections::{ApiSection, CacheSection, Config, StoreSection, WorkersSection};
 use super::values::{ByteSize, TimeSpan};
 
-/// Size of the cache's segments, bytes; the least cache is counted in them.
+/// Size of the cache's segments, bytes. The smallest cache is a number of segments.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// Longest path of a Unix socket, bytes: what fits the kernel's address.
+/// Longest path of a Unix socket, bytes: the kernel's address has room for no more.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Checks every setting, and sets `worker_cpus` for a daemon that may use the CPUs `usable`.
@@ -109,7 +109,7 @@ fn check_store(store: &StoreSection) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A setting that cannot be.
+/// A setting that is not allowed, and the sentence about the allowed values.
 pub(super) struct Refusal {
     pub section: &'static str,
     pub key: &'static str,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::check::check;
 use super::sections::Config;
 
-/// Where the daemon looks for its configuration when it is not told.
+/// The configuration file used when no other is named.
 pub const DEFAULT_PATH: &str = "/etc/glidefs/glidefs.toml";
 /// The environment variable that starts devices without user copy.
 pub const BOUNCE_MODE_VARIABLE: &str = "GLIDEFS_BOUNCE_MODE";
@@ -17,28 +17,28 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read the configuration {path}: `glidefs init {path}` writes one")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What went wrong.
+        /// The error of the read.
         #[source]
         source: std::io::Error,
     },
-    /// The file says something that is not allowed.
+    /// A line of the file is not allowed, or a setting is out of bounds.
     #[error("{path}:{line}: {message}")]
     Invalid {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, from 1; 1 where the key is not in the file.
+        /// The line, counted from 1; 1 if the key is not in the file.
         line: usize,
-        /// Key, value and what is allowed.
+        /// Key, value and allowed values.
         message: String,
     },
-    /// `GLIDEFS_BOUNCE_MODE` is set to something else than on or off.
+    /// `GLIDEFS_BOUNCE_MODE` has a value that means neither on nor off.
     #[error(
         "{BOUNCE_MODE_VARIABLE} is {value:?}: use 1, true, on or yes, or 0, false, off or no, or unset it"
     )]
     BounceMode {
-        /// What it is.
+        /// The value of the variable.
         value: String,
     },
     /// The kernel did not say which CPUs the daemon may use.
@@ -47,7 +47,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks the file at `path`, the environment and the CPUs that may be used.
+    /// Reads and checks the file at `path` and the environment, for the CPUs of this process.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
@@ -74,7 +74,7 @@ impl Config {
     }
 }
 
-/// Line (from 1) of a place in the file, and the key that stands there as `[section] key: `.
+/// The line (from 1) of the byte `at` of the file, and the key on that line, written `[section] key: `.
 fn locate(text: &str, at: usize) -> (usize, String) {
     let at = text.floor_char_boundary(at);
     let line = text[..at].matches('\n').count() + 1;
@@ -115,7 +115,7 @@ pub(super) fn bounce_mode(value: Option<&OsStr>) -> Result<bool, ConfigError> {
     }
 }
 
-/// CPUs that this process may run on, ascending.
+/// The CPUs that this process may use, ascending.
 fn usable_cpus() -> std::io::Result<Vec<usize>> {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
     let set = &set;

@@ -9,79 +9,79 @@ use super::values::{ByteSize, CpuList, Listen, OnUnreachable, TimeSpan};
 use crate::store::StoreUrl;
 use crate::worker::engine::{self, Appends};
 
-/// All settings.
+/// All settings of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// `[cache]`
+    /// The section `[cache]` of the file.
     pub cache: CacheSection,
-    /// `[store]`
+    /// The section `[store]` of the file.
     pub store: StoreSection,
-    /// `[api]`
+    /// The section `[api]` of the file.
     pub api: ApiSection,
-    /// `[workers]`
+    /// The section `[workers]` of the file.
     pub workers: WorkersSection,
-    /// `[buffers]`
+    /// The section `[buffers]` of the file.
     pub buffers: BuffersSection,
-    /// `[exports]`
+    /// The section `[exports]` of the file.
     pub exports: ExportsSection,
-    /// `[control]`
+    /// The section `[control]` of the file.
     pub control: ControlSection,
-    /// `[log]`
+    /// The section `[log]` of the file.
     pub log: LogSection,
-    /// Whether devices are started without user copy, with one stable buffer a tag.
+    /// Whether devices are started without user copy, with one stable buffer per tag.
     #[serde(skip)]
     pub bounce_mode: bool,
-    /// CPU of each worker: its length is the number of workers.
+    /// The CPU of each worker; the length is the number of workers.
     #[serde(skip)]
     pub worker_cpus: Vec<usize>,
 }
 
-/// `[cache]`
+/// The section `[cache]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CacheSection {
-    /// Where the cache lives.
+    /// The directory of the cache.
     pub dir: PathBuf,
-    /// Space it may use.
+    /// Space for the log.
     pub size: ByteSize,
-    /// What a write does when it is full.
+    /// How a WRITE behaves while the cache is full.
     pub on_full: OnFull,
-    /// How it writes to its files.
+    /// How workers append to the log.
     pub engine: EngineSetting,
-    /// Space for data that was read back from the store; 0 for none.
+    /// Disk space of the block cache; 0 for none.
     pub clean_size: ByteSize,
-    /// Memory for it.
+    /// Memory of the block cache.
     pub clean_memory: ByteSize,
 }
 
-/// What a write does when the cache is full.
+/// How a WRITE behaves while the cache is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// It waits for space.
+    /// The WRITE waits for space.
     #[default]
     Wait,
-    /// It fails with ENOSPC.
+    /// The WRITE fails with ENOSPC.
     Enospc,
 }
 
-/// What becomes of exports at the start while the store cannot confirm that this host still has them.
+/// How exports behave at the start while the store cannot confirm that this host still has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unconfirmed {
-    /// Their devices wait.
+    /// The devices wait for the store.
     #[default]
     Wait,
-    /// They are served from the cache.
+    /// The exports are served from the cache.
     Serve,
 }
 
-/// How the cache writes to its files.
+/// How workers append to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EngineSetting {
-    /// The best that works in the directory.
+    /// The best engine that works in the directory.
     #[default]
     Auto,
     /// System calls, through the page cache.
@@ -97,7 +97,7 @@ pub enum EngineSetting {
 }
 
 impl EngineSetting {
-    /// The one that is asked for, if one is.
+    /// The engine asked for; `None` for `Auto`.
     pub fn wanted(self) -> Option<engine::Engine> {
         let (appends, direct) = match self {
             Self::Auto => return None,
@@ -111,23 +111,23 @@ impl EngineSetting {
     }
 }
 
-/// `[store]`
+/// The section `[store]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreSection {
-    /// Where the object store is.
+    /// The place of the object store; `None` for no store.
     pub url: Option<StoreUrl>,
-    /// Time without a write after which an export is flushed.
+    /// Time without a write after which an export is written back.
     pub flush_interval: TimeSpan,
-    /// Age of the oldest data not in the store at which an export is flushed.
+    /// Age of the oldest data at risk at which an export is written back.
     pub flush_age: TimeSpan,
-    /// Data not in the store at which an export is flushed.
+    /// Bytes of data at risk at which an export is written back.
     pub flush_size: ByteSize,
-    /// How long a daemon that removes its devices waits for the store before it ends.
+    /// How long a daemon that removes its devices at the stop waits for the store.
     pub drain_timeout: TimeSpan,
-    /// How often the store is searched for what nothing uses; 0 for never.
+    /// Time between garbage collections of the store; 0 for no collections.
     pub gc_interval: TimeSpan,
-    /// What becomes of exports at the start while the store cannot be asked whose they are.
+    /// How exports behave at the start while the store cannot confirm that this host still has them.
     pub unconfirmed: Unconfirmed,
 }
 
@@ -145,97 +145,97 @@ impl Default for StoreSection {
     }
 }
 
-/// `[api]`
+/// The section `[api]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApiSection {
-    /// TCP address.
+    /// The TCP address of the API.
     pub listen: Listen,
-    /// Unix socket.
+    /// The path of the API's Unix socket.
     pub socket: PathBuf,
-    /// Group whose members may use the socket.
+    /// The group whose members may use the socket.
     pub group: Option<String>,
-    /// File with the token for TCP.
+    /// The file with the token for TCP.
     pub token_file: Option<PathBuf>,
-    /// Names of this host that requests over TCP may name.
+    /// Names of this host, allowed in the header `Host` of requests over TCP.
     pub hosts: Vec<String>,
-    /// Connections over TCP, and over the socket, at most.
+    /// Most connections over TCP, and most over the socket.
     pub connections_max: usize,
 }
 
-/// `[workers]`
+/// The section `[workers]` of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkersSection {
-    /// How many.
+    /// The number of workers.
     pub count: Option<u64>,
-    /// On which CPUs.
+    /// The CPUs that workers are pinned to.
     pub cpus: Option<CpuList>,
 }
 
-/// `[buffers]`
+/// The section `[buffers]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BuffersSection {
-    /// Slots a worker has.
+    /// Slots in the arena of a worker.
     pub slots_per_worker: usize,
 }
 
-/// `[exports]`
+/// The section `[exports]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportsSection {
-    /// How many may exist.
+    /// Most exports that may exist.
     pub max: usize,
-    /// Queue depth of those that do not say.
+    /// Queue depth of an export created without one.
     pub queue_depth: u16,
-    /// Queues of those that do not say.
+    /// Number of queues of an export created without one.
     pub queues: u16,
-    /// What a READ of those that do not say does while the store is away.
+    /// `on_unreachable` of an export created without one: how a READ behaves while the store is away.
     pub on_unreachable: OnUnreachable,
 }
 
-/// `[control]`
+/// The section `[control]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlSection {
     /// Time limit of one kernel command.
     pub command_timeout: TimeSpan,
-    /// What happens to devices when the daemon stops.
+    /// How devices behave when the daemon stops.
     pub on_stop: OnStop,
 }
 
-/// What happens to devices when the daemon stops.
+/// How devices behave when the daemon stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStop {
-    /// They wait for the next daemon; requests wait with them.
+    /// The devices wait for the next daemon, and so do the requests.
     #[default]
     Keep,
-    /// They are removed.
+    /// The devices are removed.
     Remove,
 }
 
-/// `[log]`
+/// The section `[log]` of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSection {
-    /// What is logged.
+    /// The filter of log lines.
     pub filter: String,
-    /// How.
+    /// The target and form of the log.
     pub format: LogFormat,
 }
 
-/// How the log is written.
+/// The target and form of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// Journald when run by systemd, text otherwise.
+    /// Journald if the daemon is run by systemd, text otherwise.
     #[default]
     Auto,
     /// Text on standard error.
     Text,
-    /// Fields to journald.
+    /// Lines with their fields to journald.
     Journald,
 }
 

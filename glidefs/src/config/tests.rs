@@ -61,7 +61,7 @@ fn workers_are_spread_over_the_cpus_they_may_use() {
     assert_eq!(parse("[workers]\ncpus = \"1\"\n").unwrap().worker_cpus, [1]);
 }
 
-/// The text of `glidefs init` with the keys that are commented out set.
+/// The text of `glidefs init`, with those commented keys set for which `keep` is true.
 fn uncommented(keep: impl Fn(&str) -> bool) -> String {
     let mut section = "";
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `/metrics`: what is shown, where it comes from, and how it becomes text.
+//! `/metrics`: the sources of figures, the table of metrics, and the encoder.
 //!
 //! ```text
 //!  counters of queues, pools, workers ─┐
@@ -6,8 +6,8 @@
 //!  closures of the layers above ───────┘        (by id of the table)
 //! ```
 //!
-//! Nothing is counted here: a scrape reads the cells that the I/O path writes, so a metric costs the I/O path one load and
-//! one store. Layers above this one add what they know with a closure:
+//! This module counts nothing: a scrape reads the cells that the I/O path writes, so a metric costs the I/O path one load and
+//! one store. A layer above adds figures with a closure:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,8 +22,8 @@
 //! # Ok::<(), glidefs::observe::metrics::MetricsError>(())
 //! ```
 //!
-//! Does not own the counters (`counter`, `io`) nor the HTTP route (`api`). Invariant: everything shown is in the table, and
-//! everything in the table is in `docs/metrics.md`.
+//! Does not own the counters (`counter`, `io`) nor the HTTP route (`api`). Invariant: every metric shown is in the table, and
+//! every metric in the table is in `docs/metrics.md`.
 
 mod encode;
 mod error;

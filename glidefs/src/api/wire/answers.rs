@@ -8,138 +8,139 @@ use crate::cache;
 use crate::config;
 use crate::router::{DeviceId, ExportInfo};
 
-/// What became of a request to flush.
+/// The result of writing back an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Flushed {
-    /// The export.
+    /// The name of the export.
     pub name: String,
-    /// Every write up to this one of its history is in the store.
+    /// Every write of the export up to this sequence number is in the store.
     pub sequence_number: u64,
 }
 
-/// What became of flushing everything.
+/// The result of writing back all exports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Drained {
-    /// Exports all of which is in the store.
+    /// Number of exports with all data in the store.
     pub flushed: usize,
-    /// Those of them that have a device, and so stay this host's.
+    /// Number of the exports in `flushed` with a device. An export with a device stays with this host.
     #[serde(default)]
     pub kept: usize,
-    /// Why others are not.
+    /// For each other export: why writing back failed.
     pub failed: Vec<String>,
 }
 
 /// A snapshot of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
-    /// The export.
+    /// The name of the export.
     pub export: String,
-    /// The snapshot.
+    /// The name of the snapshot.
     pub name: String,
-    /// When it was created, RFC 3339 in UTC.
+    /// When the snapshot was created, RFC 3339 in UTC.
     pub created: String,
 }
 
-/// What garbage collection found and did.
+/// The result of garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GcAnswer {
-    /// Whether nothing was changed.
+    /// Whether this was a dry run, without changes.
     pub dry_run: bool,
-    /// Volumes that are not deleted.
+    /// Number of volumes that are not deleted.
     pub volumes: u64,
-    /// Packs in use.
+    /// Number of packs in use.
     pub packs_in_use: u64,
-    /// Their length, bytes.
+    /// Length of the packs in use, bytes.
     pub bytes_in_use: u64,
-    /// Packs that are not in use, and wait for the end of the grace period, or for the next manifest of their volume.
+    /// Number of packs not in use that wait for the end of the grace period, or for the next manifest of the volume.
     pub packs_waiting: u64,
-    /// Their length, bytes.
+    /// Length of the waiting packs, bytes.
     pub bytes_waiting: u64,
-    /// Packs that were removed, or would be.
+    /// Number of packs that were removed, or would be in a dry run.
     pub packs_removed: u64,
-    /// Their length, bytes.
+    /// Length of the removed packs, bytes.
     pub bytes_removed: u64,
-    /// Other objects that were removed, or would be.
+    /// Number of other objects that were removed, or would be in a dry run.
     pub objects_removed: u64,
-    /// Keys of manifests and snapshots that cannot be read: what they may list is kept.
+    /// Keys of manifests and snapshots that cannot be read. Every pack such an object may list is kept.
     #[serde(default)]
     pub damaged: Vec<String>,
-    /// Keys of the objects that would be removed. Only of a dry run.
+    /// Keys of the objects to remove. Filled by a dry run only.
     pub would_remove: Vec<String>,
 }
 
 /// A volume in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoredExport {
-    /// Its name.
+    /// The name of the volume.
     pub name: String,
-    /// Whether this daemon has it open.
+    /// Whether this daemon has the volume open.
     pub open_here: bool,
 }
 
-/// A volume that was deleted and can be had back.
+/// A deleted volume that can be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeletedExport {
-    /// The name it had.
+    /// The name before the deletion.
     pub name: String,
-    /// Its identity in the store, 32 hex digits.
+    /// The id of the volume in the store, 32 hex digits.
     pub volume: String,
-    /// Its size in bytes.
+    /// Size of the volume, bytes.
     pub size_bytes: u64,
-    /// When it was deleted, RFC 3339 in UTC.
+    /// When the volume was deleted, RFC 3339 in UTC.
     pub deleted: String,
-    /// Until when it can be had back for sure, RFC 3339 in UTC.
+    /// The volume can surely be restored until then, RFC 3339 in UTC.
     pub kept_until: String,
 }
 
-/// One export.
+/// An export: parameters, state and device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Export {
-    /// Its name.
+    /// The name of the export.
     pub name: String,
-    /// Its identity on this host, never used again.
+    /// The id of the export on this host, never used again.
     pub id: u32,
-    /// Its size in bytes.
+    /// Size of the export, bytes.
     pub size_bytes: u64,
-    /// Path of its block device, while it has one.
+    /// Path of the block device; null while the export has none.
     pub device: Option<String>,
-    /// creating, recovering, attaching, serving, detaching, detached, failed or deleting.
+    /// The state: creating, recovering, waiting, attaching, serving, detaching, detached, failed or deleting.
     pub state: String,
     /// Why the last operation failed, in state failed.
     pub reason: Option<String>,
-    /// Queues of its device.
+    /// Number of queues of the device.
     pub queues: u16,
-    /// Requests in flight a queue, at most.
+    /// Most requests in flight per queue.
     pub queue_depth: u16,
-    /// When it was created, RFC 3339 in UTC.
+    /// When the export was created, RFC 3339 in UTC.
     pub created: String,
-    /// What an acknowledged FLUSH survives.
+    /// The durability of an acknowledged FLUSH.
     #[serde(default)]
     pub durability: Durability,
-    /// What a READ does that needs a store that is away.
+    /// How a READ behaves that needs a store that is away: wait or fail.
     #[serde(default)]
     #[schema(value_type = String, example = "wait")]
     pub on_unreachable: OnUnreachable,
-    /// Why the store could not be told, when the export was detached, that another host may open it.
+    /// Why the release in the store failed when the export was detached. Another host cannot open the export without taking
+    /// over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreleased: Option<String>,
-    /// Bytes whose content was lost before the store had it, as of the last flush: they fail until they are written again or
-    /// discarded. Left out where there is no store.
+    /// Bytes whose content was lost before the store had the content, as of the last writeback. Reads of these bytes fail
+    /// until they are written again or discarded. Left out without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged_bytes: Option<u64>,
-    /// What of it is not in the store; left out where all of it is, or there is no store.
+    /// The data of the export that is not in the store. Left out if all data is in the store, or without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_risk: Option<AtRisk>,
 }
 
-/// What is not in the store.
+/// Data that is not in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AtRisk {
-    /// Bytes of data.
+    /// Bytes of data at risk.
     pub bytes: u64,
-    /// For how many seconds the oldest data has been so.
+    /// Age of the oldest data at risk, seconds.
     pub seconds: u64,
-    /// What is in the way, as far as that is known.
+    /// Why the data is not in the store yet, as far as known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -171,27 +172,27 @@ impl From<ExportInfo> for Export {
     }
 }
 
-/// What became of a request to delete.
+/// The result of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Deleted {
-    /// The export.
+    /// The name of the deleted export or snapshot.
     pub name: String,
-    /// Whether there was one.
+    /// Whether the export or snapshot existed.
     pub existed: bool,
 }
 
-/// A refusal.
+/// The body of every refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What it is about.
+    /// The error behind the refusal.
     pub error: ErrorDetail,
 }
 
-/// What a refusal is about.
+/// The error behind a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
-    /// A word for machines.
+    /// A code for programs, such as `not_found`.
     pub code: String,
-    /// A sentence for people, which says what to do.
+    /// A sentence for people about the cause and the next step.
     pub message: String,
 }

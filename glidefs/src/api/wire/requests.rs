@@ -9,46 +9,46 @@ use super::values::{Durability, OnUnreachable, Size};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRequest {
-    /// Its name: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
+    /// The name of the export: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
     pub name: String,
-    /// Its size: a positive multiple of 512 bytes.
+    /// The size of the export: a positive multiple of 512 bytes.
     pub size: Size,
-    /// What an acknowledged FLUSH survives; "local" when left out.
+    /// The durability of an acknowledged FLUSH; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
-    /// What a READ does that needs a store that is away; the configured default when left out.
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Queues of its device; the configured default when left out.
+    /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
-    /// Requests in flight a queue, at most; the configured default when left out.
+    /// Most requests in flight per queue; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u64>,
-    /// Whether it gets no device before it is attached.
+    /// Whether to create the export without a device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detached: bool,
 }
 
-/// Asks for an export that was deleted.
+/// Asks for a deleted export to be restored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndeleteRequest {
-    /// Its new name; the one it had when left out.
+    /// The new name of the export; the name before the deletion when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What an acknowledged FLUSH survives; "local" when left out.
+    /// The durability of an acknowledged FLUSH; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
-    /// What a READ does that needs a store that is away; the configured default when left out.
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Queues of its device; the configured default when left out.
+    /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
-    /// Requests in flight a queue, at most; the configured default when left out.
+    /// Most requests in flight per queue; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u64>,
 }
@@ -57,24 +57,24 @@ pub struct UndeleteRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenRequest {
-    /// Whether to give up what is only here of an export that another host has taken over, or that has two histories; durability
-    /// and device stay as they are then.
+    /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
+    /// another host has taken over, or that has two histories. Durability and device stay as they are then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub discard_local: bool,
-    /// Whether it is taken over from a host that has not released it.
+    /// Whether to take the export over from a host that has not released the export.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub take_over: bool,
-    /// What an acknowledged FLUSH survives; "local" when left out.
+    /// The durability of an acknowledged FLUSH; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
-    /// What a READ does that needs a store that is away; the configured default when left out.
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Queues of its device; the configured default when left out.
+    /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
-    /// Requests in flight a queue, at most; the configured default when left out.
+    /// Most requests in flight per queue; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u64>,
 }
@@ -83,50 +83,52 @@ pub struct OpenRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkRequest {
-    /// Name of the new export.
+    /// The name of the new export.
     pub name: String,
-    /// Snapshot of the other one; its newest state when left out. What it has not flushed is flushed first if it is served here.
+    /// The snapshot of the other export to begin with; the newest state when left out. If the other export is served here,
+    /// data at risk is written back first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// Whether to begin with what is here of an export that another host has taken over, or that has two histories.
+    /// Whether to begin with the content on this host, for an export that another host has taken over, or that has two
+    /// histories.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub local: bool,
-    /// What an acknowledged FLUSH survives; "local" when left out.
+    /// The durability of an acknowledged FLUSH; "local" when left out.
     #[serde(default)]
     pub durability: Durability,
-    /// What a READ does that needs a store that is away; the configured default when left out.
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
-    /// Queues of its device; the configured default when left out.
+    /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
-    /// Requests in flight a queue, at most; the configured default when left out.
+    /// Most requests in flight per queue; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u64>,
 }
 
-/// How to attach.
+/// The query of attaching an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttachQuery {
-    /// Whether a store that cannot be asked whose the export is does not matter.
+    /// Whether to serve the cache's content although the store cannot confirm that this host still has the export.
     pub unconfirmed: bool,
 }
 
-/// Asks for a device to be removed.
+/// The query of removing a device: detach or delete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoveQuery {
-    /// Whether to remove it although it is mounted, or held in another way.
+    /// Whether to remove a device that is mounted, or held in another way.
     pub force: bool,
 }
 
-/// How to flush.
+/// The query of writing back an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlushQuery {
-    /// Whether the answer waits until all of it is in the store.
+    /// Whether to answer only when all data is in the store.
     pub wait: bool,
 }
 
@@ -140,26 +142,26 @@ impl Default for FlushQuery {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RollbackRequest {
-    /// The snapshot.
+    /// The name of the snapshot to go back to.
     pub snapshot: String,
 }
 
-/// Asks for a snapshot.
+/// Asks for a new snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRequest {
-    /// Its name, by the rule for exports.
+    /// The name of the snapshot, by the rule for names of exports.
     pub name: String,
 }
 
-/// Asks for garbage collection.
+/// Asks for a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GcRequest {
-    /// Change nothing, say what would go.
+    /// Whether to change nothing and only list the objects to remove.
     #[serde(default)]
     pub dry_run: bool,
-    /// How long something stays that is not in use, seconds; a day when left out, six hours at least.
+    /// How long an object stays after the end of its use, seconds; a day when left out, six hours at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u64>,
 }
@@ -168,6 +170,6 @@ pub struct GcRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeRequest {
-    /// Its new size: a multiple of 512 bytes, no less than it has.
+    /// The new size: a multiple of 512 bytes, no less than the present size.
     pub size: Size,
 }

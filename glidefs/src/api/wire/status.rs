@@ -5,102 +5,103 @@ use utoipa::ToSchema;
 
 use super::answers::AtRisk;
 
-/// How the daemon is.
+/// The state of the daemon, the exports and the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// Its version.
+    /// The version of the daemon.
     pub version: String,
     /// Whether recovery is done.
     pub ready: bool,
-    /// Seconds since it started.
+    /// Seconds since the daemon started.
     pub uptime_seconds: u64,
-    /// Its exports.
+    /// Number of exports by state.
     pub exports: ExportCounts,
-    /// What of all exports is not in the store. The reason is that of the export whose data has been so for longest.
+    /// The data of all exports that is not in the store. `seconds` and `reason` are those of the export with the oldest data
+    /// at risk.
     #[serde(default)]
     pub at_risk: AtRisk,
-    /// How many exports that is.
+    /// Number of exports with data at risk.
     #[serde(default)]
     pub exports_at_risk: u64,
     /// Why the catalog of exports cannot be written at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catalog_fails: Option<String>,
-    /// What it says of itself.
+    /// The state of workers and cache.
     #[serde(flatten)]
     pub daemon: DaemonStatus,
 }
 
-/// How many exports there are.
+/// Number of exports by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportCounts {
-    /// All of them.
+    /// All exports on this host.
     pub total: u64,
-    /// As many as there may be.
+    /// Most exports that may exist.
     pub max: u64,
-    /// With a device that answers requests.
+    /// Exports with a device that answers requests.
     pub serving: u64,
-    /// With data and no device.
+    /// Exports with data and without a device.
     pub detached: u64,
-    /// Whose last operation failed.
+    /// Exports whose last operation failed.
     pub failed: u64,
-    /// On the way from one of these to another.
+    /// Exports on the way from one of these states to another.
     pub changing: u64,
 }
 
-/// What the daemon says of itself.
+/// The state of workers and cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DaemonStatus {
-    /// Whether devices are started without user copy, with one buffer a tag.
+    /// Whether devices are started without user copy, with one buffer per tag.
     pub bounce_mode: bool,
-    /// Its workers.
+    /// The workers of the daemon.
     pub workers: Vec<WorkerStatus>,
-    /// Its cache.
+    /// The state of the cache.
     pub cache: CacheStatus,
 }
 
-/// One worker.
+/// The state of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerStatus {
-    /// CPU it is pinned to.
+    /// CPU the worker is pinned to.
     pub cpu: u64,
-    /// Device queues it serves.
+    /// Number of device queues the worker serves.
     pub queues: u64,
-    /// Requests it has fetched.
+    /// Number of requests fetched from devices.
     pub requests: u64,
-    /// Size of its buffer arena, bytes; 0 until it is made.
+    /// Size of the worker's arena, bytes; 0 until the arena is made.
     pub arena_bytes: u64,
-    /// Bytes of the arena that are out.
+    /// Bytes of the arena in use by requests.
     pub live_bytes: u64,
 }
 
-/// The cache.
+/// The state of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CacheStatus {
-    /// Its directory.
+    /// The directory of the cache.
     pub dir: String,
-    /// How it appends to its files.
+    /// The engine: how the cache appends to the log.
     pub engine: String,
-    /// What was measured at start; empty in bounce mode.
+    /// The measurements of the engines at start; empty in bounce mode.
     pub probe: Vec<EngineStatus>,
-    /// Space it may use, bytes.
+    /// Configured size of the cache, bytes.
     pub size_bytes: u64,
-    /// Space in segments that hold data, bytes.
+    /// Bytes of the segments that hold data.
     pub used_bytes: u64,
-    /// Bytes that are not in the object store.
+    /// Bytes of data that are not in the store.
     pub dirty_bytes: u64,
-    /// Frames that failed their checksum when they were read.
+    /// Frames that did not match their checksum when read.
     pub corrupt_frames: u64,
 }
 
-/// What an engine gave when the cache's directory was probed.
+/// The measurement of one engine in the cache's directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EngineStatus {
-    /// Which.
+    /// The name of the engine.
     pub engine: String,
-    /// Median time of an append of 36 KiB until it may be acknowledged.
+    /// Median time of an append of 36 KiB until the write may be acknowledged, nanoseconds.
     pub append_nanoseconds: Option<u64>,
-    /// The same with a sync behind it.
+    /// Median time of an append of 36 KiB with a sync behind, nanoseconds.
     pub synced_append_nanoseconds: Option<u64>,
-    /// Why it cannot be used in this directory.
+    /// Why the engine cannot be used in this directory.
     pub error: Option<String>,
 }

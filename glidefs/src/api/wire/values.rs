@@ -1,4 +1,4 @@
-//! Values inside of requests and answers: sizes, durability, moments.
+//! Values in requests and answers: sizes, durability, moments.
 
 use std::time::Duration;
 
@@ -29,20 +29,21 @@ impl utoipa::PartialSchema for Size {
 
 impl ToSchema for Size {}
 
-/// What an acknowledged FLUSH survives, and how much may be lost with the host.
+/// The loss that an acknowledged FLUSH survives, and the bound of the data that can be lost with the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Durability {
-    /// Loss of power.
+    /// An acknowledged FLUSH survives loss of power.
     #[default]
     Local,
-    /// Loss of the host: FLUSH waits for the store.
+    /// An acknowledged FLUSH survives loss of the host: FLUSH waits for the store.
     Store,
-    /// Loss of power; and no more than this is lost with the host: writes are slowed, and wait, before it could be.
+    /// An acknowledged FLUSH survives loss of power, and the data lost with the host is bounded: writes are slowed near the
+    /// bound, and wait at the bound.
     Bounded {
-        /// Bytes that are not in the store, at most.
+        /// Most bytes at risk.
         max_bytes: u64,
-        /// No write is acknowledged while one that was acknowledged so many seconds ago is not in the store.
+        /// No write is acknowledged while an older write, acknowledged at least so many seconds ago, is not in the store.
         max_age_seconds: u64,
     },
 }
@@ -71,7 +72,7 @@ impl From<cache::Durability> for Durability {
     }
 }
 
-/// What a READ does that needs a store that is away: "wait", or the time after which it fails, such as "30s".
+/// How a READ behaves that needs a store that is away: "wait", or a time such as "30s" after which the READ fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OnUnreachable(pub config::OnUnreachable);
@@ -79,7 +80,7 @@ pub struct OnUnreachable(pub config::OnUnreachable);
 /// The moment `unix_millis` milliseconds after 1970-01-01 UTC, such as `2025-01-31T23:59:59.123Z`.
 pub(crate) fn rfc3339(unix_millis: u64) -> String {
     let moment = i64::try_from(unix_millis).ok().and_then(DateTime::from_timestamp_millis);
-    // The last moment that chrono knows stands for all later ones.
+    // The last moment known to chrono stands for all later ones.
     moment.unwrap_or(DateTime::<Utc>::MAX_UTC).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 

@@ -1,12 +1,12 @@
-//! Why a scrape fails.
+//! The errors of a scrape.
 
 /// Why a scrape failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// A source gave a number for a histogram, a histogram for a number, or one with other buckets.
+    /// A source gave a number for a histogram, a histogram for a number, or a histogram with other buckets.
     #[error("a sample of {name} is not of the kind that the table of metrics says: this is a bug of glidefs")]
     Kind {
-        /// The metric.
+        /// The name of the metric.
         name: &'static str,
     },
     /// A source gave too few or too many label values.
@@ -14,19 +14,19 @@ pub enum MetricsError {
         "a sample of {name} has {given} labels, the table of metrics says {expected:?}: this is a bug of glidefs"
     )]
     Labels {
-        /// The metric.
+        /// The name of the metric.
         name: &'static str,
-        /// The labels it has.
+        /// The labels of the metric in the table.
         expected: &'static [&'static str],
-        /// How many values were given.
+        /// The number of label values given.
         given: usize,
     },
     /// The text could not be written.
     #[error("{name} could not be written as text")]
     Encode {
-        /// The metric.
+        /// The name of the metric.
         name: &'static str,
-        /// The cause.
+        /// The error of the encoder.
         #[source]
         source: prometheus::Error,
     },

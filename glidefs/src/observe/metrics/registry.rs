@@ -1,4 +1,4 @@
-//! The registry of figure sources: a scrape collects from all of them.
+//! The registry of figure sources: a scrape collects from every source.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,9 +8,9 @@ use super::encode;
 use super::error::MetricsError;
 use super::samples::Samples;
 
-/// Something that knows figures.
+/// A part of the daemon that gives figures to a scrape.
 pub trait FigureSource: Send + Sync {
-    /// Adds the figures of this moment to `out`. Each combination of metric and labels is given once.
+    /// Adds the figures of this moment to `out`. Each combination of metric and labels is added once.
     fn collect(&self, out: &mut Samples);
 }
 
@@ -20,11 +20,11 @@ impl<F: Fn(&mut Samples) + Send + Sync> FigureSource for F {
     }
 }
 
-/// Everything `/metrics` shows.
+/// The sources of `/metrics`.
 #[derive(Default)]
 pub struct Registry {
     sources: Mutex<Vec<Arc<dyn FigureSource>>>,
-    /// Length of the last text, so that the next one is allocated once and not copied as it grows.
+    /// Length of the last text. The next text is allocated once with this length, and not copied while growing.
     text_bytes_last: AtomicUsize,
 }
 
@@ -39,9 +39,9 @@ impl Registry {
         self.lock().push(source);
     }
 
-    /// The figures of this moment as text, in the text format of Prometheus, version 0.0.4.
+    /// The figures of this moment in the text format of Prometheus, version 0.0.4.
     ///
-    /// Takes longer the more exports there are, so asynchronous callers use a thread that may block.
+    /// The time grows with the number of exports, so asynchronous callers use a blocking thread.
     pub fn encode(&self) -> Result<String, MetricsError> {
         let sources = self.lock().clone();
         let mut samples = Samples::new();
@@ -56,7 +56,7 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn FigureSource>>> {
-        // A vector is whole before and after each push and clone, so a panic elsewhere does not spoil it.
+        // The vector is whole before and after each push and clone, so a poisoned lock holds whole data.
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What a scrape looks like, from counters to text, and what Prometheus itself says about it.
+//! The text of a scrape, from counters to lines, and the judgement of Prometheus' own checker.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,7 +11,7 @@ use super::*;
 use crate::observe::counter::{Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use crate::observe::io::{QueueStats, WorkerStats};
 
-/// Names that no export may have, but that the text must survive.
+/// No export may have such a name, but the text must survive each.
 const AWKWARD_NAMES: [&str; 6] =
     ["plain", "quote\"d", "back\\slash\\", "two\nlines", "{le=\"4096\"} 1 # HELP", "naïve 磁盘\u{1f4bf}"];
 
@@ -82,7 +82,7 @@ fn size_histogram(values: &[u64]) -> HistogramSnapshot<6> {
     histogram.snapshot()
 }
 
-/// The lines of one metric, its HELP and TYPE included.
+/// The lines of one metric, with HELP and TYPE.
 fn lines<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     let family = move |line: &&str| {
         let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
@@ -298,7 +298,7 @@ fn alerts_name_metrics_that_exist_and_fire_when_they_should() {
     }
 }
 
-/// The labels and the value of a line, read as the specification of the text format says.
+/// The labels and the value of a line, parsed by the specification of the text format.
 fn parse(line: &str) -> (BTreeMap<String, String>, f64) {
     let (labels, value) = line[line.find('{').unwrap() + 1..].rsplit_once("} ").unwrap();
     let mut rest = labels;

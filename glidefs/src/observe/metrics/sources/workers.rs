@@ -1,6 +1,6 @@
-//! Figures of workers and of their buffer pools.
+//! Figures of workers and buffer pools.
 //!
-//! Does not own which workers exist; they are fixed when the daemon starts.
+//! Does not own the list of workers, which is fixed when the daemon starts.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::observe::metrics::registry::FigureSource;
 use crate::observe::metrics::samples::Samples;
 use crate::observe::metrics::table::Metric;
 
-/// Shows `workers`, labelled by their place in the list.
+/// Shows `workers`. The label of a worker is the place in the list.
 pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         for (index, stats) in workers.iter().enumerate() {
