@@ -27,7 +27,7 @@ const OWNERS: [(&str, &[&str]); 29] = [
     ("object_store", &["store"]),
     ("async_trait", &["store"]),
     ("blake3", &["store"]),
-    ("chrono", &["store"]),
+    ("chrono", &["api", "store"]),
     ("configparser", &["store"]),
     ("zstd", &["store"]),
     ("foyer_common", &["store"]),

@@ -1,7 +1,7 @@
-//! Metrics and logging: counters for the I/O path, the table of every metric, the `/metrics` encoder, log set-up.
+//! Metrics and logging: counters for the I/O path, the table of metrics, the `/metrics` encoder, log set-up.
 //!
-//! Counters on the I/O path have one writer (the worker that owns them), so an update is a plain load and store; readers
-//! on other threads see a value that is at most an update old.
+//! A counter on the I/O path has one writer, the worker that owns the counter, so an update is a plain load and store.
+//! Readers on other threads see a value that misses one update at most.
 
 pub mod counter;
 pub mod io;

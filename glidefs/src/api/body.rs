@@ -1,4 +1,5 @@
-//! Reading requests: JSON bodies and names in paths, with refusals in our own words.
+//! Reading requests: JSON bodies and export names in paths. Refusals use the words of this API instead of those of the HTTP
+//! library.
 
 use std::time::Duration;
 
@@ -9,14 +10,15 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
-use super::BODY_BYTES_MAX;
 use super::error::ApiError;
 use crate::router::ExportName;
 
-/// How long the body of a request may take to come.
+/// Largest request body, bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// How long a request may take to send the body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A body that is JSON for a `T`, whatever its content type.
+/// A body that holds JSON for a `T`. The content type is not checked.
 pub(super) struct JsonBody<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -40,7 +42,7 @@ fn refusal(rejection: &BytesRejection) -> ApiError {
     ApiError::bad_request("the body could not be read: send the request again")
 }
 
-/// The name of an export in the path.
+/// The name of the export in the path.
 pub(super) struct NameInPath(pub ExportName);
 
 impl<S: Send + Sync> FromRequestParts<S> for NameInPath {

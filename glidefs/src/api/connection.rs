@@ -1,8 +1,8 @@
-//! One connection: HTTP/1.1 on a stream, with a time limit on all that the client may be slow with.
+//! One connection: HTTP/1.1 on a stream, with a time limit on everything a client can be slow with.
 //!
-//! Owns the limits of a connection: the time for a request's header (which is the time a connection may rest as well), for an
-//! answer to be taken, and the memory for both. The time for a body is `body`'s. Does not own how many connections there are
-//! (`seats`) nor what is answered. Invariant: whatever a client does or leaves undone, its connection ends.
+//! Owns two time limits of a connection (for the header of a request, which also limits how long a connection may be idle;
+//! and for taking an answer) and the memory for both. Does not own the time limit of a body (`body`), the number of
+//! connections (`seats`) nor the answers. Invariant: every connection ends, whatever the client does or leaves undone.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,15 +26,15 @@ use tokio::time::Sleep;
 
 use super::seats::Seat;
 
-/// Most bytes that are read ahead, and so the longest header of a request.
+/// Most bytes read ahead, and so the longest header of a request.
 const READ_BYTES_MAX: usize = 32 * 1024;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// From the last answer, or from the start, to the end of a request's header.
+    /// From the last answer, or from the start of the connection, to the end of a request's header.
     pub header: Duration,
-    /// To take an answer, once the client has let the answer wait.
+    /// From the moment the client lets an answer wait until the client has taken the answer.
     pub answer: Duration,
 }
 
@@ -44,25 +44,25 @@ impl Default for Patience {
     }
 }
 
-/// A stream that can be ended without what the client has not taken yet.
+/// A stream whose unsent data can be dropped.
 pub(super) trait Sever {
-    /// Lets the kernel drop what waits to be sent when the stream is closed.
+    /// Makes the kernel drop unsent data when the stream is closed.
     fn sever(&self);
 }
 
 impl Sever for TcpStream {
     fn sever(&self) {
-        // A kernel that refuses goes on trying to send, for minutes at most.
+        // If the kernel refuses, the kernel tries to send the rest for some minutes at most.
         let _ = self.set_zero_linger();
     }
 }
 
 impl Sever for UnixStream {
-    /// What was sent is the client's already.
+    /// On a Unix socket, sent data is already in the client's buffer: nothing can be dropped.
     fn sever(&self) {}
 }
 
-/// Answers the requests that come over `stream` with `routes`, until the client is done, is too slow, or leaves for a newer
+/// Answers the requests of `stream` with `routes` until the client is done, is too slow, or must leave for a newer
 /// connection. When `stop` becomes true, the request under way is the last one.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     stream: S,
@@ -76,7 +76,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     let routes = TowerToHyperService::new(routes);
     let answer = service_fn(|mut request: Request<Incoming>| {
         let begun = seat.begin().map(|begun| {
-            request.extensions_mut().insert(begun.sender());
+            request.extensions_mut().insert(begun.requester());
             (begun, routes.call(request.map(Body::new)))
         });
         async move {
@@ -88,11 +88,11 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     http.timer(TokioTimer::new()).header_read_timeout(patience.header).max_buf_size(READ_BYTES_MAX);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
     let stopped = async {
-        // An error means that the sender is gone, which means the same.
+        // An error means: the sender was dropped, and the daemon stops as well.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     tokio::select! {
-        // However a connection ends, nobody is left to be told.
+        // Nobody is left who could be told how the connection ended.
         _ = connection.as_mut() => return,
         () = seat.leaves() => return,
         () = stopped => {}
@@ -104,26 +104,26 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Sever + Unpin>(
     }
 }
 
-/// The answer to a request that came when its connection had been told to leave. It is not sent.
+/// The answer to a request on a connection that was told to leave before. This answer is never sent.
 fn leaving() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response
 }
 
-/// A stream whose client must take what is sent in time, and whose seat learns when all is sent.
+/// A stream with a time limit for taking answers. Tells the seat when everything was sent.
 struct Paced<S: Sever> {
     stream: S,
     seat: Arc<Seat>,
     patience: Duration,
-    /// When the client must have taken all that is to be sent; set while the client lets something wait.
+    /// The client must have taken everything by then. Set while the client lets data wait.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: Sever> Drop for Paced<S> {
     fn drop(&mut self) {
-        // The client cannot have the whole answer any more. The kernel would hold megabytes of the rest for a client that takes
-        // nothing, and as many times as clients are cut off.
+        // The client cannot get the whole answer any more. Without this the kernel would keep megabytes of the rest for each
+        // client that was cut off while taking nothing.
         if self.seat.is_sending() {
             self.stream.sever();
         }
@@ -131,7 +131,7 @@ impl<S: Sever> Drop for Paced<S> {
 }
 
 impl<S: Sever> Paced<S> {
-    /// Passes `result` on, unless the client has let it wait for too long.
+    /// Passes `result` on, or fails if the client has let data wait for too long.
     fn in_time<T>(&mut self, result: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if result.is_ready() {
             return result;
@@ -203,11 +203,11 @@ mod tests {
         fn sever(&self) {}
     }
 
-    /// Longer than all that a pipe between client and server holds.
+    /// Longer than the buffers of a pipe between client and server.
     const ANSWER_BYTES: usize = 1 << 20;
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-    /// A server without sockets: with a paused clock, time passes only while client and server wait.
+    /// A server without sockets. With a paused clock, time passes only while client and server wait.
     struct Server {
         seats: Seats,
         stopping: watch::Sender<bool>,

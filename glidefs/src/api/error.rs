@@ -1,4 +1,4 @@
-//! Refusals: which status, code and sentence each error gets. The only file that maps errors to HTTP.
+//! Refusals: the status, code and sentence for each error. The only file that maps errors to HTTP.
 
 use axum::Json;
 use axum::http::{StatusCode, header};
@@ -11,7 +11,7 @@ use crate::router::{DeviceError, NameError, RouterError, SizeError};
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
-/// A refusal.
+/// An answer that refuses a request: status, code and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
@@ -24,7 +24,7 @@ impl ApiError {
         Self { status, code, message: message.into() }
     }
 
-    /// The request is not what it should be.
+    /// The request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
@@ -34,14 +34,14 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    /// There is no such thing.
+    /// The path or the named export does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
     /// The path does not take this method.
     pub fn method_not_allowed() -> Self {
-        let message = "this path does not take that method: /openapi.json lists which it takes";
+        let message = "this path does not take this method: /openapi.json lists the methods of each path";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
@@ -52,14 +52,14 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
-    /// Who asks may not ask for this.
+    /// This client may not send this request.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    /// The request names another host than this.
+    /// The header `Host` names another host than this one.
     pub fn wrong_host(host: &str) -> Self {
-        // Whatever was sent.
+        // The client chose this text, so the message quotes a part only.
         let host: String = host.chars().take(80).collect();
         let message = format!(
             "the header Host names {host:?}, which is not this daemon: use an address instead of a name, or add the name to \
@@ -68,18 +68,18 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "wrong_host", message)
     }
 
-    /// The body of the request did not come.
+    /// The body of the request did not come in time.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
-    /// The daemon cannot answer yet.
+    /// The daemon cannot answer before recovery is done.
     pub fn not_ready() -> Self {
         let message = "exports are being recovered: ask again in a moment";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
     }
 
-    /// Exports wait for the store.
+    /// `exports` exports wait for the store to confirm this host as owner.
     pub fn unconfirmed(exports: usize) -> Self {
         let message = format!(
             "{exports} exports wait for the store to confirm that this host still has them: `glidefs export list` shows which"
@@ -93,7 +93,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "catalog_fails", message)
     }
 
-    /// The daemon failed to answer.
+    /// The daemon failed while answering.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }

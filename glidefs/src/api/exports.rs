@@ -1,12 +1,12 @@
-//! The routes under `/v1/exports`.
+//! The routes under `/v1/exports`, and `/v1/drain`.
 
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
-use super::AppState;
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
+use super::state::AppState;
 use super::wire::{
     AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
     ForkRequest, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest, UndeleteRequest,
@@ -16,14 +16,15 @@ use crate::router::{
     self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError, Source,
 };
 
-/// Make an export, and its block device unless it is to be made detached. Making what exists with the same parameters is no error.
+/// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
+/// succeeds.
 #[utoipa::path(
     post, path = "/v1/exports", tag = "exports", request_body = CreateRequest,
     responses(
-        (status = 201, description = "It was made.", body = Export),
-        (status = 200, description = "It existed, with the same parameters.", body = Export),
+        (status = 201, description = "The export was created.", body = Export),
+        (status = 200, description = "The export existed, with the same parameters.", body = Export),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The export could not be made.", body = ErrorBody),
+        (status = "5XX", description = "The export could not be created.", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
@@ -32,14 +33,14 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
     let source = Source::Blank(ExportSize::new(request.size.0.0)?);
-    let new = New {
+    let new = NewExport {
         detached: request.detached,
-        ..New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
+        ..NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
     };
     create_from(&state, name, source, new).await
 }
 
-/// All exports, by name.
+/// All exports, sorted by name.
 #[utoipa::path(
     get, path = "/v1/exports", tag = "exports",
     responses((status = 200, description = "All exports.", body = [Export]))
@@ -48,29 +49,29 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<Vec<Export>> {
     Json(state.router.list().into_iter().map(Export::from).collect())
 }
 
-/// One export.
+/// The state of one export.
 #[utoipa::path(
-    get, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    get, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     responses(
         (status = 200, description = "The export.", body = Export),
-        (status = 404, description = "There is none of that name.", body = ErrorBody),
+        (status = 404, description = "There is no export of the name.", body = ErrorBody),
     )
 )]
 pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Result<Json<Export>, ApiError> {
     Ok(Json(state.router.show(name.0.as_str())?.into()))
 }
 
-/// Remove an export: its block device and its data. What is in the store can be had back for the grace period of garbage
-/// collection, a day. Removing what does not exist is no error.
+/// Delete an export: its block device and its data. Data that was written back to the store can be restored with `undelete`
+/// for the grace period of garbage collection, a day. If the export does not exist, the request succeeds.
 #[utoipa::path(
     delete, path = "/v1/exports/{name}", tag = "exports",
     params(
-        ("name" = String, Path, description = "Its name."),
-        ("force" = Option<bool>, Query, description = "Whether to delete it although its device is mounted, or held in another way; false when left out."),
+        ("name" = String, Path, description = "Name of the export."),
+        ("force" = Option<bool>, Query, description = "Whether to delete the export although the device is mounted, or held in another way; false when left out."),
     ),
     responses(
-        (status = 200, description = "There is no such export any more.", body = Deleted),
-        (status = 409, description = "Its device is in use; the message says how.", body = ErrorBody),
+        (status = 200, description = "The export does not exist any more.", body = Deleted),
+        (status = 409, description = "The device is in use; the message says how.", body = ErrorBody),
         (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
     )
 )]
@@ -88,18 +89,18 @@ pub(super) async fn delete(
     Ok(Json(Deleted { name: name.0.to_string(), existed: deleted == router::Deleted::Now }))
 }
 
-/// Give an export a block device. No error when it has one.
+/// Give an export a block device. If the export has a device, the request succeeds.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/attach", tag = "exports",
     params(
-        ("name" = String, Path, description = "Its name."),
-        ("unconfirmed" = Option<bool>, Query, description = "Whether to serve what is in the cache although the store cannot be asked whose the export is; false when left out."),
+        ("name" = String, Path, description = "Name of the export."),
+        ("unconfirmed" = Option<bool>, Query, description = "Whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left out."),
     ),
     responses(
-        (status = 200, description = "It has a device.", body = Export),
-        (status = 404, description = "There is none of that name.", body = ErrorBody),
-        (status = 409, description = "Another host has it, or the store has another history of it.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be made, or the store could not be asked whose it is.", body = ErrorBody),
+        (status = 200, description = "The export has a device.", body = Export),
+        (status = 404, description = "There is no export of the name.", body = ErrorBody),
+        (status = 409, description = "Another host has the export, or the store has another history of the export.", body = ErrorBody),
+        (status = "5XX", description = "The device could not be created, or the store could not say which host has the export.", body = ErrorBody),
     )
 )]
 pub(super) async fn attach(
@@ -113,18 +114,19 @@ pub(super) async fn attach(
     Ok(Json(attached?.into()))
 }
 
-/// Remove an export's block device, keep its data, and release it in the store, so that another host may open it. `unreleased` in
-/// the answer says why that could not be done. No error when it has none.
+/// Remove the block device of an export, keep the data, and release the export in the store, so that another host may open
+/// the export. If the release fails, the request succeeds and `unreleased` gives the reason. If the export has no device, the
+/// request succeeds.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/detach", tag = "exports",
     params(
-        ("name" = String, Path, description = "Its name."),
-        ("force" = Option<bool>, Query, description = "Whether to detach it although its device is mounted, or held in another way; false when left out."),
+        ("name" = String, Path, description = "Name of the export."),
+        ("force" = Option<bool>, Query, description = "Whether to detach the export although the device is mounted, or held in another way; false when left out."),
     ),
     responses(
-        (status = 200, description = "It has no device.", body = Export),
-        (status = 404, description = "There is none of that name.", body = ErrorBody),
-        (status = 409, description = "Its device is in use; the message says how.", body = ErrorBody),
+        (status = 200, description = "The export has no device.", body = Export),
+        (status = 404, description = "There is no export of the name.", body = ErrorBody),
+        (status = 409, description = "The device is in use; the message says how.", body = ErrorBody),
         (status = "5XX", description = "The device could not be removed.", body = ErrorBody),
     )
 )]
@@ -139,16 +141,16 @@ pub(super) async fn detach(
     Ok(Json(detached.into()))
 }
 
-/// Open an export from the store. Where another host has not released it, this is refused, unless it is to be taken over: then
-/// that host's export stops. No error when it is open here.
+/// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is
+/// set: then the export stops on the other host. If the export is open on this host, the request succeeds.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/open", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    post, path = "/v1/exports/{name}/open", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = OpenRequest,
     responses(
-        (status = 201, description = "It is open.", body = Export),
-        (status = 200, description = "It was open here.", body = Export),
-        (status = 404, description = "The store has none of that name.", body = ErrorBody),
-        (status = 409, description = "Another host has it; the message says which one, and since when it was not heard of.", body = ErrorBody),
+        (status = 201, description = "The export is open.", body = Export),
+        (status = 200, description = "The export was open on this host before.", body = Export),
+        (status = 404, description = "The store has no volume of the name.", body = ErrorBody),
+        (status = 409, description = "Another host has the export; the message names the host and when the host was last heard of.", body = ErrorBody),
         (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
 )]
@@ -161,19 +163,20 @@ pub(super) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let source = if request.take_over { Source::TakeOver } else { Source::Store };
-    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new =
+        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
     create_from(&state, name.0, source, new).await
 }
 
-/// Have an export back that was deleted, as it was when it was last flushed, with its snapshots. Possible until garbage collection
-/// has taken it. Of several of one name the one that was deleted last comes back.
+/// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
+/// the possibility. If several exports of the name were deleted, the one deleted last is restored.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/undelete", tag = "exports", params(("name" = String, Path, description = "The name it had.")),
+    post, path = "/v1/exports/{name}/undelete", tag = "exports", params(("name" = String, Path, description = "Name before the deletion.")),
     request_body = UndeleteRequest,
     responses(
-        (status = 201, description = "It is open here.", body = Export),
-        (status = 404, description = "Nothing of that name can be had back.", body = ErrorBody),
-        (status = 409, description = "The name is taken: choose another one.", body = ErrorBody),
+        (status = 201, description = "The export is open on this host.", body = Export),
+        (status = 404, description = "No deleted export of the name can be restored.", body = ErrorBody),
+        (status = 409, description = "The name is in use: choose another one.", body = ErrorBody),
         (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
 )]
@@ -184,17 +187,19 @@ pub(super) async fn undelete(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
-    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new =
+        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
     create_from(&state, new_name, Source::Deleted { of: name.0 }, new).await
 }
 
-/// Make an export with the content of this one: metadata only, whatever its size. Both go their own way from then on.
+/// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
+/// do not change the other.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/fork", tag = "exports",
-    params(("name" = String, Path, description = "The export, or a volume in the store.")),
+    params(("name" = String, Path, description = "Name of the export, or of a volume in the store.")),
     request_body = ForkRequest,
     responses(
-        (status = 201, description = "It was made.", body = Export),
+        (status = 201, description = "The export was created.", body = Export),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
         (status = "5XX", description = "The store or the device failed.", body = ErrorBody),
     )
@@ -207,12 +212,13 @@ pub(super) async fn fork(
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
     let source =
         if request.local { Source::Local { of: name.0 } } else { Source::Fork { of: name.0, snapshot } };
-    let new = New::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new =
+        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
     create_from(&state, ExportName::new(&request.name)?, source, new).await
 }
 
-/// What a new export is like, besides its content.
-struct New {
+/// The parameters of a new export, other than the content.
+struct NewExport {
     durability: Durability,
     on_unreachable: Option<OnUnreachable>,
     queues: Option<u64>,
@@ -220,7 +226,7 @@ struct New {
     detached: bool,
 }
 
-impl New {
+impl NewExport {
     fn of(
         durability: Durability,
         on_unreachable: Option<OnUnreachable>,
@@ -234,7 +240,7 @@ async fn create_from(
     state: &AppState,
     name: ExportName,
     source: Source,
-    new: New,
+    new: NewExport,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let queues = small("queues", new.queues, QUEUES_MAX)?;
     let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
@@ -254,17 +260,17 @@ async fn create_from(
     Ok((status, Json(created.info.into())))
 }
 
-/// Bring everything that was acknowledged to the store. Answers when it is there, unless it is told not to wait.
+/// Write back all acknowledged data of an export. The answer comes when the data is in the store, unless `wait` is false.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/flush", tag = "exports",
     params(
-        ("name" = String, Path, description = "Its name."),
-        ("wait" = Option<bool>, Query, description = "Whether to wait until it is in the store; true when left out."),
+        ("name" = String, Path, description = "Name of the export."),
+        ("wait" = Option<bool>, Query, description = "Whether to answer only when all data is in the store; true when left out."),
     ),
     responses(
-        (status = 200, description = "It is in the store.", body = Flushed),
-        (status = 202, description = "It is on its way; the answer says what is there already.", body = Flushed),
-        (status = 404, description = "There is none of that name.", body = ErrorBody),
+        (status = 200, description = "All data is in the store.", body = Flushed),
+        (status = 202, description = "Writing back has begun; the answer says how far the store is.", body = Flushed),
+        (status = 404, description = "There is no export of the name.", body = ErrorBody),
         (status = 409, description = "There is no store, or another host has the export.", body = ErrorBody),
     )
 )]
@@ -281,10 +287,11 @@ pub(super) async fn flush(
     Ok((status, Json(Flushed { name: name.0.to_string(), sequence_number: flushed.0 })))
 }
 
-/// Bring everything that any export has acknowledged to the store, and release what has no device. Answers when it is there.
+/// Write back all acknowledged data of all exports, and release the exports without a device. The answer comes when the data
+/// is in the store.
 #[utoipa::path(
     post, path = "/v1/drain", tag = "exports",
-    responses((status = 200, description = "What became of it.", body = Drained))
+    responses((status = 200, description = "The result for all exports.", body = Drained))
 )]
 pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
     let drain = state.router.drain().await;
@@ -295,14 +302,14 @@ pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
     })
 }
 
-/// Give a detached export the content and size that a snapshot kept. What was written since is given up.
+/// Give a detached export the content and the size of a snapshot. Data written since the snapshot is given up.
 #[utoipa::path(
     post, path = "/v1/exports/{name}/rollback", tag = "snapshots",
-    params(("name" = String, Path, description = "Its name.")), request_body = RollbackRequest,
+    params(("name" = String, Path, description = "Name of the export.")), request_body = RollbackRequest,
     responses(
-        (status = 200, description = "It has the snapshot's content.", body = Export),
-        (status = 404, description = "There is none of that name, or no such snapshot.", body = ErrorBody),
-        (status = 409, description = "It has a device, or there is no store.", body = ErrorBody),
+        (status = 200, description = "The export has the snapshot's content.", body = Export),
+        (status = 404, description = "There is no export of the name, or no such snapshot.", body = ErrorBody),
+        (status = 409, description = "The export has a device, or there is no store.", body = ErrorBody),
         (status = "5XX", description = "The store failed: roll back again.", body = ErrorBody),
     )
 )]
@@ -315,14 +322,14 @@ pub(super) async fn rollback(
     Ok(Json(state.router.rollback(name.0.as_str(), snapshot).await?.into()))
 }
 
-/// Make an export larger while it is used.
+/// Make an export larger while the export is in use.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/resize", tag = "exports", params(("name" = String, Path, description = "Its name.")),
+    post, path = "/v1/exports/{name}/resize", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
     request_body = ResizeRequest,
     responses(
-        (status = 200, description = "It has the size.", body = Export),
+        (status = 200, description = "The export has the size.", body = Export),
         (status = "4XX", description = "The request was refused.", body = ErrorBody),
-        (status = "5XX", description = "The device could not be told.", body = ErrorBody),
+        (status = "5XX", description = "The device could not be resized.", body = ErrorBody),
     )
 )]
 pub(super) async fn resize(
@@ -334,7 +341,7 @@ pub(super) async fn resize(
     Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
 }
 
-/// A parameter that fits 16 bits; the router checks its bounds.
+/// Refuses a parameter that does not fit 16 bits. The router checks the real bounds.
 fn small(parameter: &'static str, value: Option<u64>, max: u16) -> Result<Option<u16>, RouterError> {
     let out_of_bounds = |value| RouterError::Parameter { parameter, value, min: 1, max: max.into() };
     value.map(|value| u16::try_from(value).map_err(|_| out_of_bounds(value))).transpose()

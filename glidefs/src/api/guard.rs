@@ -1,7 +1,7 @@
-//! Which requests are served to whom.
+//! The access rules: which client may send which request.
 //!
-//! Owns the rules for requests over TCP, for peers of the socket that may not use it, and for web pages. Does not own the token
-//! (`token`) nor who a peer is (`peer`). Invariant: over TCP a request without the token reads what [`OPEN_PATHS`] names and
+//! Owns the rules for requests over TCP, for peers who may not use the socket, and for web pages. Does not own the token
+//! (`token`) nor the identity of a peer (`peer`). Invariant: over TCP a request without the token can read [`OPEN_PATHS`] and
 //! nothing else.
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,14 +14,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
-use super::seats::Sender;
+use super::seats::Requester;
 use super::token::TokenFile;
 
-/// What is served over TCP without the token. `/metrics` names exports, so it stays on this host.
+/// The paths served over TCP without the token. `/metrics` names exports, so only a loopback address serves `/metrics`
+/// without the token.
 const OPEN_PATHS: [&str; 4] = ["/healthz", "/readyz", METRICS_PATH, "/openapi.json"];
 const METRICS_PATH: &str = "/metrics";
 
-/// Which requests over TCP are served.
+/// The rules for requests over TCP.
 #[derive(Clone, Debug)]
 pub(super) struct TcpRules(Arc<Rules>);
 
@@ -34,19 +35,19 @@ struct Rules {
 }
 
 impl TcpRules {
-    /// Rules of the address `listen`, which is also known as one of `names`.
+    /// The rules of the address `listen`. `names` are further names of this host.
     pub fn new(listen: SocketAddr, names: &[String], token: Option<TokenFile>) -> Self {
         let hosts = Hosts { listen: listen.ip(), names: names.iter().map(|name| plain(name)).collect() };
         Self(Arc::new(Rules { token, hosts, is_loopback: listen.ip().is_loopback() }))
     }
 
-    /// Whether `header`, that of a request for authorization, carries the token.
+    /// Whether `header`, the `Authorization` header of a request, carries the token.
     async fn is_authorized(&self, header: Option<HeaderValue>) -> bool {
         let Some((token, header)) = self.0.token.as_ref().zip(header) else { return false };
         token.is_carried_by(header.as_bytes()).await
     }
 
-    /// Whether a request without the token is served.
+    /// Whether to serve a request without the token.
     fn check(&self, request: &Request) -> Result<(), ApiError> {
         let rules = &*self.0;
         rules.hosts.check(request)?;
@@ -64,13 +65,13 @@ impl TcpRules {
     }
 }
 
-/// Serves a request over TCP, or refuses the request.
+/// Serves or refuses a request over TCP.
 pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).cloned();
-    // No web page knows the token, so the name that led here does not matter then.
+    // No web page knows the token, so the header `Host` need not be checked for a request with the token.
     let is_authorized = rules.is_authorized(header).await;
-    if let Some(sender) = request.extensions().get::<Sender>() {
-        sender.is_stranger(!is_authorized);
+    if let Some(requester) = request.extensions().get::<Requester>() {
+        requester.is_anonymous(!is_authorized);
     }
     if is_authorized {
         return next.run(request).await;
@@ -81,7 +82,7 @@ pub(super) async fn tcp(State(rules): State<TcpRules>, request: Request, next: N
     }
 }
 
-/// Refuses all requests of a peer of the socket that may not use it.
+/// Refuses every request of a peer who may not use the socket.
 pub(super) async fn strangers(_request: Request, _next: Next) -> Response {
     ApiError::forbidden(
         "this socket is for root, the user of the daemon and the members of [api] group: run the command as root, or have \
@@ -90,7 +91,7 @@ pub(super) async fn strangers(_request: Request, _next: Next) -> Response {
     .into_response()
 }
 
-/// Refuses changes asked for by a web page: a browser on this host could be made to send them to the loopback address.
+/// Refuses changes requested by a web page: a page could make a browser on this host send requests to the loopback address.
 pub(super) async fn browsers(request: Request, next: Next) -> Response {
     if !reads(request.method()) && request.headers().contains_key(header::ORIGIN) {
         let message = "changes cannot be asked for by a web page: send the request without the header Origin";
@@ -103,7 +104,8 @@ fn reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// The names under which the daemon answers. A web page that had its own name point to this host is refused by it.
+/// The names by which clients may address the daemon. The check refuses a web page that points a name of its own at this host
+/// (DNS rebinding).
 #[derive(Debug)]
 struct Hosts {
     listen: IpAddr,
@@ -113,7 +115,7 @@ struct Hosts {
 impl Hosts {
     fn check(&self, request: &Request) -> Result<(), ApiError> {
         let header = host_header(request.headers(), request.version())?;
-        // A request for a proxy names the host twice.
+        // A request meant for a proxy names the host twice.
         for authority in [header, request.uri().authority().cloned()].into_iter().flatten() {
             if !self.knows(authority.host()) {
                 return Err(ApiError::wrong_host(authority.host()));
@@ -126,19 +128,19 @@ impl Hosts {
         let host = plain(host);
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&host);
         match bare.parse::<IpAddr>() {
-            // An address leads where it says, whoever made the page.
+            // DNS plays no part in an address, so a page cannot redirect an address to this host.
             Ok(ip) => ip.is_loopback() || ip == self.listen || self.listen.is_unspecified(),
             Err(_) => host == "localhost" || self.names.contains(&host),
         }
     }
 }
 
-/// A host's name as names are compared.
+/// A host name in the form used for comparing: lower case, without a final dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// What the header Host names. `None` where an old client sends none, as no browser does.
+/// The value of the header `Host`. `None` for a client before HTTP/1.1 that sends no `Host`; no browser does so.
 fn host_header(headers: &HeaderMap, version: Version) -> Result<Option<Authority>, ApiError> {
     let mut values = headers.get_all(header::HOST).iter();
     let Some(value) = values.next() else {

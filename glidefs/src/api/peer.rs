@@ -1,17 +1,17 @@
-//! Who is at the other end of the Unix socket.
+//! The identity of the peer of the Unix socket.
 //!
-//! Owns the rule for peers of the socket: root, the user that the daemon runs as, and members of the configured group.
-//! Invariant: the rule judges what the kernel noted when the peer connected, so a process id that is used again, or a user
-//! who changes, makes no difference.
+//! Owns the rule for peers: root, the user of the daemon, and members of the configured group may use the socket. Invariant:
+//! the rule judges the identity that the kernel noted when the peer connected. A process id used again, or a later change of
+//! the user, makes no difference.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use tokio::net::UnixStream;
 
-/// Most groups that a process can be in, as the kernel has it (NGROUPS_MAX).
+/// Most groups of a process: the kernel's NGROUPS_MAX.
 const GROUPS_MAX: usize = 65_536;
-/// Groups that most processes are in at most.
+/// Enough groups for most processes.
 const GROUPS_USUAL: usize = 64;
 
 /// User and groups of a peer.
@@ -23,14 +23,14 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether the peer may use the API of a daemon that runs as `own` and has the group `group`.
+    /// Whether the peer may use the API of a daemon that runs as the user `own` and is configured with `group`.
     fn may_use(&self, own: u32, group: Option<u32>) -> bool {
         let is_member = |group| self.gid == group || self.groups.contains(&group);
         self.uid == 0 || self.uid == own || group.is_some_and(is_member)
     }
 }
 
-/// Whether the peer of `stream` may use the API, where `group` may as well.
+/// Whether the peer of `stream` may use the API. Members of `group` may.
 pub(super) fn may_use(stream: &UnixStream, group: Option<u32>) -> io::Result<bool> {
     let credentials = stream.peer_cred()?;
     let groups = if group.is_some() { groups(stream)? } else { Vec::new() };
@@ -38,13 +38,13 @@ pub(super) fn may_use(stream: &UnixStream, group: Option<u32>) -> io::Result<boo
     Ok(peer.may_use(nix::unistd::geteuid().as_raw(), group))
 }
 
-/// The supplementary groups that the peer of `socket` had when it connected.
+/// The supplementary groups of the peer at the time of the connection.
 fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; GROUPS_USUAL];
     loop {
-        // At most GROUPS_MAX times four.
+        // The conversion succeeds: the size is at most GROUPS_MAX times four.
         let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
-        // SAFETY: `groups` has `bytes` bytes, which the kernel may fill, and both live until the call returns.
+        // SAFETY: `groups` has room for `bytes` bytes, and both variables live until the call returns.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -60,7 +60,7 @@ fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel says how many there are.
+        // With ERANGE the kernel has set `bytes` to the space needed.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > GROUPS_MAX {
             return Err(error);
         }

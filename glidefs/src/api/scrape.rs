@@ -1,9 +1,9 @@
-//! `/metrics` for many at a time: scrapes share their text.
+//! `/metrics` for many clients: scrapes share texts.
 //!
-//! Owns when figures are collected and written as text, and how many texts there are. Does not own what the text says
-//! (`observe::metrics`). Invariants: the figures of a scrape are not older than its request, as long as fewer than
-//! [`TEXTS_MAX`] texts are being sent; one text is made at a time, on a thread that no flush needs, for a tenth of the time at
-//! most.
+//! Owns when figures are collected and written as text, and the number of texts. Does not own the content of a text
+//! (`observe::metrics`). Invariants: the figures of a scrape are not older than the request, as long as fewer than
+//! [`TEXTS_MAX`] texts are being sent; texts are made one at a time, on a blocking thread, so that no asynchronous task
+//! waits; texts are made for at most a tenth of the time while a text takes up to 111 ms.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,62 +13,62 @@ use axum::body::Bytes;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-/// Most texts that are being sent at a time: a client that is slow to take its text holds on to the text.
+/// Most texts being sent at a time: a client that is slow to take a text keeps the text in memory.
 const TEXTS_MAX: usize = 4;
-/// After a text was made, none is for so many times as long as that took.
+/// The pause after a text is so many times as long as making the text took.
 const PAUSE_FACTOR: u32 = 9;
-/// Longest such pause.
+/// Longest pause after a text.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Gives the text of `/metrics`, or why there is none. May take tens of milliseconds.
+/// Makes the text of `/metrics`, or gives the reason of the failure. May take tens of milliseconds.
 type Encode = dyn Fn() -> Result<String, String> + Send + Sync;
 
-/// The scrapes of a daemon.
+/// The scrapes of a daemon, and the texts they share.
 pub struct Scrapes {
     encode: Arc<Encode>,
-    turn: Arc<Mutex<Turn>>,
-    /// Texts that were begun, or sent again in place of a new one.
+    texts: Arc<Mutex<Texts>>,
+    /// Number of texts begun, or sent again in place of a new text.
     begun: Arc<AtomicU64>,
-    /// Scrapes that wait for their text.
+    /// Number of scrapes that wait for a text.
     waiting: Arc<AtomicUsize>,
     stats: Arc<ScrapeStats>,
 }
 
-/// What is counted of scrapes.
+/// Counters of scrapes.
 #[derive(Debug, Default)]
 pub struct ScrapeStats {
-    /// Scrapes that were asked for.
+    /// Scrapes that clients asked for.
     pub scrapes: AtomicU64,
-    /// Texts that were made for them.
+    /// Texts that were made for scrapes.
     pub encodings: AtomicU64,
 }
 
-/// What the scrape has whose turn it is.
+/// The texts, locked by one scrape at a time.
 #[derive(Default)]
-struct Turn {
-    /// The number of the text that was made last, from 1.
+struct Texts {
+    /// The number of the text made last, counted from 1.
     number: u64,
-    /// That text, as long as somebody waits.
-    last: Option<Result<Text, String>>,
+    /// The text made last, kept while a scrape waits.
+    last: Option<Result<SharedText, String>>,
     /// Every text that is being sent, newest last.
     sent: Vec<Weak<String>>,
-    /// When the next text may be made.
+    /// The next text must not be made before.
     next: Option<Instant>,
 }
 
 #[derive(Clone)]
-struct Text(Arc<String>);
+struct SharedText(Arc<String>);
 
-impl AsRef<[u8]> for Text {
+impl AsRef<[u8]> for SharedText {
     fn as_ref(&self) -> &[u8] {
         self.0.as_bytes()
     }
 }
 
-/// A scrape that waits, until dropped.
-struct Waiting(Arc<AtomicUsize>);
+/// Counts a scrape as waiting until dropped.
+struct WaitingScrape(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for WaitingScrape {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -81,14 +81,14 @@ impl std::fmt::Debug for Scrapes {
 }
 
 impl Scrapes {
-    /// Scrapes whose text `encode` makes.
+    /// Scrapes that get texts from `encode`.
     pub fn new(
         encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         stats: Arc<ScrapeStats>,
     ) -> Self {
         Self {
             encode: Arc::new(encode),
-            turn: Arc::default(),
+            texts: Arc::default(),
             begun: Arc::default(),
             waiting: Arc::default(),
             stats,
@@ -98,49 +98,50 @@ impl Scrapes {
     /// The figures of this moment, or of a later one, as text.
     pub async fn text(&self) -> Result<Bytes, String> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waiting = Waiting(Arc::clone(&self.waiting));
-        // Behind the line above: a text that is dropped because nobody waits has been begun by now.
+        let waiting = WaitingScrape(Arc::clone(&self.waiting));
+        // Read behind the line above: a text that was dropped because no scrape waited has been begun by now.
         let begun = self.begun.load(Ordering::SeqCst);
         self.stats.scrapes.fetch_add(1, Ordering::Release);
-        let mut turn = Arc::clone(&self.turn).lock_owned().await;
-        if turn.number <= begun {
-            if let Some(next) = turn.next {
+        let mut texts = Arc::clone(&self.texts).lock_owned().await;
+        if texts.number <= begun {
+            if let Some(next) = texts.next {
                 tokio::time::sleep_until(next).await;
             }
-            turn = self.make(turn).await?;
+            texts = self.make(texts).await?;
         }
-        let text = turn.last.clone();
+        let text = texts.last.clone();
         drop(waiting);
         if self.waiting.load(Ordering::SeqCst) == 0 {
-            // Nobody else waits for this text.
-            turn.last = None;
+            // No other scrape waits for this text.
+            texts.last = None;
         }
-        // There is always one: whoever takes the last one leaves a number that no other scrape waits for.
+        // There is always a text: a scrape drops the text only when no other scrape waits, and a later scrape needs a later
+        // number.
         text.unwrap_or_else(|| Err("the text was dropped".into())).map(Bytes::from_owner)
     }
 
-    /// Makes the next text. Goes on when nobody waits any more: another one must not begin meanwhile.
-    async fn make(&self, mut turn: OwnedMutexGuard<Turn>) -> Result<OwnedMutexGuard<Turn>, String> {
+    /// Makes the next text. The task goes on even if every scrape has gone: a second text must not be begun beside the first.
+    async fn make(&self, mut texts: OwnedMutexGuard<Texts>) -> Result<OwnedMutexGuard<Texts>, String> {
         let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
         let (begun, waiting) = (Arc::clone(&self.begun), Arc::clone(&self.waiting));
         let made = tokio::spawn(async move {
-            turn.sent.retain(|text| text.strong_count() > 0);
-            turn.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
-            let newest = turn.sent.iter().rev().find_map(Weak::upgrade);
-            if let Some(newest) = newest.filter(|_| turn.sent.len() >= TEXTS_MAX) {
-                turn.last = Some(Ok(Text(newest)));
-                return turn;
+            texts.sent.retain(|text| text.strong_count() > 0);
+            texts.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+            let newest = texts.sent.iter().rev().find_map(Weak::upgrade);
+            if let Some(newest) = newest.filter(|_| texts.sent.len() >= TEXTS_MAX) {
+                texts.last = Some(Ok(SharedText(newest)));
+                return texts;
             }
             stats.encodings.fetch_add(1, Ordering::Relaxed);
             let began = Instant::now();
             let made = tokio::task::spawn_blocking(move || encode()).await;
             let made = made.unwrap_or_else(|error| Err(error.to_string())).map(Arc::new);
-            turn.next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
+            texts.next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
             if let Ok(text) = &made {
-                turn.sent.push(Arc::downgrade(text));
+                texts.sent.push(Arc::downgrade(text));
             }
-            turn.last = (waiting.load(Ordering::SeqCst) > 0).then(|| made.map(Text));
-            turn
+            texts.last = (waiting.load(Ordering::SeqCst) > 0).then(|| made.map(SharedText));
+            texts
         });
         made.await.map_err(|error| error.to_string())
     }
@@ -152,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Scrapes whose text is a number, that of the time it is made.
+    /// Scrapes with numbers as texts: the first text is 1.
     fn numbered() -> Scrapes {
         let number = AtomicU64::new(0);
         Scrapes::new(move || Ok((number.fetch_add(1, Ordering::Relaxed) + 1).to_string()), Arc::default())
@@ -187,7 +188,7 @@ mod tests {
             assert_eq!(text.await.unwrap(), "text");
         }
         assert_eq!(stats.encodings.load(Ordering::Relaxed), 2);
-        assert!(scrapes.turn.lock().await.last.is_none(), "nobody waits, so nothing is kept");
+        assert!(scrapes.texts.lock().await.last.is_none(), "nobody waits, so nothing is kept");
     }
 
     #[tokio::test(start_paused = true)]

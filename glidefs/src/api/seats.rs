@@ -1,9 +1,9 @@
-//! How many connections there are at most, and which one leaves for a newer one.
+//! The limit on connections: at most a number of them, and an older connection leaves for a newer one.
 //!
-//! Owns the seats of a door (TCP, the socket, strangers at the socket). Does not own connections: a connection holds its seat,
-//! says when a request begins and when its answer has gone out, and leaves when told to. Invariants: there are never more seats
-//! taken than allowed; a connection is told to leave only while it has no request; the answer to a request that carried the token
-//! is never cut off for a newer connection.
+//! Owns the seats of a door (TCP, the socket, strangers at the socket). Does not own connections: a connection holds a seat,
+//! reports the begin of each request and the end of each answer, and leaves when told to. Invariants: never are more seats
+//! taken than allowed; a connection is told to leave only while no request is under way; the answer to a request with the
+//! token is never cut off for a newer connection.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// What is counted at a door.
+/// The counters of a door.
 #[derive(Debug, Default)]
 pub struct DoorStats {
-    /// Connections there are.
+    /// Open connections, a gauge.
     pub connections: AtomicU64,
-    /// Connections that were closed at once because all others had requests.
+    /// Connections closed at once because all others had requests.
     pub refused: AtomicU64,
-    /// Connections without a request, or slow to take an answer for which no token was needed, that were closed for a newer one.
+    /// Connections closed for a newer one: those without a request, and those slow to take an answer to a request without the
+    /// token.
     pub displaced: AtomicU64,
     /// Connections that could not be accepted.
     pub accept_errors: AtomicU64,
@@ -26,81 +27,82 @@ pub struct DoorStats {
 
 /// The seats of a door.
 #[derive(Clone, Debug)]
-pub(super) struct Seats(Arc<Room>);
+pub(super) struct Seats(Arc<SeatsInner>);
 
 #[derive(Debug)]
-struct Room {
+struct SeatsInner {
     max: usize,
-    state: Mutex<State>,
-    /// Tells of each seat that was given back.
+    occupancy: Mutex<Occupancy>,
+    /// Notified for each seat given back.
     freed: Notify,
     stats: Arc<DoorStats>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Occupancy {
     taken: usize,
-    /// The next number of `resting` and `reading`.
+    /// The next number in `idle` and `answering`.
     next: u64,
-    /// Connections without a request, those first that have been so for longest.
-    resting: BTreeMap<u64, Arc<Guest>>,
-    /// Connections of strangers to which an answer is on its way, those first whose answer came first.
-    reading: BTreeMap<u64, Arc<Guest>>,
+    /// Connections without a request, the longest idle first.
+    idle: BTreeMap<u64, Arc<Occupant>>,
+    /// Connections to which the answer to a request without the token is being sent, the oldest answer first.
+    answering: BTreeMap<u64, Arc<Occupant>>,
 }
 
 #[derive(Debug)]
-struct Guest {
-    /// Its number in `resting` or `reading`, as long as it is in one of them.
+struct Occupant {
+    /// The number in `idle` or `answering`, while the connection is in one of the two.
     number: AtomicU64,
-    /// Whether its last request came without the token that opens more.
-    is_stranger: AtomicBool,
+    /// Whether the last request came without the token.
+    is_anonymous: AtomicBool,
     told_to_leave: AtomicBool,
     leave: Notify,
 }
 
-/// The seat of a connection. Given back when dropped.
+/// The seat of a connection, given back when dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
-    room: Arc<Room>,
-    guest: Arc<Guest>,
-    /// Whether a request is being worked on.
+    inner: Arc<SeatsInner>,
+    occupant: Arc<Occupant>,
+    /// Whether a request is under way.
     has_request: AtomicBool,
-    /// Whether an answer is on its way out.
+    /// Whether an answer is being sent.
     has_answer: AtomicBool,
 }
 
 impl Seats {
     pub fn new(max: usize, stats: Arc<DoorStats>) -> Self {
-        Self(Arc::new(Room { max, state: Mutex::default(), freed: Notify::new(), stats }))
+        Self(Arc::new(SeatsInner { max, occupancy: Mutex::default(), freed: Notify::new(), stats }))
     }
 
     pub fn stats(&self) -> &DoorStats {
         &self.0.stats
     }
 
-    /// A seat; when all are taken, that of the connection that has been without a request for longest, or else that of the stranger
-    /// whose answer has been on its way for longest. `None` when there is neither. Called by one task.
+    /// Takes a seat. If all seats are taken, the connection that was idle for longest leaves. If no connection is idle, the
+    /// connection with the oldest answer to a request without the token leaves. `None` if there is neither.
+    /// Only one task calls this function.
     pub async fn take(&self) -> Option<Seat> {
-        let room = &self.0;
+        let inner = &self.0;
         loop {
-            let freed = room.freed.notified();
+            let freed = inner.freed.notified();
             {
-                let mut state = room.lock();
-                if state.taken < room.max {
-                    state.taken += 1;
-                    room.stats.connections.fetch_add(1, Ordering::Relaxed);
-                    return Some(room.seat(&mut state));
+                let mut occupancy = inner.lock();
+                if occupancy.taken < inner.max {
+                    occupancy.taken += 1;
+                    inner.stats.connections.fetch_add(1, Ordering::Relaxed);
+                    return Some(inner.seat(&mut occupancy));
                 }
-                let next = state.resting.pop_first().or_else(|| state.reading.pop_first());
-                let Some((_, guest)) = next else {
-                    room.stats.refused.fetch_add(1, Ordering::Relaxed);
+                let next = occupancy.idle.pop_first().or_else(|| occupancy.answering.pop_first());
+                let Some((_, occupant)) = next else {
+                    inner.stats.refused.fetch_add(1, Ordering::Relaxed);
                     return None;
                 };
-                guest.told_to_leave.store(true, Ordering::Relaxed);
-                guest.leave.notify_one();
-                room.stats.displaced.fetch_add(1, Ordering::Relaxed);
+                occupant.told_to_leave.store(true, Ordering::Relaxed);
+                occupant.leave.notify_one();
+                inner.stats.displaced.fetch_add(1, Ordering::Relaxed);
             }
-            // Whoever leaves makes room.
+            // The connection told to leave frees a seat.
             freed.await;
         }
     }
@@ -117,126 +119,126 @@ impl Seats {
     }
 }
 
-impl Room {
-    fn seat(self: &Arc<Self>, state: &mut State) -> Seat {
-        let guest = Arc::new(Guest {
+impl SeatsInner {
+    fn seat(self: &Arc<Self>, occupancy: &mut Occupancy) -> Seat {
+        let occupant = Arc::new(Occupant {
             number: AtomicU64::new(u64::MAX),
-            is_stranger: AtomicBool::new(false),
+            is_anonymous: AtomicBool::new(false),
             told_to_leave: AtomicBool::new(false),
             leave: Notify::new(),
         });
-        state.rest(&guest);
+        occupancy.mark_idle(&occupant);
         Seat {
-            room: Arc::clone(self),
-            guest,
+            inner: Arc::clone(self),
+            occupant,
             has_request: AtomicBool::new(false),
             has_answer: AtomicBool::new(false),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No statement between two changes that belong together can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Occupancy> {
+        // Nothing can panic between two changes that belong together, so a poisoned lock holds whole data.
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn rest(&mut self, guest: &Arc<Guest>) {
-        let number = self.renumber(guest);
-        self.resting.insert(number, Arc::clone(guest));
+impl Occupancy {
+    fn mark_idle(&mut self, occupant: &Arc<Occupant>) {
+        let number = self.renumber(occupant);
+        self.idle.insert(number, Arc::clone(occupant));
     }
 
-    fn read(&mut self, guest: &Arc<Guest>) {
-        let number = self.renumber(guest);
-        self.reading.insert(number, Arc::clone(guest));
+    fn mark_answering(&mut self, occupant: &Arc<Occupant>) {
+        let number = self.renumber(occupant);
+        self.answering.insert(number, Arc::clone(occupant));
     }
 
-    fn renumber(&mut self, guest: &Guest) -> u64 {
-        self.forget(guest);
+    fn renumber(&mut self, occupant: &Occupant) -> u64 {
+        self.forget(occupant);
         let number = self.next;
         self.next += 1;
-        guest.number.store(number, Ordering::Relaxed);
+        occupant.number.store(number, Ordering::Relaxed);
         number
     }
 
-    /// Takes `guest` out of both lists. Numbers are never given out twice.
-    fn forget(&mut self, guest: &Guest) {
-        let number = guest.number.load(Ordering::Relaxed);
-        self.resting.remove(&number);
-        self.reading.remove(&number);
+    /// Takes `occupant` out of both lists. A number is never used twice, so at most one entry is removed.
+    fn forget(&mut self, occupant: &Occupant) {
+        let number = occupant.number.load(Ordering::Relaxed);
+        self.idle.remove(&number);
+        self.answering.remove(&number);
     }
 }
 
 impl Seat {
-    /// Returns when the connection is to leave.
+    /// Returns when the connection must leave.
     pub async fn leaves(&self) {
-        self.guest.leave.notified().await;
+        self.occupant.leave.notified().await;
     }
 
-    /// A request has come. `None` when the connection has been told to leave.
-    pub fn begin(self: &Arc<Self>) -> Option<Request> {
-        let mut state = self.room.lock();
-        if self.guest.told_to_leave.load(Ordering::Relaxed) {
+    /// Begins a request. `None` if the connection was told to leave before.
+    pub fn begin(self: &Arc<Self>) -> Option<RequestUnderWay> {
+        let mut occupancy = self.inner.lock();
+        if self.occupant.told_to_leave.load(Ordering::Relaxed) {
             return None;
         }
-        state.forget(&self.guest);
+        occupancy.forget(&self.occupant);
         self.has_request.store(true, Ordering::Relaxed);
-        Some(Request(Arc::clone(self)))
+        Some(RequestUnderWay(Arc::clone(self)))
     }
 
-    /// Whether an answer is on its way out.
+    /// Whether an answer is being sent.
     pub fn is_sending(&self) -> bool {
         self.has_answer.load(Ordering::Relaxed)
     }
 
-    /// Everything that was to be sent has been.
+    /// Tells the seat: everything was sent.
     pub fn sent(&self) {
         if self.has_request.load(Ordering::Relaxed) || !self.has_answer.swap(false, Ordering::Relaxed) {
             return;
         }
-        self.room.lock().rest(&self.guest);
+        self.inner.lock().mark_idle(&self.occupant);
     }
 }
 
-/// Who sent a request, as the rules of the door find out.
+/// The sender of a request, for the access rules to note whether the token came with the request.
 #[derive(Clone, Debug)]
-pub(super) struct Sender(Arc<Guest>);
+pub(super) struct Requester(Arc<Occupant>);
 
-impl Sender {
-    /// Notes whether the request came without the token that opens more.
-    pub fn is_stranger(&self, is_stranger: bool) {
-        self.0.is_stranger.store(is_stranger, Ordering::Relaxed);
+impl Requester {
+    /// Notes whether the request came without the token.
+    pub fn is_anonymous(&self, is_anonymous: bool) {
+        self.0.is_anonymous.store(is_anonymous, Ordering::Relaxed);
     }
 }
 
-impl Request {
-    pub fn sender(&self) -> Sender {
-        Sender(Arc::clone(&self.0.guest))
+impl RequestUnderWay {
+    pub fn requester(&self) -> Requester {
+        Requester(Arc::clone(&self.0.occupant))
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut state = self.room.lock();
-        state.forget(&self.guest);
-        state.taken -= 1;
-        drop(state);
-        self.room.stats.connections.fetch_sub(1, Ordering::Relaxed);
-        self.room.freed.notify_waiters();
+        let mut occupancy = self.inner.lock();
+        occupancy.forget(&self.occupant);
+        occupancy.taken -= 1;
+        drop(occupancy);
+        self.inner.stats.connections.fetch_sub(1, Ordering::Relaxed);
+        self.inner.freed.notify_waiters();
     }
 }
 
-/// A request that is being worked on.
+/// A request under way, until dropped.
 #[derive(Debug)]
-pub(super) struct Request(Arc<Seat>);
+pub(super) struct RequestUnderWay(Arc<Seat>);
 
-impl Drop for Request {
+impl Drop for RequestUnderWay {
     fn drop(&mut self) {
         let seat = &self.0;
         seat.has_answer.store(true, Ordering::Relaxed);
         seat.has_request.store(false, Ordering::Relaxed);
-        if seat.guest.is_stranger.load(Ordering::Relaxed) {
-            seat.room.lock().read(&seat.guest);
+        if seat.occupant.is_anonymous.load(Ordering::Relaxed) {
+            seat.inner.lock().mark_answering(&seat.occupant);
         }
     }
 }
@@ -259,7 +261,7 @@ mod tests {
     async fn the_connection_that_rested_longest_leaves_for_a_newer_one() {
         let seats = seats(2);
         let (first, second) = (seat(&seats).await, seat(&seats).await);
-        // An answer that went out makes the first the one that rests for the shorter time.
+        // The answer makes `first` the connection that was idle for the shorter time.
         drop(first.begin().unwrap());
         first.sent();
         let third = seats.take();
@@ -297,7 +299,7 @@ mod tests {
         drop(known.begin().unwrap());
         for stranger in [&first, &second] {
             let request = stranger.begin().unwrap();
-            request.sender().is_stranger(true);
+            request.requester().is_anonymous(true);
         }
         for (stranger, rest) in [(first, 1), (second, 0)] {
             let newer = seats.take();
@@ -305,9 +307,9 @@ mod tests {
             assert!(newer.as_mut().now_or_never().is_none() && stranger.leaves().now_or_never().is_some());
             drop(stranger);
             let newer = Arc::new(newer.await.unwrap());
-            // It stays: its request goes on.
+            // The request never ends, so the connection stays.
             std::mem::forget(newer.begin().unwrap());
-            assert_eq!(seats.0.lock().reading.len(), rest);
+            assert_eq!(seats.0.lock().answering.len(), rest);
         }
         assert!(seats.take().await.is_none() && known.leaves().now_or_never().is_none());
     }
@@ -322,7 +324,7 @@ mod tests {
         assert!(seats.take().await.is_none());
         drop(next);
         only.sent();
-        assert_eq!(seats.0.lock().resting.len(), 1);
+        assert_eq!(seats.0.lock().idle.len(), 1);
     }
 
     #[tokio::test]
@@ -333,6 +335,6 @@ mod tests {
         assert!(seats.empty().now_or_never().is_none());
         drop(second);
         seats.empty().await;
-        assert!(seats.0.lock().resting.is_empty());
+        assert!(seats.0.lock().idle.is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! Listening: the TCP address and the Unix socket, and answering on both until told to stop.
+//! Listening on the TCP address and the Unix socket, and answering on both until told to stop.
 //!
-//! Owns listeners and doors: TCP, the socket, and strangers at the socket, each with seats of its own, so that none takes
-//! connections from another. Invariants: the socket file is never connectable by others than those it is for, not even for a
-//! moment; a socket on which a daemon answers is never taken from it; no error of accepting ends the service.
+//! Owns listeners and doors: TCP, the socket, and strangers at the socket. Each door has seats of its own, so that no door
+//! takes connections from another. Invariants: nobody but the intended users can ever connect to the socket file, not even
+//! for a moment; a socket on which a daemon answers is never taken from that daemon; no error of accepting ends the service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,30 +17,32 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 
 use super::connection::{self, Patience, Sever};
+use super::routes::service;
 use super::seats::Seats;
+use super::state::AppState;
 use super::token::TokenFile;
-use super::{AppState, guard, peer, service};
+use super::{guard, peer};
 use crate::observe::repeat::Repeat;
 
-/// Connections that wait to be accepted, at most.
+/// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// How long answers under way may take once the daemon stops.
+/// How long answers under way may take after the daemon was told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// Connections of strangers at the socket, at most: they are only told that they may not.
+/// Most connections of strangers at the socket. Strangers get refusals only.
 const STRANGERS_MAX: usize = 8;
-/// How long nothing is accepted after accepting failed: most often there are no descriptors left.
+/// Pause after accepting failed. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who may use the API, and how much of it.
+/// Who may use the API, and how many connections there may be.
 #[derive(Debug)]
 pub struct Access {
-    /// The token that opens all of the API over TCP.
+    /// The token that opens the whole API over TCP.
     pub token: Option<TokenFile>,
-    /// Names of this host besides its addresses.
+    /// Names of this host besides the addresses.
     pub hosts: Vec<String>,
     /// The group whose members may use the socket.
     pub group: Option<u32>,
-    /// Connections over TCP, and over the socket, at most.
+    /// Most connections over TCP, and most over the socket.
     pub connections_max: usize,
 }
 
@@ -53,19 +55,19 @@ impl Default for Access {
 /// Why the API could not be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Somebody answers on the socket.
+    /// Another daemon answers on the socket.
     #[error("a daemon is running already: it answers on {path}")]
     Running {
         /// The socket.
         path: PathBuf,
     },
-    /// The path of the socket is taken by something else.
+    /// A file that is not a socket has the path of the socket.
     #[error("{path} exists and is not a socket: move it away or change `[api] socket`")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// The socket could not be made.
+    /// The socket could not be created.
     #[error("cannot listen on the socket {path}: check its directory, or change `[api] socket`")]
     Socket {
         /// The socket.
@@ -74,7 +76,7 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// The socket could not be given to its group.
+    /// The socket could not be given to the group.
     #[error(
         "cannot give the socket {path} to the group {group} of `[api] group`: run the daemon with CAP_CHOWN or as a member of \
          the group"
@@ -88,7 +90,7 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// The address could not be had.
+    /// The TCP address could not be bound.
     #[error("cannot listen on {address}: check that nothing else does, or change `[api] listen`")]
     Address {
         /// The address.
@@ -99,7 +101,7 @@ pub enum ServeError {
     },
 }
 
-/// What the API listens on. The socket file is removed when this is dropped.
+/// The listeners of the API. Dropping removes the socket file.
 #[derive(Debug)]
 pub struct Listeners {
     tcp: Option<TcpListener>,
@@ -113,14 +115,13 @@ struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A file that is gone already is as good.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Listeners {
-    /// Listens on the Unix socket at `socket`, which is for the members of `group` as well, and, where given, on the TCP
-    /// address `listen`.
+    /// Listens on the Unix socket at `socket`, open to the members of `group`, and on the TCP address `listen` if given.
     pub async fn bind(
         listen: Option<SocketAddr>,
         socket: &Path,
@@ -134,7 +135,7 @@ impl Listeners {
         let unbound = UnixSocket::new_stream().map_err(socket_error)?;
         unbound.bind(socket).map_err(socket_error)?;
         let file = SocketFile(socket.into());
-        // Nobody can connect before `listen`, so the mode is in force before the socket is of use.
+        // Nobody can connect before `listen`, so the mode is in force before the first connection.
         std::fs::set_permissions(socket, PermissionsExt::from_mode(0o600)).map_err(socket_error)?;
         if let Some(group) = group {
             let error = |source| ServeError::Group { path: socket.into(), group, source };
@@ -152,13 +153,13 @@ impl Listeners {
         Ok(Self { tcp, unix, _file: file })
     }
 
-    /// The TCP address, with the port that the kernel chose where it was asked to.
+    /// The TCP address, with the port chosen by the kernel if `listen` had port 0.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
     }
 }
 
-/// Makes way for the socket: a stale one is removed, one that is in use or something else is not.
+/// Makes way for the socket: removes a stale socket, and refuses a socket in use or another kind of file.
 async fn clear_path(socket: &Path) -> Result<(), ServeError> {
     let socket_error = |source| ServeError::Socket { path: socket.into(), source };
     match std::fs::symlink_metadata(socket) {
@@ -178,7 +179,7 @@ async fn clear_path(socket: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// Answers on `listeners` until `stop` becomes true or its sender is gone; then answers under way are finished within a
+/// Answers on `listeners` until `stop` becomes true or the sender is dropped. Answers under way are then finished within a
 /// time limit.
 pub async fn serve(
     listeners: Listeners,
@@ -189,7 +190,7 @@ pub async fn serve(
     serve_with(listeners, state, access, Patience::default(), stop).await
 }
 
-/// As [`serve`], for clients with another `patience`.
+/// As [`serve`], with another `patience` for clients.
 pub(super) async fn serve_with(
     listeners: Listeners,
     state: AppState,
@@ -245,7 +246,7 @@ pub(super) async fn serve_with(
     Ok(())
 }
 
-/// Something that accepts connections.
+/// A listener that accepts connections.
 trait Accept {
     type Stream: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static;
 
@@ -257,7 +258,7 @@ impl Accept for TcpListener {
 
     async fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = Self::accept(self).await?;
-        // Without it an answer may be sent later, and is sent all the same.
+        // Without TCP_NODELAY an answer may be sent later, nothing worse.
         let _ = stream.set_nodelay(true);
         Ok(stream)
     }
@@ -271,7 +272,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// What connections of one kind share.
+/// A kind of connections, with the routes and limits for all of them.
 struct Door {
     routes: axum::Router,
     seats: Seats,
@@ -280,7 +281,7 @@ struct Door {
 }
 
 impl Door {
-    /// Accepts connections until told to stop; each enters by the door that `door_for` chooses.
+    /// Accepts connections until told to stop. `door_for` chooses the door of each connection.
     async fn accept<'a, A: Accept>(&'a self, listener: &A, door_for: impl Fn(&A::Stream) -> &'a Self) {
         let repeat = Repeat::default();
         let mut stop = self.stop.clone();
@@ -301,19 +302,19 @@ impl Door {
         };
         tokio::select! {
             () = accepting => {}
-            // An error means that the sender is gone, which means the same.
+            // An error means: the sender was dropped, and the daemon stops as well.
             _ = stop.wait_for(|stop| *stop) => {}
         }
     }
 
     async fn enter<S: AsyncRead + AsyncWrite + Sever + Unpin + Send + 'static>(&self, stream: S) {
-        // Where there is no seat, the stream is closed.
+        // Without a seat the stream is closed here.
         let Some(seat) = self.seats.take().await else { return };
         tokio::spawn(connection::serve(stream, seat, self.routes.clone(), self.patience, self.stop.clone()));
     }
 }
 
-/// Whether accepting failed because the client has gone already.
+/// Whether accepting failed because the client has closed the connection already.
 fn is_of_the_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -327,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails as without descriptors, then accepts once.
+    /// Fails as often as told for lack of descriptors, then accepts once.
     struct Scarce(Mutex<(u32, Option<DuplexStream>)>);
 
     impl Accept for Scarce {
@@ -367,7 +368,7 @@ mod tests {
         let (answer, ()) = tokio::join!(asking, door.accept(&listener, |_| &door));
         assert!(answer.ends_with("here"), "{answer}");
         assert_eq!(door.seats.stats().accept_errors.load(Ordering::Relaxed), 5);
-        // The clock is paused: it moves only as far as somebody waits.
+        // The paused clock moves only while a task waits.
         assert!(began.elapsed() >= ACCEPT_PAUSE * 5);
     }
 }

@@ -1,4 +1,4 @@
-//! The routes about the daemon itself: status, health, metrics, the description of the API.
+//! The routes about the daemon itself: status, health and metrics.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,17 +6,17 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use super::error::ApiError;
+use super::state::AppState;
 use super::wire::{AtRisk, ErrorBody, ExportCounts, Status};
-use super::{AppState, openapi as description};
 use crate::router;
 
 /// Media type of the Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How the daemon is.
+/// The state of the daemon, the exports and the cache.
 #[utoipa::path(
     get, path = "/v1/status", tag = "daemon",
-    responses((status = 200, description = "How the daemon is.", body = Status))
+    responses((status = 200, description = "The state of the daemon.", body = Status))
 )]
 pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
     let mut exports =
@@ -54,19 +54,19 @@ pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
 /// Whether the daemon runs.
 #[utoipa::path(
     get, path = "/healthz", tag = "daemon",
-    responses((status = 200, description = "It runs.", body = String, content_type = "text/plain"))
+    responses((status = 200, description = "The daemon runs.", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether recovery is done, no export waits because the store is away that has to confirm that this host still has it, and the catalog can
-/// be written.
+/// Whether the daemon is ready: recovery is done, the catalog can be written, and no export waits for a store that is away to
+/// confirm that this host still has the export.
 #[utoipa::path(
     get, path = "/readyz", tag = "daemon",
     responses(
-        (status = 200, description = "It is.", body = String, content_type = "text/plain"),
-        (status = 503, description = "It is not.", body = ErrorBody),
+        (status = 200, description = "The daemon is ready.", body = String, content_type = "text/plain"),
+        (status = 503, description = "The daemon is not ready; the message says why.", body = ErrorBody),
     )
 )]
 pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str, ApiError> {
@@ -85,7 +85,7 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
     get, path = "/metrics", tag = "daemon",
     responses(
         (status = 200, description = "All metrics.", body = String, content_type = "text/plain"),
-        (status = 500, description = "They could not be written as text.", body = ErrorBody),
+        (status = 500, description = "The metrics could not be written as text.", body = ErrorBody),
     )
 )]
 pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
@@ -94,13 +94,4 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoRe
         ApiError::internal("the metrics could not be encoded: see the daemon's log")
     })?;
     Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text))
-}
-
-/// This description.
-#[utoipa::path(
-    get, path = "/openapi.json", tag = "daemon",
-    responses((status = 200, description = "The description.", body = Object))
-)]
-pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
-    Json(description())
 }

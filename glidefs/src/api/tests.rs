@@ -1,4 +1,4 @@
-//! The API as clients meet it: real sockets, a fake kernel behind.
+//! The API as clients meet it: real sockets, with a fake kernel behind the router.
 
 mod access;
 mod clients;
@@ -22,7 +22,7 @@ use super::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, wire};
 use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
-/// An API that is served, and the host behind it.
+/// A running API, and the host behind the router.
 struct Served {
     host: Host,
     router: Arc<Router>,
@@ -54,7 +54,7 @@ impl Answer {
 }
 
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
-    // The server may refuse a large body before it has read all of it.
+    // The server may refuse a large body before the whole body was read.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
@@ -80,7 +80,7 @@ impl Served {
         Self::showing(|| Ok("glidefs_up 1\n".into()), access, patience).await
     }
 
-    /// An API of a daemon that has started while the store was away, with an export that waits for the store.
+    /// The API of a daemon that started while the store was away, with an export that waits for the store.
     async fn with_waiting(name: &str) -> Self {
         let host = Host::new();
         let before = host.started().await;
@@ -91,7 +91,7 @@ impl Served {
         Self::of(host, router, || Ok(String::new()), Access::default(), Patience::default()).await
     }
 
-    /// An API whose `/metrics` are what `encode` gives.
+    /// An API with the texts of `encode` as `/metrics`.
     async fn showing(
         encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         access: Access,
@@ -102,7 +102,7 @@ impl Served {
         Self::of(host, router, encode, access, patience).await
     }
 
-    /// An API of `router`, which is of `host`.
+    /// An API of `router`, which belongs to `host`.
     async fn of(
         host: Host,
         router: Arc<Router>,

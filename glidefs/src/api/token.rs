@@ -1,8 +1,8 @@
-//! The bearer token: its file, reading the file again, comparing.
+//! The bearer token: reading the token file, reading the file again, comparing.
 //!
-//! Owns the token that requests over TCP carry. Does not own which requests need the token (`guard`). Invariants: the
-//! comparison takes the same time wherever the first difference is; the token is never logged; a token that the file no longer
-//! holds is refused a second later; the file is read by one thread at a time, however many requests ask for it.
+//! Owns the token for requests over TCP. Does not own the rule which requests need the token (`guard`). Invariants: a
+//! comparison takes the same time wherever the first difference is; the token is never logged; a token that was removed from
+//! the file is refused a second later; one thread at a time reads the file, however many requests need the token.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -17,18 +17,18 @@ use tokio::time::Instant;
 
 use crate::observe::chain;
 
-/// Shortest token: fewer characters could be guessed.
+/// Shortest token: a shorter one could be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
-/// Most bytes of a token file that are read.
+/// Most bytes read from a token file.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Permissions of a token file that nobody but its owner may have.
+/// Permissions that a token file must not give to group and others.
 const MODE_OF_OTHERS: u32 = 0o077;
-/// How long a token that was read is used before its file is read again.
+/// A token is used for so long before the file is read again.
 const REREAD_AFTER: Duration = Duration::from_secs(1);
-/// How long requests wait for a file system that does not answer, before they are refused.
+/// How long a request waits for a file system that does not answer. The request is refused then.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The token that requests over TCP carry.
+/// The token of requests over TCP.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Arc<str>);
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Token {
 /// Why a token file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("cannot read the token file {path}: `[api] token_file` of the daemon and `--token-file` name it")]
     Read {
         /// The file.
@@ -50,13 +50,13 @@ pub enum TokenError {
         #[source]
         source: io::Error,
     },
-    /// It is a directory, a device or a pipe.
+    /// The path names a directory, a device or a pipe.
     #[error("the token file {path} is not a regular file")]
     NotAFile {
         /// The file.
         path: PathBuf,
     },
-    /// Others than its owner may use it.
+    /// Group or others have permissions on the file.
     #[error(
         "the token file {path} has mode {mode:04o}, so that others than its owner may use it: \
          `chmod 600 {path}`, and make a new token if others may have read this one"
@@ -64,10 +64,10 @@ pub enum TokenError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The permissions of the file.
         mode: u32,
     },
-    /// Its first line is not a token.
+    /// The first line of the file is not a token.
     #[error(
         "the first line of the token file {path} is not a token: use {TOKEN_CHARS_MIN} or more printable characters \
          without spaces, such as the output of `openssl rand -hex 32`"
@@ -79,10 +79,10 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads the token from the first line of `path`, which only its owner may be able to read.
+    /// Reads the token from the first line of `path`. Only the owner of the file may have permissions on the file.
     pub fn load(path: &Path) -> Result<Self, TokenError> {
         let error = |source| TokenError::Read { path: path.into(), source };
-        // Opening a pipe would wait for somebody who writes to the pipe.
+        // Without O_NONBLOCK, opening a pipe would wait for a writer.
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(error)?;
         let metadata = file.metadata().map_err(error)?;
@@ -102,7 +102,7 @@ impl Token {
         Ok(Self(token.into()))
     }
 
-    /// The value of the header `Authorization` that carries the token.
+    /// The value of the header `Authorization` with the token.
     pub fn header_value(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -118,29 +118,33 @@ impl Token {
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    /// How the file is read.
+    /// Reads the file. Tests replace this function.
     load: fn(&Path) -> Result<Token, TokenError>,
-    /// How long requests wait for the file.
+    /// How long a request waits for the file.
     patience: Duration,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<KnownToken>>,
 }
 
 #[derive(Debug)]
-struct Known {
-    /// `None` while the file is refused, or does not come: then nobody has the token.
+struct KnownToken {
+    /// `None` while the file is refused or cannot be read in time: then no request is authorized.
     token: Option<Token>,
     read: Instant,
-    /// Closed when the read under way has ended.
+    /// The channel is closed when the read under way ends.
     reading: Option<watch::Receiver<()>>,
-    /// Whether the read under way has taken longer than requests wait.
+    /// Whether the read under way takes longer than requests wait.
     is_late: bool,
 }
 
 impl TokenFile {
     /// Reads the token of `path` for the first time.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
-        let known =
-            Known { token: Some(Token::load(path)?), read: Instant::now(), reading: None, is_late: false };
+        let known = KnownToken {
+            token: Some(Token::load(path)?),
+            read: Instant::now(),
+            reading: None,
+            is_late: false,
+        };
         Ok(Self {
             path: path.into(),
             load: Token::load,
@@ -149,10 +153,10 @@ impl TokenFile {
         })
     }
 
-    /// Whether `header` carries the token. The file is read at most once a second, and by one thread at a time.
+    /// Whether `header` carries the token. The file is read at most once a second, by one thread at a time.
     pub(super) async fn is_carried_by(&self, header: &[u8]) -> bool {
         if let Some(mut reading) = self.read_again() {
-            // The only thing that ever happens to the channel is that the reading thread closes the channel.
+            // Nothing is ever sent on the channel: the reading thread closes the channel at the end.
             let ended = tokio::time::timeout(self.patience, reading.changed()).await;
             if ended.is_err() {
                 self.give_up();
@@ -161,7 +165,7 @@ impl TokenFile {
         lock(&self.known).token.as_ref().is_some_and(|token| token.is_carried_by(header))
     }
 
-    /// The read to wait for, which is begun if it is time and none is under way.
+    /// The read to wait for. Begins a read if the token is old and no read is under way.
     fn read_again(&self) -> Option<watch::Receiver<()>> {
         let mut known = lock(&self.known);
         if known.reading.is_some() {
@@ -173,7 +177,7 @@ impl TokenFile {
         let (ended, reading) = watch::channel(());
         known.reading = Some(reading.clone());
         let (path, load, known) = (self.path.clone(), self.load, Arc::clone(&self.known));
-        // The file may lie on a file system that does not answer.
+        // The file may be on a file system that does not answer, so a thread of its own reads the file.
         drop(tokio::task::spawn_blocking(move || {
             let loaded = load(&path);
             take_over(&mut lock(&known), &path, loaded);
@@ -182,7 +186,7 @@ impl TokenFile {
         Some(reading)
     }
 
-    /// Takes note that the file does not come.
+    /// Notes: the file cannot be read in time.
     fn give_up(&self) {
         let mut known = lock(&self.known);
         if known.reading.is_none() || known.is_late {
@@ -197,8 +201,8 @@ impl TokenFile {
     }
 }
 
-/// Takes note of what the file holds.
-fn take_over(known: &mut Known, path: &Path, loaded: Result<Token, TokenError>) {
+/// Notes the result of a read.
+fn take_over(known: &mut KnownToken, path: &Path, loaded: Result<Token, TokenError>) {
     known.read = Instant::now();
     known.reading = None;
     known.is_late = false;
@@ -217,8 +221,8 @@ fn take_over(known: &mut Known, path: &Path, loaded: Result<Token, TokenError>) 
     }
 }
 
-fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
-    // All fields are whole after each assignment.
+fn lock(known: &Mutex<KnownToken>) -> MutexGuard<'_, KnownToken> {
+    // The fields fit each other after each assignment, so a poisoned lock holds whole data.
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -229,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a file that only its owner may read.
+    /// Writes a file with permissions for the owner only.
     fn write(path: &Path, text: &str) {
         std::fs::write(path, text).unwrap();
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -298,7 +302,7 @@ mod tests {
         assert!(file.is_carried_by(new).await);
     }
 
-    /// How often the file was asked for, and what it waits for.
+    /// How often the file was read; and the gate at which each read waits.
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     static ANSWERS: Mutex<bool> = Mutex::new(false);
     static CHANGED: Condvar = Condvar::new();

@@ -1,35 +1,35 @@
-//! The table of every key of the configuration file, and the texts made from it.
+//! The table of every key of the configuration file, and the texts made from the table.
 //!
-//! Owns what `glidefs init` writes and what docs/configuration.md lists. Invariant (tested): the table has exactly the keys
-//! that [`Config`](super::Config) reads, with the defaults that it has.
+//! Owns the file written by `glidefs init` and the list of keys in docs/configuration.md. Invariant (tested): the table has
+//! exactly the keys that [`Config`](super::Config) reads, with the same defaults.
 
 use std::fmt::Write;
 
-/// One section of the file.
+/// A section of the configuration file.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// Its name.
+    /// The name of the section.
     pub name: &'static str,
-    /// What it is about.
+    /// The subject of the section, in a sentence.
     pub help: &'static str,
-    /// Its keys.
+    /// The keys of the section.
     pub keys: &'static [Key],
 }
 
-/// One key of a section.
+/// A key of a section.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Its name.
+    /// The name of the key.
     pub name: &'static str,
-    /// Its default as TOML; `None` when it is not set by default.
+    /// The default as TOML; `None` if the key is not set by default.
     pub default: Option<&'static str>,
-    /// A value as TOML that shows how it is written, where there is no default.
+    /// A value as TOML; the default, or an example where there is no default.
     pub example: &'static str,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: &'static str,
-    /// What it does.
+    /// The effect of the key, in sentences.
     pub help: &'static str,
-    /// Whether `glidefs init` writes it as a setting rather than as a comment.
+    /// Whether `glidefs init` writes the key as a setting rather than as a comment.
     pub set: bool,
 }
 
@@ -60,38 +60,33 @@ pub const SECTIONS: &[Section] = &[
                 "dir",
                 "\"/var/lib/glidefs\"",
                 "a directory, which must exist and be writable",
-                "Where the cache lives. Use a local SSD; one directory serves one daemon.",
+                "The directory of the cache. Use a local SSD; one directory serves one daemon.",
             )),
             set(key(
                 "size",
                 "\"16GiB\"",
                 "a size, at least (2 × workers + 3) × 64MiB",
-                "Space the cache may use in its directory.",
+                "Space for the log in the directory.",
             )),
             key(
                 "on_full",
                 "\"wait\"",
                 "\"wait\" or \"enospc\"",
-                "What a write does when the cache is full: wait for space, or fail with ENOSPC.",
+                "How a write behaves while the cache is full: wait for space, or fail with ENOSPC.",
             ),
             key(
                 "engine",
                 "\"auto\"",
                 "\"auto\", \"pwrite\", \"ring\", \"ring-fixed\", \"ring-direct\" or \"ring-fixed-direct\"",
-                "How the cache appends to its files; \"auto\" measures all in the directory at start and takes the best.",
+                "How workers append to the log; \"auto\" measures every engine in the directory at start and takes the best.",
             ),
             key(
                 "clean_size",
                 "\"4GiB\"",
                 "64MiB or more, or 0 for memory only",
-                "Space in the directory for data that was read back from the store, besides size. Without a store it is not used.",
+                "Space in the directory for the block cache, which keeps data read from the store; in addition to size. Not used without a store.",
             ),
-            key(
-                "clean_memory",
-                "\"64MiB\"",
-                "16MiB or more",
-                "Memory for data that was read back from the store.",
-            ),
+            key("clean_memory", "\"64MiB\"", "16MiB or more", "Memory for the block cache."),
         ],
     },
     Section {
@@ -102,43 +97,43 @@ pub const SECTIONS: &[Section] = &[
                 "url",
                 "\"s3://bucket/prefix\"",
                 "file:///directory, s3://bucket/prefix, memory://, or, where built in, gs:// and az://",
-                "Where exports are copied to. When it is not set, data stays in the local cache only.",
+                "The object store that exports are written back to. When not set, data stays in the local cache only.",
             ),
             key(
                 "flush_interval",
                 "\"2s\"",
                 "10ms to 1h",
-                "An export that nobody has written to for so long is flushed to the store.",
+                "An export without a write for so long is written back to the store.",
             ),
             key(
                 "flush_age",
                 "\"30s\"",
                 "10ms to 24h",
-                "An export is flushed at the latest when its oldest data that are not in the store have this age.",
+                "An export is written back at the latest when the oldest data at risk has this age.",
             ),
             key(
                 "flush_size",
                 "\"32MiB\"",
                 "64KiB to 1TiB",
-                "An export is flushed when it has this much data that are not in the store.",
+                "An export is written back when so much data is at risk.",
             ),
             key(
                 "drain_timeout",
                 "\"30s\"",
                 "0s to 1h",
-                "A daemon that removes its devices when it stops waits so long for the store to have everything. systemd's TimeoutStopSec must be longer.",
+                "A daemon that removes its devices when stopping waits so long at most until all data is written back. systemd's TimeoutStopSec must be longer.",
             ),
             key(
                 "gc_interval",
                 "\"12h\"",
                 "10min to 720h, or 0s for never",
-                "How often a daemon that writes to the store removes from it what nothing has used for a day.",
+                "Time between garbage collections by a daemon that writes to the store. A collection removes objects that nothing has used for a day.",
             ),
             key(
                 "unconfirmed",
                 "\"wait\"",
                 "\"wait\" or \"serve\"",
-                "At the start, while the store cannot confirm that this host still has an export: its device waits, or what is in the cache is served, which is old if another host took the export over.",
+                "At the start, while the store cannot confirm that this host still has an export: the device waits, or serves the data in the cache, which is old if another host has taken the export over.",
             ),
         ],
     },
@@ -150,7 +145,7 @@ pub const SECTIONS: &[Section] = &[
                 "listen",
                 "\"127.0.0.1:9470\"",
                 "IP:PORT or \"none\"; other than loopback only together with token_file",
-                "TCP address of the API. Without the token it serves GET of /healthz, /readyz, /metrics (on a loopback address) and /openapi.json only.",
+                "TCP address of the API. A request without the token may only GET /healthz, /readyz, /metrics (on a loopback address) and /openapi.json.",
             ),
             key(
                 "socket",
@@ -162,25 +157,25 @@ pub const SECTIONS: &[Section] = &[
                 "group",
                 "\"glidefs\"",
                 "the name of a group of this host",
-                "Its members may use the socket, and so all of the API.",
+                "Members of the group may use the socket, and so the whole API.",
             ),
             optional(
                 "token_file",
                 "\"/etc/glidefs/token\"",
                 "a file with the token in its first line, which only its owner may read",
-                "A request over TCP that carries this token (\"Authorization: Bearer …\") may do everything. The file is read again when it changes.",
+                "A request over TCP that carries this token (\"Authorization: Bearer …\") may do everything. A changed file is read again.",
             ),
             key(
                 "hosts",
                 "[]",
                 "names without a port",
-                "Names of this host that requests over TCP without the token may name in their header Host, besides localhost and its addresses.",
+                "Names of this host that are allowed in the header Host of requests over TCP without the token, besides localhost and the addresses of the host.",
             ),
             key(
                 "connections_max",
                 "512",
                 "8 to 65536",
-                "Connections over TCP at the same time, and as many over the socket. When there are as many, one without a request is closed for a newer one.",
+                "Most connections over TCP at the same time, and most over the socket. At the limit, a connection without a request is closed for a newer one.",
             ),
         ],
     },
@@ -192,13 +187,13 @@ pub const SECTIONS: &[Section] = &[
                 "count",
                 "4",
                 "1 to 1024",
-                "How many there are. When it is not set: one for each CPU they may use.",
+                "Number of workers. When not set: one for each CPU that workers may use.",
             ),
             optional(
                 "cpus",
                 "\"0-3,8\"",
                 "CPU numbers and ranges",
-                "CPUs that they are pinned to. When it is not set: all that the daemon may use.",
+                "CPUs that workers are pinned to. When not set: all CPUs that the daemon may use.",
             ),
         ],
     },
@@ -209,21 +204,31 @@ pub const SECTIONS: &[Section] = &[
             "slots_per_worker",
             "256",
             "4 to 65536",
-            "Buffers of 128KiB a worker has. This times the workers is all the memory that requests may take.",
+            "Slots of 128KiB per worker. This number times the workers is all the memory for requests.",
         )],
     },
     Section {
         name: "exports",
         help: "Limits and defaults of exports.",
         keys: &[
-            key("max", "20000", "1 to 1000000", "Exports that may exist at the same time."),
-            key("queue_depth", "64", "1 to 4096", "Requests in flight a queue, for exports that do not say."),
-            key("queues", "1", "1 to 128", "Queues of a device, for exports that do not say."),
+            key("max", "20000", "1 to 1000000", "Most exports at the same time."),
+            key(
+                "queue_depth",
+                "64",
+                "1 to 4096",
+                "Most requests in flight per queue, for exports created without a queue depth.",
+            ),
+            key(
+                "queues",
+                "1",
+                "1 to 128",
+                "Queues per device, for exports created without a number of queues.",
+            ),
             key(
                 "on_unreachable",
                 "\"wait\"",
                 "\"wait\", or a time of at least 1s such as \"30s\"",
-                "What a read does that needs a store that is away, for exports that do not say: wait, or fail after this time.",
+                "How a read behaves that needs a store that is away: wait, or fail after this time. For exports created without this choice.",
             ),
         ],
     },
@@ -235,13 +240,13 @@ pub const SECTIONS: &[Section] = &[
                 "command_timeout",
                 "\"10s\"",
                 "a length of time from 1s to 10min",
-                "Time limit of one kernel command. One that takes longer fails its operation, not the daemon.",
+                "Time limit of one kernel command. A command that takes longer fails the operation, not the daemon.",
             ),
             key(
                 "on_stop",
                 "\"keep\"",
                 "\"keep\" or \"remove\"",
-                "What happens to devices when the daemon stops: they wait for the next one, or they are removed.",
+                "How devices behave when the daemon stops: they wait for the next daemon, or they are removed.",
             ),
         ],
     },
@@ -253,19 +258,19 @@ pub const SECTIONS: &[Section] = &[
                 "filter",
                 "\"info,libublk=warn\"",
                 "a level (error, warn, info, debug, trace) or directives such as \"info,glidefs::router=debug\"",
-                "What is logged. The environment variable RUST_LOG takes precedence.",
+                "The filter of log lines. The environment variable RUST_LOG takes precedence.",
             ),
             key(
                 "format",
                 "\"auto\"",
                 "\"auto\", \"text\" or \"journald\"",
-                "How it is logged; \"auto\" is journald when run by systemd and text on standard error otherwise.",
+                "Target and form of the log; \"auto\" is journald when run by systemd and text on standard error otherwise.",
             ),
         ],
     },
 ];
 
-/// The file that `glidefs init` writes.
+/// The text of the file written by `glidefs init`.
 pub fn commented_config() -> String {
     let mut text = String::from(
         "# Configuration of glidefs. Keys that are commented out show their default or, where they are not set by\n\
@@ -288,7 +293,7 @@ pub fn commented_config() -> String {
     text
 }
 
-/// The part of docs/configuration.md that lists the keys.
+/// The part of docs/configuration.md with the list of keys.
 pub fn markdown() -> String {
     let mut text = String::new();
     for section in SECTIONS {

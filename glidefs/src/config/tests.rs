@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::keys::{SECTIONS, commented_config};
-use super::{Config, ConfigError, bounce_mode};
+use super::load::bounce_mode;
+use super::{Config, ConfigError};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("glidefs.toml"), text, &[0, 1]).map_err(|error| error.to_string())
@@ -60,7 +61,7 @@ fn workers_are_spread_over_the_cpus_they_may_use() {
     assert_eq!(parse("[workers]\ncpus = \"1\"\n").unwrap().worker_cpus, [1]);
 }
 
-/// The text of `glidefs init` with the keys that are commented out set.
+/// The text of `glidefs init`, with those commented keys set for which `keep` is true.
 fn uncommented(keep: impl Fn(&str) -> bool) -> String {
     let mut section = "";
     let mut text = String::new();

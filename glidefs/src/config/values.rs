@@ -1,6 +1,6 @@
-//! Values with units: sizes, time spans, CPU lists, addresses. How they are written and read.
+//! Values with units: sizes, time spans, CPU lists, addresses; printing and parsing.
 //!
-//! Owns the text forms. Invariant: what is printed reads back as the same value, and a refusal says what is allowed.
+//! Owns the text forms. Invariant: a printed value parses to the same value, and a refusal says which values are allowed.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ const SIZE_UNITS: [(&str, u64); 5] =
 /// Units of time spans, largest first, in milliseconds.
 const SPAN_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Text that is not the value it should be.
+/// The refusal of a text that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}: {allowed}")]
 pub struct ValueError {
@@ -29,7 +29,7 @@ pub struct ValueError {
 
 impl ValueError {
     fn new(text: &str, what: &'static str, allowed: &'static str) -> Self {
-        // A refusal stays one readable line whatever was given.
+        // The text is cut, so that the refusal stays one readable line.
         let text = if text.chars().count() > 80 {
             text.chars().take(80).chain(['…']).collect()
         } else {
@@ -89,7 +89,7 @@ impl fmt::Display for TimeSpan {
     }
 }
 
-/// What a READ does that needs a store that is away, written as `wait`, or as the time after which it fails.
+/// How a READ behaves that needs a store that is away: `wait`, or the time after which the READ fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnUnreachable(pub cache::OnUnreachable);
 
@@ -118,7 +118,7 @@ impl fmt::Display for OnUnreachable {
     }
 }
 
-/// `<digits>[.<digits>][ ]<unit>` in the smallest unit; a fraction must come out whole.
+/// Parses `<digits>[.<digits>][ ]<unit>` in the smallest unit; a fraction must come out whole.
 fn with_unit(text: &str, units: &[(&str, u64)], bare: Option<u64>) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -140,15 +140,15 @@ fn with_unit(text: &str, units: &[(&str, u64)], bare: Option<u64>) -> Option<u64
     u64::try_from(whole + part / tenths).ok()
 }
 
-/// CPUs, written as `0-3,8`: ascending, each once.
+/// A list of CPUs, written as `0-3,8`: ascending, each CPU once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(Vec<usize>);
 
-/// Highest CPU number a list may name: what fits the kernel's CPU mask.
+/// Highest CPU number in a list: the last one in the kernel's CPU mask.
 pub const CPU_NUMBER_MAX: usize = 1023;
 
 impl CpuList {
-    /// The CPUs, ascending.
+    /// The CPUs of the list, ascending.
     pub fn cpus(&self) -> &[usize] {
         &self.0
     }
@@ -190,7 +190,7 @@ impl fmt::Display for CpuList {
     }
 }
 
-/// Where the API listens on TCP: an address, or `none`.
+/// The TCP address of the API, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listen(pub Option<SocketAddr>);
 
@@ -215,7 +215,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Serde through `FromStr` and `Display`.
+/// Implements serde through `FromStr` and `Display`.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
@@ -240,7 +240,7 @@ impl Serialize for ByteSize {
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
-    /// From text with a unit, or from a number of bytes.
+    /// Parses text with a unit, or a number of bytes.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {

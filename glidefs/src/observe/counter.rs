@@ -1,7 +1,7 @@
 //! Single-writer counters and histograms for the I/O path.
 //!
-//! Owns the in-memory cells only; names, help texts and encoding live in the metrics table. Invariant: each cell is
-//! written by one thread at a time; any thread may read.
+//! Owns the cells in memory. Does not own names, help texts and encoding (`metrics`). Invariant: one thread at a time writes
+//! a cell; any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -46,7 +46,7 @@ pub struct Histogram<const N: usize> {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// An empty histogram whose buckets are `bounds`, ascending.
+    /// An empty histogram with the upper bounds `bounds`, ascending.
     pub fn new(bounds: &'static [u64; N]) -> Self {
         Self {
             bounds,
@@ -73,16 +73,16 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// The upper bounds.
+    /// The upper bounds of the buckets.
     pub fn bounds(&self) -> &'static [u64; N] {
         self.bounds
     }
 }
 
-/// What a [`Histogram`] held at one moment.
+/// The content of a [`Histogram`] at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot<const N: usize> {
-    /// Count in each bucket, not cumulative.
+    /// Count per bucket, not cumulative.
     pub buckets: [u64; N],
     /// Count above the last bound.
     pub above: u64,
@@ -97,7 +97,7 @@ impl<const N: usize> Default for HistogramSnapshot<N> {
 }
 
 impl<const N: usize> HistogramSnapshot<N> {
-    /// Adds another snapshot to this one, bucket by bucket. Wraps as the cells themselves do.
+    /// Adds another snapshot to this one, bucket by bucket. Sums wrap, as the cells do.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
             *mine = mine.wrapping_add(theirs);

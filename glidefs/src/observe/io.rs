@@ -1,6 +1,7 @@
-//! What the I/O path counts: per queue of an export, per buffer pool, per worker.
+//! The counters of the I/O path: per queue of an export, per buffer pool, per worker.
 //!
-//! Each struct has one writer thread (the worker that owns it) and is shared by `Arc` with whoever encodes `/metrics`.
+//! Each struct has one writer, the worker that owns the struct, and is shared by `Arc` with the threads that encode
+//! `/metrics`.
 
 use super::counter::{Counter, Histogram, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 
@@ -17,17 +18,17 @@ pub struct QueueStats {
     pub write_latency: Histogram<12>,
     /// Time from fetch to commit of each FLUSH, nanoseconds.
     pub flush_latency: Histogram<12>,
-    /// Each FLUSH that completed.
+    /// Number of FLUSH requests completed.
     pub flushes: Counter,
-    /// Each DISCARD and `WRITE_ZEROES` that completed.
+    /// Number of DISCARD and `WRITE_ZEROES` requests completed.
     pub zeroes: Counter,
     /// Bytes discarded or zeroed.
     pub zero_bytes: Counter,
-    /// READs that failed.
+    /// Number of READs that failed.
     pub read_errors: Counter,
-    /// Each WRITE, DISCARD and `WRITE_ZEROES` that failed.
+    /// Number of WRITE, DISCARD and `WRITE_ZEROES` requests that failed.
     pub write_errors: Counter,
-    /// Each FLUSH that failed.
+    /// Number of FLUSH requests that failed.
     pub flush_errors: Counter,
     /// Requests fetched and not yet committed (a gauge).
     pub in_flight: Counter,
@@ -57,17 +58,17 @@ impl Default for QueueStats {
 /// Counters of one worker's buffer pool.
 #[derive(Debug, Default)]
 pub struct PoolStats {
-    /// Slots handed out.
+    /// Number of slots handed out.
     pub acquires: Counter,
-    /// Acquires that had to wait.
+    /// Number of acquires that had to wait.
     pub waits: Counter,
-    /// Total time waited, nanoseconds.
+    /// Total time that acquires waited, nanoseconds.
     pub wait_nanos: Counter,
     /// Bytes in slots that are out (a gauge).
     pub live_bytes: Counter,
     /// Highest value `live_bytes` ever had.
     pub live_bytes_max: Counter,
-    /// Size of the arena, bytes; 0 until the worker has made and touched it.
+    /// Size of the arena, bytes; 0 until the worker has made and touched the arena.
     pub arena_bytes: Counter,
 }
 
@@ -76,13 +77,13 @@ pub struct PoolStats {
 pub struct WorkerStats {
     /// CPU the worker is pinned to.
     pub cpu: Counter,
-    /// Queues hosted (a gauge).
+    /// Queues hosted by the worker (a gauge).
     pub queues: Counter,
-    /// Turns of the loop.
+    /// Turns of the worker's loop.
     pub turns: Counter,
     /// Requests fetched from devices.
     pub requests: Counter,
-    /// Times a write was held back because too much would have been at risk, or merging packs did not keep up.
+    /// Times a write was held back, because too much would have been at risk or because merging packs did not keep up.
     pub risk_waits: Counter,
     /// The worker's buffer pool.
     pub pool: PoolStats,

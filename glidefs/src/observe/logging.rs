@@ -1,8 +1,9 @@
-//! The log: where it goes, what it holds, and the text of errors in it.
+//! The log: target, filter, and the text of errors.
 //!
-//! Owns setting up `tracing`, once, at start. Does not own what is logged. Rules for those who log: a constant message, fields
-//! for what varies (`export`, `device_id`, `queue_id`, `offset_bytes`, `error`), nothing above `debug` for a single request; what may
-//! fail again and again passes through a [`Repeat`](super::repeat::Repeat), and `suppressed` says how many lines did not.
+//! Owns the set-up of `tracing`, once, at start. Does not own the log lines. Rules for every log line: a constant message;
+//! fields for everything that varies (`export`, `device_id`, `queue_id`, `offset_bytes`, `error`); nothing above `debug` for
+//! a single request. A line that can repeat for the same trouble passes through a [`Repeat`](super::repeat::Repeat), and its
+//! field `suppressed` counts the lines held back.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -13,28 +14,28 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How the log is written.
+/// The target and the form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Journald when run by systemd, text otherwise.
+    /// Journald if the daemon is run by systemd, text otherwise.
     Auto,
     /// Text on standard error.
     Text,
-    /// Fields to journald.
+    /// Lines with their fields to journald.
     Journald,
 }
 
 /// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter is not one.
+    /// The filter cannot be parsed.
     #[error(
         "the log filter {filter:?} is not valid: use a level, or directives such as \"info,glidefs::router=debug\""
     )]
     Filter {
-        /// What was given.
+        /// The filter as given.
         filter: String,
-        /// What is wrong with it.
+        /// The error of the parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
@@ -46,7 +47,7 @@ pub enum LogError {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends what `filter` lets pass to where `format` says. `RUST_LOG` takes precedence over `filter`.
+/// Sets up the log: lines that pass `filter` go to the target of `format`. `RUST_LOG` takes precedence over `filter`.
 pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
     let from_environment = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let registry = tracing_subscriber::registry().with(parse(from_environment.as_deref().unwrap_or(filter))?);
@@ -59,7 +60,7 @@ pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
                 return registry.with(layer).try_init().map_err(LogError::Twice);
             }
             Err(error) if format == Format::Journald => return Err(LogError::Journald(error)),
-            // Standard error ends up in the journal as well, without its fields.
+            // Standard error ends up in the journal as well, without the fields of a line.
             Err(_) => {}
         }
     }
@@ -78,14 +79,14 @@ fn std_error_identity() -> Option<(u64, u64)> {
     Some((status.st_dev, status.st_ino))
 }
 
-/// Whether `journal_stream`, `device:inode` as systemd gives it, is that of standard error.
+/// Whether `journal_stream`, written `device:inode` by systemd, names the file of standard error.
 fn is_journal(journal_stream: Option<&OsStr>, std_error: Option<(u64, u64)>) -> bool {
     let stream = journal_stream.and_then(OsStr::to_str).and_then(|text| text.split_once(':'));
     let stream = stream.and_then(|(device, inode)| Some((device.parse().ok()?, inode.parse().ok()?)));
     stream.is_some() && stream == std_error
 }
 
-/// An error and its sources in one line: `what: why: because`.
+/// An error and its sources in one line: `error: cause: cause of the cause`.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

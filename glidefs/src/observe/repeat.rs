@@ -1,8 +1,8 @@
-//! Log lines that would repeat: one passes in a while, with the number of those that did not.
+//! Log lines that repeat: one line passes every ten seconds, with the number of lines held back.
 //!
-//! Owns the decision whether a line is written. Does not own the line, nor what it is about: whoever logs the failures of an
-//! export keeps one [`Repeat`] for that export. Invariants: of the lines of any ten seconds one passes; every line that did not
-//! pass is counted in the next one that does.
+//! Owns the decision whether a line is written. Does not own the line nor the subject of the line: code that logs the failures
+//! of exports keeps one [`Repeat`] per export. Invariants: after a line has passed, no other line passes for ten seconds; the
+//! lines held back are counted in a later line that passes.
 //!
 //! ```
 //! use glidefs::observe::repeat::Repeat;
@@ -15,13 +15,13 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long no other line passes after one has.
+/// For so long no other line passes after a line has passed.
 pub const PAUSE: Duration = Duration::from_secs(10);
 
-/// What lets one of many log lines pass. Shared by the threads that log the same.
+/// Lets one of many equal log lines pass. Shared by the threads that log the same trouble.
 #[derive(Debug)]
 pub struct Repeat {
-    /// Times are counted from here.
+    /// The zero of the times in `next`.
     made: Instant,
     /// When the next line may pass, nanoseconds after `made`.
     next: AtomicU64,
@@ -35,17 +35,18 @@ impl Default for Repeat {
 }
 
 impl Repeat {
-    /// Asks to log now. The number of lines that were held back since the last one, or `None` when this one is to be held back.
+    /// Asks to log now. Returns the number of lines held back since the last line, or `None` if this line is held back as
+    /// well.
     pub fn pass(&self) -> Option<u64> {
         self.pass_at(self.made.elapsed())
     }
 
-    /// As [`Self::pass`], `now` after this was made.
+    /// As [`Self::pass`], at the time `now` after this value was made.
     pub fn pass_at(&self, now: Duration) -> Option<u64> {
         let now_nanos = nanos(now);
         let next = self.next.load(Relaxed);
         let after = now_nanos.saturating_add(nanos(PAUSE));
-        // Of several threads that find it is time, one is the first.
+        // If several threads come at the same time, the exchange succeeds for one.
         let passes = now_nanos >= next && self.next.compare_exchange(next, after, Relaxed, Relaxed).is_ok();
         if passes {
             return Some(self.suppressed.swap(0, Relaxed));

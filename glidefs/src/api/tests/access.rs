@@ -1,4 +1,4 @@
-//! Who is served what.
+//! Access rules: which client gets which answers.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,9 +9,9 @@ use crate::api::connection::Patience;
 use crate::api::{Access, TokenFile};
 
 const TOKEN: &str = "Authorization: Bearer 0123456789abcdef\r\n";
-/// What TCP serves to everybody.
+/// The paths served over TCP to everybody.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/metrics", "/openapi.json"];
-/// Some of what TCP does not.
+/// Some of the requests refused over TCP without the token.
 const CLOSED: [(&str, &str); 8] = [
     ("GET", "/v1/exports"),
     ("GET", "/v1/status"),

@@ -1,4 +1,4 @@
-//! Clients that are many.
+//! Many clients, and slow clients.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::api::connection::Patience;
 use crate::observe::counter::{Histogram, IO_SIZE_BOUNDS_BYTES};
 use crate::observe::metrics::{Metric, Registry, Samples};
 
-/// Descriptors that other tests need meanwhile.
+/// Descriptors needed by other tests at the same time.
 const DESCRIPTORS_OF_OTHERS: u64 = 3000;
 
 /// Reads until the server has closed the connection.
@@ -37,14 +37,14 @@ async fn of_ten_thousand_connections_a_bounded_number_is_held_and_the_daemon_ans
     assert!(hard >= needed, "the hard limit of open files is {hard}, this test needs {needed}: ulimit -Hn");
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(needed), hard).unwrap();
     let access = Access { connections_max: HELD_MAX as usize, ..Access::default() };
-    // Nobody is cut off for being slow.
+    // No client is cut off for being slow.
     let hour = Duration::from_hours(1);
     let served = Served::with(access, Patience { header: hour, answer: hour }).await;
     let mut connections = Vec::with_capacity(CONNECTIONS);
     for number in 0..CONNECTIONS {
         let mut stream = TcpStream::connect(served.tcp).await.unwrap();
         if number % 2 == 0 {
-            // A connection that was displaced does not take it.
+            // A displaced connection does not take the request.
             let _ = stream.write_all(b"GET /hea").await;
         }
         connections.push(stream);
@@ -105,7 +105,8 @@ async fn of_an_answer_that_was_cut_off_the_kernel_keeps_nothing() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
-        // A client that does not read is not told of an end that comes behind the rest of the answer.
+        // A client that does not read never gets to an end of the stream behind the rest of the answer; a reset is seen at
+        // once.
         let error = stalled.take_error().unwrap().map(|error| error.kind());
         assert_eq!(error, Some(io::ErrorKind::ConnectionReset), "{why}");
     }
@@ -127,7 +128,7 @@ async fn a_stop_does_not_wait_for_connections_that_ask_for_nothing() {
     assert!(closed(unused).await.is_empty());
 }
 
-/// Lets whoever waits go on, for good.
+/// A gate that lets every waiting thread go on, once opened.
 #[derive(Default)]
 struct Gate(Mutex<bool>, Condvar);
 

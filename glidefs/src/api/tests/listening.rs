@@ -19,7 +19,7 @@ async fn the_socket_is_for_its_owner_only_and_gone_at_the_end() {
 
 #[tokio::test]
 async fn the_socket_of_a_group_is_for_its_members_as_well() {
-    // The kernel lets every user give a file to a group of the user.
+    // Every user may give a file to a group of the user.
     let group = nix::unistd::getegid().as_raw();
     let access = Access { group: Some(group), ..Access::default() };
     let served = Served::with(access, Patience::default()).await;

@@ -1,14 +1,14 @@
 //! From samples to the text format of Prometheus.
 //!
-//! Owns the translation of cells to what scrapers expect: cumulative buckets, seconds instead of nanoseconds. The text
-//! itself, with its escaping, is written by the `prometheus` crate. One metric is in the crate's model at a time,
-//! because that model is many times larger than the samples. Invariant: HELP and TYPE stand directly above the samples
-//! of their metric, and a metric without samples is not mentioned.
+//! Owns the translation of cells to the model of Prometheus: cumulative buckets, seconds instead of nanoseconds. The
+//! `prometheus` crate writes and escapes the text. The crate's model of a metric is many times larger than the samples, so
+//! only one metric at a time is in that model. Invariant: HELP and TYPE stand directly above the samples of the metric, and a
+//! metric without samples is left out.
 
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::MetricsError;
+use super::error::MetricsError;
 use super::samples::{Family, Sample, Samples};
 use super::table::{Definition, Kind, Unit};
 
@@ -24,7 +24,7 @@ pub(super) fn encode(samples: Samples, text: &mut String) -> Result<(), MetricsE
     Ok(())
 }
 
-/// A metric with all its samples as the crate wants them.
+/// A metric with all samples, in the model of the crate.
 fn model(family: &Family) -> MetricFamily {
     let definition = family.definition();
     let mut model = MetricFamily::default();
@@ -61,7 +61,7 @@ fn metric(definition: &Definition, sample: Sample<'_>) -> Metric {
     metric
 }
 
-/// `counts` are those of the buckets, not cumulative, and the count above the last bound.
+/// `counts` has one count per bucket, not cumulative, and the count above the last bound.
 fn histogram(definition: &Definition, counts: &[u64], sum: u64) -> Histogram {
     let mut buckets = Vec::with_capacity(definition.kind.bounds().len());
     let mut cumulative = 0_u64;
@@ -87,7 +87,7 @@ fn label_pair(name: &str, value: &str) -> LabelPair {
     pair
 }
 
-/// A cell as it is shown. Prometheus knows floating-point numbers only: exact up to 2^53.
+/// The value of a cell in the metric's unit. Prometheus has floating-point numbers only: exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "the text format has no integers")]
 fn shown(unit: Unit, cell: u64) -> f64 {
     match unit {

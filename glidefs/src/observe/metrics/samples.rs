@@ -1,17 +1,18 @@
-//! The figures of one scrape, before they are text.
+//! The figures of one scrape, before encoding.
 //!
-//! Owns the compact form in which sources hand figures over: a few growing arrays a metric, so that a scrape of many
-//! thousand exports costs neither an allocation a sample nor much memory. Does not own the text (`encode`).
-//! Invariant: what is kept fits its row of the table; what does not is refused and remembered.
+//! Owns the compact form of figures on the way from the sources to the encoder: a few growing arrays per metric, so that a
+//! scrape of many thousand exports needs no allocation per sample, and little memory. Does not own the text (`encode`).
+//! Invariant: every kept sample fits the metric's row in the table; the first sample that does not fit is refused, and the
+//! refusal is kept.
 
-use super::MetricsError;
+use super::error::MetricsError;
 use super::table::{self, Definition, Metric};
 use crate::observe::counter::HistogramSnapshot;
 
 /// The figures of one scrape.
 #[derive(Debug)]
 pub struct Samples {
-    /// In the order of the table.
+    /// One family per metric, in the order of the table.
     families: Vec<Family>,
     refused: Option<MetricsError>,
 }
@@ -20,17 +21,17 @@ pub struct Samples {
 #[derive(Debug)]
 pub(super) struct Family {
     definition: &'static Definition,
-    /// The values of all labels of all samples, one after the other.
+    /// The label values of all samples, one after the other.
     label_text: String,
     /// Where each label value ends in `label_text`.
     label_ends: Vec<usize>,
-    /// A counter or gauge has one cell a sample; a histogram its buckets (not cumulative), the count above the last
-    /// bound, and the sum.
+    /// Cells of all samples. A sample of a counter or gauge has one cell. A sample of a histogram has the count of each
+    /// bucket (not cumulative), the count above the last bound, and the sum.
     cells: Vec<u64>,
     samples: usize,
 }
 
-/// One sample: the values of its labels and its cells.
+/// One sample: label values and cells.
 #[derive(Debug)]
 pub(super) struct Sample<'a> {
     pub labels: Vec<&'a str>,
@@ -38,15 +39,15 @@ pub(super) struct Sample<'a> {
 }
 
 impl Samples {
-    /// No figures yet.
+    /// An empty set of figures.
     pub(super) fn new() -> Self {
         Self { families: table::all().map(Family::new).collect(), refused: None }
     }
 
     /// Adds the value of a counter or gauge. Times are in nanoseconds.
     ///
-    /// `labels` are the values of the labels the table names, in its order. A sample that does not fit the table is a
-    /// mistake in the source: it is left out, and the scrape fails with its name.
+    /// `labels` are the label values in the order of the table. A sample that does not fit the table is a mistake of the
+    /// source: the sample is left out, and the scrape fails with the name of the metric.
     pub fn value(&mut self, metric: Metric, labels: &[&str], value: u64) {
         self.add(metric, labels, 1, [value]);
     }
@@ -58,7 +59,7 @@ impl Samples {
         }
     }
 
-    /// Adds a histogram, recorded with the bounds of the metric's kind.
+    /// Adds a histogram that was recorded with the bounds of the metric's kind.
     pub fn histogram<const N: usize>(
         &mut self,
         metric: Metric,
@@ -96,7 +97,7 @@ impl Samples {
         self.refused.get_or_insert(error);
     }
 
-    /// The metrics that have samples, in the order of the table; or the first mistake a source made.
+    /// The metrics with samples, in the order of the table; or the first mistake of a source.
     pub(super) fn into_families(self) -> Result<impl Iterator<Item = Family>, MetricsError> {
         match self.refused {
             Some(error) => Err(error),
@@ -110,7 +111,7 @@ impl Family {
         Self { definition, label_text: String::new(), label_ends: Vec::new(), cells: Vec::new(), samples: 0 }
     }
 
-    /// Cells that each sample has.
+    /// Number of cells per sample.
     fn cells_per_sample(&self) -> usize {
         match self.definition.kind.bounds().len() {
             0 => 1,
@@ -118,12 +119,12 @@ impl Family {
         }
     }
 
-    /// The metric.
+    /// The metric's row of the table.
     pub fn definition(&self) -> &'static Definition {
         self.definition
     }
 
-    /// The samples in the order in which they were given.
+    /// The samples in the order in which the sources gave them.
     pub fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
         let (label_count, cell_count) = (self.definition.labels.len(), self.cells_per_sample());
         (0..self.samples).map(move |sample| Sample {

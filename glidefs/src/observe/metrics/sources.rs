@@ -1,7 +1,7 @@
-//! Where figures of the layers below and of the process come from.
+//! The sources of figures from the layers below and from the process.
 //!
-//! Owns how counters become samples: queues of an export are summed, workers are told apart. Does not own the counters
-//! (`observe::io`), nor which exports and workers exist: those are handed in, because they live in layers above.
+//! Owns the way from counters to samples: the queues of an export are summed, workers get a label each. Does not own the
+//! counters (`observe::io`), nor the lists of exports and workers: the layers above hand the lists in.
 
 mod exports;
 mod process;

@@ -1,16 +1,15 @@
 //! The table of every metric: id, name, type, unit, labels, help.
 //!
-//! Owns what is shown and what it is called; does not own where figures come from (`sources`, and closures of the
-//! layers above) nor how they are written (`encode`). Invariants: a metric that is not in the table cannot be shown,
-//! because samples are given by [`Metric`], which is made from the table; `docs/metrics.md` repeats the table row by
-//! row, which a test compares.
+//! Owns the names and descriptions of metrics. Does not own the figures (`sources`, and closures of the layers above) nor the
+//! text (`encode`). Invariants: only a metric of the table can be shown, because a sample names a [`Metric`], an enum made
+//! from the table; `docs/metrics.md` repeats the table row by row, as a test checks.
 
 use crate::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 
-/// What kind of figure a metric is.
+/// The type of a metric, with the bounds of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows while the daemon lives.
+    /// Only grows while the daemon runs.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -21,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The type as the text format names it.
+    /// The name of the type in the text format.
     pub const fn type_name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -30,7 +29,7 @@ impl Kind {
         }
     }
 
-    /// Upper bounds of the buckets, inclusive and ascending; empty when the metric is not a histogram.
+    /// Upper bounds of the buckets, inclusive and ascending; empty for a counter or gauge.
     pub const fn bounds(self) -> &'static [u64] {
         match self {
             Self::Counter | Self::Gauge => &[],
@@ -40,37 +39,37 @@ impl Kind {
     }
 }
 
-/// What a metric is measured in.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
+    /// Shown in bytes.
     Bytes,
-    /// Shown in seconds, handed over in nanoseconds.
+    /// Shown in seconds; sources give nanoseconds.
     Seconds,
-    /// A number of what the name says.
+    /// A count of the things named by the metric.
     Number,
-    /// Always 1; the labels carry the information.
+    /// The value is always 1; the labels carry the information.
     Info,
 }
 
-/// One metric.
+/// A row of the table: one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition {
-    /// By what the code refers to it.
+    /// The id of the metric in the code.
     pub metric: Metric,
-    /// Its name on `/metrics`.
+    /// The name of the metric on `/metrics`.
     pub name: &'static str,
     /// Counter, gauge or histogram.
     pub kind: Kind,
-    /// What it is measured in.
+    /// The unit of the values shown.
     pub unit: Unit,
-    /// Names of its labels, in the order in which samples give their values.
+    /// Names of the labels. Samples give the values in the same order.
     pub labels: &'static [&'static str],
-    /// What it tells, in a sentence.
+    /// The meaning of the metric, in sentences.
     pub help: &'static str,
 }
 
-/// Every metric there is, in the order of the table.
+/// All metrics, in the order of the table.
 pub fn all() -> impl ExactSizeIterator<Item = &'static Definition> {
     TABLE.iter()
 }
@@ -87,7 +86,7 @@ impl Metric {
 /// `Id: Kind "name" in Unit by [labels] = "help";`.
 macro_rules! metrics {
     ($($id:ident: $kind:ident $name:literal in $unit:ident by [$($label:ident),*] = $help:literal;)*) => {
-        /// Identity of a metric in the code.
+        /// The id of a metric in the code.
         #[allow(clippy::doc_markdown, reason = "help is plain text")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Metric {
@@ -115,7 +114,7 @@ metrics! {
     ExportBytes: Counter "glidefs_export_bytes_total" in Bytes by [export, operation]
         = "Bytes read, written or zeroed by completed requests.";
     ExportLatency: LatencyHistogram "glidefs_export_latency_seconds" in Seconds by [export, operation]
-        = "Time from fetching a request from its device to committing its result.";
+        = "Time from fetching a request from the device to committing the result.";
     ExportErrors: Counter "glidefs_export_errors_total" in Number by [export, operation]
         = "Requests that failed; write includes DISCARD and WRITE_ZEROES.";
     ExportInFlight: Gauge "glidefs_export_in_flight_requests" in Number by [export]
@@ -123,27 +122,27 @@ metrics! {
     ExportSize: Gauge "glidefs_export_size_bytes" in Bytes by [export]
         = "Size of the export.";
     ExportDirty: Gauge "glidefs_export_dirty_bytes" in Bytes by [export]
-        = "Bytes of the export's newest data that only the local cache holds.";
+        = "Bytes at risk: the part of the export's newest data that only the local cache has.";
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
-        = "Time since the oldest of the export's data that is not in the store was acknowledged, or since the daemon started if that is later; 0 when the store has all.";
+        = "Time since the oldest data at risk of the export was acknowledged, or since the daemon started if the start is later; 0 when the store has all data.";
     ExportDamaged: Gauge "glidefs_export_damaged_bytes" in Bytes by [export]
-        = "Bytes whose content was lost before the store had it, as of the last flush: they fail on every host until they are written again or discarded.";
+        = "Bytes whose content was lost before the store had the content, as of the last writeback: reads of these bytes fail on every host until the bytes are written again or discarded.";
     ExportCut: Gauge "glidefs_export_cut_bytes" in Bytes by [export]
-        = "Data in the export's cut that is on its way to the store; without a sample when none is.";
+        = "Data in the export's cut on the way to the store; no sample without such a cut.";
     ExportCutUploaded: Gauge "glidefs_export_cut_uploaded_bytes" in Bytes by [export]
-        = "How much of the export's cut that is on its way is in the store, kept over tries.";
+        = "The part of the export's cut already in the store; a failed try does not reset the value.";
     ExportFanOut: Gauge "glidefs_export_fan_out_packs" in Number by [export]
-        = "Packs of the store that a read of one sector of the export may have to ask, at most; writes are slowed above 64, and stopped before 128, until packs were merged.";
+        = "Most packs that a READ of one sector of the export may have to ask; writes are slowed above 64, and stopped before 128, until packs were merged.";
     ExportPacks: Gauge "glidefs_export_packs" in Number by [export]
-        = "Packs in the store that the export's manifest lists; writes are slowed above 196608, and stopped at 245760 of the 262144 that it can list.";
+        = "Packs in the export's manifest; writes are slowed above 196608, and stopped at 245760 of the 262144 packs that a manifest can list.";
     RouterExports: Gauge "glidefs_router_exports" in Number by [state]
-        = "Exports by the state they are in.";
+        = "Exports by state.";
     RouterLost: Gauge "glidefs_router_lost_exports" in Number by [reason]
-        = "Exports that fail all requests because another host has their volume: fenced, or the store has another history: diverged, or not the volume: deleted.";
+        = "Exports that fail all requests, by reason. fenced: another host has the volume; diverged: the store has another history; deleted: the store does not have the volume.";
     CatalogFailing: Gauge "glidefs_router_catalog_failing" in Number by []
         = "1 while the catalog cannot be written, 0 otherwise.";
     CatalogErrors: Counter "glidefs_router_catalog_errors_total" in Number by []
-        = "Attempts to write the catalog, or to open it again after that, that failed.";
+        = "Failed attempts to write the catalog, or to open the catalog again afterwards.";
 
     PoolAcquires: Counter "glidefs_ublk_buffer_pool_acquires_total" in Number by [worker]
         = "Slots handed out by the worker's buffer pool.";
@@ -154,14 +153,14 @@ metrics! {
     PoolLive: Gauge "glidefs_ublk_buffer_pool_live_bytes" in Bytes by [worker]
         = "Bytes in slots that are out.";
     PoolLiveMax: Gauge "glidefs_ublk_buffer_pool_live_bytes_max" in Bytes by [worker]
-        = "Most bytes that were ever in slots that are out.";
+        = "Most bytes ever in slots that were out at the same time.";
     PoolArena: Gauge "glidefs_ublk_buffer_pool_arena_bytes" in Bytes by [worker]
         = "Size of the arena: the bound of the worker's bounce memory.";
     PoolWorkersInitialized: Gauge "glidefs_ublk_buffer_pool_workers_initialized" in Number by []
-        = "Workers that have made their arena and touched all of it.";
+        = "Workers that have made an arena and touched the whole arena.";
 
     WorkerInfo: Gauge "glidefs_worker_info" in Info by [worker, cpu]
-        = "Always 1; tells which CPU the worker is pinned to.";
+        = "Always 1; the label cpu is the CPU the worker is pinned to.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
         = "Device queues the worker hosts.";
     WorkerTurns: Counter "glidefs_worker_turns_total" in Number by [worker]
@@ -169,18 +168,18 @@ metrics! {
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]
         = "Requests the worker fetched from devices.";
     WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]
-        = "Writes held back because their export bounds what is at risk, or its packs are merged more slowly than it writes.";
+        = "Writes held back because the export bounds the data at risk, or because the export is written faster than packs are merged.";
 
     StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
         = "Requests sent to the object store: get, put, list, delete, head.";
     StoreBytes: Counter "glidefs_store_bytes_total" in Bytes by [operation]
         = "Payload of requests to the object store that succeeded.";
     StoreRetries: Counter "glidefs_store_retries_total" in Number by [operation]
-        = "Requests to the object store that were tries after the first.";
+        = "Tries of requests to the object store after the first try.";
     StoreErrors: Counter "glidefs_store_errors_total" in Number by [operation]
         = "Requests to the object store that failed in the end.";
     StoreDamaged: Counter "glidefs_store_damaged_objects_total" in Number by []
-        = "Objects that were read and were not what they should be.";
+        = "Objects that were read and found damaged.";
     StoreHedges: Counter "glidefs_store_hedges_total" in Number by []
         = "GETs of readers that took unusually long and were sent a second time.";
     StoreHedgesWon: Counter "glidefs_store_hedges_won_total" in Number by []
@@ -188,55 +187,55 @@ metrics! {
     StoreReads: Gauge "glidefs_store_reads_waiting" in Number by []
         = "READs that wait for bytes from the store.";
     StoreOldestRead: Gauge "glidefs_store_oldest_read_seconds" in Seconds by []
-        = "Time that the oldest of the READs that wait for the store has waited; 0 when none does.";
+        = "Waiting time of the READ that has waited for the store for longest; 0 when no READ waits.";
     StoreRefused: Counter "glidefs_store_refused_total" in Number by []
-        = "Requests that the object store refused because of who asked: credentials, permissions, a wrong place.";
+        = "Requests that the object store refused because of credentials, permissions or a wrong place.";
     GcRuns: Counter "glidefs_store_gc_runs_total" in Number by [result]
-        = "Garbage collections of the store by this host that ended well: done, or did not: failed.";
+        = "Garbage collections of the store by this host, by result: done or failed.";
     GcOverdue: Gauge "glidefs_store_gc_overdue_seconds" in Seconds by []
-        = "Time since the first collection began that none has ended well since; 0 when the last one did.";
+        = "Time since the begin of the first garbage collection after the last successful one; 0 when the last one was successful.";
     StoreGcDamaged: Gauge "glidefs_store_gc_damaged_objects" in Number by []
-        = "Manifests and snapshots that the last garbage collection of this host could not read: what they may list is kept.";
+        = "Manifests and snapshots that the last garbage collection of this host could not read; every pack that such an object may list is kept.";
 
     CleanHits: Counter "glidefs_clean_hits_total" in Number by [tier]
-        = "Blocks of the store that were found in the clean cache: in memory, or on disk.";
+        = "Blocks found in the block cache: in memory, or on disk.";
     CleanMisses: Counter "glidefs_clean_misses_total" in Number by []
-        = "Blocks of the store that readers needed and that were not in the clean cache.";
+        = "Blocks that readers needed and the block cache did not have.";
     CleanInserted: Counter "glidefs_clean_inserted_bytes_total" in Bytes by []
-        = "Data taken into the clean cache.";
+        = "Data taken into the block cache.";
     CleanFetched: Counter "glidefs_clean_fetched_bytes_total" in Bytes by []
-        = "Bytes read from the store for readers, ahead of them as well, as they are stored.";
+        = "Bytes fetched from the store for readers, read-ahead included, in stored (compressed) form.";
     CleanWritten: Counter "glidefs_clean_written_bytes_total" in Bytes by []
-        = "Bytes the clean cache wrote to its disk.";
+        = "Bytes the block cache wrote to the disk.";
     CleanUnwritten: Counter "glidefs_clean_unwritten_bytes_total" in Bytes by []
-        = "Bytes that left the clean cache's memory and were not written because its disk was busy.";
+        = "Bytes that left the block cache's memory and were not written because the disk was busy.";
     CleanBad: Counter "glidefs_clean_bad_blocks_total" in Number by []
-        = "Blocks of the clean cache that were not what they should be and were fetched again.";
+        = "Damaged blocks of the block cache, fetched again from the store.";
     CleanErrors: Counter "glidefs_clean_errors_total" in Number by []
-        = "Reads and writes of the clean cache's disk that failed.";
+        = "Reads and writes of the block cache's disk that failed.";
     CleanMemory: Gauge "glidefs_clean_memory_bytes" in Bytes by []
-        = "Memory the clean cache uses.";
+        = "Memory the block cache uses.";
     CleanDisk: Gauge "glidefs_clean_disk_bytes" in Bytes by []
-        = "Disk space the clean cache uses.";
+        = "Disk space the block cache uses.";
     AheadWindows: Counter "glidefs_read_ahead_windows_total" in Number by []
-        = "Windows that were read ahead of sequential readers.";
+        = "Windows read ahead for sequential readers.";
     AheadBytes: Counter "glidefs_read_ahead_bytes_total" in Bytes by []
-        = "Bytes that were read ahead, as they are stored.";
+        = "Bytes read ahead, in stored (compressed) form.";
     AheadErrors: Counter "glidefs_read_ahead_errors_total" in Number by []
         = "Windows that were not read ahead, or only in part, because the store failed.";
     AheadSkipped: Counter "glidefs_read_ahead_skipped_total" in Number by []
-        = "Windows that were not read ahead because too much was on its way.";
+        = "Windows that were not read ahead because too many bytes were on the way.";
 
     CacheEngine: Gauge "glidefs_cache_engine_info" in Info by [engine]
-        = "How the cache appends to its files; always 1.";
+        = "Always 1; the label engine says how workers append to the log.";
     CacheProbeAppend: Gauge "glidefs_cache_probe_append_seconds" in Seconds by [engine]
         = "Median time of an append of 36 KiB until it may be acknowledged, measured at start.";
     CacheProbeSync: Gauge "glidefs_cache_probe_synced_append_seconds" in Seconds by [engine]
-        = "Median time of an append of 36 KiB with a sync behind it, measured at start.";
+        = "Median time of an append of 36 KiB with a sync behind, measured at start.";
     CacheSizeSegments: Gauge "glidefs_cache_size_segments" in Number by []
         = "Segments that the configured size of the cache allows.";
     CacheSegments: Gauge "glidefs_cache_segments" in Number by [state]
-        = "Segments by state: free, open for appends, sealed, poisoned by a disk that failed to sync, or quarantined because the disk does not read them or does not take what is written.";
+        = "Segments by state: free, open for appends, sealed, poisoned by a failed sync, or quarantined because the disk fails reads or writes of the segment.";
     CacheSize: Gauge "glidefs_cache_size_bytes" in Bytes by []
         = "Configured size of the cache.";
     CacheUsed: Gauge "glidefs_cache_used_bytes" in Bytes by []
@@ -244,23 +243,23 @@ metrics! {
     CacheDirty: Gauge "glidefs_cache_dirty_bytes" in Bytes by []
         = "Bytes of data in the cache that are not in the store.";
     CacheClean: Gauge "glidefs_cache_clean_bytes" in Bytes by []
-        = "Bytes of data in the cache that are in the store as well, and are forgotten when their space is needed.";
+        = "Bytes of clean data in the cache: the store has the data as well, and the cache evicts the data when space is needed.";
     CacheExtents: Gauge "glidefs_cache_extents" in Number by []
         = "Extents in the indexes of all exports.";
     CacheCorruptFrames: Counter "glidefs_cache_corrupt_frames_total" in Number by []
         = "Frames that did not match their checksum.";
     CacheLostFrames: Counter "glidefs_cache_lost_frames_total" in Number by []
-        = "Frames that were given up because the disk lost them: their sectors fail until they are written again.";
+        = "Frames that the disk has lost for good; the sectors of such a frame fail until they are written again.";
     CacheDoubted: Gauge "glidefs_cache_doubted_exports" in Number by []
-        = "Exports that may have lost a record: all of them that was not written since fails, what the store has too, until it is written again. The next flush to the store ends the doubt and notes what was in doubt as damaged.";
+        = "Exports in doubt, which may have lost a record: all sectors not written since the doubt began fail, even those that the store has, until written again. The next writeback ends the doubt and notes the sectors in doubt as damaged.";
     CacheBadFooters: Counter "glidefs_cache_bad_footers_total" in Number by []
-        = "Segment headers, footers and record headers that could not be used, at start or while cleaning: copies, trailers or the records themselves serve instead, as far as they can.";
+        = "Segment headers, footers and record headers that could not be used, at start or by the cleaner; copies, trailers or the records serve instead, as far as possible.";
     CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []
-        = "Segments whose live data was moved so that their space could be used again.";
+        = "Segments that the cleaner emptied by moving the live data.";
     CacheCleaned: Counter "glidefs_cache_cleaned_bytes_total" in Bytes by []
-        = "Bytes moved by cleaning.";
+        = "Bytes moved by the cleaner.";
     CacheEvicted: Counter "glidefs_cache_evicted_bytes_total" in Bytes by []
-        = "Bytes that cleaning forgot because the store has them.";
+        = "Bytes of clean data evicted from the cache; the store has the data.";
     CacheAppends: Counter "glidefs_cache_appends_total" in Number by [shard]
         = "Records appended to the log.";
     CacheAppendedRequests: Counter "glidefs_cache_appended_requests_total" in Number by [shard]
@@ -280,9 +279,9 @@ metrics! {
     CacheReads: Counter "glidefs_cache_reads_total" in Number by [shard]
         = "READs served by the cache.";
     CacheReadPieces: Counter "glidefs_cache_read_pieces_total" in Number by [shard, source]
-        = "Pieces of READs, by whether they came from the page_cache or waited for the disk.";
+        = "Pieces of READs, by source: from the page_cache, or after waiting for the disk.";
     CacheReadsRemote: Counter "glidefs_cache_reads_remote_total" in Number by [shard]
-        = "READs that needed something that only the store has.";
+        = "READs that needed data only the store has.";
     CacheReadErrors: Counter "glidefs_cache_read_errors_total" in Number by [shard]
         = "READs that the cache failed.";
     CacheWriteDelays: Counter "glidefs_cache_write_delays_total" in Number by [shard]
@@ -291,20 +290,20 @@ metrics! {
         = "Times a write had to wait until the cache had room.";
 
     ApiConnections: Gauge "glidefs_api_connections" in Number by [door]
-        = "Connections to the API: over tcp, over the socket, and those of a stranger, who may not use the socket.";
+        = "Connections to the API by door: over tcp, over the socket, or over the socket by a stranger, who may not use the socket.";
     ApiRefused: Counter "glidefs_api_refused_connections_total" in Number by [door]
         = "Connections that were closed at once because all others had requests.";
     ApiDisplaced: Counter "glidefs_api_displaced_connections_total" in Number by [door]
-        = "Connections without a request, or slow to take an answer for which no token was needed, that were closed for a newer one because there were as many as may be.";
+        = "Connections closed for a newer one at the limit: those without a request, and those slow to take an answer to a request without the token.";
     ApiAcceptErrors: Counter "glidefs_api_accept_errors_total" in Number by [door]
         = "Times a connection could not be accepted, most often for lack of descriptors.";
     ApiScrapes: Counter "glidefs_api_scrapes_total" in Number by []
-        = "Scrapes of /metrics that were asked for.";
+        = "Scrapes of /metrics asked for by clients.";
     ApiEncodings: Counter "glidefs_api_encodings_total" in Number by []
-        = "Texts that were made for them; scrapes that come together share one.";
+        = "Texts made for scrapes of /metrics; scrapes that come together share one text.";
 
     BuildInfo: Gauge "glidefs_build_info" in Info by [version]
-        = "Always 1; tells the version of the daemon.";
+        = "Always 1; the label version is the version of the daemon.";
     ProcessStart: Gauge "glidefs_process_start_time_seconds" in Seconds by []
         = "When the daemon started, as time since the Unix epoch.";
     ProcessResident: Gauge "glidefs_process_resident_memory_bytes" in Bytes by []

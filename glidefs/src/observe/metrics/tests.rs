@@ -1,8 +1,9 @@
-//! What a scrape looks like, from counters to text, and what Prometheus itself says about it.
+//! The text of a scrape, from counters to lines, and the judgement of Prometheus' own checker.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -10,11 +11,11 @@ use super::*;
 use crate::observe::counter::{Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use crate::observe::io::{QueueStats, WorkerStats};
 
-/// Names that no export may have, but that the text must survive.
+/// No export may have such a name, but the text must survive each.
 const AWKWARD_NAMES: [&str; 6] =
     ["plain", "quote\"d", "back\\slash\\", "two\nlines", "{le=\"4096\"} 1 # HELP", "naïve 磁盘\u{1f4bf}"];
 
-fn registry(sources: impl IntoIterator<Item = Arc<dyn Source>>) -> Registry {
+fn registry(sources: impl IntoIterator<Item = Arc<dyn FigureSource>>) -> Registry {
     let registry = Registry::new();
     for source in sources {
         registry.register(source);
@@ -70,7 +71,7 @@ fn everything() -> Registry {
                 }
             }
         }
-    }) as Arc<dyn Source>])
+    }) as Arc<dyn FigureSource>])
 }
 
 fn size_histogram(values: &[u64]) -> HistogramSnapshot<6> {
@@ -81,7 +82,7 @@ fn size_histogram(values: &[u64]) -> HistogramSnapshot<6> {
     histogram.snapshot()
 }
 
-/// The lines of one metric, its HELP and TYPE included.
+/// The lines of one metric, with HELP and TYPE.
 fn lines<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     let family = move |line: &&str| {
         let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
@@ -237,7 +238,7 @@ fn without_sources_there_is_no_text() {
 #[test]
 fn a_sample_that_does_not_fit_the_table_fails_the_scrape_with_its_name() {
     let failure = |source: fn(&mut Samples)| {
-        let error = registry([Arc::new(source) as Arc<dyn Source>]).encode().unwrap_err();
+        let error = registry([Arc::new(source) as Arc<dyn FigureSource>]).encode().unwrap_err();
         error.to_string()
     };
     let few = failure(|out| out.value(Metric::ExportErrors, &["e"], 1));
@@ -297,7 +298,7 @@ fn alerts_name_metrics_that_exist_and_fire_when_they_should() {
     }
 }
 
-/// The labels and the value of a line, read as the specification of the text format says.
+/// The labels and the value of a line, parsed by the specification of the text format.
 fn parse(line: &str) -> (BTreeMap<String, String>, f64) {
     let (labels, value) = line[line.find('{').unwrap() + 1..].rsplit_once("} ").unwrap();
     let mut rest = labels;
@@ -335,7 +336,7 @@ proptest! {
             for (name, values) in &source {
                 out.histogram(Metric::WriteIoSize, &[name], &size_histogram(values));
             }
-        }) as Arc<dyn Source>]);
+        }) as Arc<dyn FigureSource>]);
         let text = registry.encode().unwrap();
         let mut shown = BTreeMap::<String, Vec<f64>>::new();
         for line in text.split('\n').filter(|line| line.starts_with("glidefs_")) {

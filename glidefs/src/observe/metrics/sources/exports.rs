@@ -1,36 +1,38 @@
-//! Figures of exports: what their queues counted, summed over the queues, and how many are in which state.
+//! Figures of exports: the counters summed over the queues, and the number of exports in each state.
 //!
-//! Does not own which exports exist. Invariant: no label comes from anywhere but the export's name and fixed words.
+//! Does not own the list of exports. Invariant: a label value is the name of an export or a fixed word.
 
 use std::sync::Arc;
 
 use crate::observe::counter::{Counter, Histogram, HistogramSnapshot};
 use crate::observe::io::QueueStats;
-use crate::observe::metrics::{Metric, Samples, Source};
+use crate::observe::metrics::registry::FigureSource;
+use crate::observe::metrics::samples::Samples;
+use crate::observe::metrics::table::Metric;
 
-/// What is shown of one export.
+/// The figures of one export.
 #[derive(Clone, Debug)]
 pub struct ExportFigures {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// Its size.
+    /// Size of the export, bytes.
     pub size_bytes: u64,
-    /// Bytes of its newest data that only the local cache holds, where that is known.
+    /// Bytes of the export's newest data that only the local cache has; `None` if unknown.
     pub dirty_bytes: Option<u64>,
-    /// How long the oldest of it has been so, nanoseconds; `None` where there is no store.
+    /// How long the oldest data has been at risk, nanoseconds; `None` without a store.
     pub at_risk_nanos: Option<u64>,
-    /// Bytes that are damaged; `None` where there is no store.
+    /// Bytes known to be damaged; `None` without a store.
     pub damaged_bytes: Option<u64>,
-    /// Packs that a read of one sector may have to ask, and packs in all; `None` where there is no store.
+    /// Most packs that a READ of one sector may have to ask, and number of packs; `None` without a store.
     pub packs: Option<(u64, u64)>,
-    /// Data in the cut on its way to the store, and how much of that is there, bytes; `None` where there is none.
+    /// Data in the cut on the way to the store, and the part already in the store, bytes; `None` without such a cut.
     pub cut: Option<(u64, u64)>,
-    /// Counters of every queue it has had since the daemon started.
+    /// Counters of every queue the export has had since the daemon started.
     pub queues: Vec<Arc<QueueStats>>,
 }
 
-/// Shows the exports that `list` returns, each name once.
-pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) -> Arc<dyn Source> {
+/// Shows the exports from `list`. Each name must come once.
+pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         for figures in list() {
             collect(&figures, out);
@@ -38,11 +40,11 @@ pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) ->
     })
 }
 
-/// Shows how many exports are in each of `states`, given the state of every export.
+/// Shows the number of exports in each of `states`. `list` gives the state of every export.
 pub fn states(
     states: &'static [&'static str],
     list: impl Fn() -> Vec<&'static str> + Send + Sync + 'static,
-) -> Arc<dyn Source> {
+) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         let current = list();
         for state in states {
@@ -113,7 +115,7 @@ fn collect(figures: &ExportFigures, out: &mut Samples) {
     }
 }
 
-/// One histogram of all queues.
+/// The sum of one histogram over all queues.
 fn merged<const N: usize>(
     queues: &[Arc<QueueStats>],
     cell: fn(&QueueStats) -> &Histogram<N>,

@@ -1,20 +1,22 @@
-//! Figures of the process itself, from `/proc`.
+//! Figures of the process, from `/proc`.
 //!
-//! Invariant: what `/proc` does not tell, or tells in a form that is not understood, is left out of the scrape; the
-//! rest is shown.
+//! Invariant: a figure that `/proc` does not have, or has in an unknown form, is left out of the scrape; the others are
+//! shown.
 
 use std::fs;
 use std::sync::Arc;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::observe::metrics::{Metric, Samples, Source};
+use crate::observe::metrics::registry::FigureSource;
+use crate::observe::metrics::samples::Samples;
+use crate::observe::metrics::table::Metric;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Shows the version of the daemon, when it started, its memory and its file descriptors.
-pub fn process() -> Arc<dyn Source> {
-    // Neither changes while the process lives.
+/// Shows the version of the daemon, the start time, the memory and the number of file descriptors.
+pub fn process() -> Arc<dyn FigureSource> {
+    // Both values stay the same while the process lives.
     let start_nanos = start_nanos();
     let page_bytes = system(SysconfVar::PAGE_SIZE);
     Arc::new(move |out: &mut Samples| {
@@ -44,9 +46,9 @@ fn start_nanos() -> Option<u64> {
 }
 
 fn open_fds() -> Option<u64> {
-    // Newer kernels tell the number as the size of the directory; listing many thousand entries is slow.
+    // Newer kernels give the number as the size of the directory; listing many thousand entries is slow.
     match fs::metadata("/proc/self/fd").ok()?.len() {
-        // The one that lists the directory is not counted.
+        // The descriptor used for listing is not counted.
         0 => Some((fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1)),
         open => Some(open),
     }
@@ -65,10 +67,10 @@ fn boot_seconds(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Clock ticks from the start of the system to that of the process, from `/proc/self/stat`.
+/// Clock ticks from the start of the system to the start of the process, from `/proc/self/stat`.
 fn start_ticks(stat: &str) -> Option<u64> {
-    // The second field is the name of the program in parentheses, which may hold spaces and parentheses itself. The
-    // start is field 22; field 3 is the first after the name.
+    // The second field is the name of the program in parentheses. The name may hold spaces and parentheses. The start is
+    // field 22; field 3 is the first after the name.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }
@@ -103,7 +105,7 @@ mod tests {
         let start = u128::from(start_nanos().unwrap());
         let boot = u128::from(boot_seconds(&read("/proc/stat").unwrap()).unwrap()) * 1_000_000_000;
         assert!(boot <= start, "boot {boot}, start {start}");
-        // The time of boot is in whole seconds.
+        // `/proc/stat` gives the time of boot in whole seconds.
         assert!(start <= now.as_nanos() + 1_000_000_000, "start {start}, now {}", now.as_nanos());
     }
 

@@ -1,14 +1,16 @@
-//! Figures of workers and of their buffer pools.
+//! Figures of workers and buffer pools.
 //!
-//! Does not own which workers exist; they are fixed when the daemon starts.
+//! Does not own the list of workers, which is fixed when the daemon starts.
 
 use std::sync::Arc;
 
 use crate::observe::io::WorkerStats;
-use crate::observe::metrics::{Metric, Samples, Source};
+use crate::observe::metrics::registry::FigureSource;
+use crate::observe::metrics::samples::Samples;
+use crate::observe::metrics::table::Metric;
 
-/// Shows `workers`, labelled by their place in the list.
-pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn Source> {
+/// Shows `workers`. The label of a worker is the place in the list.
+pub fn workers(workers: Vec<Arc<WorkerStats>>) -> Arc<dyn FigureSource> {
     Arc::new(move |out: &mut Samples| {
         for (index, stats) in workers.iter().enumerate() {
             collect(&index.to_string(), stats, out);

@@ -1,0 +1,78 @@
+//! The routes of snapshots.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+
+use super::body::{JsonBody, NameInPath};
+use super::error::ApiError;
+use super::state::AppState;
+use super::wire::values::rfc3339;
+use super::wire::{Deleted, ErrorBody, Snapshot, SnapshotRequest};
+use crate::router::ExportName;
+use crate::store::volume::SnapshotInfo;
+
+/// Create a snapshot of an export. The snapshot holds all data acknowledged before.
+#[utoipa::path(
+    post, path = "/v1/exports/{name}/snapshots", tag = "snapshots",
+    params(("name" = String, Path, description = "The export's name.")), request_body = SnapshotRequest,
+    responses(
+        (status = 201, description = "The snapshot was created.", body = Snapshot),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The store failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<SnapshotRequest>,
+) -> Result<(StatusCode, Json<Snapshot>), ApiError> {
+    let snapshot = ExportName::new(&request.name)?;
+    let info = state.router.snapshot(name.0.as_str(), &snapshot).await?;
+    Ok((StatusCode::CREATED, Json(shown(&name.0, &info))))
+}
+
+/// The snapshots of an export, sorted by name.
+#[utoipa::path(
+    get, path = "/v1/exports/{name}/snapshots", tag = "snapshots",
+    params(("name" = String, Path, description = "The export's name.")),
+    responses(
+        (status = 200, description = "The snapshots of the export.", body = [Snapshot]),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The store failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn list(
+    State(state): State<AppState>,
+    name: NameInPath,
+) -> Result<Json<Vec<Snapshot>>, ApiError> {
+    let snapshots = state.router.snapshots(name.0.as_str()).await?;
+    Ok(Json(snapshots.iter().map(|info| shown(&name.0, info)).collect()))
+}
+
+/// Delete a snapshot. If the snapshot does not exist, the request succeeds.
+#[utoipa::path(
+    delete, path = "/v1/exports/{name}/snapshots/{snapshot}", tag = "snapshots",
+    params(("name" = String, Path, description = "The export's name."), ("snapshot" = String, Path, description = "The snapshot's name.")),
+    responses(
+        (status = 200, description = "The snapshot does not exist any more.", body = Deleted),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+        (status = "5XX", description = "The store failed.", body = ErrorBody),
+    )
+)]
+pub(super) async fn delete(
+    State(state): State<AppState>,
+    Path((name, snapshot)): Path<(String, String)>,
+) -> Result<Json<Deleted>, ApiError> {
+    let (name, snapshot) = (ExportName::new(&name)?, ExportName::new(&snapshot)?);
+    let existed = state.router.delete_snapshot(name.as_str(), &snapshot).await?;
+    Ok(Json(Deleted { name: snapshot.to_string(), existed }))
+}
+
+fn shown(export: &ExportName, info: &SnapshotInfo) -> Snapshot {
+    Snapshot {
+        export: export.to_string(),
+        name: info.name.to_string(),
+        created: rfc3339(info.created_unix_millis),
+    }
+}

@@ -1,0 +1,56 @@
+//! The state that all handlers share, and the counters of the API.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::scrape::{ScrapeStats, Scrapes};
+use super::seats::DoorStats;
+use super::wire;
+use crate::router::Router;
+
+/// The state that every handler gets. Cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    /// The router, which owns the exports.
+    pub router: Arc<Router>,
+    /// Makes the text of `/metrics`.
+    pub metrics: Arc<Scrapes>,
+    /// The counters of the API.
+    pub stats: Arc<ApiStats>,
+    /// Gives the state of workers and cache.
+    pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
+    /// Whether recovery is done.
+    pub ready: Readiness,
+    /// When the daemon started.
+    pub started: Instant,
+}
+
+/// The counters of the API.
+#[derive(Debug, Default)]
+pub struct ApiStats {
+    /// Connections over TCP.
+    pub tcp: Arc<DoorStats>,
+    /// Connections over the Unix socket.
+    pub socket: Arc<DoorStats>,
+    /// Connections over the Unix socket of peers who may not use the socket.
+    pub strangers: Arc<DoorStats>,
+    /// Scrapes of `/metrics`.
+    pub scrapes: Arc<ScrapeStats>,
+}
+
+/// Whether the daemon has finished recovery: set once, read by `/readyz`.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Notes the end of recovery.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether recovery is done.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}

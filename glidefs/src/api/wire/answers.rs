@@ -1,0 +1,198 @@
+//! Answers about exports, snapshots and the store, and refusals.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::values::{Durability, OnUnreachable, rfc3339};
+use crate::cache;
+use crate::config;
+use crate::router::{DeviceId, ExportInfo};
+
+/// The result of writing back an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Flushed {
+    /// The name of the export.
+    pub name: String,
+    /// Every write of the export up to this sequence number is in the store.
+    pub sequence_number: u64,
+}
+
+/// The result of writing back all exports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drained {
+    /// Number of exports with all data in the store.
+    pub flushed: usize,
+    /// Number of the exports in `flushed` with a device. An export with a device stays with this host.
+    #[serde(default)]
+    pub kept: usize,
+    /// For each other export: why writing back failed.
+    pub failed: Vec<String>,
+}
+
+/// A snapshot of an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// The name of the export.
+    pub export: String,
+    /// The name of the snapshot.
+    pub name: String,
+    /// When the snapshot was created, RFC 3339 in UTC.
+    pub created: String,
+}
+
+/// The result of garbage collection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GcAnswer {
+    /// Whether this was a dry run, without changes.
+    pub dry_run: bool,
+    /// Number of volumes that are not deleted.
+    pub volumes: u64,
+    /// Number of packs in use.
+    pub packs_in_use: u64,
+    /// Length of the packs in use, bytes.
+    pub bytes_in_use: u64,
+    /// Number of packs not in use that wait for the end of the grace period, or for the next manifest of the volume.
+    pub packs_waiting: u64,
+    /// Length of the waiting packs, bytes.
+    pub bytes_waiting: u64,
+    /// Number of packs that were removed, or would be in a dry run.
+    pub packs_removed: u64,
+    /// Length of the removed packs, bytes.
+    pub bytes_removed: u64,
+    /// Number of other objects that were removed, or would be in a dry run.
+    pub objects_removed: u64,
+    /// Keys of manifests and snapshots that cannot be read. Every pack such an object may list is kept.
+    #[serde(default)]
+    pub damaged: Vec<String>,
+    /// Keys of the objects to remove. Filled by a dry run only.
+    pub would_remove: Vec<String>,
+}
+
+/// A volume in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoredExport {
+    /// The name of the volume.
+    pub name: String,
+    /// Whether this daemon has the volume open.
+    pub open_here: bool,
+}
+
+/// A deleted volume that can be restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeletedExport {
+    /// The name before the deletion.
+    pub name: String,
+    /// The id of the volume in the store, 32 hex digits.
+    pub volume: String,
+    /// Size of the volume, bytes.
+    pub size_bytes: u64,
+    /// When the volume was deleted, RFC 3339 in UTC.
+    pub deleted: String,
+    /// The volume can surely be restored until then, RFC 3339 in UTC.
+    pub kept_until: String,
+}
+
+/// An export: parameters, state and device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Export {
+    /// The name of the export.
+    pub name: String,
+    /// The id of the export on this host, never used again.
+    pub id: u32,
+    /// Size of the export, bytes.
+    pub size_bytes: u64,
+    /// Path of the block device; null while the export has none.
+    pub device: Option<String>,
+    /// The state: creating, recovering, waiting, attaching, serving, detaching, detached, failed or deleting.
+    pub state: String,
+    /// Why the last operation failed, in state failed.
+    pub reason: Option<String>,
+    /// Number of queues of the device.
+    pub queues: u16,
+    /// Most requests in flight per queue.
+    pub queue_depth: u16,
+    /// When the export was created, RFC 3339 in UTC.
+    pub created: String,
+    /// The durability of an acknowledged FLUSH.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How a READ behaves that needs a store that is away: wait or fail.
+    #[serde(default)]
+    #[schema(value_type = String, example = "wait")]
+    pub on_unreachable: OnUnreachable,
+    /// Why the release in the store failed when the export was detached. Another host cannot open the export without taking
+    /// over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreleased: Option<String>,
+    /// Bytes whose content was lost before the store had the content, as of the last writeback. Reads of these bytes fail
+    /// until they are written again or discarded. Left out without a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged_bytes: Option<u64>,
+    /// The data of the export that is not in the store. Left out if all data is in the store, or without a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_risk: Option<AtRisk>,
+}
+
+/// Data that is not in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AtRisk {
+    /// Bytes of data at risk.
+    pub bytes: u64,
+    /// Age of the oldest data at risk, seconds.
+    pub seconds: u64,
+    /// Why the data is not in the store yet, as far as known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl From<cache::AtRisk> for AtRisk {
+    fn from(cache::AtRisk { bytes, age, why }: cache::AtRisk) -> Self {
+        Self { bytes, seconds: age.as_secs(), reason: why }
+    }
+}
+
+impl From<ExportInfo> for Export {
+    fn from(info: ExportInfo) -> Self {
+        Self {
+            name: info.name.to_string(),
+            id: info.id.0,
+            size_bytes: info.size_bytes,
+            device: info.device.map(DeviceId::path),
+            state: info.state.name().into(),
+            reason: info.state.reason().map(Into::into),
+            queues: info.queues,
+            queue_depth: info.queue_depth,
+            created: rfc3339(info.created_unix_millis),
+            durability: info.durability.into(),
+            on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
+            unreleased: info.unreleased,
+            damaged_bytes: info.damaged_bytes,
+            at_risk: info.at_risk.map(AtRisk::from),
+        }
+    }
+}
+
+/// The result of a deletion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Deleted {
+    /// The name of the deleted export or snapshot.
+    pub name: String,
+    /// Whether the export or snapshot existed.
+    pub existed: bool,
+}
+
+/// The body of every refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// The error behind the refusal.
+    pub error: ErrorDetail,
+}
+
+/// The error behind a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// A code for programs, such as `not_found`.
+    pub code: String,
+    /// A sentence for people about the cause and the next step.
+    pub message: String,
+}

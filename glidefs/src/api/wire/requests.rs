@@ -1,0 +1,175 @@
+//! Requests: the JSON bodies and the queries.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::values::{Durability, OnUnreachable, Size};
+
+/// Asks for a new export.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRequest {
+    /// The name of the export: a letter or digit, then letters, digits, '.', '_' and '-'; 128 characters at most.
+    pub name: String,
+    /// The size of the export: a positive multiple of 512 bytes.
+    pub size: Size,
+    /// The durability of an acknowledged FLUSH; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Number of queues of the device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Most requests in flight per queue; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+    /// Whether to create the export without a device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
+}
+
+/// Asks for a deleted export to be restored.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UndeleteRequest {
+    /// The new name of the export; the name before the deletion when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The durability of an acknowledged FLUSH; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Number of queues of the device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Most requests in flight per queue; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
+/// Asks for an export whose content is in the store already.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenRequest {
+    /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
+    /// another host has taken over, or that has two histories. Durability and device stay as they are then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub discard_local: bool,
+    /// Whether to take the export over from a host that has not released the export.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub take_over: bool,
+    /// The durability of an acknowledged FLUSH; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Number of queues of the device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Most requests in flight per queue; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
+/// Asks for a new export with the content of another one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// The name of the new export.
+    pub name: String,
+    /// The snapshot of the other export to begin with; the newest state when left out. If the other export is served here,
+    /// data at risk is written back first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// Whether to begin with the content on this host, for an export that another host has taken over, or that has two
+    /// histories.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
+    /// The durability of an acknowledged FLUSH; "local" when left out.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How a READ behaves that needs a store that is away; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub on_unreachable: Option<OnUnreachable>,
+    /// Number of queues of the device; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Most requests in flight per queue; the configured default when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<u64>,
+}
+
+/// The query of attaching an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttachQuery {
+    /// Whether to serve the cache's content although the store cannot confirm that this host still has the export.
+    pub unconfirmed: bool,
+}
+
+/// The query of removing a device: detach or delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoveQuery {
+    /// Whether to remove a device that is mounted, or held in another way.
+    pub force: bool,
+}
+
+/// The query of writing back an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlushQuery {
+    /// Whether to answer only when all data is in the store.
+    pub wait: bool,
+}
+
+impl Default for FlushQuery {
+    fn default() -> Self {
+        Self { wait: true }
+    }
+}
+
+/// Asks for an export to go back to a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RollbackRequest {
+    /// The name of the snapshot to go back to.
+    pub snapshot: String,
+}
+
+/// Asks for a new snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRequest {
+    /// The name of the snapshot, by the rule for names of exports.
+    pub name: String,
+}
+
+/// Asks for a garbage collection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GcRequest {
+    /// Whether to change nothing and only list the objects to remove.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// How long an object stays after the end of its use, seconds; a day when left out, six hours at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u64>,
+}
+
+/// Asks for an export to grow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeRequest {
+    /// The new size: a multiple of 512 bytes, no less than the present size.
+    pub size: Size,
+}

@@ -1,0 +1,107 @@
+//! The answer about the daemon as a whole.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::answers::AtRisk;
+
+/// The state of the daemon, the exports and the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// The version of the daemon.
+    pub version: String,
+    /// Whether recovery is done.
+    pub ready: bool,
+    /// Seconds since the daemon started.
+    pub uptime_seconds: u64,
+    /// Number of exports by state.
+    pub exports: ExportCounts,
+    /// The data of all exports that is not in the store. `seconds` and `reason` are those of the export with the oldest data
+    /// at risk.
+    #[serde(default)]
+    pub at_risk: AtRisk,
+    /// Number of exports with data at risk.
+    #[serde(default)]
+    pub exports_at_risk: u64,
+    /// Why the catalog of exports cannot be written at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catalog_fails: Option<String>,
+    /// The state of workers and cache.
+    #[serde(flatten)]
+    pub daemon: DaemonStatus,
+}
+
+/// Number of exports by state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportCounts {
+    /// All exports on this host.
+    pub total: u64,
+    /// Most exports that may exist.
+    pub max: u64,
+    /// Exports with a device that answers requests.
+    pub serving: u64,
+    /// Exports with data and without a device.
+    pub detached: u64,
+    /// Exports whose last operation failed.
+    pub failed: u64,
+    /// Exports on the way from one of these states to another.
+    pub changing: u64,
+}
+
+/// The state of workers and cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DaemonStatus {
+    /// Whether devices are started without user copy, with one buffer per tag.
+    pub bounce_mode: bool,
+    /// The workers of the daemon.
+    pub workers: Vec<WorkerStatus>,
+    /// The state of the cache.
+    pub cache: CacheStatus,
+}
+
+/// The state of one worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerStatus {
+    /// CPU the worker is pinned to.
+    pub cpu: u64,
+    /// Number of device queues the worker serves.
+    pub queues: u64,
+    /// Number of requests fetched from devices.
+    pub requests: u64,
+    /// Size of the worker's arena, bytes; 0 until the arena is made.
+    pub arena_bytes: u64,
+    /// Bytes of the arena in use by requests.
+    pub live_bytes: u64,
+}
+
+/// The state of the cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CacheStatus {
+    /// The directory of the cache.
+    pub dir: String,
+    /// The engine: how the cache appends to the log.
+    pub engine: String,
+    /// The measurements of the engines at start; empty in bounce mode.
+    pub probe: Vec<EngineStatus>,
+    /// Configured size of the cache, bytes.
+    pub size_bytes: u64,
+    /// Bytes of the segments that hold data.
+    pub used_bytes: u64,
+    /// Bytes of data that are not in the store.
+    pub dirty_bytes: u64,
+    /// Frames that did not match their checksum when read.
+    pub corrupt_frames: u64,
+}
+
+/// The measurement of one engine in the cache's directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EngineStatus {
+    /// The name of the engine.
+    pub engine: String,
+    /// Median time of an append of 36 KiB until the write may be acknowledged, nanoseconds.
+    pub append_nanoseconds: Option<u64>,
+    /// Median time of an append of 36 KiB with a sync behind, nanoseconds.
+    pub synced_append_nanoseconds: Option<u64>,
+    /// Why the engine cannot be used in this directory.
+    pub error: Option<String>,
+}

@@ -1,0 +1,123 @@
+//! Reading the configuration: the file, the environment variable, and the CPUs of the process.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::check::check;
+use super::sections::Config;
+
+/// The configuration file used when no other is named.
+pub const DEFAULT_PATH: &str = "/etc/glidefs/glidefs.toml";
+/// The environment variable that starts devices without user copy.
+pub const BOUNCE_MODE_VARIABLE: &str = "GLIDEFS_BOUNCE_MODE";
+
+/// Why the configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read the configuration {path}: `glidefs init {path}` writes one")]
+    Read {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the read.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line of the file is not allowed, or a setting is out of bounds.
+    #[error("{path}:{line}: {message}")]
+    Invalid {
+        /// The path of the file.
+        path: PathBuf,
+        /// The line, counted from 1; 1 if the key is not in the file.
+        line: usize,
+        /// Key, value and allowed values.
+        message: String,
+    },
+    /// `GLIDEFS_BOUNCE_MODE` has a value that means neither on nor off.
+    #[error(
+        "{BOUNCE_MODE_VARIABLE} is {value:?}: use 1, true, on or yes, or 0, false, off or no, or unset it"
+    )]
+    BounceMode {
+        /// The value of the variable.
+        value: String,
+    },
+    /// The kernel did not say which CPUs the daemon may use.
+    #[error("cannot find out which CPUs may be used: set `[workers] cpus`")]
+    Cpus(#[source] std::io::Error),
+}
+
+impl Config {
+    /// Reads and checks the file at `path` and the environment, for the CPUs of this process.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let bounce_mode = bounce_mode(std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())?;
+        let mut config = Self::parse(path, &text, &usable_cpus().map_err(ConfigError::Cpus)?)?;
+        config.bounce_mode = bounce_mode;
+        Ok(config)
+    }
+
+    /// Reads and checks `text`, the content of `path`, for a daemon that may use the CPUs `usable`.
+    pub fn parse(path: &Path, text: &str, usable: &[usize]) -> Result<Self, ConfigError> {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let (line, key) = locate(text, at);
+            let message = format!("{key}{}", error.message());
+            ConfigError::Invalid { path: path.into(), line, message }
+        })?;
+        check(&mut config, usable).map_err(|refusal| {
+            let line = line_of(text, refusal.section, refusal.key).unwrap_or(1);
+            let message = format!("[{}] {}: {}", refusal.section, refusal.key, refusal.message);
+            ConfigError::Invalid { path: path.into(), line, message }
+        })?;
+        Ok(config)
+    }
+}
+
+/// The line (from 1) of the byte `at` of the file, and the key on that line, written `[section] key: `.
+fn locate(text: &str, at: usize) -> (usize, String) {
+    let at = text.floor_char_boundary(at);
+    let line = text[..at].matches('\n').count() + 1;
+    let here = text.lines().nth(line - 1).unwrap_or_default().trim();
+    let header = |line: &str| line.trim().starts_with('[').then(|| line.trim().to_owned());
+    let section = text.lines().take(line).filter_map(header).last();
+    let key = here.split_once('=').map(|(key, _)| key.trim());
+    let place = match (section, key) {
+        (Some(section), Some(key)) => format!("{section} {key}: "),
+        (Some(section), None) => format!("{section}: "),
+        (None, Some(key)) => format!("{key}: "),
+        (None, None) => String::new(),
+    };
+    (line, place)
+}
+
+/// Line (from 1) where `key` of `section` is set.
+fn line_of(text: &str, section: &str, key: &str) -> Option<usize> {
+    let mut current = "";
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(header) = line.strip_prefix('[') {
+            current = header.split(']').next().unwrap_or_default().trim();
+        }
+        if current == section && line.split_once('=').is_some_and(|(name, _)| name.trim() == key) {
+            return Some(index + 1);
+        }
+    }
+    None
+}
+
+pub(super) fn bounce_mode(value: Option<&OsStr>) -> Result<bool, ConfigError> {
+    let Some(value) = value else { return Ok(false) };
+    match value.to_str() {
+        Some("1" | "true" | "on" | "yes") => Ok(true),
+        Some("0" | "false" | "off" | "no") => Ok(false),
+        _ => Err(ConfigError::BounceMode { value: value.to_string_lossy().into_owned() }),
+    }
+}
+
+/// The CPUs that this process may use, ascending.
+fn usable_cpus() -> std::io::Result<Vec<usize>> {
+    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
+    let set = &set;
+    Ok((0..nix::sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}

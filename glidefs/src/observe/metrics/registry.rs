@@ -1,0 +1,68 @@
+//! The registry of figure sources: a scrape collects from every source.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::encode;
+use super::error::MetricsError;
+use super::samples::Samples;
+
+/// A part of the daemon that gives figures to a scrape.
+pub trait FigureSource: Send + Sync {
+    /// Adds the figures of this moment to `out`. Each combination of metric and labels is added once.
+    fn collect(&self, out: &mut Samples);
+}
+
+impl<F: Fn(&mut Samples) + Send + Sync> FigureSource for F {
+    fn collect(&self, out: &mut Samples) {
+        self(out);
+    }
+}
+
+/// The sources of `/metrics`.
+#[derive(Default)]
+pub struct Registry {
+    sources: Mutex<Vec<Arc<dyn FigureSource>>>,
+    /// Length of the last text. The next text is allocated once with this length, and not copied while growing.
+    text_bytes_last: AtomicUsize,
+}
+
+impl Registry {
+    /// A registry without sources.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a source, for good.
+    pub fn register(&self, source: Arc<dyn FigureSource>) {
+        self.lock().push(source);
+    }
+
+    /// The figures of this moment in the text format of Prometheus, version 0.0.4.
+    ///
+    /// The time grows with the number of exports, so asynchronous callers use a blocking thread.
+    pub fn encode(&self) -> Result<String, MetricsError> {
+        let sources = self.lock().clone();
+        let mut samples = Samples::new();
+        for source in sources {
+            source.collect(&mut samples);
+        }
+        let last = self.text_bytes_last.load(Ordering::Relaxed);
+        let mut text = String::with_capacity(last.saturating_add(last / 16));
+        encode::encode(samples, &mut text)?;
+        self.text_bytes_last.store(text.len(), Ordering::Relaxed);
+        Ok(text)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn FigureSource>>> {
+        // The vector is whole before and after each push and clone, so a poisoned lock holds whole data.
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("sources", &self.lock().len()).finish_non_exhaustive()
+    }
+}
