@@ -1,5 +1,5 @@
-//! Rot, and frames that the disk does not read: one test for each structure on the disk. What was stable is served, or fails;
-//! never something else.
+//! Rot, and frames which the disk does not read: one test for each structure on the disk. A READ of stable data
+//! returns the data or fails; a READ never returns anything else.
 
 use glidefs::cache::format::{EntryKind, frame_crc};
 use glidefs::cache::{Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options};
@@ -12,7 +12,7 @@ use super::rig::{EXPORTS, Found, Opened, Rig, SEGMENT, Written};
 
 const FRAME: u64 = 4096;
 
-/// A computer whose cache holds sealed segments and was stopped, and what is in it.
+/// A computer with sealed segments in the cache, stopped, and the writes in the cache.
 fn stopped() -> (Rig, Vec<Written>) {
     let mut rig = Rig::new();
     let mut opened = rig.open().unwrap();
@@ -21,8 +21,8 @@ fn stopped() -> (Rig, Vec<Written>) {
     (rig, all)
 }
 
-/// A computer that was killed while a segment was filled, what is in it, and that segment. All of it is stable, and its
-/// last record says so of the others.
+/// A computer killed while a segment was filled, the writes in the cache, and the segment. All of the segment is
+/// stable, and the last record says so of the others.
 fn killed() -> (Rig, Vec<Written>, Found) {
     let mut rig = Rig::new();
     let mut opened = rig.open().unwrap();
@@ -54,7 +54,7 @@ fn open_has_all(rig: &Rig, all: &[Written]) -> Opened {
     opened
 }
 
-/// Makes the CRC at the end of the frame at `at` right again.
+/// Corrects the CRC at the end of the frame at `at`.
 fn mend_crc(rig: &Rig, slot: u32, at: u64) {
     let at = usize::try_from(at).unwrap();
     machine(&rig.shared).rot(slot, |bytes| {
@@ -162,8 +162,8 @@ fn damage_to_a_record_header_of_a_sealed_segment_loses_nothing() {
     open_has_all(&rig, &all);
 }
 
-/// Requires of each of `all` that all of it is there, or none of it can be read; and the same again after a restart. Counts
-/// those that are there.
+/// Requires of each write in `all`: all of the write can be read, or none; and the same again after a restart. Counts
+/// the writes which can be read.
 fn each_is_there_or_fails(rig: &Rig, all: &[Written]) -> usize {
     let mut there = Vec::new();
     for life in 0..2 {
@@ -203,7 +203,7 @@ fn a_record_header_of_an_unsealed_segment_is_made_up_for_by_the_next_one() {
     }
 }
 
-/// As [`killed`], with so many records, and with data of another export that is in sealed segments only.
+/// As [`killed`], with `records` records, and with data of another export in sealed segments only.
 fn killed_beside_another(records: usize) -> (Rig, Vec<Written>, Written, Found) {
     let mut rig = Rig::new();
     let mut opened = rig.open().unwrap();
@@ -236,7 +236,7 @@ fn a_record_header_that_cannot_be_read_costs_an_export_without_data_there_nothin
             }
             rig.kill(opened);
         }
-        // What the last header said is not known, and writing heals.
+        // The content of the last header is not known, and writing heals the sectors.
         let mut opened = rig.open().unwrap();
         let again = rig.write(&mut opened, EXPORTS[0], all[0].range.start(), all[0].range.count());
         opened.flush(EXPORTS[0]);
@@ -315,7 +315,7 @@ fn a_damaged_footer_is_made_up_for_by_a_scan_and_counted() {
     let (rig, all) = stopped();
     let found = rig.sealed();
     let at = found.trailer.unwrap().footer_offset_bytes();
-    // Its head, the first record's entries, and the padding.
+    // The head of the frame, the first record's entries, and the padding.
     for byte in (0..120).chain([FRAME - 1]) {
         rig.flip(found.slot, at + byte);
         let opened = open_has_all(&rig, &all);
@@ -334,7 +334,7 @@ fn a_damaged_trailer_is_made_up_for_by_a_scan() {
         let opened = open_has_all(&rig, &all);
         assert!(opened.recovered.scans >= 1);
         rig.kill(opened);
-        // What it was made up with serves the next time.
+        // The record made up from the next header serves the next start too.
         open_has_all(&rig, &all);
     }
 }
@@ -428,12 +428,12 @@ fn a_segment_file_that_holds_nothing_and_cannot_be_read_is_not_used() {
     let files = opened.cache.stats();
     rig.kill(opened);
     assert_eq!(files.segments_quarantined, 0);
-    // Prepared: its header is there twice.
+    // A prepared segment: the header is on the disk twice.
     machine(&rig.shared).lose_frame(0, 0);
     let opened = rig.open().unwrap();
     assert_eq!(opened.cache.stats().segments_quarantined, 0);
     rig.kill(opened);
-    // Never used.
+    // A file without any use so far.
     machine(&rig.shared).rot(0, |bytes| bytes.fill(0));
     machine(&rig.shared).lose_frame(0, 0);
     let mut opened = rig.open().unwrap();
@@ -458,7 +458,7 @@ fn a_disk_that_reads_no_segment_at_all_is_refused() {
     open_has_all(&rig, &all);
 }
 
-/// The first data frame of an entry of `found`, where it is on the disk, and the write it belongs to.
+/// The first data frame of an entry of `found`, with the place on the disk, and the write of the entry.
 fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
     let (position, record) = &found.records[record];
     let entry = record.entries[0];
@@ -467,7 +467,7 @@ fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
     (u64::from(position + 1 + first_frame) * FRAME, *written.unwrap())
 }
 
-/// Damages the second data frame of a write and requires that exactly the reads that need it fail.
+/// Damages the second data frame of a write and requires exactly the reads of that frame to fail.
 fn damaged_data_fails_its_reads_and_no_others(rig: &mut Rig, all: &[Written], found: &Found, record: usize) {
     let (at, hit) = data_frame(found, all, record);
     rig.flip(found.slot, at + FRAME + 1234);
@@ -485,7 +485,7 @@ fn damaged_data_fails_its_reads_and_no_others(rig: &mut Rig, all: &[Written], fo
     assert_eq!(opened.reads_back(&hit, start, end - start), Err(IoError::Corrupt));
     assert_eq!(opened.reads_back(&hit, bad.start - 1, 2), Err(IoError::Corrupt));
     assert!(opened.cache.stats().corrupt_frames > frames);
-    // Writing heals, sector by sector.
+    // Writing heals the sectors, one by one.
     let half = rig.write(&mut opened, hit.export, bad.start, FRAME_SECTORS / 2);
     opened.require_all([&half]);
     assert_eq!(opened.reads_back(&hit, bad.end - 1, 1), Err(IoError::Corrupt));

@@ -12,7 +12,7 @@ use proc_macro2::Ident;
 use syn::{Fields, ImplItem, Item, TraitItem, Type};
 
 use super::modules::name_of;
-use super::sources::{compare_or_bless, fail_if_any, is_source, read, repository};
+use super::sources::{compare_or_bless, fail_if_any, is_blessing, is_source, read, repository};
 use crate::{ANSWER_FILES_MAX, QUESTIONS_MIN};
 
 const DOCUMENT: &str = "docs/questions.md";
@@ -154,8 +154,12 @@ fn every_question_is_answered_by_one_or_two_files() {
     let document = read(DOCUMENT);
     let (expected, errors, questions) = check(&document, read_items);
     assert!(questions >= QUESTIONS_MIN, "{DOCUMENT}: {questions} questions, {QUESTIONS_MIN} are the fewest");
-    fail_if_any(&errors);
+    // Lines are corrected beside places that are wrong.
+    if !is_blessing() {
+        fail_if_any(&errors);
+    }
     compare_or_bless(DOCUMENT, &document, &expected);
+    fail_if_any(&errors);
 }
 
 #[test]

@@ -92,10 +92,14 @@ pub fn fail_if_any(violations: &[String]) {
     assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
+pub fn is_blessing() -> bool {
+    std::env::var_os("GLIDEFS_BLESS").is_some()
+}
+
 /// Compares a document with the text made from the code, or writes the document.
 pub fn compare_or_bless(path: &str, found: &str, expected: &str) {
-    if std::env::var_os("GLIDEFS_BLESS").is_some() {
-        std::fs::write(repository().join(path), expected).unwrap_or_else(|error| panic!("{path}: {error}"));
+    if is_blessing() {
+        fs::write(repository().join(path), expected).unwrap_or_else(|error| panic!("{path}: {error}"));
     } else {
         assert!(found == expected, "{path} is not up to date: run GLIDEFS_BLESS=1 cargo test --test tidy");
     }
