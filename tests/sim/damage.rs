@@ -334,7 +334,7 @@ fn a_damaged_trailer_is_made_up_for_by_a_scan() {
         let opened = open_has_all(&rig, &all);
         assert!(opened.recovered.scans >= 1);
         rig.kill(opened);
-        // The record made up from the next header serves the next start too.
+        // The scan has mended the segment for the next start.
         open_has_all(&rig, &all);
     }
 }
