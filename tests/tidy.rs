@@ -36,19 +36,19 @@ mod tidy {
 }
 
 /// The layers, highest first: each imports only those after it.
-const LAYERS: [&str; 14] = [
+const LAYERS: &[&str] = &[
     "daemon", "cli", "bench", "api", "config", "ublk", "worker", "router", "export", "cache", "store",
     "buffer", "observe", "units",
 ];
 
 /// The floors inside a layer, lowest first: each imports only those before it. The rest of the layer is the highest floor.
-const FLOORS: [(&str, &[&str]); 1] = [("cache", &["log", "volume"])];
+const FLOORS: &[(&str, &[&str])] = &[("cache", &["log", "volume"])];
 
-/// A folder, and a layer below which the folder has no use for.
-const APART: [(&str, &str); 1] = [("cache/log", "store")];
+/// A folder, and a lower layer which the folder must not import all the same.
+const APART: &[(&str, &str)] = &[("cache/log", "store")];
 
 /// External crates, and the only layers to use each.
-const OWNERS: [(&str, &[&str]); 29] = [
+const OWNERS: &[(&str, &[&str])] = &[
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
@@ -90,7 +90,7 @@ const PRONOUNS_MAX: usize = 30;
 /// `what` of 1,000 words of comments, for each folder.
 const WHAT_MAX: usize = 3;
 /// Words which stand for a noun: the noun itself reads better.
-const PRONOUNS: [&str; 5] = ["it", "its", "they", "them", "that"];
+const PRONOUNS: &[&str] = &["it", "its", "they", "them", "that"];
 /// A folder with fewer words of comments is not judged: one word would decide.
 const JUDGED_WORDS_MIN: usize = 300;
 

@@ -302,7 +302,7 @@ impl Episode {
         let clean = rng.permille(80);
         {
             let mut machine = machine(&self.world.machine);
-            machine.faults = faults(rng);
+            machine.faults = Faults::random(rng);
             if self.world.trace {
                 eprintln!("== {:?}", machine.faults);
             }
@@ -412,20 +412,5 @@ impl Episode {
             eprintln!("== export {export} is removed");
         }
         self.add_volume(sectors);
-    }
-}
-
-/// The faults of a life: usually none, or one kind, or a little of each.
-fn faults(rng: &mut Rng) -> Faults {
-    let rate = [5, 30, 150][rng.index(3)];
-    let would_block = [0, 100, 700][rng.index(3)];
-    let none = Faults { would_block, ..Faults::default() };
-    match rng.index(10) {
-        0 => Faults { write: rate, ..none },
-        1 => Faults { sync: rate, gone: [0, 300][rng.index(2)], ..none },
-        2 => Faults { read: rate, ..none },
-        3 => Faults { open: rate, ..none },
-        4 => Faults { write: 5, sync: 5, gone: 300, read: 5, open: 20, would_block },
-        _ => none,
     }
 }

@@ -20,6 +20,23 @@ pub struct Faults {
     pub would_block: u32,
 }
 
+impl Faults {
+    /// The faults of a life: usually none, or one kind, or a little of each.
+    pub fn random(rng: &mut Rng) -> Self {
+        let rate = [5, 30, 150][rng.index(3)];
+        let would_block = [0, 100, 700][rng.index(3)];
+        let none = Self { would_block, ..Self::default() };
+        match rng.index(10) {
+            0 => Self { write: rate, ..none },
+            1 => Self { sync: rate, gone: [0, 300][rng.index(2)], ..none },
+            2 => Self { read: rate, ..none },
+            3 => Self { open: rate, ..none },
+            4 => Self { write: 5, sync: 5, gone: 300, read: 5, open: 20, would_block },
+            _ => none,
+        }
+    }
+}
+
 /// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {

@@ -39,7 +39,7 @@ fn floor(path: &str, layer: &str, floors: &[&str]) -> Option<usize> {
 /// Imports of a higher floor in the same layer. Tests may reach up.
 pub fn upward_floors(graph: &Graph) -> Vec<String> {
     let mut violations = Vec::new();
-    for (layer, floors) in FLOORS {
+    for &(layer, floors) in FLOORS {
         for Edge { from, line, name, to, .. } in graph.edges.iter().filter(|edge| edge.need != Need::Tests) {
             let (Some(own), Some(imported)) = (floor(from, layer, floors), floor(to, layer, floors)) else {
                 continue;
@@ -56,10 +56,10 @@ pub fn upward_floors(graph: &Graph) -> Vec<String> {
     violations
 }
 
-/// Imports of a layer which a folder has no use for.
+/// Imports of a lower layer by a folder which must not know the layer.
 fn not_apart(graph: &Graph) -> Vec<String> {
     let mut violations = Vec::new();
-    for (folder, other) in APART {
+    for &(folder, other) in APART {
         for Edge { from, line, name, to, through, .. } in &graph.edges {
             if is_in(from, folder) && (layer(to) == Some(other) || through == other) {
                 violations.push(format!("{from}:{line}: `{name}`: {folder} knows nothing of {other}"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_of_a_layer_without_use_is_seen() {
+    fn an_import_of_a_layer_apart_is_seen() {
         assert_eq!(not_apart(&made_up(&[("cache/log", "use crate::store::Store;")])).len(), 1);
         assert!(not_apart(&made_up(&[("cache/volume", "use crate::store::Store;")])).is_empty());
     }
