@@ -1,7 +1,7 @@
-//! The memory of a buffer pool lies on the NUMA node of the thread which made the pool, every page of the memory.
+//! Where the memory of a buffer pool is: on the NUMA node of the thread that made it, every page of it.
 //!
-//! Owns a program of its own instead of the test harness, because the test pins threads and must name the machine.
-//! With one node the test checks that node. With `GLIDEFS_TEST_NUMA=1` the test asks for two nodes, and fails where the machine has
+//! Owns a program of its own instead of the test harness, because it pins threads and must say which machine it ran on.
+//! With one node it checks that node. With `GLIDEFS_TEST_NUMA=1` it asks for two nodes, and fails where there are
 //! fewer: on one node every placement is right, and passing would prove nothing.
 
 use std::fs;
@@ -14,15 +14,15 @@ use glidefs::observe::io::WorkerStats;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Set to 1: the test fails on a machine with fewer than two nodes.
+/// Asks for two nodes.
 const VARIABLE: &str = "GLIDEFS_TEST_NUMA";
-/// A command which runs this test on two nodes.
+/// How to have two nodes.
 const COMMAND: &str = "scripts/vm exec --cpus 4 --numa 2 -- env GLIDEFS_TEST_NUMA=1 cargo test --test numa";
 /// Slots of 128 KiB in each pool: an arena of 16 MiB.
 const SLOTS: usize = 128;
 const PAGE_BYTES: usize = 4096;
 
-/// A NUMA node, and the first CPU of the node for this process.
+/// A NUMA node, and the first CPU of it that this process may use.
 #[derive(Clone, Copy)]
 struct Node {
     id: usize,
@@ -50,7 +50,7 @@ fn every_page_of_a_pool_is_on_the_node_of_its_thread() -> Result<(), String> {
             nodes.len()
         ));
     }
-    // Both at once, as the workers of a daemon make their pools.
+    // Both at once, as the workers of a daemon do it.
     let checks = nodes.into_iter().map(|node| thread::spawn(move || check(node))).collect::<Vec<_>>();
     for check in checks {
         println!("{}", check.join().map_err(|_| "a checking thread panicked")??);
@@ -58,7 +58,7 @@ fn every_page_of_a_pool_is_on_the_node_of_its_thread() -> Result<(), String> {
     Ok(())
 }
 
-/// Pins this thread to a node, makes a pool and asks the kernel for the node of each page.
+/// Pins this thread to a node, makes a pool and asks the kernel where each page is.
 fn check(node: Node) -> Result<String, String> {
     let mut cpus = CpuSet::new();
     cpus.set(node.cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cpus)).map_err(told("pinning"))?;
@@ -86,7 +86,7 @@ fn check(node: Node) -> Result<String, String> {
     ))
 }
 
-/// The node of each page, or a negative errno for a page on none. Moves nothing.
+/// The node each page is on, or a negative errno where there is none. Moves nothing.
 fn nodes_of_pages(address: *const u8, bytes: usize) -> Result<Vec<i32>, String> {
     let pages: Vec<*const u8> =
         (0..bytes).step_by(PAGE_BYTES).map(|offset| address.wrapping_add(offset)).collect();
@@ -107,7 +107,7 @@ fn nodes_of_pages(address: *const u8, bytes: usize) -> Result<Vec<i32>, String> 
     if result == 0 { Ok(status) } else { Err(told("move_pages")(std::io::Error::last_os_error())) }
 }
 
-/// The nodes with memory and with a CPU for this process.
+/// The nodes that have memory and a CPU this process may use.
 fn nodes() -> Result<Vec<Node>, String> {
     const ROOT: &str = "/sys/devices/system/node";
     let read = |path: String| fs::read_to_string(&path).map_err(told(&path));
@@ -142,7 +142,7 @@ fn two_nodes_are_asked_for() -> Result<bool, String> {
     }
 }
 
-/// Adds the name of the failed step to an error.
+/// Adds to an error what failed.
 fn told<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> String {
     move |error| format!("{what}: {error}")
 }

@@ -59,9 +59,9 @@ fn open_has_all(rig: &Rig, all: &[Written]) -> Opened {
 }
 
 /// Corrects the CRC at the end of the frame at `at`.
-fn mend_crc(rig: &Rig, slot: u32, at: u64) {
+fn mend_crc(rig: &Rig, number: u32, at: u64) {
     let at = usize::try_from(at).unwrap();
-    machine(&rig.shared).rot(slot, |bytes| {
+    machine(&rig.shared).rot(number, |bytes| {
         let frame = &mut bytes[at..at + 4096];
         let crc = frame_crc(&frame[..4092]).to_le_bytes();
         frame[4092..].copy_from_slice(&crc);
@@ -135,10 +135,10 @@ fn a_cache_of_a_newer_format_is_refused_and_nothing_is_changed() {
 #[test]
 fn a_segment_of_a_newer_format_is_refused_and_nothing_is_changed() {
     let (rig, all) = stopped();
-    let slot = rig.sealed().slot;
+    let number = rig.sealed().number;
     let set_version = |version| {
-        machine(&rig.shared).rot(slot, |bytes| bytes[8] = version);
-        mend_crc(&rig, slot, 0);
+        machine(&rig.shared).rot(number, |bytes| bytes[8] = version);
+        mend_crc(&rig, number, 0);
     };
     set_version(2);
     assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 2, .. }));
@@ -151,8 +151,8 @@ fn a_record_of_a_newer_format_is_refused_and_nothing_is_changed() {
     let (rig, all, found) = killed();
     let at = u64::from(found.records[2].0) * FRAME;
     let set_version = |version| {
-        machine(&rig.shared).rot(found.slot, |bytes| bytes[usize::try_from(at).unwrap() + 8] = version);
-        mend_crc(&rig, found.slot, at);
+        machine(&rig.shared).rot(found.number, |bytes| bytes[usize::try_from(at).unwrap() + 8] = version);
+        mend_crc(&rig, found.number, at);
     };
     set_version(3);
     assert!(matches!(open_ends_in(&rig), CacheError::TooNew { found: 3, .. }));
@@ -164,10 +164,10 @@ fn a_record_of_a_newer_format_is_refused_and_nothing_is_changed() {
 fn a_disk_that_reads_no_segment_at_all_is_refused() {
     let (rig, all) = stopped();
     let broken = rig.copy();
-    for slot in 0..16 {
-        if machine(&broken.shared).bytes_of(slot).is_some() {
+    for number in 0..16 {
+        if machine(&broken.shared).bytes_of(number).is_some() {
             (0..u32::try_from(SEGMENT / FRAME).unwrap())
-                .for_each(|frame| machine(&broken.shared).lose_frame(slot, frame));
+                .for_each(|frame| machine(&broken.shared).lose_frame(number, frame));
         }
     }
     assert!(matches!(open_ends_in(&broken), CacheError::Disk { .. }));

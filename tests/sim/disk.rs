@@ -76,17 +76,17 @@ impl Disk for FakeDisk {
         machine(&self.shared).segments(self.generation)
     }
 
-    fn segment_name(&self, slot: u32) -> String {
-        format!("/fake/segments/{slot:08}.seg")
+    fn segment_name(&self, number: u32) -> String {
+        format!("/fake/segments/{number:08}.seg")
     }
 
-    fn open_segment(&self, slot: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
-        let inode = machine(&self.shared).open(self.generation, slot, bytes)?;
+    fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>> {
+        let inode = machine(&self.shared).open(self.generation, number, bytes)?;
         Ok(Arc::new(FakeFile { disk: self.clone(), inode }))
     }
 
-    fn remove_segment(&self, slot: u32) -> io::Result<()> {
-        machine(&self.shared).remove(self.generation, slot)
+    fn remove_segment(&self, number: u32) -> io::Result<()> {
+        machine(&self.shared).remove(self.generation, number)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

@@ -137,7 +137,7 @@ impl Machine {
     }
 
     pub fn copy(&self) -> Copy {
-        let bytes = |(slot, inode): (&u32, &Inode)| (*slot, self.files[inode].live().to_vec());
+        let bytes = |(number, inode): (&u32, &Inode)| (*number, self.files[inode].live().to_vec());
         Copy { superblock: self.superblock.clone(), files: self.names.iter().map(bytes).collect() }
     }
 
@@ -148,13 +148,13 @@ impl Machine {
         self.superblock.clone_from(&copy.superblock);
         self.names.clear();
         self.unlinked.clear();
-        for (slot, bytes) in &copy.files {
+        for (number, bytes) in &copy.files {
             self.next_inode += 1;
             let mut file = File::default();
             file.allocate(bytes.len());
             file.rot(|place| place.copy_from_slice(bytes));
             self.files.insert(self.next_inode, file);
-            self.names.insert(*slot, self.next_inode);
+            self.names.insert(*number, self.next_inode);
         }
     }
 
@@ -207,9 +207,9 @@ impl Machine {
         self.hurt.as_ref().is_none_or(|hurt| hurt.contains(&export))
     }
 
-    /// Makes a frame of the file of `slot` unreadable until the next write.
-    pub fn lose_frame(&mut self, slot: u32, frame: u32) {
-        let (inode, frame) = (self.names[&slot], usize::try_from(frame).unwrap());
+    /// Makes a frame of segment file `number` unreadable until the next write.
+    pub fn lose_frame(&mut self, number: u32, frame: u32) {
+        let (inode, frame) = (self.names[&number], usize::try_from(frame).unwrap());
         for bytes in self.file(inode).lose(frame) {
             self.note_lost(&bytes);
         }
@@ -235,9 +235,9 @@ impl Machine {
         if files.is_empty() {
             return;
         }
-        let slot = files[self.rng.index(files.len())];
+        let number = files[self.rng.index(files.len())];
         let kind = STRUCTURES[self.rng.index(STRUCTURES.len())].1;
-        let frames = self.files[&self.names[&slot]].live().chunks_exact(FRAME);
+        let frames = self.files[&self.names[&number]].live().chunks_exact(FRAME);
         let frames = (0u32..).zip(frames).filter(|(_, frame)| frame.iter().any(|byte| *byte != 0));
         let frames: Vec<u32> =
             frames.filter(|(_, frame)| structure(frame) == kind).map(|(at, _)| at).collect();
@@ -247,9 +247,9 @@ impl Machine {
             let index = if last { frames.len() - 1 } else { self.rng.index(frames.len()) };
             let frame = frames[index];
             if self.trace {
-                eprintln!("    slot {slot} frame {frame} cannot be read any more: {kind:?}");
+                eprintln!("    segment {number} frame {frame} cannot be read any more: {kind:?}");
             }
-            self.lose_frame(slot, frame);
+            self.lose_frame(number, frame);
         }
     }
 
@@ -268,9 +268,9 @@ impl Machine {
         {
             self.tally.hit(Event::FramesReordered);
         }
-        for (slot, inode) in std::mem::take(&mut self.unlinked) {
-            if self.rng.coin() && !self.names.contains_key(&slot) {
-                self.names.insert(slot, inode);
+        for (number, inode) in std::mem::take(&mut self.unlinked) {
+            if self.rng.coin() && !self.names.contains_key(&number) {
+                self.names.insert(number, inode);
             }
         }
     }

@@ -40,7 +40,7 @@ pub struct Written {
 /// A segment, as the disk has the segment.
 #[derive(Debug)]
 pub struct Found {
-    pub slot: u32,
+    pub number: u32,
     pub trailer: Option<Trailer>,
     /// The records, each with the frame of the header; without records which announce exports.
     pub records: Vec<(u32, Record)>,
@@ -100,7 +100,7 @@ impl Rig {
     pub fn survey(&self) -> Vec<Found> {
         let machine = machine(&self.shared);
         let mut found = Vec::new();
-        for (slot, bytes) in (0..16).filter_map(|slot| Some((slot, machine.bytes_of(slot)?))) {
+        for (number, bytes) in (0..16).filter_map(|number| Some((number, machine.bytes_of(number)?))) {
             let Ok(header) = SegmentHeader::decode(&bytes[..FRAME]) else { continue };
             let key = header.key();
             let trailer = Trailer::decode(&bytes[bytes.len() - FRAME..], &key, SEGMENT).ok();
@@ -115,7 +115,7 @@ impl Rig {
                 position = next;
             }
             if !records.is_empty() {
-                found.push(Found { slot, trailer, records });
+                found.push(Found { number, trailer, records });
             }
         }
         found
@@ -125,14 +125,14 @@ impl Rig {
         self.survey().into_iter().find(|found| found.trailer.is_some()).expect("no segment was sealed")
     }
 
-    /// Flips a bit of byte `at` of the file of `slot`. Two flips cancel out.
-    pub fn flip(&self, slot: u32, at: u64) {
-        machine(&self.shared).rot(slot, |bytes| bytes[usize::try_from(at).unwrap()] ^= 0x10);
+    /// Flips a bit of byte `at` of segment file `number`. Two flips cancel out.
+    pub fn flip(&self, number: u32, at: u64) {
+        machine(&self.shared).rot(number, |bytes| bytes[usize::try_from(at).unwrap()] ^= 0x10);
     }
 
     pub fn image(&self) -> Vec<Option<Vec<u8>>> {
         let machine = machine(&self.shared);
-        (0..20).map(|slot| machine.bytes_of(slot).map(<[u8]>::to_vec)).collect()
+        (0..20).map(|number| machine.bytes_of(number).map(<[u8]>::to_vec)).collect()
     }
 }
 

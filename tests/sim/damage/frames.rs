@@ -20,7 +20,7 @@ fn a_frame_that_cannot_be_read_costs_what_is_on_it_and_no_other_frame() {
     };
     for frame in 0..=last {
         let rig = rig.copy();
-        machine(&rig.shared).lose_frame(found.slot, frame);
+        machine(&rig.shared).lose_frame(found.number, frame);
         let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}: {error}"));
         assert_eq!(opened.recovered.doubted, 0, "frame {frame}");
         let failing = all
@@ -47,7 +47,7 @@ fn a_frame_of_an_unsealed_segment_that_cannot_be_read_never_brings_back_older_da
     let (rig, all, found) = killed();
     for frame in 0..u32::try_from(SEGMENT / FRAME).unwrap() {
         let rig = rig.copy();
-        machine(&rig.shared).lose_frame(found.slot, frame);
+        machine(&rig.shared).lose_frame(found.number, frame);
         for life in 0..3 {
             let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}, life {life}: {error}"));
             opened.keep();
@@ -98,7 +98,7 @@ fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
 /// Damages the second data frame of a write and requires exactly the reads of that frame to fail.
 fn damaged_data_fails_its_reads_and_no_others(rig: &mut Rig, all: &[Written], found: &Found, record: usize) {
     let (at, hit) = data_frame(found, all, record);
-    rig.flip(found.slot, at + FRAME + 1234);
+    rig.flip(found.number, at + FRAME + 1234);
     let mut opened = rig.open().unwrap();
     opened.require_all(all.iter().filter(|written| **written != hit));
     assert_eq!(opened.cache.stats().corrupt_frames, 0);

@@ -9,21 +9,21 @@ use super::{FRAME, each_is_there_or_fails, killed, mend_crc, open_has_all, stopp
 #[test]
 fn damage_to_a_segment_header_loses_nothing() {
     let (rig, all) = stopped();
-    let slot = rig.sealed().slot;
+    let number = rig.sealed().number;
     for at in [0, 8, 12, 16, 32, 40, 100, 4095] {
-        rig.flip(slot, at);
+        rig.flip(number, at);
         let opened = open_has_all(&rig, &all);
         rig.kill(opened);
-        rig.flip(slot, at);
+        rig.flip(number, at);
     }
 }
 
 #[test]
 fn damage_to_segment_header_and_trailer_loses_nothing() {
     let (rig, all) = stopped();
-    let slot = rig.sealed().slot;
-    rig.flip(slot, 20);
-    rig.flip(slot, SEGMENT - FRAME + 20);
+    let number = rig.sealed().number;
+    rig.flip(number, 20);
+    rig.flip(number, SEGMENT - FRAME + 20);
     let opened = open_has_all(&rig, &all);
     rig.kill(opened);
     open_has_all(&rig, &all);
@@ -34,7 +34,7 @@ fn damage_to_a_record_header_of_a_sealed_segment_loses_nothing() {
     let (rig, all) = stopped();
     let found = rig.sealed();
     for (frame, _) in &found.records {
-        rig.flip(found.slot, u64::from(*frame) * FRAME + u64::from(*frame) * 7 % FRAME);
+        rig.flip(found.number, u64::from(*frame) * FRAME + u64::from(*frame) * 7 % FRAME);
     }
     open_has_all(&rig, &all);
 }
@@ -44,7 +44,7 @@ fn a_record_header_of_an_unsealed_segment_is_made_up_for_by_the_next_one() {
     for record in 0..4 {
         for byte in [0, 8, 12, 44, 60, 4095] {
             let (rig, all, found) = killed();
-            rig.flip(found.slot, u64::from(found.records[record].0) * FRAME + byte);
+            rig.flip(found.number, u64::from(found.records[record].0) * FRAME + byte);
             let opened = open_has_all(&rig, &all);
             assert_eq!((opened.recovered.holes, opened.recovered.bad_footers), (0, 1));
             rig.kill(opened);
@@ -76,7 +76,7 @@ fn killed_beside_another(records: usize) -> (Rig, Vec<Written>, Written, Found) 
 fn a_record_header_that_cannot_be_read_costs_an_export_without_data_there_nothing() {
     for record in 0..5 {
         let (mut rig, all, other, found) = killed_beside_another(5);
-        machine(&rig.shared).lose_frame(found.slot, found.records[record].0);
+        machine(&rig.shared).lose_frame(found.number, found.records[record].0);
         for life in 0..3 {
             let mut opened = rig.open().unwrap();
             opened.require_all([&other]);
@@ -104,7 +104,8 @@ fn an_announcement_that_cannot_be_read_costs_nothing_and_with_the_header_behind_
     for (records, frames, doubted) in [(1, 1, 0), (2, 2, 0), (1, 2, 2)] {
         let (rig, all, other, found) = killed_beside_another(records);
         let first = found.records[0].0;
-        (first - 1..first - 1 + frames).for_each(|frame| machine(&rig.shared).lose_frame(found.slot, frame));
+        (first - 1..first - 1 + frames)
+            .for_each(|frame| machine(&rig.shared).lose_frame(found.number, frame));
         let mut opened = rig.open().unwrap();
         assert_eq!(opened.recovered.doubted, doubted);
         if doubted == 0 {
@@ -120,7 +121,7 @@ fn an_announcement_that_cannot_be_read_costs_nothing_and_with_the_header_behind_
 fn a_segment_of_the_version_before_is_read_and_a_header_lost_in_it_may_be_anyones() {
     for record in [None, Some(2)] {
         let (rig, all, other, found) = killed_beside_another(5);
-        machine(&rig.shared).rot(found.slot, |bytes| {
+        machine(&rig.shared).rot(found.number, |bytes| {
             for (position, record) in &found.records {
                 let at = usize::try_from(u64::from(*position) * FRAME).unwrap();
                 let frame = &mut bytes[at..at + 4096];
@@ -135,15 +136,15 @@ fn a_segment_of_the_version_before_is_read_and_a_header_lost_in_it_may_be_anyone
         });
         for (position, _) in &found.records {
             let at = u64::from(position - 1) * FRAME;
-            machine(&rig.shared).rot(found.slot, |bytes| {
+            machine(&rig.shared).rot(found.number, |bytes| {
                 let at = usize::try_from(at).unwrap();
                 bytes[at + 40] -= 1;
                 bytes[at + 44] = bytes[at + 44].saturating_sub(1);
             });
-            mend_crc(&rig, found.slot, at);
+            mend_crc(&rig, found.number, at);
         }
         if let Some(record) = record {
-            machine(&rig.shared).lose_frame(found.slot, found.records[record].0 - 1);
+            machine(&rig.shared).lose_frame(found.number, found.records[record].0 - 1);
         }
         let mut opened = rig.open().unwrap();
         assert_eq!(opened.recovered.doubted, record.map_or(0, |_| 2));
@@ -167,11 +168,11 @@ fn a_damaged_footer_is_made_up_for_by_a_scan_and_counted() {
     let at = found.trailer.unwrap().footer_offset_bytes();
     // The head of the frame, the first record's entries, and the padding.
     for byte in (0..120).chain([FRAME - 1]) {
-        rig.flip(found.slot, at + byte);
+        rig.flip(found.number, at + byte);
         let opened = open_has_all(&rig, &all);
         assert_eq!((opened.recovered.bad_footers, opened.cache.stats().bad_footers), (1, 1));
         rig.kill(opened);
-        rig.flip(found.slot, at + byte);
+        rig.flip(found.number, at + byte);
     }
 }
 
@@ -180,7 +181,7 @@ fn a_damaged_trailer_is_made_up_for_by_a_scan() {
     for byte in [0, 8, 12, 16, 32, 40, 44, 200, 4095] {
         let (rig, all) = stopped();
         let found = rig.sealed();
-        rig.flip(found.slot, SEGMENT - FRAME + byte);
+        rig.flip(found.number, SEGMENT - FRAME + byte);
         let opened = open_has_all(&rig, &all);
         assert!(opened.recovered.scans >= 1);
         rig.kill(opened);
@@ -194,8 +195,8 @@ fn damage_to_a_footer_and_a_record_header_is_made_up_for_by_the_next_record() {
     let (rig, all) = stopped();
     let found = rig.sealed();
     let (position, _) = &found.records[found.records.len() / 2];
-    rig.flip(found.slot, found.trailer.unwrap().footer_offset_bytes() + 50);
-    rig.flip(found.slot, u64::from(*position) * FRAME + 50);
+    rig.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);
+    rig.flip(found.number, u64::from(*position) * FRAME + 50);
     let opened = open_has_all(&rig, &all);
     assert_eq!(opened.recovered.bad_footers, 2);
 }
@@ -205,8 +206,8 @@ fn damage_to_a_footer_and_the_last_record_header_fails_what_may_be_older_and_not
     let (rig, all) = stopped();
     let found = rig.sealed();
     let (position, record) = found.records.last().unwrap();
-    rig.flip(found.slot, found.trailer.unwrap().footer_offset_bytes() + 50);
-    rig.flip(found.slot, u64::from(*position) * FRAME + 50);
+    rig.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);
+    rig.flip(found.number, u64::from(*position) * FRAME + 50);
     let lost = all.iter().position(|written| {
         record.entries.iter().any(|entry| (entry.export, entry.range) == (written.export, written.range))
     });

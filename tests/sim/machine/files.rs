@@ -18,8 +18,8 @@ impl Machine {
         Ok(self.names.keys().rev().copied().collect())
     }
 
-    /// Opens or makes the file of `slot`.
-    pub fn open(&mut self, generation: u64, slot: u32, bytes: u64) -> io::Result<Inode> {
+    /// Opens or makes segment file `number`.
+    pub fn open(&mut self, generation: u64, number: u32, bytes: u64) -> io::Result<Inode> {
         let bytes = usize::try_from(bytes).unwrap();
         self.alive(generation)?;
         let complete = |machine: &Self, inode: &Inode| machine.files[inode].len() >= bytes;
@@ -28,7 +28,7 @@ impl Machine {
             self.tally.hit(Event::OpenEio);
             self.injected[0] += 1;
         }
-        if let Some(&inode) = self.names.get(&slot).filter(|inode| complete(self, inode)) {
+        if let Some(&inode) = self.names.get(&number).filter(|inode| complete(self, inode)) {
             return if fails { Err(eio()) } else { Ok(inode) };
         }
         let crashes = match self.fate(generation) {
@@ -41,20 +41,20 @@ impl Machine {
         }
         // A failure or a crash leaves no file, an empty one or a whole one.
         let done = if crashes || fails { self.rng.within(0..3) } else { 2 };
-        if done >= 1 && !self.names.contains_key(&slot) {
+        if done >= 1 && !self.names.contains_key(&number) {
             self.next_inode += 1;
             self.files.insert(self.next_inode, File::default());
-            self.names.insert(slot, self.next_inode);
-            self.unlinked.remove(&slot);
+            self.names.insert(number, self.next_inode);
+            self.unlinked.remove(&number);
         }
         if done == 2 {
-            self.file(self.names[&slot]).allocate(bytes);
+            self.file(self.names[&number]).allocate(bytes);
         }
-        if crashes || fails { Err(enospc()) } else { Ok(self.names[&slot]) }
+        if crashes || fails { Err(enospc()) } else { Ok(self.names[&number]) }
     }
 
-    /// Removes the file of `slot`. A process with the file open keeps the content.
-    pub fn remove(&mut self, generation: u64, slot: u32) -> io::Result<()> {
+    /// Removes segment file `number`. A process with the file open keeps the content.
+    pub fn remove(&mut self, generation: u64, number: u32) -> io::Result<()> {
         let crashes = match self.fate(generation) {
             Fate::Dead => return Err(eio()),
             Fate::Crashes => true,
@@ -63,9 +63,9 @@ impl Machine {
         if crashes && self.rng.coin() {
             return Err(eio());
         }
-        let inode = self.names.remove(&slot).ok_or(io::ErrorKind::NotFound)?;
+        let inode = self.names.remove(&number).ok_or(io::ErrorKind::NotFound)?;
         if crashes {
-            self.unlinked.insert(slot, inode);
+            self.unlinked.insert(number, inode);
             return Err(eio());
         }
         Ok(())
@@ -210,14 +210,14 @@ impl Machine {
         self.read(generation, inode, offset, buffer).map(|()| true)
     }
 
-    /// The bytes of the file of `slot` for readers, if the file exists.
-    pub fn bytes_of(&self, slot: u32) -> Option<&[u8]> {
-        self.names.get(&slot).map(|inode| self.files[inode].live())
+    /// The bytes of segment file `number` for readers, if the file exists.
+    pub fn bytes_of(&self, number: u32) -> Option<&[u8]> {
+        self.names.get(&number).map(|inode| self.files[inode].live())
     }
 
-    /// Changes bytes of the file of `slot` on the medium.
-    pub fn rot(&mut self, slot: u32, change: impl Fn(&mut [u8])) {
-        let inode = self.names[&slot];
+    /// Changes bytes of segment file `number` on the medium.
+    pub fn rot(&mut self, number: u32, change: impl Fn(&mut [u8])) {
+        let inode = self.names[&number];
         self.file(inode).rot(change);
     }
 
