@@ -1,8 +1,8 @@
-//! What survives: a seeded simulation of the cache that is killed, loses power and is failed by its disk, judged by the
-//! promises of table 1; and one test for each structure on disk that can be damaged.
+//! Survival of crashes: a seeded simulation of the cache, which is killed, loses power and meets failures of the disk, judged by
+//! the promises of table 1; and one test for each structure on disk which can be damaged.
 //!
-//! `GLIDEFS_CRASH_ROUNDS` sets how many crashes there are. `GLIDEFS_CRASH_SEED` runs the one episode with that seed, and
-//! `GLIDEFS_CRASH_TRACE=1` prints what happens in it.
+//! `GLIDEFS_CRASH_ROUNDS` sets the number of crashes. `GLIDEFS_CRASH_SEED` runs the one episode with that seed, and
+//! `GLIDEFS_CRASH_TRACE=1` prints the events of an episode.
 
 #![allow(
     clippy::unwrap_used,
@@ -42,7 +42,7 @@ fn episode(seed: u64) -> Tally {
     })
 }
 
-/// The simulation is worth something only if it notices what it is there to notice.
+/// A simulation is worth something only if a broken promise is noticed.
 #[test]
 fn a_disk_that_answers_syncs_without_doing_them_is_found_out() {
     let caught = (0..20).any(|seed| {

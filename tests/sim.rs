@@ -1,4 +1,4 @@
-//! A seeded simulation of the cache on a computer that fails.
+//! A seeded simulation of the cache on a computer which fails.
 //!
 //! ```text
 //! episode ── lives of one computer, one crash after the other
@@ -7,13 +7,13 @@
 //!    ├── process ─── one life: shards, keeper, requests in flight, everything late and out of order
 //!    │      │
 //!    │      └── glidefs::cache, on disk ── machine ── file, faults
-//!    └── oracle ──── what a READ may return; content stamps each sector so that it can be told
+//!    └── oracle ──── which content a READ may return; content stamps each sector, so the writer of a sector is known
 //!
-//! rig ── a cache that does one thing after the other, for `damage`, the tests of rot
+//! rig ── a cache which does one thing after the other, for `damage`, the tests of rot
 //! ```
 //!
-//! Everything runs on one thread and draws from one seed. What differs between two runs with the same seed is only what
-//! the cache draws for itself: its random identity.
+//! Everything runs on one thread and draws from one seed. Two runs with the same seed differ only in the random identity which the
+//! cache draws.
 
 pub mod content;
 mod damage;

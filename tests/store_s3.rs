@@ -1,7 +1,8 @@
-//! The store against a real S3 server, which the test starts itself on loopback.
+//! The store against a real S3 server, which the test starts on loopback.
 //!
-//! What memory and directories cannot show: conditional creation in a race over HTTP, ranges, listings of several pages,
-//! deletions in bulk, how refusals look, and volumes that two writers want. The server ends with the test, whose end closes its standard input.
+//! Shows behaviour which memory and directories cannot have: conditional creation in a race over HTTP, ranges, listings of several
+//! pages, deletions in bulk, the form of refusals, and volumes wanted by two writers. The server ends with the test, whose end closes
+//! the server's standard input.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
@@ -33,7 +34,7 @@ const VOLUME: VolumeId = VolumeId([7; 16]);
 struct Server {
     variables: Variables,
     bucket: String,
-    /// Closed by the end of this process.
+    /// The end of this process closes the pipe.
     _alive: Mutex<(Child, ChildStdin)>,
 }
 
@@ -69,7 +70,7 @@ fn set(variables: &mut Variables, name: &str, value: &str) {
     variables.push((name.into(), value.into()));
 }
 
-/// A place in the bucket that no other test uses.
+/// A place in the bucket for one test alone.
 fn place() -> StoreUrl {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("test/{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -135,7 +136,7 @@ async fn credentials_region_and_endpoint_may_come_from_the_files_of_aws_tools() 
     assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
     let backend = Backend::connect(&url, &variables, true).unwrap();
     write(of_server("AWS_SECRET_ACCESS_KEY"));
-    // What was connected before takes the new credentials.
+    // A store which was connected before takes the new credentials.
     Store::open(backend, WRITE, options).await.unwrap();
     open(&url, &variables, WRITE).await.unwrap();
 }
@@ -221,7 +222,7 @@ async fn listings_and_deletions_go_past_a_thousand_keys() {
     gone.push(Key::Manifest(VOLUME, 5000));
     store.delete(&gone).await.unwrap();
     assert_eq!(list(None).await, []);
-    // The marker is left.
+    // Only the marker is left.
     assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
 }
 
@@ -249,7 +250,7 @@ async fn a_bucket_that_does_not_exist_is_named() {
 #[tokio::test]
 async fn a_store_that_cannot_be_reached_is_given_up_within_the_budget() {
     let mut variables = SERVER.variables.clone();
-    // Port 9 discards, where anything listens at all.
+    // On port 9 nobody listens, or a service which discards.
     set(&mut variables, "AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     let backend = Backend::connect(&place(), &variables, true).unwrap();
     let retry = RetryPolicy { time_budget: Duration::from_secs(2), ..RetryPolicy::default() };
@@ -259,7 +260,7 @@ async fn a_store_that_cannot_be_reached_is_given_up_within_the_budget() {
     assert!(*tries > 1);
 }
 
-/// A cut of one byte value for each of some runs of sectors.
+/// A cut: runs of sectors, each filled with one byte value.
 struct Fill {
     seq: u64,
     extents: Vec<CutExtent>,
@@ -318,7 +319,7 @@ async fn of_two_writers_of_a_volume_one_wins_each_number_and_nothing_is_mixed() 
         let commit = tokio::spawn({
             let holder = holder.clone();
             async move {
-                // An open takes four requests before its manifest, a commit one.
+                // An opening sends four requests before the manifest, a commit one.
                 tokio::time::sleep(Duration::from_millis(round % 10 * 4)).await;
                 holder.commit(fill(round, &[(0, 8), (2000, 8)], tried), SIZE).await
             }
@@ -389,6 +390,6 @@ async fn a_volume_lives_on_s3_from_its_creation_to_its_collection() {
     for _ in 0..4 {
         collect(&store, &SystemClock, &options).await.unwrap();
     }
-    // The marker is left.
+    // Only the marker is left.
     assert_eq!(store.list(Folder::All, None).await.unwrap().objects.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! What the simulation writes: sectors that say which write of which sector of which export they are.
+//! Content of the simulation: each sector names the write, the export and the sector.
 //!
 //! Does not own which write is legal. Invariant: two sectors with different stamps differ, and no part of one can pass
 //! for the other.
@@ -29,7 +29,7 @@ fn body(content: Content, export: u64, sector: u64) -> &'static [u8] {
     &BYTES[usize::try_from(at).unwrap()..][..SECTOR - HEAD]
 }
 
-/// Fills `buffer` with the sectors from `first` of `export` as write `content` makes them.
+/// Fills `buffer` with sectors of `export` from sector `first` on, stamped with write `content`.
 pub fn fill(buffer: &mut [u8], content: Content, export: ExportId, first: u64) {
     let export = u64::from(export.0);
     for (sector, bytes) in (first..).zip(buffer.as_chunks_mut::<SECTOR>().0) {
@@ -41,28 +41,24 @@ pub fn fill(buffer: &mut [u8], content: Content, export: ExportId, first: u64) {
     }
 }
 
-/// Of which export, and which sector, the stamp of `bytes` is, if there is one.
+/// Export and sector in the stamp of `bytes`; `None` without a stamp.
 pub fn stamp_of(bytes: &[u8; SECTOR]) -> Option<(ExportId, u64)> {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let export = u32::try_from(word(16)).ok()?;
     (word(0) == MAGIC).then_some((ExportId(export), word(24)))
 }
 
-/// What a sector holds.
+/// The content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Zeroes, or a whole sector of this write, where it belongs.
+    /// Zeroes, or a whole sector of this write, in the right place.
     Write(Content),
-    /// A whole sector that belongs elsewhere.
+    /// A whole sector of another place.
     Misplaced {
-        /// Which write.
         content: Content,
-        /// Of which export.
         export: u64,
-        /// Of which sector.
         sector: u64,
     },
-    /// Anything else.
     Garbage,
 }
 

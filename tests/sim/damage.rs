@@ -1,18 +1,22 @@
-//! Rot, and frames that the disk does not read: one test for each structure on the disk. What was stable is served, or fails;
-//! never something else.
+//! Rot, and frames which the disk does not read: one test for each structure on the disk. A READ of stable data
+//! returns the data or fails; a READ never returns anything else.
+//!
+//! Owns the computers to damage, and what makes a start refuse a directory. The rest is in `headers` and `frames`.
 
-use glidefs::cache::format::{EntryKind, frame_crc};
-use glidefs::cache::{Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options};
-use glidefs::units::FRAME_SECTORS;
+mod frames;
+mod headers;
 
 use std::sync::Arc;
+
+use glidefs::cache::format::frame_crc;
+use glidefs::cache::{Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options};
 
 use super::disk::machine;
 use super::rig::{EXPORTS, Found, Opened, Rig, SEGMENT, Written};
 
 const FRAME: u64 = 4096;
 
-/// A computer whose cache holds sealed segments and was stopped, and what is in it.
+/// A computer with sealed segments in the cache, stopped, and the writes in the cache.
 fn stopped() -> (Rig, Vec<Written>) {
     let mut rig = Rig::new();
     let mut opened = rig.open().unwrap();
@@ -21,8 +25,8 @@ fn stopped() -> (Rig, Vec<Written>) {
     (rig, all)
 }
 
-/// A computer that was killed while a segment was filled, what is in it, and that segment. All of it is stable, and its
-/// last record says so of the others.
+/// A computer killed while a segment was filled, the writes in the cache, and the segment. All of the segment is
+/// stable, and the last record says so of the others.
 fn killed() -> (Rig, Vec<Written>, Found) {
     let mut rig = Rig::new();
     let mut opened = rig.open().unwrap();
@@ -54,7 +58,7 @@ fn open_has_all(rig: &Rig, all: &[Written]) -> Opened {
     opened
 }
 
-/// Makes the CRC at the end of the frame at `at` right again.
+/// Corrects the CRC at the end of the frame at `at`.
 fn mend_crc(rig: &Rig, number: u32, at: u64) {
     let at = usize::try_from(at).unwrap();
     machine(&rig.shared).rot(number, |bytes| {
@@ -62,6 +66,33 @@ fn mend_crc(rig: &Rig, number: u32, at: u64) {
         let crc = frame_crc(&frame[..4092]).to_le_bytes();
         frame[4092..].copy_from_slice(&crc);
     });
+}
+
+/// Requires of each write in `all`: all of the write can be read, or none; and the same again after a restart. Counts
+/// the writes which can be read.
+fn each_is_there_or_fails(rig: &Rig, all: &[Written]) -> usize {
+    let mut there = Vec::new();
+    for life in 0..2 {
+        let mut opened = rig.open().unwrap_or_else(|error| panic!("life {life}: {error}"));
+        opened.keep();
+        there.push(
+            all.iter()
+                .filter(|written| {
+                    match opened.reads_back(written, written.range.start(), written.range.count()) {
+                        Ok(right) => {
+                            assert!(right, "life {life}: {written:?} reads as something else");
+                            true
+                        }
+                        Err(IoError::Damaged) => false,
+                        Err(error) => panic!("life {life}: {error} at {written:?}"),
+                    }
+                })
+                .count(),
+        );
+        rig.kill(opened);
+    }
+    assert_eq!(there[0], there[1], "a restart changed what is there");
+    there[0]
 }
 
 #[test]
@@ -130,322 +161,6 @@ fn a_record_of_a_newer_format_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn damage_to_a_segment_header_loses_nothing() {
-    let (rig, all) = stopped();
-    let number = rig.sealed().number;
-    for at in [0, 8, 12, 16, 32, 40, 100, 4095] {
-        rig.flip(number, at);
-        let opened = open_has_all(&rig, &all);
-        rig.kill(opened);
-        rig.flip(number, at);
-    }
-}
-
-#[test]
-fn damage_to_segment_header_and_trailer_loses_nothing() {
-    let (rig, all) = stopped();
-    let number = rig.sealed().number;
-    rig.flip(number, 20);
-    rig.flip(number, SEGMENT - FRAME + 20);
-    let opened = open_has_all(&rig, &all);
-    rig.kill(opened);
-    open_has_all(&rig, &all);
-}
-
-#[test]
-fn damage_to_a_record_header_of_a_sealed_segment_loses_nothing() {
-    let (rig, all) = stopped();
-    let found = rig.sealed();
-    for (frame, _) in &found.records {
-        rig.flip(found.number, u64::from(*frame) * FRAME + u64::from(*frame) * 7 % FRAME);
-    }
-    open_has_all(&rig, &all);
-}
-
-/// Requires of each of `all` that all of it is there, or none of it can be read; and the same again after a restart. Counts
-/// those that are there.
-fn each_is_there_or_fails(rig: &Rig, all: &[Written]) -> usize {
-    let mut there = Vec::new();
-    for life in 0..2 {
-        let mut opened = rig.open().unwrap_or_else(|error| panic!("life {life}: {error}"));
-        opened.keep();
-        there.push(
-            all.iter()
-                .filter(|written| {
-                    match opened.reads_back(written, written.range.start(), written.range.count()) {
-                        Ok(right) => {
-                            assert!(right, "life {life}: {written:?} reads as something else");
-                            true
-                        }
-                        Err(IoError::Damaged) => false,
-                        Err(error) => panic!("life {life}: {error} at {written:?}"),
-                    }
-                })
-                .count(),
-        );
-        rig.kill(opened);
-    }
-    assert_eq!(there[0], there[1], "a restart changed what is there");
-    there[0]
-}
-
-#[test]
-fn a_record_header_of_an_unsealed_segment_is_made_up_for_by_the_next_one() {
-    for record in 0..4 {
-        for byte in [0, 8, 12, 44, 60, 4095] {
-            let (rig, all, found) = killed();
-            rig.flip(found.number, u64::from(found.records[record].0) * FRAME + byte);
-            let opened = open_has_all(&rig, &all);
-            assert_eq!((opened.recovered.holes, opened.recovered.bad_footers), (0, 1));
-            rig.kill(opened);
-            open_has_all(&rig, &all);
-        }
-    }
-}
-
-/// As [`killed`], with so many records, and with data of another export that is in sealed segments only.
-fn killed_beside_another(records: usize) -> (Rig, Vec<Written>, Written, Found) {
-    let mut rig = Rig::new();
-    let mut opened = rig.open().unwrap();
-    let other = rig.write(&mut opened, EXPORTS[1], 0, 50);
-    opened.flush(EXPORTS[1]);
-    rig.kill(opened);
-    let mut opened = rig.open().unwrap();
-    let mut all = Vec::new();
-    for number in 0..records {
-        all.push(rig.write(&mut opened, EXPORTS[0], number as u64 * 100, 20));
-        opened.flush(EXPORTS[0]);
-    }
-    rig.kill(opened);
-    let found = rig.survey().into_iter().find(|found| found.trailer.is_none()).unwrap();
-    assert_eq!(found.records.len(), records);
-    (rig, all, other, found)
-}
-
-#[test]
-fn a_record_header_that_cannot_be_read_costs_an_export_without_data_there_nothing() {
-    for record in 0..5 {
-        let (mut rig, all, other, found) = killed_beside_another(5);
-        machine(&rig.shared).lose_frame(found.number, found.records[record].0);
-        for life in 0..3 {
-            let mut opened = rig.open().unwrap();
-            opened.require_all([&other]);
-            assert_eq!(opened.recovered.doubted, u64::from(record == 4 && life == 0));
-            if record < 4 {
-                opened.require_all(&all);
-            }
-            rig.kill(opened);
-        }
-        // What the last header said is not known, and writing heals.
-        let mut opened = rig.open().unwrap();
-        let again = rig.write(&mut opened, EXPORTS[0], all[0].range.start(), all[0].range.count());
-        opened.flush(EXPORTS[0]);
-        rig.kill(opened);
-        let mut opened = rig.open().unwrap();
-        opened.require_all([&again, &other]);
-        if record == 4 {
-            assert_eq!(opened.reads_back(&all[4], all[4].range.start(), 8), Err(IoError::Damaged));
-        }
-    }
-}
-
-#[test]
-fn an_announcement_that_cannot_be_read_costs_nothing_and_with_the_header_behind_it_it_may_be_anyones() {
-    for (records, frames, doubted) in [(1, 1, 0), (2, 2, 0), (1, 2, 2)] {
-        let (rig, all, other, found) = killed_beside_another(records);
-        let first = found.records[0].0;
-        (first - 1..first - 1 + frames)
-            .for_each(|frame| machine(&rig.shared).lose_frame(found.number, frame));
-        let mut opened = rig.open().unwrap();
-        assert_eq!(opened.recovered.doubted, doubted);
-        if doubted == 0 {
-            opened.require_all(&all);
-            opened.require_all([&other]);
-        } else {
-            assert_eq!(opened.reads_back(&other, 0, 50), Err(IoError::Damaged));
-        }
-    }
-}
-
-#[test]
-fn a_segment_of_the_version_before_is_read_and_a_header_lost_in_it_may_be_anyones() {
-    for record in [None, Some(2)] {
-        let (rig, all, other, found) = killed_beside_another(5);
-        machine(&rig.shared).rot(found.number, |bytes| {
-            for (position, record) in &found.records {
-                let at = usize::try_from(u64::from(*position) * FRAME).unwrap();
-                let frame = &mut bytes[at..at + 4096];
-                let crcs_at = 4092 - 4 * record.crcs.len();
-                frame[8] = 1;
-                frame[14..16].fill(0);
-                frame[48 + 28 * record.entries.len()..crcs_at].fill(0);
-            }
-            // Announcements came with the version.
-            let at = usize::try_from(u64::from(found.records[0].0) * FRAME).unwrap();
-            bytes.copy_within(at.., at - 4096);
-        });
-        for (position, _) in &found.records {
-            let at = u64::from(position - 1) * FRAME;
-            machine(&rig.shared).rot(found.number, |bytes| {
-                let at = usize::try_from(at).unwrap();
-                bytes[at + 40] -= 1;
-                bytes[at + 44] = bytes[at + 44].saturating_sub(1);
-            });
-            mend_crc(&rig, found.number, at);
-        }
-        if let Some(record) = record {
-            machine(&rig.shared).lose_frame(found.number, found.records[record].0 - 1);
-        }
-        let mut opened = rig.open().unwrap();
-        assert_eq!(opened.recovered.doubted, record.map_or(0, |_| 2));
-        match record {
-            None => {
-                opened.require_all(&all);
-                opened.require_all([&other]);
-            }
-            Some(record) => {
-                opened.require_all(&all[record + 1..]);
-                assert_eq!(opened.reads_back(&other, 0, 50), Err(IoError::Damaged));
-            }
-        }
-    }
-}
-
-#[test]
-fn a_damaged_footer_is_made_up_for_by_a_scan_and_counted() {
-    let (rig, all) = stopped();
-    let found = rig.sealed();
-    let at = found.trailer.unwrap().footer_offset_bytes();
-    // Its head, the first record's entries, and the padding.
-    for byte in (0..120).chain([FRAME - 1]) {
-        rig.flip(found.number, at + byte);
-        let opened = open_has_all(&rig, &all);
-        assert_eq!((opened.recovered.bad_footers, opened.cache.stats().bad_footers), (1, 1));
-        rig.kill(opened);
-        rig.flip(found.number, at + byte);
-    }
-}
-
-#[test]
-fn a_damaged_trailer_is_made_up_for_by_a_scan() {
-    for byte in [0, 8, 12, 16, 32, 40, 44, 200, 4095] {
-        let (rig, all) = stopped();
-        let found = rig.sealed();
-        rig.flip(found.number, SEGMENT - FRAME + byte);
-        let opened = open_has_all(&rig, &all);
-        assert!(opened.recovered.scans >= 1);
-        rig.kill(opened);
-        // What it was made up with serves the next time.
-        open_has_all(&rig, &all);
-    }
-}
-
-#[test]
-fn damage_to_a_footer_and_a_record_header_is_made_up_for_by_the_next_record() {
-    let (rig, all) = stopped();
-    let found = rig.sealed();
-    let (position, _) = &found.records[found.records.len() / 2];
-    rig.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);
-    rig.flip(found.number, u64::from(*position) * FRAME + 50);
-    let opened = open_has_all(&rig, &all);
-    assert_eq!(opened.recovered.bad_footers, 2);
-}
-
-#[test]
-fn damage_to_a_footer_and_the_last_record_header_fails_what_may_be_older_and_nothing_newer() {
-    let (rig, all) = stopped();
-    let found = rig.sealed();
-    let (position, record) = found.records.last().unwrap();
-    rig.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);
-    rig.flip(found.number, u64::from(*position) * FRAME + 50);
-    let lost = all.iter().position(|written| {
-        record.entries.iter().any(|entry| (entry.export, entry.range) == (written.export, written.range))
-    });
-    let there = each_is_there_or_fails(&rig, &all);
-    assert!(there > 0 && there < all.len(), "{there} of {}", all.len());
-    let mut opened = rig.open().unwrap();
-    opened.require_all(&all[lost.unwrap() + 1..]);
-}
-
-#[test]
-fn a_frame_that_cannot_be_read_costs_what_is_on_it_and_no_other_frame() {
-    let (rig, all) = stopped();
-    let found = rig.sealed();
-    let last = u32::try_from(SEGMENT / FRAME).unwrap() - 1;
-    let data_of = |frame: u32| {
-        found.records.iter().find(|(position, record)| {
-            (position + 1..=position + u32::try_from(record.crcs.len()).unwrap()).contains(&frame)
-        })
-    };
-    for frame in 0..=last {
-        let rig = rig.copy();
-        machine(&rig.shared).lose_frame(found.number, frame);
-        let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}: {error}"));
-        assert_eq!(opened.recovered.doubted, 0, "frame {frame}");
-        let failing = all
-            .iter()
-            .filter(|written| {
-                match opened.reads_back(written, written.range.start(), written.range.count()) {
-                    Ok(right) => {
-                        assert!(right, "frame {frame}: {written:?}");
-                        false
-                    }
-                    Err(error) => {
-                        assert_eq!(error, IoError::Read, "frame {frame}");
-                        true
-                    }
-                }
-            })
-            .count();
-        assert_eq!(failing, usize::from(data_of(frame).is_some()), "frame {frame}");
-    }
-}
-
-#[test]
-fn a_frame_of_an_unsealed_segment_that_cannot_be_read_never_brings_back_older_data() {
-    let (rig, all, found) = killed();
-    for frame in 0..u32::try_from(SEGMENT / FRAME).unwrap() {
-        let rig = rig.copy();
-        machine(&rig.shared).lose_frame(found.number, frame);
-        for life in 0..3 {
-            let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}, life {life}: {error}"));
-            opened.keep();
-            for written in &all {
-                match opened.reads_back(written, written.range.start(), written.range.count()) {
-                    Ok(right) => assert!(right, "frame {frame}, life {life}: {written:?}"),
-                    Err(error) => assert!(matches!(error, IoError::Damaged | IoError::Read)),
-                }
-            }
-            rig.kill(opened);
-        }
-    }
-}
-
-#[test]
-fn a_segment_file_that_holds_nothing_and_cannot_be_read_is_not_used() {
-    let rig = Rig::new();
-    let mut opened = rig.open().unwrap();
-    opened.keep();
-    let files = opened.cache.stats();
-    rig.kill(opened);
-    assert_eq!(files.segments_quarantined, 0);
-    // Prepared: its header is there twice.
-    machine(&rig.shared).lose_frame(0, 0);
-    let opened = rig.open().unwrap();
-    assert_eq!(opened.cache.stats().segments_quarantined, 0);
-    rig.kill(opened);
-    // Never used.
-    machine(&rig.shared).rot(0, |bytes| bytes.fill(0));
-    machine(&rig.shared).lose_frame(0, 0);
-    let mut opened = rig.open().unwrap();
-    assert_eq!(opened.cache.stats().segments_quarantined, 1);
-    let mut rig = rig;
-    let all = rig.fill_segments(&mut opened);
-    opened.require_all(&all);
-    assert_eq!(opened.cache.stats().segments_quarantined, 1);
-}
-
-#[test]
 fn a_disk_that_reads_no_segment_at_all_is_refused() {
     let (rig, all) = stopped();
     let broken = rig.copy();
@@ -457,55 +172,6 @@ fn a_disk_that_reads_no_segment_at_all_is_refused() {
     }
     assert!(matches!(open_ends_in(&broken), CacheError::Disk { .. }));
     open_has_all(&rig, &all);
-}
-
-/// The first data frame of an entry of `found`, where it is on the disk, and the write it belongs to.
-fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
-    let (position, record) = &found.records[record];
-    let entry = record.entries[0];
-    let EntryKind::Data { first_frame } = entry.kind else { panic!("{entry:?}") };
-    let written = all.iter().find(|written| written.export == entry.export && written.range == entry.range);
-    (u64::from(position + 1 + first_frame) * FRAME, *written.unwrap())
-}
-
-/// Damages the second data frame of a write and requires that exactly the reads that need it fail.
-fn damaged_data_fails_its_reads_and_no_others(rig: &mut Rig, all: &[Written], found: &Found, record: usize) {
-    let (at, hit) = data_frame(found, all, record);
-    rig.flip(found.number, at + FRAME + 1234);
-    let mut opened = rig.open().unwrap();
-    opened.require_all(all.iter().filter(|written| **written != hit));
-    assert_eq!(opened.cache.stats().corrupt_frames, 0);
-    let (start, end) = (hit.range.start(), hit.range.end());
-    let bad = start + FRAME_SECTORS..start + 2 * FRAME_SECTORS;
-    for sector in start..end {
-        let expected = if bad.contains(&sector) { Err(IoError::Corrupt) } else { Ok(true) };
-        assert_eq!(opened.reads_back(&hit, sector, 1), expected, "sector {sector} of {hit:?}");
-    }
-    let frames = opened.cache.stats().corrupt_frames;
-    assert!(frames >= 1, "damage was found and not counted");
-    assert_eq!(opened.reads_back(&hit, start, end - start), Err(IoError::Corrupt));
-    assert_eq!(opened.reads_back(&hit, bad.start - 1, 2), Err(IoError::Corrupt));
-    assert!(opened.cache.stats().corrupt_frames > frames);
-    // Writing heals, sector by sector.
-    let half = rig.write(&mut opened, hit.export, bad.start, FRAME_SECTORS / 2);
-    opened.require_all([&half]);
-    assert_eq!(opened.reads_back(&hit, bad.end - 1, 1), Err(IoError::Corrupt));
-    let rest = rig.write(&mut opened, hit.export, bad.start + FRAME_SECTORS / 2, FRAME_SECTORS / 2);
-    opened.require_all([&half, &rest]);
-    opened.require_all(all.iter().filter(|written| **written != hit));
-}
-
-#[test]
-fn damaged_data_of_a_sealed_segment_fails_exactly_the_reads_that_need_it() {
-    let (mut rig, all) = stopped();
-    let found = rig.sealed();
-    damaged_data_fails_its_reads_and_no_others(&mut rig, &all, &found, 3);
-}
-
-#[test]
-fn damaged_stable_data_of_an_unsealed_segment_fails_exactly_the_reads_that_need_it() {
-    let (mut rig, all, found) = killed();
-    damaged_data_fails_its_reads_and_no_others(&mut rig, &all, &found, 1);
 }
 
 #[test]

@@ -13,15 +13,14 @@ use glidefs::cache::{Clock, Disk, Lock, SegmentFile};
 
 use super::machine::{Inode, Machine};
 
-/// The computer, shared by the simulation and every handle.
 pub type Shared = Arc<Mutex<Machine>>;
 
-/// The computer itself.
+/// Locks the computer.
 pub fn machine(shared: &Shared) -> MutexGuard<'_, Machine> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The cache directory, as one process has it.
+/// The cache directory, as one process sees the directory.
 #[derive(Clone)]
 pub struct FakeDisk {
     shared: Shared,
@@ -29,7 +28,7 @@ pub struct FakeDisk {
 }
 
 impl FakeDisk {
-    /// The directory for the process that runs now.
+    /// The directory for the process of this life.
     pub fn new(shared: &Shared) -> Self {
         Self { shared: Arc::clone(shared), generation: machine(shared).generation() }
     }
@@ -95,7 +94,7 @@ impl Disk for FakeDisk {
     }
 }
 
-/// A segment file, as one process has it open.
+/// A segment file, opened by one process.
 #[derive(Debug)]
 struct FakeFile {
     disk: FakeDisk,
@@ -126,12 +125,11 @@ impl SegmentFile for FakeFile {
     }
 }
 
-/// A clock that moves when it is told to.
+/// A clock which moves only by [`FakeClock::advance`].
 #[derive(Debug, Default)]
 pub struct FakeClock(AtomicU64);
 
 impl FakeClock {
-    /// Lets `time` pass.
     pub fn advance(&self, time: Duration) {
         self.0.fetch_add(u64::try_from(time.as_nanos()).unwrap(), Ordering::Relaxed);
     }
@@ -218,7 +216,7 @@ mod tests {
         let mut bytes = vec![0; 4 * FRAME];
         disk.open_segment(3, SEGMENT).unwrap().read_at(&mut bytes, 0).unwrap();
         assert_eq!(bytes, vec![1; 4 * FRAME]);
-        // What was copied is on the medium.
+        // Copied content is on the medium.
         machine(&shared).crash_now(Crash::PowerCut);
         machine(&shared).reboot();
         assert_eq!(machine(&shared).bytes_of(3).unwrap()[..4 * FRAME], vec![1; 4 * FRAME]);

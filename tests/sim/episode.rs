@@ -1,6 +1,6 @@
-//! One computer from its first start through a number of crashes: open, compare everything, work, crash, again.
+//! One computer from the first start through a number of crashes: open, compare everything, work, crash, again.
 //!
-//! Owns the volumes and how a life is lived. Does not own what is legal. Invariant: after each crash every sector of every
+//! Owns the volumes and the course of a life. Does not own which content is legal. Invariant: after each crash every sector of every
 //! volume is read and judged before anything else is asked of the cache.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,6 @@ use super::world::World;
 pub const SEGMENT: u64 = 256 * 1024;
 const FRAMES_PER_SEGMENT: u64 = SEGMENT / 4096;
 
-/// One computer.
 pub struct Episode {
     world: World,
     clock: Arc<FakeClock>,
@@ -34,7 +33,7 @@ pub struct Episode {
     shards: usize,
     shards_max: u64,
     on_full: OnFull,
-    /// The volumes hold more than the cache does.
+    /// The volumes hold more than the cache can.
     too_large: bool,
     /// The disk loses frames between lives.
     bad_disk: bool,
@@ -44,7 +43,7 @@ pub struct Episode {
 }
 
 impl Episode {
-    /// A computer whose whole fate follows from `seed`.
+    /// A computer with a fate drawn from `seed`.
     pub fn new(seed: u64, trace: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut machine = Machine::new(rng.fork());
@@ -90,7 +89,7 @@ impl Episode {
         episode
     }
 
-    /// Makes the computer's disk answer every sync without doing it.
+    /// Makes the computer's disk answer every sync without syncing.
     pub fn let_syncs_lie(&mut self) {
         machine(&self.world.machine).syncs_lie = true;
     }
@@ -109,7 +108,7 @@ impl Episode {
         );
     }
 
-    /// Lives through `lives` lives, each ending as `crash` says, and looks at what is left.
+    /// Lives through `lives` lives, each ended by the crash which `crash` names, and checks the state left behind.
     pub fn run(mut self, lives: u64, mut crash: impl FnMut(&mut Rng) -> Crash) -> Tally {
         if self.world.trace {
             self.describe();
@@ -121,7 +120,7 @@ impl Episode {
             let crash = crash(&mut self.world.rng);
             before = Before::Rest;
             self.live(&mut process, crash);
-            // The machine goes down first, so that nothing that is done when `process` is dropped reaches the disk.
+            // The machine goes down first, so nothing done by the drop of `process` reaches the disk.
             self.reboot(&mut before);
         }
         let mut process = self.start(&mut before);
@@ -132,7 +131,7 @@ impl Episode {
         tally
     }
 
-    /// The machine starts again; `before` becomes what the reads after that have to expect.
+    /// Starts the machine again; `before` becomes the expectation of the reads after the start.
     fn reboot(&mut self, before: &mut Before) {
         self.world.oracle.crashed();
         let gone = machine(&self.world.machine).has_gone_pages();
@@ -147,13 +146,13 @@ impl Episode {
         }
         *before = match (crash, *before) {
             (Some(Crash::PowerCut), _) | (_, Before::PowerCut) => Before::PowerCut,
-            // What a failed sync took from readers is lost to the next process as well.
+            // Pages hidden from readers by a failed sync are lost to the next process as well.
             _ if gone => Before::PowerCut,
             (Some(Crash::Kill) | None, _) => Before::Kill,
         };
     }
 
-    /// Opens the cache, through as many crashes and failures as it takes.
+    /// Opens the cache, through any number of crashes and failures.
     fn start(&mut self, before: &mut Before) -> Process {
         let shards = usize::try_from(self.world.rng.within(1..self.shards_max + 1)).unwrap();
         self.world.tally.add(Event::ShardsChanged, u64::from(shards != self.shards));
@@ -257,7 +256,7 @@ impl Episode {
         tally.add(Event::SizeShrunk, u64::from(self.segments < segments_before));
     }
 
-    /// Reads every sector of every volume and judges it, without faults. Only other READs are under way.
+    /// Reads every sector of every volume and judges the content, without faults. Only other READs are under way.
     fn verify(&mut self, process: &mut Process, before: Before) {
         let would_block = [0, 100, 1000][self.world.rng.index(3)];
         machine(&self.world.machine).faults = Faults { would_block, ..Faults::default() };
@@ -271,7 +270,7 @@ impl Episode {
         }
     }
 
-    /// Reads `range`, in ever smaller parts where that fails.
+    /// Reads `range`, in ever smaller parts where the read fails.
     fn look(&mut self, process: &mut Process, volume: &Arc<Volume>, range: SectorRange, before: Before) {
         let request =
             Request { id: self.content(), volume: Arc::clone(volume), kind: Kind::Read, range, issued: 0 };
@@ -303,7 +302,7 @@ impl Episode {
         let clean = rng.permille(80);
         {
             let mut machine = machine(&self.world.machine);
-            machine.faults = faults(rng);
+            machine.faults = Faults::random(rng);
             if self.world.trace {
                 eprintln!("== {:?}", machine.faults);
             }
@@ -335,7 +334,7 @@ impl Episode {
         }
     }
 
-    /// Lets everything come to an end and returns whether it did.
+    /// Lets everything come to an end and returns whether the end came.
     fn settle(&mut self, process: &mut Process) -> bool {
         machine(&self.world.machine).calm();
         let rest = process.settle(&mut self.world);
@@ -353,7 +352,7 @@ impl Episode {
         rest.stuck == 0
     }
 
-    /// One thing happens.
+    /// Carries out one step of the life, drawn from `mix`.
     fn step(&mut self, process: &mut Process, mix: &Mix, depth: usize, lazy_keeper: bool) {
         let lane = self.world.rng.index(process.lanes());
         match self.world.rng.index(100) {
@@ -413,20 +412,5 @@ impl Episode {
             eprintln!("== export {export} is removed");
         }
         self.add_volume(sectors);
-    }
-}
-
-/// What fails in a life: usually nothing, or one kind, or everything a little.
-fn faults(rng: &mut Rng) -> Faults {
-    let rate = [5, 30, 150][rng.index(3)];
-    let would_block = [0, 100, 700][rng.index(3)];
-    let none = Faults { would_block, ..Faults::default() };
-    match rng.index(10) {
-        0 => Faults { write: rate, ..none },
-        1 => Faults { sync: rate, gone: [0, 300][rng.index(2)], ..none },
-        2 => Faults { read: rate, ..none },
-        3 => Faults { open: rate, ..none },
-        4 => Faults { write: 5, sync: 5, gone: 300, read: 5, open: 20, would_block },
-        _ => none,
     }
 }

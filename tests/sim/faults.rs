@@ -1,29 +1,43 @@
-//! What can go wrong with the fake computer: failures of its disk, and the two kinds of crash.
+//! Faults of the fake computer: failures of the disk, and the two kinds of crash.
 //!
-//! Does not own when: the machine rolls the dice.
+//! Does not own the time of a fault: the machine rolls the dice.
 
 use std::io;
 
 use super::rng::Rng;
 
-/// How often operations fail, of 1000.
+/// Rates of failing operations, of 1000.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Writes that fail, after any part of them was carried out.
+    /// Writes which fail, after any part of the write was carried out.
     pub write: u32,
-    /// Syncs that fail.
     pub sync: u32,
-    /// Pages that a failed sync takes from readers as well, of those that it did not write.
+    /// Pages hidden from readers by a failed sync, of the pages which the sync did not write.
     pub gone: u32,
-    /// Reads that fail.
     pub read: u32,
-    /// Openings of segment files that fail.
     pub open: u32,
-    /// Reads that say they would have to wait.
+    /// Reads which answer that the reader would have to wait.
     pub would_block: u32,
 }
 
-/// How a life ends.
+impl Faults {
+    /// The faults of a life: usually none, or one kind, or a little of each.
+    pub fn random(rng: &mut Rng) -> Self {
+        let rate = [5, 30, 150][rng.index(3)];
+        let would_block = [0, 100, 700][rng.index(3)];
+        let none = Self { would_block, ..Self::default() };
+        match rng.index(10) {
+            0 => Self { write: rate, ..none },
+            1 => Self { sync: rate, gone: [0, 300][rng.index(2)], ..none },
+            2 => Self { read: rate, ..none },
+            3 => Self { open: rate, ..none },
+            4 => Self { write: 5, sync: 5, gone: 300, read: 5, open: 20, would_block },
+            _ => none,
+        }
+    }
+}
+
+/// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// The process dies; the page cache stays.
@@ -32,7 +46,7 @@ pub enum Crash {
     PowerCut,
 }
 
-/// How a power cut treats what was not synced.
+/// The treatment of frames without a sync at a power cut.
 #[derive(Clone, Copy, Debug)]
 pub struct PowerCut {
     /// Frames of which some version was written back, of 1000.
@@ -42,19 +56,19 @@ pub struct PowerCut {
 }
 
 impl PowerCut {
-    /// Everything from "nothing was written back" to "all but a few frames were".
+    /// Anything from "nothing was written back" to "all but a few frames were".
     pub fn random(rng: &mut Rng) -> Self {
         let kept = [0, 30, 500, 900, 985, 1000][rng.index(6)];
         Self { kept, torn: [0, 0, 20, 300][rng.index(4)] }
     }
 }
 
-/// What a failing medium answers.
+/// The answer of a failing medium.
 pub fn eio() -> io::Error {
     io::Error::from_raw_os_error(5)
 }
 
-/// What a full file system answers.
+/// The answer of a full file system.
 pub fn enospc() -> io::Error {
     io::Error::from_raw_os_error(28)
 }

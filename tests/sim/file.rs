@@ -1,8 +1,8 @@
-//! One file of the fake disk: what the page cache shows, what the medium holds, and every version in between.
+//! One file of the fake disk: the view of the page cache, the content of the medium, and every version in between.
 //!
-//! Does not own names of files or when things fail. Invariant: `live` is what a reader sees; `durable` is what a power
-//! cut leaves if the kernel wrote nothing back by itself; for each frame that was written since it was last made durable,
-//! `dirty` holds every content it had, oldest first.
+//! Does not own names of files or the time of failures. Invariant: `live` is the content for readers; `durable` is the content after a
+//! power cut if the kernel wrote nothing back by itself; for each frame written since the frame was last made durable,
+//! `dirty` holds every content of the frame, oldest first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,43 +12,42 @@ use super::tally::{Event, Tally};
 
 /// Bytes in a page of the page cache.
 pub const FRAME: usize = 4096;
-/// Bytes that the medium writes as one.
+/// Bytes which the medium writes as one.
 pub const SECTOR: usize = 512;
 
-/// One content a frame had.
+/// One content of a frame.
 #[derive(Clone, Debug)]
 struct Version {
-    /// When it was written, counted over all files.
+    /// Time of the write, counted over all files.
     tick: u64,
     bytes: Box<[u8]>,
 }
 
-/// A file's bytes.
 #[derive(Clone, Debug, Default)]
 pub struct File {
     live: Vec<u8>,
     durable: Vec<u8>,
     dirty: BTreeMap<usize, Vec<Version>>,
-    /// Frames that cannot be read until they are written.
+    /// Frames which cannot be read until the next write.
     lost: BTreeSet<usize>,
-    /// Versions that a power cut took from frames that were not written since: a record header that was left may describe them.
+    /// Versions lost in a power cut, of frames not written since: a record header left on the medium may describe
+    /// such a version.
     taken: BTreeMap<usize, Vec<Box<[u8]>>>,
 }
 
 impl File {
-    /// Makes the file `len` bytes long at least, durably; new bytes are zero.
+    /// Makes the file at least `len` bytes long, durably; new bytes are zero.
     pub fn allocate(&mut self, len: usize) {
         let len = len.max(self.live.len());
         self.live.resize(len, 0);
         self.durable.resize(len, 0);
     }
 
-    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.live.len()
     }
 
-    /// What a reader sees.
+    /// The content for readers.
     pub fn live(&self) -> &[u8] {
         &self.live
     }
@@ -66,7 +65,7 @@ impl File {
         }
         self.live[offset..offset + bytes.len()].copy_from_slice(bytes);
         for frame in offset / FRAME..(offset + bytes.len()).div_ceil(FRAME) {
-            // The medium puts another sector in the place of one that is written.
+            // The medium puts another sector in the place of a written one.
             self.lost.remove(&frame);
             self.taken.remove(&frame);
             let bytes = self.live[frame * FRAME..(frame + 1) * FRAME].into();
@@ -74,11 +73,11 @@ impl File {
         }
     }
 
-    /// Makes a frame unreadable, and returns what a reader may look for there.
+    /// Makes a frame unreadable, and returns the contents which a reader may look for in the frame.
     pub fn lose(&mut self, frame: usize) -> Vec<Box<[u8]>> {
         self.lost.insert(frame);
         let is_last = (frame + 1) * FRAME == self.live.len();
-        // Without the last frame nobody knows whether a footer that the power cut left was true.
+        // Without the last frame nobody knows whether a footer left by the power cut was true.
         let taken = self.taken.iter().filter(|(at, _)| is_last || **at == frame);
         let taken = taken.flat_map(|(_, versions)| versions.iter().cloned());
         [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(taken).collect()
@@ -103,9 +102,9 @@ impl File {
         }
     }
 
-    /// As [`Self::sync`] on a medium that fails: some frames become durable, all others are no longer dirty, so that no
-    /// later sync will write them. Readers still see them, or, of `gone` in 1000, what the medium holds. Returns what readers do
-    /// not see any more.
+    /// As [`Self::sync`] on a medium which fails: some frames become durable, all others are no longer dirty, so no
+    /// later sync will write the others. Readers still see those frames, or, of `gone` in 1000, the content of the
+    /// medium. Returns the contents hidden from readers.
     pub fn sync_badly(&mut self, rng: &mut Rng, gone: u32) -> Vec<Box<[u8]>> {
         let lost = rng.within(0..1001);
         let mut gone_frames = Vec::new();
@@ -140,7 +139,7 @@ impl File {
                 continue;
             }
             let pick = |rng: &mut Rng| {
-                // The newest version is the likeliest, as the kernel writes back whatever is there at that time.
+                // The newest version is the likeliest: the kernel writes back the version of the moment.
                 if rng.coin() { versions.len() - 1 } else { rng.index(versions.len()) }
             };
             if rng.permille(cut.torn) {

@@ -1,8 +1,13 @@
-//! A computer with one cache directory: it outlives the process under test, is killed, loses power, and its disk fails.
+//! A computer with one cache directory: the computer outlives the process under test, is killed, loses power, and has a disk which
+//! fails.
 //!
-//! Owns files, the lock, the faults and the moment of the crash. Does not own the interface the cache sees (`disk`).
-//! Invariants: after the crash nothing that the dead process still does has an effect; a file whose creation returned
-//! survives, one whose creation was interrupted may or may not.
+//! Owns files, the lock, the faults and the moment of the crash. Does not own the operations on files (`files`) nor the interface for
+//! the cache (`disk`).
+//! Invariants: after the crash nothing done by the dead process has an effect; a file survives if the creation had
+//! returned, and may or may not if the creation was interrupted.
+
+#[path = "machine/files.rs"]
+mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,28 +15,26 @@ use std::io;
 use glidefs::units::{ExportId, SectorRange};
 
 use super::content::stamp_of;
-use super::faults::{Crash, Faults, PowerCut, eio, enospc};
+use super::faults::{Crash, Faults, PowerCut, eio};
 use super::file::{FRAME, File, SECTOR};
 use super::rng::Rng;
-use super::structure::{STRUCTURES, entries_of, exports_of, structure};
+use super::structure::{STRUCTURES, exports_of, structure};
 use super::tally::{Event, Tally};
 
 /// Number of a file, never used again.
 pub type Inode = u64;
 
-/// The computer.
 #[derive(Clone, Debug)]
 pub struct Machine {
     rng: Rng,
-    /// What happened.
     pub tally: Tally,
-    /// What fails.
+    /// Rates of failures in this life.
     pub faults: Faults,
     /// Syncs are answered and not carried out; proves that the oracle notices.
     pub syncs_lie: bool,
     /// Prints every change to the disk.
     pub trace: bool,
-    /// Bytes that the file system has free.
+    /// Free bytes of the file system.
     pub free_bytes: u64,
     generation: u64,
     dead: bool,
@@ -42,33 +45,33 @@ pub struct Machine {
     superblock: Option<Vec<u8>>,
     names: BTreeMap<u32, Inode>,
     files: BTreeMap<Inode, File>,
-    /// Names that a power cut may bring back.
+    /// Names which a power cut may bring back.
     unlinked: BTreeMap<u32, Inode>,
     next_inode: Inode,
     ticks: u64,
     /// Injected failures of this life: writes and openings, syncs, reads.
     injected: [u64; 3],
-    /// Sectors of exports that were on frames which the disk lost: they may fail from then on.
+    /// Sectors of exports with data on frames lost by the disk: reads may fail from then on.
     lost: BTreeSet<(ExportId, u64)>,
-    /// A frame that describes others was lost.
+    /// A frame which describes others was lost.
     lost_structure: bool,
-    /// Exports that may have had data in a record whose header was lost; `None` when that may be any.
+    /// Exports with data, perhaps, in a record whose header was lost; `None`: any export.
     hurt: Option<BTreeSet<ExportId>>,
     /// Pages are gone in this life.
     gone: bool,
 }
 
-/// A copy of the cache directory, made while no process used it.
+/// A copy of the cache directory, made while no process used the directory.
 #[derive(Clone, Debug)]
 pub struct Copy {
     superblock: Option<Vec<u8>>,
     files: BTreeMap<u32, Vec<u8>>,
 }
 
-/// What becomes of one change to the disk.
+/// The outcome of one change to the disk.
 enum Fate {
     Done,
-    /// The crash comes in the middle of it.
+    /// The crash comes in the middle of the change.
     Crashes,
     /// The process is dead already.
     Dead,
@@ -103,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// Which process may use the disk.
+    /// Number of the process which may use the disk.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -113,13 +116,13 @@ impl Machine {
         self.dead
     }
 
-    /// Lets the machine crash in the middle of the change to the disk that comes after `changes` others.
+    /// Lets the machine crash in the middle of a change to the disk, after `changes` other changes.
     pub fn arm(&mut self, changes: u64, crash: Crash) {
         self.fuse = Some(changes);
         self.crash = crash;
     }
 
-    /// Crashes at once, unless that has happened.
+    /// Crashes at once, unless a crash has come.
     pub fn crash_now(&mut self, crash: Crash) {
         if !self.dead {
             self.dead = true;
@@ -133,13 +136,12 @@ impl Machine {
         self.fuse = None;
     }
 
-    /// Copies the cache directory.
     pub fn copy(&self) -> Copy {
         let bytes = |(number, inode): (&u32, &Inode)| (*number, self.files[inode].live().to_vec());
         Copy { superblock: self.superblock.clone(), files: self.names.iter().map(bytes).collect() }
     }
 
-    /// Puts `copy` in the place of the cache directory. Processes that ran before have no part in it.
+    /// Puts `copy` in the place of the cache directory. Processes of earlier lives have no part in the copy.
     pub fn put(&mut self, copy: &Copy) {
         assert!(!self.locked && !self.dead, "a process uses the directory");
         self.generation += 1;
@@ -161,7 +163,7 @@ impl Machine {
         self.injected
     }
 
-    /// Starts again after a crash, or after a clean stop, and says which crash it was.
+    /// Starts again after a crash, or after a clean stop, and returns the crash.
     pub fn reboot(&mut self) -> Option<Crash> {
         let crash = self.dead.then_some(self.crash);
         if let Some(crash) = crash {
@@ -170,7 +172,7 @@ impl Machine {
         if crash == Some(Crash::PowerCut) {
             self.lose_power();
         }
-        // Where a file with a bad frame was used again, that frame may be where a record should be.
+        // In a file used again, a bad frame may be in the place of a record.
         let used = self.names.values().map(|inode| &self.files[inode]).filter(|file| file.has_lost());
         let named: Vec<ExportId> =
             used.flat_map(|file| file.live().chunks_exact(FRAME).flat_map(exports_of)).collect();
@@ -186,17 +188,16 @@ impl Machine {
         crash
     }
 
-    /// Whether pages are gone since the last reboot: what a kill leaves then may be what a power cut leaves.
+    /// Whether pages are gone since the last reboot: a kill may leave the state of a power cut then.
     pub fn has_gone_pages(&self) -> bool {
         self.gone
     }
 
-    /// Whether the disk lost what `range` of `export` had.
+    /// Whether the disk lost content of `range` of `export`.
     pub fn may_fail(&self, export: ExportId, range: SectorRange) -> bool {
         self.lost.range((export, range.start())..(export, range.end())).next().is_some()
     }
 
-    /// Whether the disk lost anything.
     pub fn has_lost(&self) -> bool {
         self.lost_structure || !self.lost.is_empty()
     }
@@ -206,7 +207,7 @@ impl Machine {
         self.hurt.as_ref().is_none_or(|hurt| hurt.contains(&export))
     }
 
-    /// Makes a frame of the file of `segment` unreadable until it is written.
+    /// Makes a frame of segment file `number` unreadable until the next write.
     pub fn lose_frame(&mut self, number: u32, frame: u32) {
         let (inode, frame) = (self.names[&number], usize::try_from(frame).unwrap());
         for bytes in self.file(inode).lose(frame) {
@@ -228,7 +229,7 @@ impl Machine {
         self.lost.extend(frame.as_chunks::<SECTOR>().0.iter().filter_map(stamp_of));
     }
 
-    /// Makes a frame unreadable: of a kind and a file that chance picks.
+    /// Makes a frame unreadable: of a kind and a file picked by chance.
     pub fn lose_some_frame(&mut self) {
         let files: Vec<u32> = self.names.keys().copied().collect();
         if files.is_empty() {
@@ -241,7 +242,7 @@ impl Machine {
         let frames: Vec<u32> =
             frames.filter(|(_, frame)| structure(frame) == kind).map(|(at, _)| at).collect();
         if !frames.is_empty() {
-            // What the last record header says is in no other one.
+            // No other header repeats the content of the last one.
             let last = kind == Event::RecordUnread && self.rng.coin();
             let index = if last { frames.len() - 1 } else { self.rng.index(frames.len()) };
             let frame = frames[index];
@@ -301,14 +302,12 @@ impl Machine {
         Ok(!std::mem::replace(&mut self.locked, true))
     }
 
-    /// Gives the lock back.
     pub fn unlock(&mut self, generation: u64) {
         if generation == self.generation {
             self.locked = false;
         }
     }
 
-    /// The superblock.
     pub fn superblock(&mut self, generation: u64) -> io::Result<Option<Vec<u8>>> {
         self.alive(generation)?;
         if self.rng.permille(10 * self.faults.read) {
@@ -324,7 +323,7 @@ impl Machine {
         self.superblock = Some(bytes);
     }
 
-    /// Replaces the superblock.
+    /// Replaces the superblock for process `generation`.
     pub fn replace_superblock(&mut self, generation: u64, bytes: &[u8]) -> io::Result<()> {
         match self.fate(generation) {
             Fate::Dead => return Err(eio()),
@@ -340,225 +339,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Segments that have a file.
-    pub fn segments(&self, generation: u64) -> io::Result<Vec<u32>> {
-        self.alive(generation)?;
-        // Not in ascending order: the interface promises none.
-        Ok(self.names.keys().rev().copied().collect())
-    }
-
-    /// Opens or makes the file of `segment`.
-    pub fn open(&mut self, generation: u64, number: u32, bytes: u64) -> io::Result<Inode> {
-        let bytes = usize::try_from(bytes).unwrap();
-        self.alive(generation)?;
-        let complete = |machine: &Self, inode: &Inode| machine.files[inode].len() >= bytes;
-        let fails = self.rng.permille(self.faults.open);
-        if fails {
-            self.tally.hit(Event::OpenEio);
-            self.injected[0] += 1;
-        }
-        if let Some(&inode) = self.names.get(&number).filter(|inode| complete(self, inode)) {
-            return if fails { Err(eio()) } else { Ok(inode) };
-        }
-        let crashes = match self.fate(generation) {
-            Fate::Dead => return Err(eio()),
-            Fate::Crashes => true,
-            Fate::Done => false,
-        };
-        if crashes {
-            self.tally.hit(Event::CrashInCreate);
-        }
-        // What fails or crashes leaves no file, an empty one or a whole one.
-        let done = if crashes || fails { self.rng.within(0..3) } else { 2 };
-        if done >= 1 && !self.names.contains_key(&number) {
-            self.next_inode += 1;
-            self.files.insert(self.next_inode, File::default());
-            self.names.insert(number, self.next_inode);
-            self.unlinked.remove(&number);
-        }
-        if done == 2 {
-            self.file(self.names[&number]).allocate(bytes);
-        }
-        if crashes || fails { Err(enospc()) } else { Ok(self.names[&number]) }
-    }
-
-    /// Removes the file of `segment`. Who has it open keeps it.
-    pub fn remove(&mut self, generation: u64, number: u32) -> io::Result<()> {
-        let crashes = match self.fate(generation) {
-            Fate::Dead => return Err(eio()),
-            Fate::Crashes => true,
-            Fate::Done => false,
-        };
-        if crashes && self.rng.coin() {
-            return Err(eio());
-        }
-        let inode = self.names.remove(&number).ok_or(io::ErrorKind::NotFound)?;
-        if crashes {
-            self.unlinked.insert(number, inode);
-            return Err(eio());
-        }
-        Ok(())
-    }
-
-    /// Writes `bytes` at `offset`, or some of them.
-    pub fn write(&mut self, generation: u64, inode: Inode, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let offset = self.check_place(inode, offset, bytes.len());
-        let crashes = match self.fate(generation) {
-            Fate::Dead => return Err(eio()),
-            Fate::Crashes => true,
-            Fate::Done => false,
-        };
-        let fails = self.rng.permille(self.faults.write);
-        let written = if crashes || fails { self.part_of(bytes.len()) } else { bytes.len() };
-        self.ticks += 1;
-        let tick = self.ticks;
-        if self.trace {
-            let frame = offset / FRAME;
-            eprintln!("    file {inode} frame {frame}: {written} of {} bytes written", bytes.len());
-            bytes.chunks_exact(FRAME).flat_map(entries_of).for_each(|entry| eprintln!("      {entry}"));
-        }
-        self.file(inode).write(offset, &bytes[..written], tick);
-        if crashes {
-            if written > 0 && written < bytes.len() {
-                let kill = self.crash == Crash::Kill;
-                self.tally.hit(if kill { Event::AppendCutByKill } else { Event::AppendCutByPower });
-            }
-            return Err(eio());
-        }
-        if !fails {
-            return Ok(());
-        }
-        self.injected[0] += 1;
-        if written == bytes.len() {
-            self.tally.hit(Event::WriteWholeButFailed);
-        } else if written > 0 {
-            self.tally.hit(Event::WriteShort);
-        }
-        if self.rng.coin() {
-            self.tally.hit(Event::WriteEio);
-            Err(eio())
-        } else {
-            self.tally.hit(Event::WriteEnospc);
-            Err(enospc())
-        }
-    }
-
-    /// Nothing, all, or any number of sectors.
-    fn part_of(&mut self, len: usize) -> usize {
-        match self.rng.index(6) {
-            0 => 0,
-            1 => len,
-            2 => len.min(FRAME),
-            _ => self.rng.index(len / SECTOR + 1) * SECTOR,
-        }
-    }
-
-    /// Makes what was written to the file durable.
-    pub fn sync(&mut self, generation: u64, inode: Inode) -> io::Result<()> {
-        match self.fate(generation) {
-            Fate::Dead => return Err(eio()),
-            // What had been written back by then is for the power cut to choose.
-            Fate::Crashes => {
-                self.tally.hit(Event::CrashInSync);
-                return Err(eio());
-            }
-            Fate::Done => {}
-        }
-        if self.rng.permille(self.faults.sync) {
-            self.tally.hit(Event::SyncEio);
-            self.injected[1] += 1;
-            if self.trace {
-                eprintln!("    file {inode} sync fails");
-            }
-            let (mut rng, gone) = (self.rng.fork(), self.faults.gone);
-            for frame in self.file(inode).sync_badly(&mut rng, gone) {
-                self.tally.hit(Event::PageGone);
-                self.gone = true;
-                self.hurt = None;
-                self.note_lost(&frame);
-            }
-            return Err(eio());
-        }
-        if self.trace {
-            eprintln!("    file {inode} synced");
-        }
-        if !self.syncs_lie {
-            self.file(inode).sync();
-        }
-        Ok(())
-    }
-
-    /// Fills `buffer` from `offset`.
-    pub fn read(&mut self, generation: u64, inode: Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.alive(generation)?;
-        if self.rng.permille(self.faults.read) {
-            self.tally.hit(Event::ReadEio);
-            self.injected[2] += 1;
-            // A frame that fails on its own again and again is given up.
-            let at = usize::try_from(offset).unwrap();
-            if buffer.len() == FRAME
-                && let Some(frame) = self.files[&inode].live().get(at..at + FRAME).map(<[u8]>::to_vec)
-            {
-                self.note_lost(&frame);
-                self.hurt = None;
-            }
-            return Err(eio());
-        }
-        let offset = usize::try_from(offset).unwrap();
-        assert!(
-            offset.is_multiple_of(FRAME) && buffer.len().is_multiple_of(FRAME),
-            "a read that is not aligned"
-        );
-        let last = (self.files[&inode].len() / FRAME).saturating_sub(1);
-        for frame in offset / FRAME..(offset + buffer.len()) / FRAME {
-            if frame <= last && !self.files[&inode].is_readable(frame * FRAME, FRAME) {
-                let event = structure(&self.files[&inode].live()[frame * FRAME..(frame + 1) * FRAME]);
-                let copy = event == Event::HeaderUnread && frame == last;
-                self.tally.hit(if copy { Event::CopyUnread } else { event });
-                return Err(eio());
-            }
-        }
-        let bytes = self.file(inode).live().get(offset..offset + buffer.len());
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
-
-    /// As [`Self::read`], or `false` when that would have to wait.
-    pub fn read_now(
-        &mut self,
-        generation: u64,
-        inode: Inode,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> io::Result<bool> {
-        self.alive(generation)?;
-        if self.rng.permille(self.faults.would_block) {
-            self.tally.hit(Event::ReadWouldBlock);
-            buffer.fill(0xee);
-            return Ok(false);
-        }
-        self.read(generation, inode, offset, buffer).map(|()| true)
-    }
-
-    /// The bytes of the file of `segment` as a reader sees them, if there is one.
-    pub fn bytes_of(&self, number: u32) -> Option<&[u8]> {
-        self.names.get(&number).map(|inode| self.files[inode].live())
-    }
-
-    /// Changes bytes of the file of `segment` on the medium.
-    pub fn rot(&mut self, number: u32, change: impl Fn(&mut [u8])) {
-        let inode = self.names[&number];
-        self.file(inode).rot(change);
-    }
-
     fn file(&mut self, inode: Inode) -> &mut File {
         self.files.get_mut(&inode).unwrap()
-    }
-
-    fn check_place(&mut self, inode: Inode, offset: u64, len: usize) -> usize {
-        let offset = usize::try_from(offset).unwrap();
-        assert!(offset.is_multiple_of(FRAME) && len.is_multiple_of(FRAME), "a write that is not aligned");
-        assert!(offset + len <= self.file(inode).len(), "a write beyond the end of a segment file");
-        offset
     }
 }

@@ -1,15 +1,18 @@
-//! What a read may return: the promises of table 1, sector by sector.
+//! Content which a READ may return: the promises of table 1, sector by sector.
 //!
-//! Owns the history of every sector: which writes were issued, how they ended, and which of them a FLUSH or FUA made
-//! durable. Does not own bytes, nor how requests are carried out.
+//! Owns the history of every sector: the writes issued, the end of each, and which of the writes a FLUSH or FUA made
+//! durable. Does not own bytes, nor the execution of requests.
 //!
-//! A write is *over* when a write issued after it had ended was acknowledged. Of writes that overlapped in time either
-//! may come last, and a write that failed or was cut off by a crash may take effect or not. So:
+//! A write is *over* when a later write was acknowledged which had been issued after the end of the first. Of writes which overlapped
+//! in time either may come last, and a write which failed or was cut off by a crash may take effect or not. So:
 //!
-//! - a READ returns a write that was not over when the READ was issued;
-//! - the first READ after kill -9 returns a write that was not over when the process died;
-//! - the first READ after a power cut returns any write that is not over by *durable* writes alone;
-//! - what was read once everything had come to rest stays, and what was ruled out by it never comes back.
+//! - a READ returns a write which was not over when the READ was issued;
+//! - the first READ after kill -9 returns a write which was not over when the process died;
+//! - the first READ after a power cut returns any write which is not over by *durable* writes alone;
+//! - content read once everything had come to rest stays, and content ruled out by that READ never comes back.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -19,10 +22,10 @@ use super::content::{Content, Found, identify};
 use super::file::{FRAME, SECTOR};
 use super::tally::{Event, Tally};
 
-/// A moment: events are numbered.
+/// A point in time: events are numbered.
 pub type Moment = u64;
 
-/// Ids of writes are contents; zeroings have ids too, but their content is 0.
+/// A write or zeroing. Ids of writes are contents; zeroings have ids too, but the content of a zeroing is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Write {
     id: Content,
@@ -43,10 +46,10 @@ impl Write {
     }
 }
 
-/// What came before the reads of [`Oracle::observe`].
+/// The event before the reads of [`Oracle::observe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// Nothing special: everything has come to rest.
+    /// No crash: everything has come to rest.
     Rest,
     /// kill -9, at least once, or a clean stop.
     Kill,
@@ -54,20 +57,17 @@ pub enum Before {
     PowerCut,
 }
 
-/// One export's history.
 #[derive(Debug)]
 struct History {
     sectors: Vec<Vec<Write>>,
 }
 
-/// The histories of all exports.
 #[derive(Debug, Default)]
 pub struct Oracle {
     exports: BTreeMap<ExportId, History>,
     now: Moment,
-    /// When the process died last.
+    /// Moment of the last death of the process.
     crashed: Moment,
-    /// What happened.
     pub tally: Tally,
 }
 
@@ -88,7 +88,7 @@ impl Oracle {
         self.exports.get(&export).map_or(0, |history| history.sectors.len() as u64)
     }
 
-    /// A new moment, for a READ or FLUSH that is issued now.
+    /// A new moment, for a READ or FLUSH issued now.
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
@@ -101,7 +101,8 @@ impl Oracle {
         &mut history.sectors[start..end]
     }
 
-    /// Whether every sector of `range` has a durable write that was issued, or was seen, after `since` and ended before `until`.
+    /// Whether every sector of `range` has a durable write which was issued, or was seen, after `since` and ended
+    /// before `until`.
     pub fn is_durable(&self, export: ExportId, range: SectorRange, since: Moment, until: Moment) -> bool {
         let Some(history) = self.exports.get(&export) else { return false };
         let [start, end] = [range.start(), range.end()].map(|at| usize::try_from(at).unwrap());
@@ -109,7 +110,7 @@ impl Oracle {
         history.sectors[start..end].iter().all(|writes| writes.iter().any(counts))
     }
 
-    /// A write, or a zeroing, is issued. `id` was never used before.
+    /// A write, or a zeroing, is issued. `id` is new.
     pub fn issue(&mut self, export: ExportId, range: SectorRange, id: Content, zero: bool) {
         let issued = self.tick();
         let write = Write { id, zero, issued, ended: Moment::MAX, acknowledged: false, durable: false };
@@ -118,7 +119,7 @@ impl Oracle {
         }
     }
 
-    /// The write `id` came back; `through` says that it was FUA.
+    /// The write `id` came back; `through` says whether the write was FUA.
     pub fn end(&mut self, export: ExportId, range: SectorRange, id: Content, ok: bool, through: bool) {
         let ended = self.tick();
         for sector in self.part(export, range) {
@@ -130,16 +131,16 @@ impl Oracle {
         }
     }
 
-    /// A FLUSH of `export` that was issued at `issued` came back without error. READs issued before `reads_since` may
-    /// still be under way.
+    /// A FLUSH of `export`, issued at `issued`, came back without error. READs issued before `reads_since` may still
+    /// be under way.
     pub fn flushed(&mut self, export: ExportId, issued: Moment, reads_since: Moment) {
         let Some(history) = self.exports.get_mut(&export) else { return };
         for sector in &mut history.sectors {
             for write in sector.iter_mut() {
-                // A write of an earlier life that was not seen since may be lost, and no FLUSH brings it back.
+                // A write of an earlier life, not seen since, may be lost, and no FLUSH brings the write back.
                 write.durable |= write.acknowledged && write.ended < issued && write.ended > self.crashed;
             }
-            // What is over for every later read and crash is forgotten.
+            // Writes which are over for every later read and crash are forgotten.
             let floor = sector.iter().filter(|write| write.durable && write.ended < reads_since);
             if let Some(floor) = floor.map(|write| write.issued).max() {
                 sector.retain(|write| write.ended >= floor);
@@ -156,7 +157,7 @@ impl Oracle {
         }
     }
 
-    /// Checks what a READ of `range`, issued at `issued`, returned.
+    /// Checks the content returned by a READ of `range`, issued at `issued`.
     pub fn check(
         &mut self,
         export: ExportId,
@@ -180,7 +181,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks what a READ returned that had no write beside it, and rules out whatever it contradicts.
+    /// Checks the content returned by a READ without a concurrent write, and rules out every write which the content
+    /// contradicts.
     pub fn observe(
         &mut self,
         export: ExportId,
@@ -204,12 +206,14 @@ impl Oracle {
             let horizon = matching.iter().map(|write| write.ended).max().unwrap_or(now);
             let settled = Write { issued: now, ended: now, acknowledged: true, durable, ..matching[0] };
             writes.retain_mut(|write| {
-                // What failed just now and is not seen may yet come with the next crash; after a crash it never will.
+                // A write which failed just now and is not seen may yet come with the next crash; after a crash the
+                // write never will.
                 if before == Before::Rest && !write.acknowledged && legal.contains(write) {
                     write.ended = now;
                     return write.id != settled.id;
                 }
-                // What is older may lie under what is seen, and come to light if a power cut takes that away.
+                // Older content may lie under the content seen, and come to light if a power cut takes the newer one
+                // away.
                 !durable && write.issued <= horizon && write.id != settled.id
             });
             writes.push(settled);
@@ -222,15 +226,15 @@ impl Oracle {
         Ok(())
     }
 
-    /// Frames that the cache cannot do without: each run of sectors that one write gave their content begins in a frame of
-    /// its own. Call it when everything has come to rest and was observed.
+    /// Fewest frames which the cache needs: each run of sectors with content of one write begins in a frame of its
+    /// own. Call the function when everything has come to rest and was observed.
     pub fn live_frames(&self) -> u64 {
         let mut frames = 0;
         for history in self.exports.values() {
             let newest = history.sectors.iter().map(|writes| writes.iter().max_by_key(|write| write.issued));
             let newest: Vec<(Content, bool)> = newest.flatten().map(|write| (write.id, write.zero)).collect();
             for run in newest.chunk_by(|a, b| a == b).filter(|run| !run[0].1) {
-                // One more, as the sectors need not begin where a frame does.
+                // One more, as the sectors need not begin at the start of a frame.
                 frames += (run.len() * SECTOR).div_ceil(FRAME) as u64 + 1;
             }
         }
@@ -238,7 +242,7 @@ impl Oracle {
     }
 }
 
-/// Writes that are not over, when those that `counts` selects are the ones that end others.
+/// Writes which are not over, when only writes selected by `counts` end others.
 fn not_over(writes: &[Write], counts: impl Fn(&Write) -> bool) -> Vec<Write> {
     let last = writes.iter().filter(|write| counts(write)).map(|write| write.issued).max().unwrap_or(0);
     writes.iter().filter(|write| write.ended >= last).copied().collect()
@@ -267,172 +271,4 @@ fn require(
         ));
     }
     Ok(matching)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sim::content::fill;
-
-    const EXPORT: ExportId = ExportId(1);
-
-    /// An oracle of one sector and what it says of that sector.
-    struct One(Oracle);
-
-    impl One {
-        fn new() -> Self {
-            let mut oracle = Oracle::default();
-            oracle.add(EXPORT, 1);
-            Self(oracle)
-        }
-
-        fn range() -> SectorRange {
-            SectorRange::new(0, 1).unwrap()
-        }
-
-        fn issue(&mut self, id: Content) {
-            self.0.issue(EXPORT, Self::range(), id, false);
-        }
-
-        fn end(&mut self, id: Content, ok: bool) {
-            self.0.end(EXPORT, Self::range(), id, ok, false);
-        }
-
-        fn write(&mut self, id: Content) {
-            self.issue(id);
-            self.end(id, true);
-        }
-
-        fn flush(&mut self) {
-            let issued = self.0.tick();
-            self.0.flushed(EXPORT, issued, issued);
-        }
-
-        fn bytes(id: Content) -> [u8; SECTOR] {
-            let mut bytes = [0; SECTOR];
-            if id > 0 {
-                fill(&mut bytes, id, EXPORT, 0);
-            }
-            bytes
-        }
-
-        fn reads(&mut self, issued: Moment, id: Content) -> bool {
-            self.0.check(EXPORT, Self::range(), issued, &Self::bytes(id)).is_ok()
-        }
-
-        fn observes(&mut self, before: Before, id: Content) -> bool {
-            if before != Before::Rest {
-                self.0.crashed();
-            }
-            self.0.observe(EXPORT, Self::range(), before, &Self::bytes(id)).is_ok()
-        }
-    }
-
-    #[test]
-    fn a_read_returns_the_newest_acknowledged_write_or_one_beside_it() {
-        let mut one = One::new();
-        one.write(1);
-        one.write(2);
-        let issued = one.0.tick();
-        one.issue(3);
-        assert_eq!([0, 1, 2, 3, 4].map(|id| one.reads(issued, id)), [false, false, true, true, false]);
-        one.end(3, true);
-        assert_eq!([1, 2, 3].map(|id| one.reads(issued, id)), [false, true, true]);
-        let issued = one.0.tick();
-        assert_eq!([1, 2, 3].map(|id| one.reads(issued, id)), [false, false, true]);
-    }
-
-    #[test]
-    fn a_kill_loses_nothing_acknowledged_and_may_keep_what_was_in_flight() {
-        for (found, legal) in [(0, false), (1, false), (2, true), (3, true), (4, false)] {
-            let mut one = One::new();
-            one.write(1);
-            one.write(2);
-            one.issue(3);
-            assert_eq!(one.observes(Before::Kill, found), legal, "{found}");
-        }
-    }
-
-    #[test]
-    fn a_power_cut_loses_nothing_that_a_flush_covered() {
-        for (found, legal) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false)] {
-            let mut one = One::new();
-            one.write(1);
-            one.write(2);
-            one.flush();
-            one.write(3);
-            one.issue(4);
-            assert_eq!(one.observes(Before::PowerCut, found), legal, "{found}");
-        }
-    }
-
-    #[test]
-    fn a_flush_does_not_cover_a_write_that_was_acknowledged_after_it_was_issued() {
-        let mut one = One::new();
-        one.issue(1);
-        let issued = one.0.tick();
-        one.end(1, true);
-        one.0.flushed(EXPORT, issued, issued);
-        assert!(one.observes(Before::PowerCut, 0));
-    }
-
-    #[test]
-    fn what_a_kill_kept_is_durable_only_after_the_next_flush() {
-        let mut one = One::new();
-        one.write(1);
-        assert!(one.observes(Before::Kill, 1));
-        assert!(one.observes(Before::PowerCut, 0));
-        one.write(2);
-        assert!(one.observes(Before::Kill, 2));
-        one.flush();
-        assert!(!one.observes(Before::PowerCut, 0));
-        assert!(one.observes(Before::PowerCut, 2));
-    }
-
-    #[test]
-    fn what_was_lost_never_comes_back() {
-        let mut one = One::new();
-        one.write(1);
-        one.issue(2);
-        assert!(one.observes(Before::PowerCut, 1));
-        assert!(!one.observes(Before::PowerCut, 2));
-        one.issue(3);
-        assert!(one.observes(Before::Kill, 1));
-        assert!(!one.observes(Before::Kill, 3));
-    }
-
-    #[test]
-    fn a_failed_write_leaves_old_or_new_until_something_newer_is_acknowledged() {
-        let mut one = One::new();
-        one.write(1);
-        one.issue(2);
-        one.end(2, false);
-        let issued = one.0.tick();
-        assert_eq!([0, 1, 2].map(|id| one.reads(issued, id)), [false, true, true]);
-        one.write(3);
-        let issued = one.0.tick();
-        assert_eq!([1, 2, 3].map(|id| one.reads(issued, id)), [false, false, true]);
-    }
-
-    #[test]
-    fn a_failed_write_under_a_newer_one_may_come_to_light_after_a_power_cut_only() {
-        for (before, legal) in [(Before::PowerCut, true), (Before::Kill, false)] {
-            let mut one = One::new();
-            one.issue(1);
-            one.end(1, false);
-            one.write(2);
-            assert!(one.observes(Before::Rest, 2));
-            assert_eq!(one.observes(before, 1), legal);
-        }
-    }
-
-    #[test]
-    fn a_read_that_began_before_a_flush_may_still_return_what_the_flush_made_history() {
-        let mut one = One::new();
-        let read = one.0.tick();
-        one.write(1);
-        let flush = one.0.tick();
-        one.0.flushed(EXPORT, flush, read);
-        assert!(one.reads(read, 0) && one.reads(read, 1) && !one.reads(flush, 0));
-    }
 }

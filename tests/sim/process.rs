@@ -1,7 +1,7 @@
-//! One life of the cache: its shards with their workers' duties, its keeper, and everything that is under way.
+//! One life of the cache: the shards with the duties of workers, the keeper, and everything under way.
 //!
-//! Owns the order in which things happen, all of it drawn from the seed. Does not own what is asked for (`workload`) nor
-//! what is right (`oracle`). Invariant: a request that was given to a shard comes back from that shard exactly once, or
+//! Owns the order of events, all of the order drawn from the seed. Does not own which requests arrive (`workload`) nor which answers are
+//! right (`oracle`). Invariant: a request given to a shard comes back from that shard exactly once, or
 //! the process dies first.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ use super::rng::Rng;
 use super::tally::Event;
 use super::world::World;
 
-/// Something the shard wants, possibly carried out and not reported yet.
+/// A wish of the shard, possibly carried out and not reported yet.
 enum Pending {
     Wanted(Want<Vec<u8>>),
     Appended(u32, io::Result<()>, Vec<Vec<u8>>),
@@ -32,9 +32,9 @@ enum Pending {
 /// One worker.
 struct Lane {
     shard: Shard<SimToken>,
-    /// Requests that wait for admission.
+    /// Requests in line for admission.
     queue: VecDeque<Request>,
-    /// Requests that were admitted and wait for a buffer.
+    /// Requests with log space, in line for a buffer.
     held: Vec<(Request, Reservation)>,
     ask_after: Option<Duration>,
     waiting: bool,
@@ -43,28 +43,26 @@ struct Lane {
     inside: BTreeMap<Content, Request>,
 }
 
-/// How everything came to an end.
+/// The end of a life: requests which never came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rest {
-    /// Requests that were never admitted.
+    /// Requests which were never admitted.
     pub withdrawn: usize,
-    /// Writes that were admitted and still wait, because the cache is full and their segment failed.
+    /// Admitted writes without an end, because the cache is full and the segment failed.
     pub stuck: usize,
 }
 
-/// One life.
 pub struct Process {
-    /// The cache.
     pub cache: Cache,
     clock: Arc<FakeClock>,
     keeper: Keeper,
     lanes: Vec<Lane>,
-    /// Bytes of data admitted.
     pub written_bytes: u64,
 }
 
 impl Process {
-    /// Starts workers for the `shards` shards of `cache`, with so many `appends` under way in each at most; 0 appends at once.
+    /// Starts workers for the `shards` shards of `cache`, each with at most `appends` appends under way; 0: appends
+    /// at once.
     pub fn new(cache: Cache, clock: Arc<FakeClock>, shards: usize, appends: usize) -> Self {
         let lanes = (0..shards).map(|index| {
             let progress = Arc::new(AtomicBool::new(false));
@@ -89,12 +87,11 @@ impl Process {
         Self { keeper: cache.keeper(), cache, clock, lanes, written_bytes: 0 }
     }
 
-    /// Number of workers.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Requests of worker `lane` that have not come back.
+    /// Requests of worker `lane` which have not come back.
     pub fn load(&self, lane: usize) -> usize {
         let lane = &self.lanes[lane];
         lane.queue.len() + lane.held.len() + lane.inside.len()
@@ -114,7 +111,7 @@ impl Process {
         }
     }
 
-    /// Worker `lane` asks for the head of its line. Returns whether the line moved.
+    /// Worker `lane` asks for the head of the line. Returns whether the line moved.
     pub fn admit(&mut self, world: &mut World, lane: usize) -> bool {
         let now = self.clock.now();
         let this = &mut self.lanes[lane];
@@ -152,9 +149,9 @@ impl Process {
         }
     }
 
-    /// A request of worker `lane` gets its buffer, or is withdrawn before that.
+    /// A request of worker `lane` gets a buffer, or is withdrawn before.
     pub fn fill_held(&mut self, world: &mut World, lane: usize, cancel: bool) -> bool {
-        // A reservation is used in the order it was made: a pool serves its line strictly.
+        // Reservations are used in the order of admission: a pool serves requests strictly in turn.
         if self.lanes[lane].held.is_empty() {
             return false;
         }
@@ -199,15 +196,15 @@ impl Process {
         }
     }
 
-    /// Worker `lane` ends a turn of its loop and takes note of what to wait for.
+    /// Worker `lane` ends a turn of the loop and takes note of the shard's wishes.
     pub fn turn(&mut self, lane: usize) {
         let lane = &mut self.lanes[lane];
         lane.shard.turn();
         lane.pending.extend(lane.shard.wants().map(Pending::Wanted));
     }
 
-    /// Lets one thing that worker `lane` waits for advance by one step: it is carried out, or its result is reported.
-    /// `pick` chooses among them.
+    /// Lets one wish of worker `lane` advance by one step: the wish is carried out, or the result is reported. `pick`
+    /// chooses the wish.
     pub fn advance(
         &mut self,
         world: &mut World,
@@ -264,7 +261,7 @@ impl Process {
         true
     }
 
-    /// Worker `lane` acknowledges what is finished; the oracle judges it. Returns how many requests came back.
+    /// Worker `lane` acknowledges finished requests; the oracle judges each. Returns how many requests came back.
     pub fn collect(&mut self, world: &mut World, lane: usize) -> usize {
         if world.dead() {
             return 0;
@@ -286,8 +283,8 @@ impl Process {
         count
     }
 
-    /// Worker `lane` carries out a READ beside which there is no write, and what it returns is held against the past. `false`
-    /// when it fails, as it may.
+    /// Worker `lane` carries out a READ without a concurrent write, and the oracle compares the content with the
+    /// past. `false` when the READ fails, as a READ may.
     pub fn observe(&mut self, world: &mut World, lane: usize, request: Request, before: Before) -> bool {
         let token = request.token();
         let this = &mut self.lanes[lane];
@@ -313,7 +310,7 @@ impl Process {
         panic!("{request:?} never came back");
     }
 
-    /// The keeper does one pass. Returns whether there was anything to do.
+    /// The keeper does one pass. Returns whether the keeper had work.
     pub fn keep(&mut self, world: &mut World) -> bool {
         let dead = world.dead();
         let busy = self.keeper.step();
@@ -323,24 +320,23 @@ impl Process {
         busy
     }
 
-    /// Worker `lane` looks again for room although nobody told it to, as it may after any turn.
+    /// Worker `lane` looks again for room without a call of the hook, as a worker may after any turn.
     pub fn look_again(&mut self, lane: usize) {
         self.lanes[lane].waiting = false;
     }
 
-    /// Lets time pass.
     pub fn sleep(&mut self, time: Duration) {
         self.clock.advance(time);
     }
 
-    /// Lets everything come to an end, without faults. Requests that wait for room in a cache that has none are withdrawn.
+    /// Lets everything come to an end, without faults. Requests without hope of room in a full cache are withdrawn.
     ///
-    /// A worker that waits for room asks again only when its progress hook was called, as an idle worker would.
+    /// A worker in need of room asks again only after a call of the progress hook, as an idle worker would.
     pub fn settle(&mut self, world: &mut World) -> Rest {
         const ROUNDS: usize = 20_000;
-        /// Time between two looks of the keeper when nobody wakes it.
+        /// Time between two looks of the keeper without a wake-up.
         const PATIENCE: Duration = Duration::from_millis(100);
-        /// The keeper may leave a disk that failed alone for a while, so rest is what lasts for three seconds.
+        /// The keeper may leave a failing disk alone for a while, so rest means three seconds without an event.
         const QUIET_ROUNDS: usize = 30;
         let mut idle_rounds = 0;
         for _ in 0..ROUNDS {
@@ -384,7 +380,7 @@ impl Process {
             let lane = &mut self.lanes[index];
             rest.withdrawn += std::mem::take(&mut lane.queue).len();
             rest.stuck += lane.inside.len();
-            // A write that was admitted and then lost its segment to a failure waits for the next one.
+            // An admitted write which lost the segment to a failure waits for the next segment.
             let failed = machine(&world.machine).injected().iter().sum::<u64>() > 0
                 || machine(&world.machine).has_lost();
             let full = stats.segments_free <= 2 && failed;

@@ -1,4 +1,4 @@
-//! A request of the simulation, and the token that goes through the cache in its place.
+//! A request of the simulation, and the token which stands for the request in the cache.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,37 +10,30 @@ use super::content::{Content, fill};
 use super::file::FRAME;
 use super::oracle::Moment;
 
-/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// READ.
     Read,
-    /// WRITE.
     Write {
-        /// Stable before it is acknowledged.
+        /// Stable before the acknowledgement.
         fua: bool,
     },
     /// DISCARD or WRITE_ZEROES.
     Zero {
-        /// Stable before it is acknowledged.
+        /// Stable before the acknowledgement.
         fua: bool,
     },
-    /// FLUSH.
     Flush,
 }
 
-/// A request.
 #[derive(Clone)]
 pub struct Request {
     /// Never used twice in an episode.
     pub id: Content,
-    /// Of which export.
     pub volume: Arc<Volume>,
-    /// What to do.
     pub kind: Kind,
-    /// Where; empty for FLUSH.
+    /// Empty for FLUSH.
     pub range: SectorRange,
-    /// When it was given to the cache.
+    /// When the cache got the request.
     pub issued: Moment,
 }
 
@@ -58,17 +51,16 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// Of which export.
     pub fn export(&self) -> ExportId {
         self.volume.id()
     }
 
-    /// Bytes of data that a WRITE brings.
+    /// Bytes of data of a WRITE; 0 for others.
     pub fn data_bytes(&self) -> usize {
         if matches!(self.kind, Kind::Write { .. }) { self.bytes() } else { 0 }
     }
 
-    /// Whether it needs room in the log.
+    /// Whether the request needs room in the log.
     pub fn changes(&self) -> bool {
         matches!(self.kind, Kind::Write { .. } | Kind::Zero { .. })
     }
@@ -77,7 +69,7 @@ impl Request {
         usize::try_from(self.range.bytes().unwrap()).unwrap()
     }
 
-    /// The token to give to the cache. What is not data is set to bytes that no sector holds.
+    /// The token for the cache. Bytes without data are set to a value which no sector holds.
     pub fn token(&self) -> SimToken {
         let mut buffer = match self.kind {
             Kind::Read | Kind::Write { .. } => vec![0xdd; self.bytes().next_multiple_of(FRAME)],
@@ -91,18 +83,17 @@ impl Request {
     }
 }
 
-/// What the cache holds while a request is in it.
+/// The cache's hold on a request.
 #[derive(Debug)]
 pub struct SimToken {
-    /// Which request.
     pub id: Content,
-    /// Where the buffer was when it was handed out.
+    /// Address of the buffer at the time of handing out.
     address: usize,
     buffer: Vec<u8>,
 }
 
 impl SimToken {
-    /// The data of a READ of `range` that came back.
+    /// The data of a READ of `range` which came back.
     pub fn data(&self, range: SectorRange) -> &[u8] {
         assert_eq!(self.buffer.as_ptr() as usize, self.address, "a token came back with another buffer");
         &self.buffer[..usize::try_from(range.bytes().unwrap()).unwrap()]

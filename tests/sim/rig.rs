@@ -1,6 +1,6 @@
-//! A cache with one shard that does one thing after the other, for tests that need to know what is on the disk.
+//! A cache with one shard which does one thing after the other, for tests of known structures on the disk.
 //!
-//! Owns the map from writes to structures on disk, read with the public decoders. Does not own what damage must do.
+//! Owns the map from writes to structures on disk, read with the public decoders. Does not own the effects of damage.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
@@ -21,35 +21,28 @@ use super::rng::Rng;
 
 /// Size of a segment, bytes.
 pub const SEGMENT: u64 = 256 * 1024;
-/// The exports that exist.
 pub const EXPORTS: [ExportId; 2] = [ExportId(1), ExportId(2)];
 
 /// A computer with a calm disk.
 pub struct Rig {
-    /// The computer.
     pub shared: Shared,
     next: Content,
 }
 
-/// A write that was acknowledged.
+/// A write which was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Of which export.
     pub export: ExportId,
-    /// Where.
     pub range: SectorRange,
-    /// What.
     pub content: Content,
 }
 
-/// A segment as it lies on the disk.
+/// A segment, as the disk has the segment.
 #[derive(Debug)]
 pub struct Found {
-    /// In which segment.
     pub number: u32,
-    /// Its trailer, if it is sealed.
     pub trailer: Option<Trailer>,
-    /// Its records with the frames of their headers, without those that announce exports.
+    /// The records, each with the frame of the header; without records which announce exports.
     pub records: Vec<(u32, Record)>,
 }
 
@@ -59,12 +52,11 @@ impl Rig {
         Self { shared: Arc::new(Mutex::new(Machine::new(Rng::new(1)))), next: 0 }
     }
 
-    /// The same computer once more.
+    /// A copy of the computer.
     pub fn copy(&self) -> Self {
         Self { shared: Arc::new(Mutex::new(machine(&self.shared).clone())), next: self.next }
     }
 
-    /// Opens the cache.
     pub fn open(&self) -> Result<Opened, CacheError> {
         let options =
             Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
@@ -75,7 +67,6 @@ impl Rig {
         Ok(Opened { cache, shard, keeper, recovered })
     }
 
-    /// Kills the process.
     pub fn kill(&self, opened: Opened) {
         machine(&self.shared).crash_now(Crash::Kill);
         machine(&self.shared).reboot();
@@ -130,30 +121,26 @@ impl Rig {
         found
     }
 
-    /// The first sealed segment.
     pub fn sealed(&self) -> Found {
         self.survey().into_iter().find(|found| found.trailer.is_some()).expect("no segment was sealed")
     }
 
-    /// Flips a bit of byte `at` of the file of `segment`. Twice is as if it had not been done.
+    /// Flips a bit of byte `at` of segment file `number`. Two flips cancel out.
     pub fn flip(&self, number: u32, at: u64) {
         machine(&self.shared).rot(number, |bytes| bytes[usize::try_from(at).unwrap()] ^= 0x10);
     }
 
-    /// Everything on the disk.
     pub fn image(&self) -> Vec<Option<Vec<u8>>> {
         let machine = machine(&self.shared);
         (0..20).map(|number| machine.bytes_of(number).map(<[u8]>::to_vec)).collect()
     }
 }
 
-/// A cache that is open.
 pub struct Opened {
-    /// The cache.
     pub cache: Cache,
     shard: Shard<SimToken>,
     keeper: Keeper,
-    /// What opening it found.
+    /// The report of the opening.
     pub recovered: Recovered,
 }
 
@@ -206,7 +193,7 @@ impl Opened {
         self.run(&all, Kind::Flush).unwrap();
     }
 
-    /// Lets the keeper do all it has to do.
+    /// Runs the keeper until the keeper has no work left.
     pub fn keep(&mut self) {
         let mut steps = 0;
         while self.keeper.step() {
@@ -215,7 +202,7 @@ impl Opened {
         }
     }
 
-    /// Reads `count` sectors from `start` of what `written` wrote; `Ok` tells whether they are right.
+    /// Reads `count` sectors from `start` on of the write `written`; `Ok` tells whether the content is right.
     pub fn reads_back(&mut self, written: &Written, start: u64, count: u64) -> Result<bool, IoError> {
         let part = Written { range: SectorRange::new(start, count).unwrap(), ..*written };
         let found = self.run(&part, Kind::Read)?;
@@ -224,7 +211,7 @@ impl Opened {
         Ok(found == expected)
     }
 
-    /// Requires that all of `written` is there.
+    /// Requires all of `written` to be readable.
     pub fn require_all<'a>(&mut self, written: impl IntoIterator<Item = &'a Written>) {
         for written in written {
             let found = self.reads_back(written, written.range.start(), written.range.count());

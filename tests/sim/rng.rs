@@ -4,22 +4,20 @@
 
 use std::ops::Range;
 
-/// `SplitMix64`.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that always gives the same numbers for the same `seed`.
+    /// A generator which always gives the same numbers for the same `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A generator of its own for one part of the simulation, so that parts do not disturb each other.
+    /// A generator for one part of the simulation, so parts do not disturb each other.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }
 
-    /// 64 random bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

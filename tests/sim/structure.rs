@@ -1,13 +1,13 @@
-//! What the frames of a segment file are, as far as the simulation has to know.
+//! The structures in frames of a segment file, as far as the simulation has to know.
 //!
-//! Owns the first bytes of each structure, and the places in a record header of what it says. Does not check anything: the format's
-//! own code does.
+//! Owns the first bytes of each structure, and the places of fields in a record header. Does not check anything: the
+//! format's own code does.
 
 use glidefs::units::ExportId;
 
 use super::tally::Event;
 
-/// What a frame of a segment file is, as its first bytes tell, or its place.
+/// The kinds of frames by first bytes, each with the event of a failed read.
 pub const STRUCTURES: [(&[u8], Event); 5] = [
     (b"GLIDESEG", Event::HeaderUnread),
     (b"GLIDETRL", Event::TrailerUnread),
@@ -16,7 +16,7 @@ pub const STRUCTURES: [(&[u8], Event); 5] = [
     (b"", Event::DataUnread),
 ];
 
-/// The entries of `frame`, as bytes; none if it is no record header.
+/// The entries of `frame`, as bytes; none for any frame but a record header.
 fn entries(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_record = structure(frame) == Event::RecordUnread;
     let count = if is_record { usize::from(u16::from_le_bytes([frame[10], frame[11]])) } else { 0 };
@@ -27,12 +27,12 @@ fn export_of(entry: &[u8]) -> ExportId {
     ExportId(u32::from_le_bytes(entry[20..24].try_into().unwrap()))
 }
 
-/// The exports that `frame` names, if it is a record header.
+/// The exports named by `frame`, for a record header.
 pub fn exports_of(frame: &[u8]) -> Vec<ExportId> {
     entries(frame).map(export_of).collect()
 }
 
-/// The entries of `frame`, if it is a record header, for a reader of the trace.
+/// The entries of `frame`, for a record header, as text for the trace.
 pub fn entries_of(frame: &[u8]) -> Vec<String> {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     let text = |entry: &[u8]| {
@@ -44,7 +44,7 @@ pub fn entries_of(frame: &[u8]) -> Vec<String> {
     entries(frame).map(text).collect()
 }
 
-/// The event of reading `frame` when the disk does not.
+/// The event of a failed read of `frame`.
 pub fn structure(frame: &[u8]) -> Event {
     let found = STRUCTURES.iter().find(|(magic, _)| frame.starts_with(magic));
     found.map_or(Event::DataUnread, |(_, event)| *event)

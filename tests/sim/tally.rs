@@ -1,11 +1,10 @@
-//! What happened in a simulation, counted, so that a fault that never fired fails the test instead of passing it.
+//! Events of a simulation, counted, so a fault which never fired fails the test instead of passing the test.
 //!
-//! Owns the list of events. Does not own when they happen.
+//! Owns the list of events. Does not own the time of an event.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Everything worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// The process was killed and its page cache stayed.
@@ -32,7 +31,7 @@ pub enum Event {
     FrameKept,
     /// A frame that was not synced was torn at a power cut.
     FrameTorn,
-    /// A frame survived a power cut, and one written before it, in any file, did not.
+    /// A frame survived a power cut, and one written before, in any file, did not.
     FramesReordered,
     /// A write failed with EIO.
     WriteEio,
@@ -48,7 +47,7 @@ pub enum Event {
     ReadEio,
     /// Opening or making a segment file failed.
     OpenEio,
-    /// A read did not find its bytes in memory.
+    /// A read did not find the bytes in memory.
     ReadWouldBlock,
     /// An append ended before one that was asked for earlier.
     AppendOutOfOrder,
@@ -60,13 +59,13 @@ pub enum Event {
     OpenFailedCleanly,
     /// The cache was stopped with nothing in flight.
     CleanStop,
-    /// It was opened with another number of shards.
+    /// The cache was opened with another number of shards.
     ShardsChanged,
-    /// It was opened with a larger size.
+    /// The cache was opened with a larger size.
     SizeGrown,
-    /// It was opened with a smaller size.
+    /// The cache was opened with a smaller size.
     SizeShrunk,
-    /// It refused to be opened with a smaller size.
+    /// The cache refused to be opened with a smaller size.
     ShrinkRefused,
     /// A volume was removed.
     VolumeRemoved,
@@ -92,19 +91,16 @@ pub enum Event {
     Cleaned,
     /// One life wrote more than three times the size of the cache.
     Overwritten,
-    /// After a power cut a sector was older than its newest acknowledged write, as it may be.
+    /// After a power cut a sector was older than the newest acknowledged write of the sector, as the sector may be.
     WriteLost,
-    /// After a crash a sector was that of a write that had not been acknowledged, as it may be.
+    /// After a crash a sector had content of a write without acknowledgement, as the sector may.
     UnacknowledgedKept,
-    /// Recovery found a record that was not whole.
+    /// Recovery found a record cut short.
     TornTail,
     /// Recovery read a segment through its footer.
     Footer,
-    /// Recovery scanned a segment.
     Scan,
-    /// Requests carried out.
     Request,
-    /// Sectors compared.
     SectorChecked,
     /// The disk did not read the superblock.
     SuperblockUnread,
@@ -120,20 +116,19 @@ pub enum Event {
     RecordUnread,
     /// The disk did not read a frame of data.
     DataUnread,
-    /// After a failed sync a page read as what the medium holds.
+    /// After a failed sync a page read as the content of the medium.
     PageGone,
-    /// The keeper gave up a frame.
     FrameGivenUp,
-    /// A segment file was not used any more because the disk does not read all of it.
+    /// A segment file was not used any more because the disk does not read all of the file.
     SegmentQuarantined,
     /// An export may have lost a record.
     ExportDoubted,
-    /// A sector whose data the disk had lost could not be read.
+    /// A sector with data lost by the disk could not be read.
     SectorFailed,
 }
 
 impl Event {
-    /// All of them, in the order of their declaration.
+    /// All events, in the order of declaration.
     pub const ALL: [Self; 61] = {
         use Event as E;
         [
@@ -207,12 +202,10 @@ impl Event {
 pub struct Tally(BTreeMap<Event, u64>);
 
 impl Tally {
-    /// Counts one `event`.
     pub fn hit(&mut self, event: Event) {
         self.add(event, 1);
     }
 
-    /// Counts `times` events.
     pub fn add(&mut self, event: Event, times: u64) {
         if times > 0 {
             *self.0.entry(event).or_default() += times;
@@ -224,14 +217,12 @@ impl Tally {
         self.0.get(&event).copied().unwrap_or(0)
     }
 
-    /// Adds all of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (&event, &times) in &other.0 {
             self.add(event, times);
         }
     }
 
-    /// Events that did not happen.
     pub fn missing(&self) -> Vec<Event> {
         Event::ALL.into_iter().filter(|event| self.get(*event) == 0).collect()
     }

@@ -1,6 +1,6 @@
-//! Which requests arrive: mixed sizes and alignments, with enough overlap that most sectors have a past.
+//! The requests of a life: mixed sizes and alignments, with enough overlap for most sectors to have a past.
 //!
-//! Does not own when they arrive. Invariant: READs and WRITEs lie inside their export and are no larger than 128 KiB.
+//! Does not own the time of arrival. Invariant: READs and WRITEs lie inside their export and are no larger than 128 KiB.
 
 use std::sync::Arc;
 
@@ -14,14 +14,11 @@ use super::rng::Rng;
 /// Sectors in the largest READ or WRITE.
 const REQUEST_SECTORS_MAX: u64 = 256;
 
-/// What kind of life it is: of 1000 requests, how many are what.
+/// The mix of a life: how many requests of 1000 are of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// READs.
     pub reads: u32,
-    /// FLUSHes.
     pub flushes: u32,
-    /// DISCARDs and WRITE_ZEROESes.
     pub zeroes: u32,
     /// Of 1000 WRITEs and zeroings, those with FUA.
     pub fua: u32,
@@ -30,7 +27,6 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Any mix.
     pub fn random(rng: &mut Rng) -> Self {
         Self {
             reads: [50, 200, 400][rng.index(3)],
@@ -41,7 +37,6 @@ impl Mix {
         }
     }
 
-    /// Mostly writes.
     pub fn overwriting(rng: &mut Rng) -> Self {
         Self { reads: 30, flushes: 20, zeroes: 20, fua: 10, hot: rng.permille(300) }
     }
@@ -81,7 +76,7 @@ impl Mix {
     fn zero_range(&self, rng: &mut Rng, sectors: u64) -> SectorRange {
         match rng.index(20) {
             0 => SectorRange::new(0, sectors).unwrap(),
-            // Several entries: one holds 2^32 - 1 sectors at most. What is beyond the export is not looked at.
+            // Several entries: one holds 2^32 - 1 sectors at most. Sectors beyond the export are never compared.
             1 => SectorRange::new(rng.within(0..sectors), (1 << 32) * rng.within(1..4)).unwrap(),
             2..10 => {
                 let count = 8 * rng.within(1..33);

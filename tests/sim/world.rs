@@ -1,6 +1,6 @@
-//! What outlives a process: the computer, the judge, and chance.
+//! The parts which outlive a process: the computer, the judge, and chance.
 //!
-//! Owns the verdict on a request that came back. Invariant: a request fails only for a reason that was injected.
+//! Owns the verdict on a request which came back. Invariant: a request fails only for an injected reason.
 
 use std::collections::BTreeMap;
 
@@ -13,37 +13,32 @@ use super::request::{Kind, Request, SimToken};
 use super::rng::Rng;
 use super::tally::{Event, Tally};
 
-/// What outlives a process.
 pub struct World {
-    /// The computer.
     pub machine: Shared,
-    /// The judge.
     pub oracle: Oracle,
-    /// Chance.
     pub rng: Rng,
-    /// What happened.
     pub tally: Tally,
-    /// Exports of which a record may be lost, and when that was found: reads of what is older may fail.
+    /// Exports with a record lost, perhaps, and the moment of finding out: reads of older content may fail.
     pub doubted: BTreeMap<ExportId, Moment>,
-    /// Opening could not close a segment because a write or a sync failed: a FLUSH fails until what is in the segment has moved.
+    /// Opening could not close a segment because a write or a sync failed: a FLUSH fails until the content of the
+    /// segment has moved.
     pub given_up: bool,
-    /// Prints every event.
     pub trace: bool,
 }
 
 impl World {
-    /// Whether the process is dead and must not be listened to.
+    /// Whether the process is dead, and answers count no more.
     pub fn dead(&self) -> bool {
         machine(&self.machine).dead()
     }
 
-    /// Whether READs of `range` issued at `issued` may fail because the disk lost what was there.
+    /// Whether READs of `range` issued at `issued` may fail because the disk lost content of the range.
     pub fn may_fail(&self, export: ExportId, range: SectorRange, issued: Moment) -> bool {
         let is_old = |found: &Moment| !self.oracle.is_durable(export, range, *found, issued);
         self.doubted.get(&export).is_some_and(is_old) || machine(&self.machine).may_fail(export, range)
     }
 
-    /// Judges a request that came back. `oldest_read` is when the oldest READ was issued that is still under way.
+    /// Judges a request which came back. `oldest_read` is the moment of issue of the oldest READ under way.
     pub fn judge(
         &mut self,
         request: &Request,

@@ -1,0 +1,136 @@
+//! Damage to data, and frames which the disk does not read.
+
+use glidefs::cache::IoError;
+use glidefs::cache::format::EntryKind;
+use glidefs::units::FRAME_SECTORS;
+
+use super::super::disk::machine;
+use super::super::rig::{Found, Rig, SEGMENT, Written};
+use super::{FRAME, killed, stopped};
+
+#[test]
+fn a_frame_that_cannot_be_read_costs_what_is_on_it_and_no_other_frame() {
+    let (rig, all) = stopped();
+    let found = rig.sealed();
+    let last = u32::try_from(SEGMENT / FRAME).unwrap() - 1;
+    let data_of = |frame: u32| {
+        found.records.iter().find(|(position, record)| {
+            (position + 1..=position + u32::try_from(record.crcs.len()).unwrap()).contains(&frame)
+        })
+    };
+    for frame in 0..=last {
+        let rig = rig.copy();
+        machine(&rig.shared).lose_frame(found.number, frame);
+        let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}: {error}"));
+        assert_eq!(opened.recovered.doubted, 0, "frame {frame}");
+        let failing = all
+            .iter()
+            .filter(|written| {
+                match opened.reads_back(written, written.range.start(), written.range.count()) {
+                    Ok(right) => {
+                        assert!(right, "frame {frame}: {written:?}");
+                        false
+                    }
+                    Err(error) => {
+                        assert_eq!(error, IoError::Read, "frame {frame}");
+                        true
+                    }
+                }
+            })
+            .count();
+        assert_eq!(failing, usize::from(data_of(frame).is_some()), "frame {frame}");
+    }
+}
+
+#[test]
+fn a_frame_of_an_unsealed_segment_that_cannot_be_read_never_brings_back_older_data() {
+    let (rig, all, found) = killed();
+    for frame in 0..u32::try_from(SEGMENT / FRAME).unwrap() {
+        let rig = rig.copy();
+        machine(&rig.shared).lose_frame(found.number, frame);
+        for life in 0..3 {
+            let mut opened = rig.open().unwrap_or_else(|error| panic!("frame {frame}, life {life}: {error}"));
+            opened.keep();
+            for written in &all {
+                match opened.reads_back(written, written.range.start(), written.range.count()) {
+                    Ok(right) => assert!(right, "frame {frame}, life {life}: {written:?}"),
+                    Err(error) => assert!(matches!(error, IoError::Damaged | IoError::Read)),
+                }
+            }
+            rig.kill(opened);
+        }
+    }
+}
+
+#[test]
+fn a_segment_file_that_holds_nothing_and_cannot_be_read_is_not_used() {
+    let rig = Rig::new();
+    let mut opened = rig.open().unwrap();
+    opened.keep();
+    let files = opened.cache.stats();
+    rig.kill(opened);
+    assert_eq!(files.segments_quarantined, 0);
+    // A prepared segment: the header is on the disk twice.
+    machine(&rig.shared).lose_frame(0, 0);
+    let opened = rig.open().unwrap();
+    assert_eq!(opened.cache.stats().segments_quarantined, 0);
+    rig.kill(opened);
+    // A file without any use so far.
+    machine(&rig.shared).rot(0, |bytes| bytes.fill(0));
+    machine(&rig.shared).lose_frame(0, 0);
+    let mut opened = rig.open().unwrap();
+    assert_eq!(opened.cache.stats().segments_quarantined, 1);
+    let mut rig = rig;
+    let all = rig.fill_segments(&mut opened);
+    opened.require_all(&all);
+    assert_eq!(opened.cache.stats().segments_quarantined, 1);
+}
+
+/// The first data frame of an entry of `found`, with the place on the disk, and the write of the entry.
+fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
+    let (position, record) = &found.records[record];
+    let entry = record.entries[0];
+    let EntryKind::Data { first_frame } = entry.kind else { panic!("{entry:?}") };
+    let written = all.iter().find(|written| written.export == entry.export && written.range == entry.range);
+    (u64::from(position + 1 + first_frame) * FRAME, *written.unwrap())
+}
+
+/// Damages the second data frame of a write and requires exactly the reads of that frame to fail.
+fn damaged_data_fails_its_reads_and_no_others(rig: &mut Rig, all: &[Written], found: &Found, record: usize) {
+    let (at, hit) = data_frame(found, all, record);
+    rig.flip(found.number, at + FRAME + 1234);
+    let mut opened = rig.open().unwrap();
+    opened.require_all(all.iter().filter(|written| **written != hit));
+    assert_eq!(opened.cache.stats().corrupt_frames, 0);
+    let (start, end) = (hit.range.start(), hit.range.end());
+    let bad = start + FRAME_SECTORS..start + 2 * FRAME_SECTORS;
+    for sector in start..end {
+        let expected = if bad.contains(&sector) { Err(IoError::Corrupt) } else { Ok(true) };
+        assert_eq!(opened.reads_back(&hit, sector, 1), expected, "sector {sector} of {hit:?}");
+    }
+    let frames = opened.cache.stats().corrupt_frames;
+    assert!(frames >= 1, "damage was found and not counted");
+    assert_eq!(opened.reads_back(&hit, start, end - start), Err(IoError::Corrupt));
+    assert_eq!(opened.reads_back(&hit, bad.start - 1, 2), Err(IoError::Corrupt));
+    assert!(opened.cache.stats().corrupt_frames > frames);
+    // Writing heals the sectors, one by one.
+    let half = rig.write(&mut opened, hit.export, bad.start, FRAME_SECTORS / 2);
+    opened.require_all([&half]);
+    assert_eq!(opened.reads_back(&hit, bad.end - 1, 1), Err(IoError::Corrupt));
+    let rest = rig.write(&mut opened, hit.export, bad.start + FRAME_SECTORS / 2, FRAME_SECTORS / 2);
+    opened.require_all([&half, &rest]);
+    opened.require_all(all.iter().filter(|written| **written != hit));
+}
+
+#[test]
+fn damaged_data_of_a_sealed_segment_fails_exactly_the_reads_that_need_it() {
+    let (mut rig, all) = stopped();
+    let found = rig.sealed();
+    damaged_data_fails_its_reads_and_no_others(&mut rig, &all, &found, 3);
+}
+
+#[test]
+fn damaged_stable_data_of_an_unsealed_segment_fails_exactly_the_reads_that_need_it() {
+    let (mut rig, all, found) = killed();
+    damaged_data_fails_its_reads_and_no_others(&mut rig, &all, &found, 1);
+}

@@ -1,0 +1,138 @@
+//! Documents which must agree with the code: metrics, faults, configuration.
+
+use std::fmt::Write;
+use std::fs;
+
+use glidefs::config::keys;
+
+use super::sources::{SOURCES, Source, compare_or_bless, fail_if_any, is_source, layer, read, repository};
+
+/// Names of metrics: strings in `observe`.
+fn metrics(sources: &[Source]) -> Vec<&str> {
+    let is_ident = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let observe = sources.iter().filter(|source| layer(&source.path) == Some("observe"));
+    let strings = observe.flat_map(Source::code).flat_map(|(_, code)| code.split('"').skip(1).step_by(2));
+    let named =
+        |name: &&str| name.strip_prefix("glidefs_").is_some_and(|n| !n.is_empty() && n.chars().all(is_ident));
+    strings.filter(named).collect()
+}
+
+/// Metrics which only the code or only the document has.
+fn misdocumented_metrics(defined: &[&str], document: &str) -> Vec<String> {
+    let missing = defined.iter().filter(|name| !document.contains(&format!("`{name}`")));
+    let missing = missing.map(|name| format!("docs/metrics.md: {name} is missing"));
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
+    let named = rows.map(|row| row.split('`').next().unwrap_or_default());
+    let unknown = named.filter(|name| name.starts_with("glidefs_") && !defined.contains(name));
+    missing.chain(unknown.map(|name| format!("docs/metrics.md: there is no metric {name}"))).collect()
+}
+
+#[test]
+fn every_metric_is_documented_and_every_documented_metric_exists() {
+    let defined = metrics(&SOURCES);
+    assert!(defined.len() > 10, "only {} metrics were found: the test looks wrongly", defined.len());
+    fail_if_any(&misdocumented_metrics(&defined, &read("docs/metrics.md")));
+}
+
+#[test]
+fn a_metric_without_document_is_seen() {
+    let sources = [Source::new(
+        "glidefs/src/observe/a.rs",
+        "f(\"glidefs_one\", \"glidefs_two_total\", \"glidefs_{x}\")",
+    )];
+    let defined = metrics(&sources);
+    assert_eq!(defined, ["glidefs_one", "glidefs_two_total"]);
+    let found = misdocumented_metrics(&defined, "| `glidefs_one` | |\n| `glidefs_three` | |");
+    let expected = ["glidefs_two_total is missing", "there is no metric glidefs_three"];
+    assert_eq!(found, expected.map(|text| format!("docs/metrics.md: {text}")));
+}
+
+/// Whether a name looks like the name of a test: a sentence.
+fn is_test(name: &str) -> bool {
+    name.matches('_').count() >= 3
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Says which evidence named in `docs/faults.md` does not exist; `None` if the evidence does, or is no name.
+fn missing_evidence(named: &str, sources: &[Source], metrics: &str) -> Option<String> {
+    let words: Vec<&str> = named.split(' ').collect();
+    let exists = if let Some(script) = words[0].strip_prefix("scripts/") {
+        let text = fs::read_to_string(repository().join("scripts").join(script)).unwrap_or_default();
+        let has_case = |case: &str| text.contains(&format!("case_{}()", case.replace('-', "_")));
+        !text.is_empty() && (script != "faults" || words.get(1).is_none_or(|case| has_case(case)))
+    } else if is_source(named) {
+        sources.iter().any(|source| source.path == named)
+    } else if named.starts_with("glidefs_") {
+        metrics.contains(&format!("`{named}`"))
+    } else if is_test(named) {
+        let definition = format!("fn {named}(");
+        sources.iter().any(|source| source.text.contains(&definition))
+    } else {
+        return None;
+    };
+    (!exists).then(|| format!("docs/faults.md: there is no {named}"))
+}
+
+/// Tests of `document` which are not in the file of their row: the file named behind them, or the last one "in the same file".
+fn misplaced_tests(document: &str, sources: &[Source]) -> Vec<String> {
+    let text_of = |path: &str| sources.iter().find(|source| source.path == path).map(|s| &s.text);
+    let (mut tests, mut file, mut violations) = (Vec::new(), "", Vec::new());
+    // Text and names in back-ticks take turns.
+    for (index, piece) in document.split('`').enumerate() {
+        let is_named = index % 2 == 1;
+        if is_named && piece.matches('_').count() >= 3 {
+            tests.push(piece);
+        } else if is_named && is_source(piece) || piece.starts_with(" in the same file") {
+            file = if is_named { piece } else { file };
+            let text = text_of(file).map_or("", String::as_str);
+            let absent = tests.drain(..).filter(|test| !text.contains(&format!("fn {test}(")));
+            violations.extend(absent.map(|test| format!("docs/faults.md: {test} is not in {file}")));
+        } else if piece.contains(['|', ';', '\n']) {
+            tests.clear();
+        }
+    }
+    violations
+}
+
+#[test]
+fn the_table_of_faults_names_tests_and_metrics_that_exist() {
+    let (document, metrics) = (read("docs/faults.md"), read("docs/metrics.md"));
+    let named: Vec<&str> = document.split('`').skip(1).step_by(2).collect();
+    let tests = named.iter().filter(|name| is_source(name) || name.starts_with("scripts/"));
+    assert!(tests.count() > 10, "the test looks in the wrong place");
+    let missing = named.iter().filter_map(|name| missing_evidence(name, &SOURCES, &metrics));
+    fail_if_any(&missing.chain(misplaced_tests(&document, &SOURCES)).collect::<Vec<_>>());
+}
+
+#[test]
+fn evidence_which_does_not_exist_is_seen() {
+    assert!(missing_evidence("no_test_has_this_name_here", &[], "").is_some());
+    assert!(missing_evidence("scripts/faults no-such-case", &[], "").is_some());
+    assert!(missing_evidence("tests/none.rs", &[], "").is_some());
+    assert!(missing_evidence("glidefs_none", &[], "`glidefs_one`").is_some());
+    assert!(missing_evidence("any text", &[], "").is_none());
+    assert_eq!(misplaced_tests("`a.rs` | `one_two_three_four` in the same file", &[]).len(), 1);
+    let sources = [Source::new("a.rs", "fn one_two_three_four() {}")];
+    assert!(misplaced_tests("`one_two_three_four` in `a.rs`", &sources).is_empty());
+}
+
+#[test]
+fn the_configuration_document_lists_every_key() {
+    const BEGIN: &str =
+        "<!-- keys: made from glidefs/src/config/keys.rs by GLIDEFS_BLESS=1 cargo test --test tidy -->\n";
+    const END: &str = "<!-- end of keys -->";
+    let document = read("docs/configuration.md");
+    let (before, rest) =
+        document.split_once(BEGIN).expect("docs/configuration.md marks where the keys begin");
+    let (_, after) = rest.split_once(END).expect("docs/configuration.md marks where the keys end");
+    let mut expected = before.to_owned();
+    write!(expected, "{BEGIN}\n{}{END}{after}", keys::markdown()).expect("writing to a string does not fail");
+    compare_or_bless("docs/configuration.md", &document, &expected);
+}
+
+#[test]
+fn the_example_configuration_is_what_init_writes() {
+    let path = "systemd/glidefs.toml";
+    let found = fs::read_to_string(repository().join(path)).unwrap_or_default();
+    compare_or_bless(path, &found, &keys::commented_config());
+}
