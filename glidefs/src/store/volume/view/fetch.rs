@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
 
-use crate::store::block_cache::{BlockId, BlockCache};
+use crate::store::block_cache::{BlockCache, BlockId};
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::{IndexEntry, PackRef};
