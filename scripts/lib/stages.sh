@@ -1,0 +1,116 @@
+# The stages of scripts/test: a row "NAME  description" and a function stage_NAME or long_NAME for each. Sourced, never run.
+# Needs common.sh and checks.sh; the working directory is the repository.
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # scripts/test reads the rows
+
+# In the order of a whole run.
+STAGES=(
+	"lints                format, lints, documents, shell scripts"
+	"deny                 licenses, sources, versions and known defects of dependencies"
+	"release              the program as it is shipped"
+	"unit                 unit, model, crash and layout tests"
+	"fuzz                 every fuzz target, for a bounded number of runs"
+)
+MACHINE_STAGES=(
+	"fio-verify           real devices, Linux of trixie-backports"
+	"recovery             kill -9 under load, Linux of trixie-backports"
+	"fio-verify-fixed     real devices, engine ring-fixed-direct"
+	"recovery-fixed       kill -9 under load, engine ring-fixed-direct"
+	"store-tier           a cache in front of a store"
+	"take-over            two daemons and one export"
+	"faults               disks, stores and mounts that fail under a daemon"
+	"fio-verify-trixie    real devices, Linux of trixie"
+	"recovery-trixie      kill -9 under load, Linux of trixie, engine ring-direct"
+	"bad-input            requests, configurations and caches that are refused"
+	"fio-verify-bookworm  real devices without USER_COPY, Linux of bookworm"
+	"numa                 buffers on two NUMA nodes"
+	"density              many exports"
+	"system-test          a host with systemd, udev, journald and Prometheus"
+)
+LONG_STAGES=(
+	"crash                10,000 random histories of hosts and a store that fail; GLIDEFS_HISTORIES sets another number  (90 minutes)"
+	"density              1,025 exports with devices on one host, killed and recovered                                 (15 minutes)"
+	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
+	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
+	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
+	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
+)
+
+# Programs that checks in virtual machines run: a virtual machine sees this machine's programs, and may have no network to
+# install others.
+need_machine_packages() {
+	need_packages fio=fio jq=jq curl=curl dmsetup=dmsetup mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs python3=python3
+}
+
+# tools_of STAGE: installs the tools that the stage needs besides those for building.
+tools_of() {
+	case $1 in
+	lints) need_packages shellcheck=shellcheck ;;
+	deny) need_cargo_deny ;;
+	release) ;;
+	unit)
+		need_packages promtool=prometheus python3=python3
+		# The tests need the package's promtool, not its server.
+		systemctl disable --now prometheus >/dev/null 2>&1 || true
+		;;
+	fuzz) need_packages c++=build-essential jq=jq ;;
+	*) need_machine_packages ;;
+	esac
+}
+
+stage_lints() {
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
+	lint_shell
+}
+stage_deny() { check_dependencies; }
+stage_release() { build_release; }
+stage_unit() { GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-200} cargo test --locked --workspace; }
+stage_fuzz() { scripts/fuzz; }
+
+# in_vm OPTION… -- COMMAND…: in a virtual machine with a disk of 8 GiB, with the program built.
+in_vm() {
+	build_release
+	scripts/vm exec --disk 8G "$@"
+}
+
+stage_fio_verify() { in_vm --timeout 1200 -- scripts/fio-verify; }
+stage_recovery() { in_vm --timeout 600 -- scripts/recovery; }
+stage_fio_verify_fixed() {
+	GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/fio-verify --mode user-copy random mixed-size restart
+}
+stage_recovery_fixed() { GLIDEFS_CACHE_ENGINE=ring-fixed-direct in_vm --timeout 600 -- scripts/recovery; }
+stage_store_tier() { in_vm --cpus 1 --timeout 1500 -- scripts/store-tier; }
+stage_take_over() { in_vm --s3 --timeout 900 -- scripts/take-over 3; }
+stage_faults() {
+	# A virtual machine cannot install the S3 server.
+	scripts/lib/s3-server </dev/null >/dev/null
+	in_vm --timeout 1500 -- scripts/faults
+}
+stage_fio_verify_trixie() { in_vm --kernel trixie --timeout 1200 -- scripts/fio-verify; }
+stage_recovery_trixie() { GLIDEFS_CACHE_ENGINE=ring-direct in_vm --kernel trixie --timeout 600 -- scripts/recovery; }
+stage_bad_input() { in_vm --kernel trixie --timeout 600 -- scripts/bad-input; }
+stage_fio_verify_bookworm() { in_vm --kernel bookworm --timeout 600 -- scripts/fio-verify random; }
+stage_numa() {
+	local test
+	test=$(cargo test --locked --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
+	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
+}
+stage_density() { in_vm --timeout 600 -- scripts/density 65 8; }
+stage_system_test() {
+	build_release
+	scripts/system-test
+}
+
+long_crash() {
+	# Optimized, with all its assertions.
+	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} CARGO_PROFILE_TEST_OPT_LEVEL=2 \
+		cargo test --locked --lib daemon::tests::model::histories::host_and_store -- --nocapture
+}
+long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025; }
+long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
+long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
+long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
+long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }
