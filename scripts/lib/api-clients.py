@@ -1,13 +1,13 @@
-"""Clients that a daemon has to bear: many, slow, or without an end. Used by scripts/api-load.
+"""Clients that a daemon must withstand: many, slow, or without an end. Used by scripts/api-load.
 
 Usage: api-clients.py UID ADDRESS idle COUNT | slow COUNT | scrape COUNT EXPORTS
 
-UID is the user that the clients are, without any group; 0 stays root. ADDRESS is HOST:PORT or the path of a Unix socket.
-  idle    opens COUNT connections that ask for nothing or for half of something, says how many, and keeps all of them
-  slow    COUNT clients of each kind, a new one for each that is cut off: a header byte by byte, an answer that is never read,
-          an answer read byte by byte; says at the end how many were cut off
-  scrape  COUNT scrapes of /metrics at a time, until each has been answered with EXPORTS exports; says the bytes of one, and how
-          often one was cut off, because the machine is too slow for so many, and asked again
+The clients run as user UID, without any group; 0 stays root. ADDRESS is HOST:PORT or the path of a Unix socket.
+  idle    opens COUNT connections with no request or half a request, prints their number, and keeps all open
+  slow    COUNT clients of each kind, a new client for each that is cut off: a header byte by byte, an answer that is never read,
+          an answer read byte by byte; prints at the end the number that were cut off
+  scrape  COUNT scrapes of /metrics at a time, until each has been answered with EXPORTS exports; prints the bytes of a scrape, and
+          how often a scrape was cut off, as the machine is too slow for so many, and repeated
 idle and slow go on until SIGTERM.
 """
 
@@ -21,9 +21,9 @@ import socket
 import sys
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
-# Least that the kernel keeps for a client that does not read.
+# The smallest receive buffer of the kernel, for a client that does not read.
 SMALL_BUFFER = 4096
-# What is taken of an answer at once.
+# Buffer for a part of an answer.
 ROOM = bytearray(1 << 20)
 
 
@@ -45,7 +45,7 @@ def idle(address, count):
         try:
             stream.send([b"", b"GET /hea", SCRAPE][number % 3])
         except OSError:
-            pass  # A newer connection has its place already.
+            pass  # The daemon closed the connection to make room for a newer connection.
         held.append(stream)
     print(len(held), flush=True)
     while True:
@@ -71,7 +71,7 @@ async def header_byte_by_byte(stream):
 async def answer_not_read(stream):
     # So many answers that no buffer takes them.
     await asyncio.get_running_loop().sock_sendall(stream, (SCRAPE + b"\r\n") * 64)
-    # A connection that was reset says so, though nobody reads.
+    # SO_ERROR reports a reset although nobody reads.
     while stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
         await asyncio.sleep(1)
 
@@ -108,7 +108,7 @@ async def slow(address, count):
 
 
 class Scrape:
-    """One client that wants all of /metrics, and asks again when it was cut off for being slow."""
+    """A client that reads all of /metrics, and asks again when the daemon cuts it off for being slow."""
 
     def __init__(self, address, is_checked, exports):
         self.address, self.is_checked, self.exports = address, is_checked, exports
@@ -123,9 +123,9 @@ class Scrape:
         self.head, self.body, self.size, self.taken = bytearray(), bytearray(), None, 0
 
     def take(self):
-        """Takes some of the answer. True when that was the last of all."""
+        """Reads a part of the answer. True when the answer is complete."""
         try:
-            # What nobody looks at is not copied: 100 answers of 5,000 exports are 3 GB.
+            # MSG_TRUNC drops bytes that are not checked, without a copy: 100 answers of 5,000 exports are 3 GB.
             is_dropped = self.size is not None and not self.is_checked
             got = self.stream.recv_into(ROOM, 0, socket.MSG_TRUNC if is_dropped else 0)
         except BlockingIOError:

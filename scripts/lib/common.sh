@@ -3,7 +3,7 @@
 
 REPOSITORY=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
 
-# The program under test; scripts that run inside a virtual machine find it built.
+# The program under test, which must be built before a script runs inside a virtual machine.
 # shellcheck disable=SC2034
 GLIDEFS=${GLIDEFS_BIN:-$REPOSITORY/target/release/glidefs}
 
@@ -31,7 +31,7 @@ need_packages() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Libraries have no command to look for: libclang, which bindgen needs, is found by its headers' package.
+# need_build_tools: installs compilers, libclang (for bindgen; a library has no command, so dpkg is asked) and cargo.
 need_build_tools() {
 	need_packages cc=build-essential clang=clang curl=curl
 	if ! dpkg-query -W -f='${Status}\n' 'libclang-dev' 2>/dev/null | grep -q 'ok installed'; then

@@ -1,11 +1,11 @@
-# Starting, stopping and asking a daemon of our own, on a machine with a ublk kernel. Sourced, never run.
-# Needs common.sh. Everything it makes is under $WORK, which is removed at the end.
+# Functions that start, stop and query a daemon for a test, on a machine with a ublk kernel. Sourced, never run.
+# Needs common.sh. All files are under $WORK, which is removed at the end.
 # shellcheck shell=bash
 
 WORK=
 DAEMON_PID=
 
-# work_dir [DISK]: a scratch directory on a real file system: on DISK (or the VM's scratch disk), which is formatted.
+# work_dir [DISK]: makes WORK, a scratch directory; on a new file system of DISK or of the VM's first disk, if there is one.
 work_dir() {
 	local disk=${1:-${GLIDEFS_VM_DISK:-}}
 	WORK=$(mktemp -d /tmp/glidefs.XXXXXX)
@@ -35,7 +35,7 @@ cleanup() {
 	exit "$status"
 }
 
-# write_config [EXTRA-TOML]: the daemon's configuration; CACHE_SIZE, CLEAN_SIZE and GLIDEFS_CACHE_ENGINE may be set before.
+# write_config [EXTRA-TOML]: writes the daemon's configuration from CACHE_SIZE, CLEAN_SIZE and GLIDEFS_CACHE_ENGINE, if set.
 write_config() {
 	cat >"$WORK/glidefs.toml" <<-TOML
 		[cache]
@@ -51,15 +51,15 @@ write_config() {
 	TOML
 }
 
-# glidefs ARGUMENT…: the command line, talking to our daemon.
+# glidefs ARGUMENT…: the command line, connected to the daemon of the test.
 glidefs() { GLIDEFS_SOCKET="$WORK/glidefs.sock" "$GLIDEFS" "$@"; }
 
 ready() { curl -sf --unix-socket "$WORK/glidefs.sock" http://localhost/readyz >/dev/null 2>&1; }
 
-# start_daemon: in the background, and waits until it serves.
+# start_daemon: starts a daemon in the background and waits until the daemon is ready.
 start_daemon() {
 	local waited=0
-	# In a session of its own: Ctrl-C is for the script, which removes the devices before it stops the daemon.
+	# In a session of its own: Ctrl-C is for the script, whose cleanup removes the devices before it stops the daemon.
 	setsid "$GLIDEFS" run --config "$WORK/glidefs.toml" >>"$WORK/daemon.log" 2>&1 &
 	DAEMON_PID=$!
 	until ready; do
@@ -73,7 +73,7 @@ start_daemon() {
 	done
 }
 
-# stop_daemon [SIGNAL]: ends it; devices wait for the next one.
+# stop_daemon [SIGNAL]: ends the daemon; devices wait for the next daemon.
 stop_daemon() {
 	kill "-${1:-TERM}" "$DAEMON_PID"
 	wait "$DAEMON_PID" 2>/dev/null || true

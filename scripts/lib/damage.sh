@@ -1,8 +1,8 @@
-# What scripts/bad-input does to the cache on disk: each structure damaged on its own, a newer format, a full disk.
+# The checks of scripts/bad-input on the cache directory: each structure damaged on its own, a newer format, a full disk.
 # Sourced, never run; needs common.sh, daemon.sh and the checks of bad-input.
 # shellcheck shell=bash
 
-# flip FILE OFFSET: inverts one byte; doing it again restores it.
+# flip FILE OFFSET: inverts one byte. A second flip restores the byte.
 flip() {
 	local byte
 	byte=$(od -An -tu1 -j "$2" -N 1 "$1")
@@ -10,7 +10,7 @@ flip() {
 	printf "\\x$(printf %02x $((byte ^ 255)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 
-# superblock_of_version FILE VERSION: changes the version, with a checksum that is right.
+# superblock_of_version FILE VERSION: changes the version, and makes the checksum right.
 superblock_of_version() {
 	python3 - "$1" "$2" <<-'PYTHON'
 		import struct, sys
@@ -30,17 +30,17 @@ superblock_of_version() {
 	PYTHON
 }
 
-# block LETTER: 4 KiB that can be found again.
+# block LETTER: 4 KiB of text for grep to find.
 block() { head -c 4096 < <(yes "marked block $1 of the damage test"); }
-# put LETTER MIB: writes and flushes a block at MIB of the device.
+# put LETTER MIB: writes the block of LETTER at MIB of the device, with a FLUSH.
 put() { block "$1" | dd of="$DEVICE" bs=4096 seek=$(($2 * 256)) oflag=direct conv=notrunc,fsync iflag=fullblock status=none; }
-# same LETTER MIB: the block at MIB of the device is whole.
+# same LETTER MIB: the block at MIB of the device is the block of LETTER.
 same() { dd if="$DEVICE" bs=4096 skip=$(($2 * 256)) count=1 iflag=direct status=none | cmp - <(block "$1"); }
 all_same() { same A 0 && same B 1 && same C 2; }
 starts_refused() { timeout 60 "$GLIDEFS" run --config "$WORK/glidefs.toml"; }
 at_least_one() { awk -v value="$(metric "$1")" 'BEGIN { exit !(value >= 1) }'; }
 
-# damaged_cache: what recovery can make up for is made up for, what it cannot is refused and nothing is changed.
+# damaged_cache: recovery repairs damage that has a second source. A daemon refuses any other damage, and changes nothing.
 damaged_cache() {
 	local meta="$WORK/cache/cache.meta" place segment data last footer
 	put A 0
@@ -79,7 +79,7 @@ damaged_cache() {
 	holds "a restored frame is read again" all_same
 }
 
-# full_disk: writes wait for room, and nothing else does.
+# full_disk: only writes wait for room.
 full_disk() {
 	local free writer waited=0
 	free=$(($(stat -f -c '%a * %S' "$WORK")))

@@ -1,8 +1,8 @@
-# An S3 server for a script that needs one. Sourced, never run. Needs REPOSITORY and die.
+# An S3 server for a script. Sourced, never run. Needs REPOSITORY and die.
 # shellcheck shell=bash
 
-# s3_server: has AWS_… and BUCKET name an S3 server, exported: the one that they name already, or else one that is started here
-# and ends with the script.
+# s3_server: exports AWS_… and BUCKET with the names of an S3 server, which is started here and ends with the script. Where BUCKET
+# is set already, nothing is done.
 s3_server() {
 	local line
 	[ -z "${BUCKET:-}" ] || return 0

@@ -1,9 +1,10 @@
 /* A plugin for QEMU that counts the instructions each block of code executes, for scripts/bench-device --profile.
  *
- * In directory DIR (plugin argument dir=DIR): when the file `start` appears all counts become zero and it is removed; when
- * `stop` appears they are written to `counts`, a line "address instructions" a block of code, and it is removed.
+ * In directory DIR (plugin argument dir=DIR): when the file `start` appears, the plugin sets all counts to zero and removes
+ * `start`; when `stop` appears, the plugin writes the counts to `counts`, a line "address instructions" a block of code, and
+ * removes `stop`.
  *
- * Built without QEMU's header, which Debian does not package; declarations are those of its documented plugin interface,
+ * Built without QEMU's header, which Debian does not package; the declarations are from QEMU's documented plugin interface,
  * version 1 (docs/devel/tcg-plugins.rst).
  */
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-"""Prints what scripts/bench-device --profile counted: instructions a request, by function.
+"""Prints the counts of scripts/bench-device --profile: instructions a request, by function.
 
 Usage: report.py DIR [LINES]. DIR holds counts (of the plugin), ops, kallsyms, and maps.NAME of each process of interest.
 """

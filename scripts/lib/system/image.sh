@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# The disk image of scripts/system-test: Debian 13 with systemd, udev, journald and Prometheus as they are shipped.
+# The disk image of scripts/system-test: Debian 13 with unchanged systemd, udev, journald and Prometheus.
 # Sourced by scripts/system-test, after lib/vm/kernel.sh and common.sh.
 #
 # target/vm/images/system.ext4 is the pristine image, complete or not there at all; every run works on a copy.
-# The kernel and its modules are not in it: they come from lib/vm/kernel.sh, so a new kernel needs no new image.
+# Kernel and modules come from lib/vm/kernel.sh and are not in the image, so a new kernel needs no new image.
 
 IMAGE_HOME=$VM_HOME/images
 IMAGE=$IMAGE_HOME/system.ext4
 IMAGE_SUITE=trixie
 IMAGE_SIZE=3G
-# gpgv and apt are what minbase adds; nothing is installed in the guest, so they stay unused.
+# The variant minbase adds apt and gpgv, which stay unused: nothing is installed in the guest.
 IMAGE_PACKAGES=systemd,systemd-sysv,udev,dbus,kmod,util-linux,mount,procps,fio,jq,curl,ca-certificates,xfsprogs,e2fsprogs,prometheus
-# Timers, consoles and daemons that would only compete for two emulated processors.
+# Timers, consoles and daemons that no check needs, and two emulated processors are few.
 IMAGE_MASKED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service
 	fstrim.timer systemd-networkd.service systemd-timesyncd.service systemd-resolved.service getty@.service
 	serial-getty@.service getty-static.service console-getty.service prometheus-node-exporter.service
@@ -21,10 +21,10 @@ IMAGE_MASKED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scr
 	systemd-binfmt.service proc-sys-fs-binfmt_misc.automount dev-hugepages.mount dev-mqueue.mount
 	sys-kernel-debug.mount sys-kernel-tracing.mount)
 
-# What the image is made from: a cached one is good as long as this is what it was.
+# A stamp of the files that the image is made from: with another stamp the image is made anew.
 image_stamp() { cat "$REPOSITORY/scripts/lib/system/image.sh" "$REPOSITORY"/scripts/lib/system/root/* | sha256sum | cut -d' ' -f1; }
 
-# Settles what a first boot would ask or generate, and puts the test's own files in place.
+# configure_image ROOT: sets all that a first boot would ask or generate, and installs the files of the test.
 configure_image() {
 	local root=$1 files=$REPOSITORY/scripts/lib/system/root unit
 	echo glidefs-system >"$root/etc/hostname"
@@ -32,7 +32,7 @@ configure_image() {
 	echo 0123456789abcdef0123456789abcdef >"$root/etc/machine-id"
 	touch "$root/etc/.updated" "$root/var/.updated"
 	for unit in "${IMAGE_MASKED[@]}"; do ln -sf /dev/null "$root/etc/systemd/system/$unit"; done
-	# The journal of the boot before the power cut is looked at as well.
+	# Persistent, as the checks also read the journal of the boot before the power cut.
 	mkdir -p "$root/var/log/journal" "$root/host" "$root/mnt/fs"
 	install -m 644 "$files/fstab" "$root/etc/fstab"
 	install -m 644 "$files/prometheus.yml" "$root/etc/prometheus/prometheus.yml"
@@ -63,7 +63,7 @@ build_image() {
 	mv "$IMAGE_HOME/new.ext4" "$IMAGE"
 }
 
-# Makes the image ready, from what is there if possible.
+# Makes the image ready: builds a new one only if there is none with the right stamp.
 prepare_image() {
 	mkdir -p "$IMAGE_HOME"
 	exec {image_lock}>"$IMAGE_HOME/lock"

@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# The virtual machine of scripts/system-test: its disks, its boot, its power cut. Sourced by scripts/system-test.
+# The virtual machine of scripts/system-test: disks, boot, power cut. Sourced by scripts/system-test.
 #
-# RUN_DIR holds everything of one run: root.ext4 (a copy of the image), cache.raw (what is on the platters of the disk
-# under the cache), host/ (the guest sees it as /host), console.N and cache.log. It goes away with the run.
+# RUN_DIR holds all files of one run: root.ext4 (a copy of the image), cache.raw (the stable content of the disk under the cache),
+# host/ (the guest's /host), console.N and cache.log. RUN_DIR is removed at the end of the run.
 #
-# The disk under the cache has a volatile write cache: nbdkit keeps every write in a file that is already unlinked and
-# brings it to cache.raw when the guest flushes, and only then. When both processes are killed, exactly what was never
-# flushed is lost: the worst a disk may do.
+# The disk under the cache has a volatile write cache: nbdkit keeps every write in an unlinked file, and copies the writes to
+# cache.raw at a FLUSH of the guest, and only then. A kill of nbdkit and QEMU loses exactly the writes since the last FLUSH: the
+# worst a disk may do.
 
 QEMU_PID=
 NBDKIT_PID=
 BOOTS=0
-# Loaded before the root is there, each after what it depends on.
+# Loaded before the root is mounted, each after its dependencies.
 GUEST_MODULES=(virtio_pci virtio_blk 9pnet_virtio 9p ext4)
 
 need_machine_tools() {
@@ -50,8 +50,8 @@ prepare_machine() {
 	mkfs.xfs -q "$RUN_DIR/cache.raw"
 }
 
-# start_detached COMMAND…: in a session of its own, so that Ctrl-C reaches only this script, and ended with it however
-# that ends. Sets STARTED.
+# start_detached COMMAND…: starts process STARTED in a session of its own, so that Ctrl-C reaches only this script. The process ends
+# with this script, even if the script is killed.
 start_detached() {
 	setsid setpriv --pdeathsig KILL "$@" </dev/null &
 	STARTED=$!
@@ -60,7 +60,7 @@ start_detached() {
 start_cache_disk() {
 	local waited
 	rm -f "$RUN_DIR/cache.sock"
-	# One block of the cache a page of the guest: a flushed page never brings an unflushed neighbour along.
+	# Blocks of nbdkit's cache have the size of a guest's page: a flushed page never takes an unflushed neighbour along.
 	TMPDIR=$RUN_DIR start_detached nbdkit --foreground --exit-with-parent --unix "$RUN_DIR/cache.sock" \
 		--filter=cache file "$RUN_DIR/cache.raw" cache=writeback cache-min-block-size=4096 \
 		>"$RUN_DIR/cache.log" 2>&1
@@ -77,7 +77,7 @@ start_machine() {
 	kernel=$(kernel_dir trixie-backports)
 	BOOTS=$((BOOTS + 1))
 	CONSOLE=$RUN_DIR/console.$BOOTS
-	# The kernel's watchdogs would take a busy host for a hung guest.
+	# No watchdogs of the kernel: watchdogs would take a busy host for a hung guest.
 	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off tsc=reliable"
 	arguments+=" net.ifnames=0 loglevel=4 systemd.show_status=yes systemd.log_color=no"
 	start_detached qemu-system-x86_64 -name glidefs-system -nodefaults -no-user-config -display none -no-reboot \
@@ -98,13 +98,14 @@ start_machine() {
 
 systemd_has_started() { grep -aq 'Welcome to' "$CONSOLE" 2>/dev/null; }
 
-# Returns when systemd runs. A kernel that dies before has changed nothing yet: QEMU before 8.1 may run an instruction that
-# the kernel has just replaced, which is fatal while processors start; that boot is begun again.
+# boot: returns when systemd runs. A kernel that dies earlier has changed nothing, and the boot is begun again: QEMU before 8.1 may
+# run an instruction that the kernel has just replaced, which is fatal while the processors start.
 boot() {
 	local try
 	start_cache_disk
 	for ((try = 1; try <= BOOT_TRIES; try++)); do
 		start_machine
+		# shellcheck disable=SC2153 # scripts/system-test sets DEADLINE
 		while machine_runs && ! systemd_has_started && [ $SECONDS -lt "$DEADLINE" ]; do
 			sleep 0.2
 		done
@@ -115,7 +116,7 @@ boot() {
 
 machine_runs() { [ -n "$QEMU_PID" ] && kill -0 "$QEMU_PID" 2>/dev/null; }
 
-# Both at once, as far as the guest can tell: the disk answers nothing more before the machine is gone.
+# cut_power: ends machine and disk, for the guest at the same time: the disk is stopped first, and answers nothing more.
 cut_power() {
 	kill -STOP "$NBDKIT_PID"
 	kill -KILL "$QEMU_PID"
@@ -125,7 +126,7 @@ cut_power() {
 	QEMU_PID='' NBDKIT_PID=''
 }
 
-# wait_power_off SECONDS: status 1 if it is still on then.
+# wait_power_off SECONDS: status 1 if the machine still runs then.
 wait_power_off() {
 	local deadline=$((SECONDS + $1))
 	while machine_runs; do

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the parts of scripts/vm share: where things are kept, how it speaks, how missing tools are installed.
+# Shared by the parts of scripts/vm: paths, messages, and the installation of missing tools.
 # Sourced by scripts/vm, which sets REPOSITORY.
 # shellcheck disable=SC2034 # the other parts read these names
 
@@ -7,9 +7,9 @@ VM_HOME=$REPOSITORY/target/vm
 VM_SHARE=$VM_HOME/share
 VM_LIB=$REPOSITORY/scripts/lib/vm
 
-# The status of a VM that failed, as opposed to a command that failed in it; of one that ran out of time.
+# Exit status for a VM that failed, as opposed to a command that failed in the VM; and for a VM that ran out of time.
 readonly STATUS_VM_FAILED=125 STATUS_TIMEOUT=124
-# How often a boot is begun whose kernel dies before it did anything.
+# How often a VM is booted, at most, whose kernel dies before the command begins.
 readonly BOOT_TRIES=3
 
 say() {
@@ -35,7 +35,7 @@ retry() {
 	"$@"
 }
 
-# apt-get of the machine itself, quiet unless it fails.
+# apt-get of the machine itself; prints only the end of a failed run.
 machine_apt() {
 	local log
 	log=$(mktemp)
@@ -54,17 +54,17 @@ install_packages() {
 		die "missing tools; install them with: sudo $command"
 	fi
 	say "installing $*"
-	# The lists may be missing (a fresh container) or too old for the mirror: look again, then retry.
+	# The lists may be missing (a fresh container) or too old for the mirror: fetch the lists, then retry.
 	if ! machine_apt install -y --no-install-recommends "$@" 2>/dev/null; then
 		retry machine_apt update || die "apt-get update failed; once it works: $command"
 		retry machine_apt install -y --no-install-recommends "$@" || die "could not install; try: $command"
 	fi
 }
 
-# Arguments are COMMAND=PACKAGE pairs: installs the packages of the commands that are not there.
+# need_tools COMMAND=PACKAGE…: installs the Debian packages whose command is missing.
 need_tools() {
 	local pair missing=()
-	# Administrator's tools are outside an ordinary user's search path.
+	# Tools for administrators are outside an ordinary user's search path.
 	if [[ :$PATH: != *:/usr/sbin:* ]]; then
 		PATH=$PATH:/usr/sbin:/sbin
 	fi

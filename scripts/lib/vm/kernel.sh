@@ -1,25 +1,25 @@
 # shellcheck shell=bash
-# Fetches Debian's kernels and turns them into something that boots fast. Sourced by scripts/vm.
+# Fetches Debian's kernels and unpacks kernel and modules, for a fast boot. Sourced by scripts/vm.
 #
 # target/vm/kernels/NAME holds, complete or not at all:
 #   release             the kernel's own name, e.g. 6.12.1+deb13-amd64
-#   kernel              the kernel image, unpacked: the guest need not do it under emulation
-#   initramfs           stage 1 with busybox and the modules it loads
+#   kernel              the kernel image, unpacked: unpacking under emulation is slow
+#   initramfs           stage 1 with busybox and the modules that stage 1 loads
 #   lib/modules/RELEASE the modules, unpacked, with depmod's index
-#   package             the version of the Debian package it was made from
-# Nothing is installed on the machine and its apt configuration is left alone: the lists and archives are private.
+#   package             the version of the Debian package
+# Nothing is installed on the machine, and the machine's apt configuration is left alone: the lists and archives are private.
 
 # shellcheck disable=SC2034 # read by scripts/vm
 KERNEL_NAMES=(trixie-backports trixie bookworm)
-# The general kernel, not the smaller "cloud" one: that has no 9p, and in bookworm no ublk either.
+# The general kernel. The smaller "cloud" kernel has no 9p, and in bookworm no ublk either.
 KERNEL_META_PACKAGE=linux-image-amd64
 
-# Loaded by stage 1, in this order, each after what it depends on. The root needs the first group; the rest is
-# what every VM offers, and cheaper to load from memory than from the root.
+# Loaded by stage 1, in this order, each after its dependencies. The root needs the first four; every VM offers the others, which
+# load faster from memory than from the root.
 STAGE1_MODULES=(virtio_pci 9pnet_virtio 9p overlay virtio_blk virtio_net ublk_drv)
-# Up to Linux 6.14 the limit holds for all devices, not only unprivileged ones, and is 64.
+# Up to Linux 6.14 the limit holds for all devices, not only unprivileged ones, and is 64 unless set.
 STAGE1_UBLK_PARAMETERS="ublks_max=20000"
-# Hardware that no VM has: leaving it out keeps unpacking and indexing short.
+# Drivers of hardware that no VM has: without these, unpacking and indexing are short.
 UNWANTED_MODULES=(sound drivers/gpu drivers/media drivers/net/wireless drivers/net/ethernet drivers/iio
 	drivers/infiniband drivers/staging drivers/usb drivers/hid drivers/hwmon drivers/input drivers/bluetooth
 	drivers/isdn drivers/comedi drivers/accel drivers/video drivers/platform net/bluetooth net/wireless net/mac80211)
@@ -28,12 +28,12 @@ kernel_dir() {
 	printf '%s/kernels/%s' "$VM_HOME" "$1"
 }
 
-# The initramfs holds stage 1: a cached one is good only as long as that and this file are what they were.
+# A stamp of the two files that an initramfs is made from: with another stamp the initramfs is made anew.
 stage1_stamp() {
 	cat "$VM_LIB/guest-stage1" "$VM_LIB/kernel.sh" | sha256sum | cut -d' ' -f1
 }
 
-# Downloads the packages of the current kernel of a suite and unpacks them below $2. The meta package names the
+# fetch_kernel SUITE DIRECTORY: downloads and unpacks the packages of the suite's current kernel. The meta package names the
 # current version; newer kernels come in several packages of that version.
 fetch_kernel() {
 	local name=$1 into=$2 packages
@@ -48,9 +48,9 @@ fetch_kernel() {
 		sed -n 's/^Version: //p' >"$into/package"
 }
 
-# Writes the ELF kernel inside a bzImage, which QEMU can enter directly (PVH): the guest then spends no time on
-# unpacking itself. Offsets are those of the x86 boot protocol (setup_sects, payload_offset, payload_length); the
-# payload ends in its unpacked size, 4 bytes that the unpackers do not expect. Fails where there is no such kernel.
+# unpack_kernel IMAGE FILE: writes the ELF kernel inside a bzImage. QEMU can enter an ELF kernel directly (PVH), so the guest spends
+# no time on unpacking. The offsets are from the x86 boot protocol (setup_sects, payload_offset, payload_length). The payload ends
+# in 4 bytes with the unpacked size, which the unpackers do not expect. Fails where the image has no kernel with a PVH entry.
 unpack_kernel() {
 	local image=$1 into=$2 setup_sectors offset length magic unpack
 	setup_sectors=$(od -An -tu1 -j $((0x1f1)) -N1 "$image")
@@ -71,7 +71,7 @@ unpack_kernel() {
 	LC_ALL=C grep -qaP '\x04\x00\x00\x00.\x00\x00\x00\x12\x00\x00\x00Xen\x00' "$into"
 }
 
-# Prunes and unpacks the modules below $1: decompression under emulation is slow.
+# unpack_modules DIRECTORY RELEASE: prunes and unpacks the modules: decompression under emulation is slow.
 unpack_modules() {
 	local modules=$1/lib/modules/$2 dir
 	for dir in "${UNWANTED_MODULES[@]}"; do
@@ -81,8 +81,8 @@ unpack_modules() {
 	find "$modules" -name '*.ko.zst' -print0 | xargs -0 -r -n 64 zstd -q --rm -d
 }
 
-# A statically linked busybox, from the machine or, without installing it (it conflicts with the package
-# busybox), from its package.
+# Prints the path of a statically linked busybox: of the machine, or unpacked from the package busybox-static. The package is not
+# installed, because of its conflict with the package busybox.
 static_busybox() {
 	local candidate unpacked=$VM_HOME/tools/busybox
 	for candidate in "$unpacked/bin/busybox" "$unpacked/usr/bin/busybox" /bin/busybox; do
@@ -146,7 +146,7 @@ build_kernel() {
 	private_apt_open "$name"
 	fetch_kernel "$name" "$new/unpacked"
 	mv "$new/unpacked/package" "$new/package"
-	# Where a package puts the modules and the image depends on its age.
+	# Older packages put the modules below /lib, newer packages below /usr/lib.
 	mv "$new"/unpacked/{usr/,}lib/modules/* "$new/lib/modules/" 2>/dev/null || true
 	image=$(find "$new" -name 'vmlinuz*' -type f | head -n 1)
 	release=$(ls "$new/lib/modules")
@@ -167,7 +167,7 @@ build_kernel() {
 	mv "$new" "$(kernel_dir "$name")"
 }
 
-# Makes a kernel ready, from what is there if possible. One process at a time: VMs may start together.
+# prepare_kernel SUITE: makes a kernel ready; does only the missing steps. One process at a time: VMs may start together.
 prepare_kernel() {
 	local name=$1 kernel
 	kernel=$(kernel_dir "$name")

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# One virtual machine: the files it is told by, its QEMU command line. Sourced by scripts/vm.
+# One virtual machine: the QEMU command line, and the files for the guest. Sourced by scripts/vm.
 #
-# Reads the options of scripts/vm (OPT_*); keeps its own files in RUN_DIR, which the guest sees as
-# /run/glidefs-vm and which goes away with the VM.
+# Reads the options of scripts/vm (OPT_*). Files are in RUN_DIR, which is removed with the VM; the guest sees RUN_DIR/guest as
+# /run/glidefs-vm.
 
-# What of the caller's environment COMMAND sees, besides what --env names.
+# Names of the caller's variables that COMMAND gets, besides those of --env.
 PASSED_VARIABLES='^(PATH|HOME|USER|LOGNAME|LANG|LC_ALL|TERM|RUST_[A-Z_]*|RUSTUP_[A-Z_]*|CARGO_[A-Z0-9_]*|GLIDEFS_[A-Z0-9_]*)$'
 
-# "4G", "512M", "1048576K" or plain MiB, in MiB.
+# size_mib SIZE: prints "4G", "512M", "1048576K" or plain MiB, in MiB.
 size_mib() {
 	case $1 in
 	*[!0-9KMGT]* | '' | [KMGT]*) return 1 ;;
@@ -19,7 +19,7 @@ size_mib() {
 	esac
 }
 
-# A value inside one of QEMU's comma-separated options.
+# qemu_value TEXT: TEXT as a value inside one of QEMU's comma-separated options.
 qemu_value() {
 	printf '%s' "${1//,/,,}"
 }
@@ -39,11 +39,11 @@ add_disks() {
 		if [[ $kind == new ]]; then
 			path=$RUN_DIR/disk$index.raw
 			truncate -s "$value" "$path"
-			# Nobody reads it after the VM: a flush need not reach the host's disk.
+			# Nobody reads this disk after the VM: a FLUSH of the guest need not reach the host's disk.
 			QEMU+=(-drive "file=$(qemu_value "$path"),if=none,id=disk$index,format=raw,cache=unsafe,discard=unmap")
 		else
-			# What the guest wrote is in the host's page cache at least, so it survives the end of QEMU
-			# however that comes; a flush of the guest is an fdatasync on the host.
+			# Each write of the guest is in the host's page cache at least, so writes survive any end of
+			# QEMU; a FLUSH of the guest is an fdatasync on the host.
 			QEMU+=(-drive "file=$(qemu_value "$value"),if=none,id=disk$index,format=raw,cache=writeback,discard=unmap")
 			GUEST_KEPT_DISKS+=("$(guest_disk_name "$index")")
 		fi
@@ -72,7 +72,7 @@ add_network() {
 	for pair in "${OPT_FORWARDS[@]}"; do
 		host_port=${pair%%:*}
 		guest_port=${pair##*:}
-		# To the guest's loopback address, where daemons listen that are careful.
+		# To the guest's loopback address: the daemon's default is to listen there only.
 		netdev+=",hostfwd=tcp:127.0.0.1:$host_port-127.0.0.1:$guest_port"
 	done
 	QEMU+=(-netdev "$netdev" -device "virtio-net-pci,netdev=net0,romfile=")
@@ -87,9 +87,9 @@ build_command_line() {
 	if ((EUID == 0)); then
 		ownership=passthrough
 	fi
-	# A kernel that is in trouble shall end the VM. The watchdogs would take a busy host for a hung guest.
+	# A panic or an oops ends the VM. The watchdogs are off: watchdogs would take a busy host for a hung guest.
 	arguments="console=ttyS0 panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
-	# Measuring the delay loop takes long and fails on a busy host, and so does checking the timer: one is given, the other left out.
+	# Measuring the delay loop and checking the timer take long and fail on a busy host: a delay is given, the check left out.
 	arguments+=" mitigations=off tsc=reliable lpj=10000000 no_timer_check"
 	if [[ -n $OPT_PLUGIN ]]; then
 		arguments+=" nokaslr"
@@ -100,9 +100,10 @@ build_command_line() {
 		arguments+=" loglevel=6"
 	fi
 
+	# Without the flags for fast string moves (erms, fsrm) the kernel copies eight bytes a step. With the flags the kernel would
+	# copy one byte a step, and the emulator carries out each step by itself.
+	# shellcheck disable=SC2054 # the comma belongs to QEMU's option
 	QEMU=(qemu-system-x86_64 -name glidefs-vm -nodefaults -no-user-config -display none -no-reboot -machine q35
-	# Without the flags for fast string moves: the kernel then copies eight bytes a step and not one, which the emulator
-	# carries out one by one.
 		-cpu max,-erms,-fsrm -m "${memory_mib}M" -kernel "$kernel/kernel" -initrd "$kernel/initramfs" -append "$arguments")
 	if [[ -n $OPT_PLUGIN ]]; then
 		QEMU+=(-plugin "$OPT_PLUGIN")
@@ -142,10 +143,10 @@ build_command_line() {
 	fi
 }
 
-# Writes what the guest reads: its settings, the command with its environment, and stage 2.
+# write_guest_files: writes the settings of the guest, the command with its environment, and stage 2.
 write_guest_files() {
 	local name merge=no guest=$RUN_DIR/guest rows=24 columns=80
-	# One stream in the guest if the caller has only one: what is written to both then keeps its order.
+	# One stream in the guest if the caller has only one: stdout and stderr then keep their common order.
 	if [[ $OPT_MODE == exec && /dev/fd/1 -ef /dev/fd/2 ]]; then
 		merge=yes
 	fi

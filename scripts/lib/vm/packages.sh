@@ -7,8 +7,8 @@
 
 DEBIAN_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# The mirror of the machine's own sources, without "security". Where apt's lists were never fetched it does not know
-# who publishes a source; then the path must tell.
+# debian_mirror: prints the mirror of the machine's own sources, without "security". Where the lists were never fetched, apt does
+# not know the publisher of a source; then a path that ends in /debian decides.
 debian_mirror() {
 	local mirror=${GLIDEFS_VM_MIRROR:-}
 	# shellcheck disable=SC2016 # apt replaces these names, not the shell
@@ -28,7 +28,7 @@ private_apt_dir() {
 	printf '%s/kernels/%s.apt' "$VM_HOME" "$1"
 }
 
-# Runs apt tool $2 on the private lists of suite $1.
+# private_apt SUITE TOOL ARGUMENT…: runs a tool of apt on the private lists of the suite.
 private_apt() {
 	local tool=$2 dir
 	dir=$(private_apt_dir "$1")
@@ -40,12 +40,12 @@ private_apt() {
 		-o APT::Architecture=amd64 -o APT::Architectures=amd64 "$@"
 }
 
-# An update that could not reach the mirror is only a warning to apt unless it is told otherwise.
+# Error-Mode=any: by default apt only warns when an update cannot reach the mirror.
 private_apt_update() {
 	private_apt "$1" apt-get -o APT::Update::Error-Mode=any update >"$(private_apt_dir "$1")/log" 2>&1
 }
 
-# Fetches the package lists of a suite.
+# private_apt_open SUITE: fetches the package lists of a suite.
 private_apt_open() {
 	local name=$1 dir mirror
 	dir=$(private_apt_dir "$name")
@@ -75,7 +75,7 @@ private_apt_download() {
 	(cd "$dir/packages" && private_apt "$name" apt-get download "$@") >"$dir/log" 2>&1
 }
 
-# Downloads the packages named, from suite $1.
+# private_packages_fetch SUITE PACKAGE…: downloads packages.
 private_packages_fetch() {
 	local dir
 	dir=$(private_apt_dir "$1")
@@ -83,7 +83,7 @@ private_packages_fetch() {
 	retry private_apt_download "$@" || die "download failed: $(tail -n 5 "$dir/log")"
 }
 
-# Unpacks below $2 what was downloaded from suite $1.
+# private_packages_unpack SUITE DIRECTORY: unpacks the downloaded packages, and removes the archives.
 private_packages_unpack() {
 	local archive
 	for archive in "$(private_apt_dir "$1")"/packages/*.deb; do

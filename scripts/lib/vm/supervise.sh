@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Starts the VM, carries its output and the caller's signals, and sees to it that it ends. Sourced by scripts/vm.
+# Starts the VM, carries output and the caller's signals, and makes sure that the VM ends. Sourced by scripts/vm.
 #
-# The output travels through files that the guest appends to and the host follows. A write of the guest is in the
-# file when it returns, so nothing is lost or reordered however the VM ends, and binary data stays as it is.
+# The output travels through files: the guest appends, the host follows. A write of the guest is in the file when the write
+# returns, so no end of the VM loses or reorders output, and binary data stays unchanged.
 
-# Time the command has to end after the first SIGINT or SIGTERM; a second one ends the VM at once.
+# Time for the command to end after the first SIGINT or SIGTERM. A second signal ends the VM at once.
 readonly STOP_GRACE_SECONDS=${GLIDEFS_VM_STOP_GRACE_SECONDS:-20}
 # Generous: the host may be compiling.
 readonly BOOT_SECONDS_MAX=${GLIDEFS_VM_BOOT_SECONDS_MAX:-300}
@@ -15,12 +15,12 @@ FOLLOWERS=()
 SIGNALS=()
 SAVED_TERMINAL=
 
-# A directory of a VM is locked as long as its script or its QEMU lives: both hold the lock's descriptor.
+# run_is_alive DIRECTORY: whether the script or the QEMU of that run lives: both hold the descriptor of the directory's lock.
 run_is_alive() {
 	! flock --nonblock "$1/lock" true 2>/dev/null
 }
 
-# Of VMs whose script was killed before it could clean up. Called with the lock of the run directory held.
+# Removes directories of VMs whose script was killed before the cleanup. Called with the lock of the run directory held.
 remove_stale_runs() {
 	local run
 	for run in "$VM_HOME"/run/*/; do
@@ -68,8 +68,7 @@ clean_up() {
 }
 
 start_qemu() {
-	# A session of its own, so that Ctrl-C reaches this script and not QEMU; and an end with this script,
-	# even if that is killed.
+	# setsid: Ctrl-C reaches this script and not QEMU. --pdeathsig: QEMU ends with this script, even if the script is killed.
 	local start=(setsid setpriv --pdeathsig KILL "${QEMU[@]}")
 	if [[ $OPT_MODE == shell ]]; then
 		SAVED_TERMINAL=$(stty -g)
@@ -83,7 +82,7 @@ start_qemu() {
 	fi
 }
 
-# Copies what the guest writes to a file to our own output until QEMU is gone and all is copied.
+# Copies the guest's output from the files to stdout and stderr of this script, until QEMU is gone and all is copied.
 # In sessions of their own: a signal to the process group is for this script to handle.
 follow_output() {
 	setsid tail -c +1 -s 0.1 -f --pid="$QEMU_PID" "$RUN_DIR/guest/stdout" 2>/dev/null &
@@ -116,13 +115,13 @@ explain_death() {
 	fi
 }
 
-# Ends the VM for the reason given. Sets RESULT unless the command's own status is known.
+# give_up STATUS: ends the VM, and the script with STATUS.
 give_up() {
 	RESULT=$1
 	end_qemu
 }
 
-# Hands the caller's signal to the command. The guest takes it from its second serial port.
+# Hands the caller's signal to the command, through the guest's second serial port.
 forward_signal() {
 	if [[ ! -s $RUN_DIR/guest/started || $OPT_MODE == shell || $stop_deadline -gt 0 ]]; then
 		give_up "$((128 + $(kill -l "$1")))"
@@ -130,7 +129,7 @@ forward_signal() {
 	fi
 	stop_deadline=$((SECONDS + STOP_GRACE_SECONDS))
 	RESULT_OF_STOP=$((128 + $(kill -l "$1")))
-	# Opened for both directions: that never waits, also if QEMU has just gone.
+	# Opened for both directions: such an open of a pipe never waits, also if QEMU has just ended.
 	printf '%s\n' "$1" 1<>"$RUN_DIR/control.in"
 }
 
@@ -144,8 +143,8 @@ announce_boot() {
 	fi
 }
 
-# Waits for the end of the VM, whatever brings it about. Looks ten times a second: cheap, and the guest is
-# emulated, so nothing it does is faster.
+# Waits for the end of the VM: the command's, a time limit's, a signal's or a failure's. Looks ten times a second: cheap, and an
+# emulated guest does nothing faster.
 watch_vm() {
 	local booted=no stop_deadline=0 grace=0 follower
 	exec {clock}<> <(:)
@@ -159,7 +158,7 @@ watch_vm() {
 			announce_boot
 		fi
 		if [[ -s $RUN_DIR/guest/status ]]; then
-			# It powers off by itself; a wedged device may keep it from doing so.
+			# The guest powers off by itself, unless a wedged device keeps the guest from powering off.
 			if ((grace++ > 20)); then
 				end_qemu
 			fi
@@ -174,7 +173,7 @@ watch_vm() {
 			give_up "$STATUS_VM_FAILED"
 		fi
 		for follower in "${FOLLOWERS[@]}"; do
-			# Whoever reads our output is gone: end as a broken pipe would.
+			# The reader of the output is gone: end as with a broken pipe.
 			if ! alive "$follower" && alive "$QEMU_PID"; then
 				give_up $((128 + $(kill -l PIPE)))
 			fi
@@ -183,7 +182,7 @@ watch_vm() {
 	exec {clock}>&-
 }
 
-# The kernel died before the command began, so nothing is lost by booting again. QEMU before 8.1 may run an instruction that
+# died_in_boot: the kernel died before the command began, so another boot loses nothing. QEMU before 8.1 may run an instruction that
 # the kernel has just replaced (a stale int3), which is fatal while the processors start.
 died_in_boot() {
 	[[ -z $RESULT && ! -s $RUN_DIR/guest/started && ! -e $RUN_DIR/guest/failure ]] &&
@@ -207,14 +206,14 @@ run_qemu() {
 run_vm() {
 	local try
 	RESULT='' RESULT_OF_STOP=''
-	# What preparing took does not count.
+	# The time of the preparation does not count.
 	SECONDS=0 STARTED_MICROSECONDS=${EPOCHREALTIME/[^0-9]/}
 	trap clean_up EXIT
 	trap 'SIGNALS+=(INT)' INT
 	trap 'SIGNALS+=(TERM)' TERM
 	trap 'SIGNALS+=(HUP)' HUP
 	make_run_dir
-	# QEMU serves every file the guest has open.
+	# QEMU has a descriptor for every file that the guest has open.
 	ulimit -Sn "$(ulimit -Hn)"
 	build_command_line
 	write_guest_files

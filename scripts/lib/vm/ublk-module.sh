@@ -2,12 +2,12 @@
 # Builds ublk_drv for a kernel that Debian ships without it (6.1, bookworm), from the kernel's own source package.
 # Sourced by scripts/vm.
 
-# Writes ublk_drv.ko into the modules of release $3 below $2; suite $1 must be open.
+# build_ublk_module SUITE DIRECTORY RELEASE: writes ublk_drv.ko into the modules of the release. Needs private_apt_open SUITE.
 build_ublk_module() {
 	local name=$1 kernel=$2 release=$3 series work headers
 	# 6.1.0-50-amd64 is built from linux-source-6.1.
 	series=$(cut -d. -f1,2 <<<"$release")
-	# Not below the repository, whose path may hold a space: kbuild cannot cope with one.
+	# Not below the repository: kbuild cannot cope with a space in a path.
 	work=$(mktemp -d)
 	mkdir -p "$work/unpacked" "$work/module"
 	say "$release comes without ublk_drv: building it"
@@ -18,7 +18,7 @@ build_ublk_module() {
 	tar -xJf "$work/unpacked/usr/src/linux-source-$series.tar.xz" -C "$work/module" --strip-components=3 \
 		"linux-source-$series/drivers/block/ublk_drv.c"
 	printf 'obj-m := ublk_drv.o\n' >"$work/module/Makefile"
-	# The headers expect to be installed: their Makefile names its other half by its installed path.
+	# The Makefile of the headers includes a Makefile of the "common" headers by the path of an installed package.
 	headers=$work/unpacked/usr/src/linux-headers-$release
 	sed -i "s|/usr/src/|$work/unpacked/usr/src/|" "$headers/Makefile"
 	make -C "$headers" M="$work/module" CC=gcc modules >"$work/log" 2>&1 ||
