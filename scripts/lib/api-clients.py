@@ -21,7 +21,7 @@ import socket
 import sys
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
-# The smallest receive buffer of the kernel, for a client that does not read.
+# Receive buffer of a slow client, bytes: so small that the daemon soon has to wait for the client.
 SMALL_BUFFER = 4096
 # Buffer for a part of an answer.
 ROOM = bytearray(1 << 20)

@@ -2,13 +2,13 @@
 # Needs common.sh; the working directory is the repository.
 # shellcheck shell=bash
 
-# The version that deny.toml is written for.
+# deny.toml is written for this version.
 CARGO_DENY_VERSION=0.20.2
 CARGO_DENY=$REPOSITORY/target/tools/bin/cargo-deny
 ADVISORIES=https://github.com/RustSec/advisory-db
 
-# shell_files: the path of every shell script of the work tree, also of one that is not committed yet: a file named *.sh, or one
-# whose first line names a shell.
+# shell_files: prints the path of every shell script of the work tree, also of a new file that is not committed: a file named *.sh,
+# or a file whose first line names a shell.
 shell_files() {
 	local file first
 	git ls-files --cached --others --exclude-standard | sort -u | while IFS= read -r file; do
@@ -34,8 +34,8 @@ need_cargo_deny() {
 	cargo install --quiet --locked --root "$REPOSITORY/target/tools" --version "=$CARGO_DENY_VERSION" cargo-deny
 }
 
-# check_dependencies: every workspace of the repository against deny.toml. Known defects and withdrawn versions are listed in a
-# database that only the network has: where the database cannot be had, the rest is checked, and the gap is printed.
+# check_dependencies: checks every workspace of the repository against deny.toml. Known defects are in a database of the network:
+# where the database cannot be reached, all else is checked, and the gap is printed.
 check_dependencies() {
 	local lock locks manifest checks=(licenses bans sources)
 	if GIT_TERMINAL_PROMPT=0 timeout 30 git ls-remote --quiet "$ADVISORIES" HEAD >/dev/null 2>&1; then checks+=(advisories); fi

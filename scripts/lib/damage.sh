@@ -40,7 +40,8 @@ all_same() { same A 0 && same B 1 && same C 2; }
 starts_refused() { timeout 60 "$GLIDEFS" run --config "$WORK/glidefs.toml"; }
 at_least_one() { awk -v value="$(metric "$1")" 'BEGIN { exit !(value >= 1) }'; }
 
-# damaged_cache: recovery repairs damage that has a second source. A daemon refuses any other damage, and changes nothing.
+# damaged_cache: a superblock that is damaged or of a newer format is refused; a damaged header or footer of a segment costs nothing;
+# a damaged data frame fails only the reads that need the frame.
 damaged_cache() {
 	local meta="$WORK/cache/cache.meta" place segment data last footer
 	put A 0

@@ -36,8 +36,8 @@ LONG_STAGES=(
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 )
 
-# Programs that checks in virtual machines run: a virtual machine sees this machine's programs, and may have no network to
-# install others.
+# need_machine_packages: installs the programs of checks in virtual machines. A virtual machine uses the host's programs, and has no
+# network to install others.
 need_machine_packages() {
 	need_packages fio=fio jq=jq curl=curl dmsetup=dmsetup mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mkfs.ext4=e2fsprogs python3=python3
 }
