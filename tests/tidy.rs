@@ -21,14 +21,17 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// External crates that belong to certain layers.
-const OWNERS: [(&str, &[&str]); 29] = [
+const OWNERS: [(&str, &[&str]); 32] = [
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
     ("async_trait", &["store"]),
+    ("aws_config", &["store"]),
+    ("aws_credential_types", &["store"]),
+    ("aws_runtime", &["store"]),
+    ("aws_types", &["store"]),
     ("blake3", &["store"]),
     ("chrono", &["store"]),
-    ("configparser", &["store"]),
     ("zstd", &["store"]),
     ("foyer_common", &["store"]),
     ("foyer_memory", &["store"]),
