@@ -1,10 +1,10 @@
-//! The bytes of the objects in a store, and the checks that make it safe to believe them.
+//! The bytes of the objects in a store, and the checks that make these bytes safe to use.
 //!
-//! Owns encoding and decoding; `docs/format.md` shows the same layouts for people and other tools. Does not own where
-//! objects are or when they are made. Invariant: a decoder answers an error for any bytes that no encoder produced; it
-//! never panics, and allocates no more than the limits stated here, whatever the bytes say.
+//! Owns encoding and decoding; `docs/format.md` shows the same layouts for people and other tools. Does not own where objects are
+//! or when objects are made. Invariant: a decoder returns an error for any bytes that no encoder made. A decoder never panics,
+//! and allocates no more than the limits in `limits`, whatever the bytes say.
 //!
-//! Every structure opens with a magic number and a version and closes with the BLAKE3 of all that precedes:
+//! Every structure opens with a magic number and a version, and closes with the BLAKE3 of all bytes before:
 //!
 //! ```text
 //! byte 0..8    magic, tells the structures apart
