@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use futures_util::future::BoxFuture;
-use glidefs::cache::Volume;
-use glidefs::cache::format::frame_crc;
-use glidefs::export::Export;
-use glidefs::observe::counter::Histogram;
-use glidefs::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
-use glidefs::router::{
+use glidefs::testing::cache::Volume;
+use glidefs::testing::cache::format::frame_crc;
+use glidefs::testing::export::Export;
+use glidefs::testing::observe::counter::Histogram;
+use glidefs::testing::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
+use glidefs::testing::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, Router, RouterOptions, Source, Volumes,
 };
-use glidefs::store::gc::{GcError, GcOptions, GcReport};
-use glidefs::store::volume::{DeletedVolume, Resume, VolumeError};
-use glidefs::units::{ExportId, FRAME_BYTES};
+use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
+use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
+use glidefs::testing::units::{ExportId, FRAME_BYTES};
 use support::{BenchGroup, Ratios};
 
 const EXPORTS: u32 = 20_000;
@@ -143,7 +143,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         exports_max: EXPORTS as usize,
         queues_default: 1,
         queue_depth_default: 64,
-        on_unreachable_default: glidefs::cache::OnUnreachable::Wait,
+        on_unreachable_default: glidefs::testing::cache::OnUnreachable::Wait,
         parallel_max: 64,
         serve_unconfirmed: false,
         confirm_patience: Duration::from_secs(10),
@@ -158,7 +158,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
             let request = CreateExport {
                 name: ExportName::new(&name(number)).expect("a good name"),
                 source: Source::Blank(ExportSize::new(1 << 30).expect("a good size")),
-                durability: glidefs::cache::Durability::Local,
+                durability: glidefs::testing::cache::Durability::Local,
                 on_unreachable: None,
                 queues: None,
                 queue_depth: None,

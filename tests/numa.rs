@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use glidefs::buffer::Pool;
-use glidefs::observe::io::WorkerStats;
+use glidefs::testing::buffer::Pool;
+use glidefs::testing::observe::io::WorkerStats;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
