@@ -8,9 +8,9 @@
 
 mod collecting;
 mod figures;
+mod storage;
 #[cfg(test)]
 mod tests;
-mod volumes;
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use self::collecting::{Collections, collect};
 use self::figures::Parts;
-use self::volumes::{DaemonVolumes, StoreSide};
+use self::storage::{DaemonStorage, StoreSide};
 use crate::api::{self, Access, Listeners, Readiness, ServeError, TokenError, TokenFile};
 use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock, Triggers};
 use crate::config::{Config, OnFull, OnStop, Unconfirmed};
@@ -169,7 +169,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
-        Arc::new(DaemonVolumes::new(cache.clone(), store.map(Arc::new))),
+        Arc::new(DaemonStorage::new(cache.clone(), store.map(Arc::new))),
         options,
     );
     let result = runtime.block_on(serve(
@@ -214,7 +214,7 @@ fn connect_store(
     let clean = open_clean(config, runtime)?;
     let options = VolumesOptions {
         clean: Some(clean),
-        notes: catalog.notes(),
+        notes: catalog.journal(),
         recent_bytes_max: Some(RECENT_BYTES_MAX),
         host: host_name(),
         ..VolumesOptions::new(cache.writer())
@@ -320,7 +320,7 @@ fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), Daemo
         disk,
         Arc::new(MonotonicClock::default()),
         options,
-        Known { exports: catalog.known(), book: Arc::new(catalog.book()) },
+        Known { exports: catalog.known(), book: Arc::new(catalog.handle()) },
     )?;
     tracing::info!(
         segments = recovered.segments,
@@ -438,7 +438,7 @@ fn access(config: &Config) -> Result<Access, DaemonError> {
 /// Has everything brought to the store, as far as there is time: the host may be given up.
 async fn drain(router: &Arc<Router>, patience: Duration) {
     match tokio::time::timeout(patience, router.drain()).await {
-        Ok(drain) if drain.flushed == 0 && drain.failed.is_empty() => {}
+        Ok(drain) if drain.written_back == 0 && drain.failed.is_empty() => {}
         Ok(drain) => {
             for error in &drain.failed {
                 tracing::warn!(
@@ -447,7 +447,7 @@ async fn drain(router: &Arc<Router>, patience: Duration) {
                 );
             }
             tracing::info!(
-                exports = drain.flushed,
+                exports = drain.written_back,
                 kept = drain.kept,
                 "everything of these exports is in the store, and other hosts may open those that are not kept"
             );

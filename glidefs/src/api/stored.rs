@@ -85,7 +85,7 @@ pub(super) async fn delete(
     )
 )]
 pub(super) async fn volumes(State(state): State<AppState>) -> Result<Json<Vec<StoredExport>>, ApiError> {
-    let names = state.router.stored().await?;
+    let names = state.router.stored_names().await?;
     let shown = |name: String| StoredExport { open_here: state.router.show(&name).is_ok(), name };
     Ok(Json(names.into_iter().map(shown).collect()))
 }
