@@ -17,7 +17,7 @@ use glidefs::testing::observe::counter::Histogram;
 use glidefs::testing::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use glidefs::testing::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, Router, RouterOptions, Source, Volumes,
+    FoundDevice, InitialContent, Router, RouterOptions, Storage,
 };
 use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
 use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
@@ -86,12 +86,12 @@ impl Devices for InstantKernel {
 
 struct Data;
 
-impl Volumes for Data {
+impl Storage for Data {
     fn volume(&self, id: ExportId, _: u64, _: Option<&Resume>) -> Arc<Volume> {
         Arc::new(Volume::new(id))
     }
 
-    fn begin(&self, _: ExportName, _: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+    fn begin(&self, _: ExportName, _: InitialContent) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
@@ -157,7 +157,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         for number in 0..EXPORTS {
             let request = CreateExport {
                 name: ExportName::new(&name(number)).expect("a good name"),
-                source: Source::Blank(ExportSize::new(1 << 30).expect("a good size")),
+                content: InitialContent::Blank(ExportSize::new(1 << 30).expect("a good size")),
                 durability: glidefs::testing::cache::Durability::Local,
                 on_unreachable: None,
                 queues: None,

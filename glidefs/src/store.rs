@@ -43,6 +43,7 @@ mod variables;
 pub mod volume;
 
 pub use self::backend::Backend;
+#[cfg(fuzzing)]
 pub use self::block_cache::fuzzing as block_cache_fuzzing;
 pub use self::block_cache::{BlockCache, BlockCacheError, BlockCacheFigures, BlockCacheOptions};
 pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};

@@ -17,14 +17,14 @@ pub mod cache {
 
     /// Structures of the log on disk.
     pub mod format {
-        pub use crate::cache::format::{
-            EntryKind, Record, SegmentHeader, Trailer, decode_record, frame_crc, fuzzing,
-        };
+        #[cfg(fuzzing)]
+        pub use crate::cache::format::fuzzing;
+        pub use crate::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record, frame_crc};
     }
 
     /// The index of one layer.
     pub mod index {
-        pub use crate::cache::index::{Backing, Extent, Index, Refs};
+        pub use crate::cache::{Backing, Extent, Index, Refs};
     }
 }
 
@@ -47,21 +47,25 @@ pub mod observe {
 pub mod router {
     pub use crate::router::{
         Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-        FoundDevice, Router, RouterOptions, Source, Volumes,
+        FoundDevice, InitialContent, Router, RouterOptions, Storage,
     };
 }
 
 /// The object store.
 pub mod store {
+    #[cfg(fuzzing)]
+    pub use crate::store::block_cache_fuzzing;
     pub use crate::store::{
         Access, Backend, BlockCache, BlockCacheOptions, BoxError, Bucket, Created, Entropy, Folder, Key,
         Operation, PackId, RetryPolicy, Store, StoreError, StoreName, StoreOptions, StoreUrl, SystemClock,
-        SystemEntropy, Variables, VolumeId, WriterId, block_cache_fuzzing, gc, process_variables, volume,
+        SystemEntropy, Variables, VolumeId, WriterId, gc, process_variables, volume,
     };
 
     /// Structures of objects.
     pub mod format {
-        pub use crate::store::format::{EncodedPack, PackBuilder, PackOptions, fuzzing};
+        #[cfg(fuzzing)]
+        pub use crate::store::format::fuzzing;
+        pub use crate::store::format::{EncodedPack, PackBuilder, PackOptions};
     }
 }
 

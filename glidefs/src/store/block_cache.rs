@@ -26,6 +26,7 @@
 mod disk;
 mod figures;
 mod file;
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod places;
 mod region;
