@@ -46,14 +46,13 @@ pub use self::backend::Backend;
 #[cfg(fuzzing)]
 pub use self::block_cache::fuzzing as block_cache_fuzzing;
 pub use self::block_cache::{BlockCache, BlockCacheError, BlockCacheFigures, BlockCacheOptions};
-pub use self::client::{Created, Listing, ObjectInfo, Store, StoreOptions};
-pub use self::clock::{StoreClock, SystemClock};
+pub use self::client::{Created, Store, StoreOptions};
+pub use self::clock::SystemClock;
 pub use self::error::{BoxError, StoreError};
 pub use self::ids::{Entropy, HostName, NameError, PackId, StoreName, SystemEntropy, VolumeId, WriterId};
 pub use self::key::{Folder, Key};
 pub use self::objects::Access;
-pub use self::outage::ReadsWaiting;
 pub use self::retry::RetryPolicy;
-pub use self::stats::{Count, Operation, OperationStats, StoreStats};
-pub use self::url::{Bucket, StoreUrl, UrlError};
+pub use self::stats::{Operation, StoreStats};
+pub use self::url::{Bucket, StoreUrl};
 pub use self::variables::{Variables, process_variables};

@@ -31,9 +31,8 @@ mod options;
 mod tests;
 mod under_way;
 
-pub use future::{Pending, Promise, Reactor, promise};
 pub use kernel::Ring;
-pub use memory::{Contiguous, Gathered, Memory, OpBuffer};
+pub use memory::Memory;
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
-pub use under_way::{Completion, Event, OpId, REGISTERED_BYTES_MAX};
+pub use under_way::{Completion, Event, REGISTERED_BYTES_MAX};
