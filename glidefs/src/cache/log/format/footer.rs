@@ -4,10 +4,10 @@
 //! decoded without its trailer. Invariant: the records of a decoded footer ascend, do not overlap, and end where the
 //! footer begins or before.
 
-use super::record::{ENTRY_BYTES, FRAME_CRC_BYTES, decode_entries};
+use super::entry::{ENTRY_BYTES, Entry, FRAME_CRC_BYTES, decode_entries};
 use super::{
-    BODY_AT, Entry, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused, frame_crc,
-    get, put, put_preamble,
+    BODY_AT, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused, frame_crc, get, put,
+    put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
