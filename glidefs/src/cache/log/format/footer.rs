@@ -109,11 +109,6 @@ impl FooterBuilder {
         self.bytes.get(self.last..).unwrap_or_default()
     }
 
-    /// Records added.
-    pub fn records(&self) -> u32 {
-        self.records
-    }
-
     /// Length of the footer in bytes, in whole frames, without the trailer.
     pub fn encoded_len(&self) -> usize {
         self.bytes.len().next_multiple_of(FRAME_BYTES)
@@ -134,13 +129,6 @@ impl FooterBuilder {
         put_preamble(&mut bytes, MAGIC, key);
         put(&mut bytes, RECORD_COUNT_AT, &self.records.to_le_bytes());
         bytes
-    }
-
-    /// Forgets all records and keeps the memory.
-    pub fn reset(&mut self) {
-        self.bytes.truncate(BODY_AT);
-        self.records = 0;
-        self.last = BODY_AT;
     }
 }
 

@@ -85,12 +85,8 @@ impl RecordBuilder {
         Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
     }
 
-    /// Whether nothing was added.
-    pub fn is_empty(&self) -> bool {
-        self.entries == 0
-    }
-
     /// Entries added.
+    #[cfg(test)]
     pub fn entries(&self) -> usize {
         usize::from(self.entries)
     }
