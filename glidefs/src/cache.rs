@@ -65,6 +65,6 @@ pub use self::volume::error::IoError;
 pub use self::volume::fetch::{Fill, OnUnreachable};
 pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
-pub use self::volume::store_link::WritebackQueue;
+pub use self::volume::queue::WritebackQueue;
 pub use self::volume::{Volume, VolumeFigures, index};
 pub use self::writeback::engine::Writeback;

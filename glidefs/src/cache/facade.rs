@@ -20,7 +20,7 @@ use crate::cache::shared::Shared;
 use crate::cache::stats::{CacheStats, ShardStats};
 use crate::cache::volume::Volume;
 use crate::cache::volume::durability::Triggers;
-use crate::cache::volume::store_link::WritebackQueue;
+use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::writeback::cut::Cut;
 use crate::cache::writeback::engine::Writeback;
 use crate::store::WriterId;

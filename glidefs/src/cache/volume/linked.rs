@@ -10,7 +10,8 @@ use crate::cache::volume::durability::{Durability, Pace, Triggers};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
 use crate::cache::volume::fetch::OnUnreachable;
-use crate::cache::volume::store_link::{StoreLink, WritebackQueue};
+use crate::cache::volume::queue::WritebackQueue;
+use crate::cache::volume::store_link::StoreLink;
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 

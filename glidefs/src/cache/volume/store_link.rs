@@ -3,101 +3,22 @@
 //! Owns the wish list of what to flush, and what is known of the counterpart. Does not own the flushing (`engine`) nor the
 //! fetching (`fetch`). Invariant: a volume that has something to flush is on the list, or the engine watches it.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
 use super::fetch::{End, Fetch, Fill, OnUnreachable, why_lost};
-use crate::cache::log::disk::Clock;
 use crate::cache::volume::durability::{Bound, Durability};
 use crate::cache::volume::error::IoError;
+use crate::cache::volume::queue::WritebackQueue;
 use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::Upload;
 use crate::units::{ExportId, SectorRange};
-
-/// A cut that waits for another one to reach the store has at least so much data, bytes, and at least such a part of the cache.
-const CUT_BYTES_MIN: u64 = 1 << 30;
-const CUTS_OF_CACHE: u64 = 32;
-/// Cuts of one volume wait behind others only while the volume has at most such a part of the cache that is not in the store.
-const BACKLOGS_OF_CACHE: u64 = 2;
-
-/// What all volumes that are tied to one store share.
-pub struct WritebackQueue {
-    runtime: tokio::runtime::Handle,
-    clock: Arc<dyn Clock>,
-    /// As much data makes another cut of a volume of which one is on its way.
-    cut_bytes_max: AtomicU64,
-    /// With more than that not in the store a volume makes no further cut.
-    backlog_bytes_max: u64,
-    list: Mutex<List>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct List {
-    announced: HashSet<ExportId>,
-    /// Somebody waits for these.
-    asked: HashSet<ExportId>,
-    /// Their writes are slowed until packs are merged.
-    crowded: HashSet<ExportId>,
-}
-
-impl fmt::Debug for WritebackQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WritebackQueue").finish_non_exhaustive()
-    }
-}
-
-impl WritebackQueue {
-    /// What ties volumes of a cache of `size_bytes`.
-    pub(in crate::cache) fn new(
-        runtime: tokio::runtime::Handle,
-        clock: Arc<dyn Clock>,
-        size_bytes: u64,
-    ) -> Arc<Self> {
-        let cut_bytes_max = AtomicU64::new(CUT_BYTES_MIN.max(size_bytes / CUTS_OF_CACHE));
-        let backlog_bytes_max = size_bytes / BACKLOGS_OF_CACHE;
-        let (list, changed) = (Mutex::default(), Notify::new());
-        Arc::new(Self { runtime, clock, cut_bytes_max, backlog_bytes_max, list, changed })
-    }
-
-    /// Makes cuts smaller than usual, or larger.
-    #[cfg(test)]
-    pub fn set_cut_bytes_max(&self, bytes: u64) {
-        self.cut_bytes_max.store(bytes, Ordering::Relaxed);
-    }
-
-    fn list(&self) -> MutexGuard<'_, List> {
-        // A set is whole between its own calls.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What was announced and asked for since the last call: `true` with those that somebody waits for.
-    pub(in crate::cache) fn take(&self) -> HashMap<ExportId, bool> {
-        let mut list = self.list();
-        let (announced, asked) = (std::mem::take(&mut list.announced), std::mem::take(&mut list.asked));
-        drop(list);
-        let mut taken: HashMap<_, _> = announced.into_iter().map(|id| (id, false)).collect();
-        taken.extend(asked.into_iter().map(|id| (id, true)));
-        taken
-    }
-
-    /// Which volumes began crowded since the last call.
-    pub(in crate::cache) fn take_crowded(&self) -> HashSet<ExportId> {
-        std::mem::take(&mut self.list().crowded)
-    }
-
-    /// Returns when something was put on the list since the last return.
-    pub(in crate::cache) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-}
 
 /// A volume's side of the link.
 pub(in crate::cache) struct StoreLink {
@@ -177,8 +98,7 @@ impl StoreLink {
 
     /// Puts the volume on the list of those that have something to flush.
     pub fn announce(&self, id: ExportId) {
-        self.queue.list().announced.insert(id);
-        self.queue.changed.notify_one();
+        self.queue.announce(id);
     }
 
     /// How crowded the volume is.
@@ -189,15 +109,13 @@ impl StoreLink {
     /// Has packs of a volume merged that begins crowded: its writes, and so its flushes, may have to wait for that.
     pub fn merge_if_crowded(&self, id: ExportId) {
         if self.crowding.is_slow() {
-            self.queue.list().crowded.insert(id);
-            self.queue.changed.notify_one();
+            self.queue.merge(id);
         }
     }
 
     /// Has the volume stored as soon as possible.
     pub fn ask(&self, id: ExportId) {
-        self.queue.list().asked.insert(id);
-        self.queue.changed.notify_one();
+        self.queue.ask(id);
     }
 
     /// Size of the export, sectors.
@@ -233,12 +151,12 @@ impl StoreLink {
 
     /// How much data makes another cut while one is on its way.
     pub fn cut_bytes_max(&self) -> u64 {
-        self.queue.cut_bytes_max.load(Ordering::Relaxed)
+        self.queue.cut_bytes_max()
     }
 
     /// How much may be on this host alone while further cuts are made.
     pub fn backlog_bytes_max(&self) -> u64 {
-        self.queue.backlog_bytes_max
+        self.queue.backlog_bytes_max()
     }
 
     /// How much may be at risk, where that is bounded.
@@ -251,7 +169,7 @@ impl StoreLink {
 
     /// The time, by the clock that risk is measured with.
     pub fn now(&self) -> Duration {
-        self.queue.clock.now()
+        self.queue.now()
     }
 
     pub fn is_fenced(&self) -> bool {
@@ -370,7 +288,7 @@ impl StoreLink {
         let (remote, fenced, end) = (self.remote.clone(), Arc::clone(&self.fenced), self.end.clone());
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end, repeat };
-        self.queue.runtime.spawn(fetch.run(sender));
+        self.queue.runtime().spawn(fetch.run(sender));
         receiver
     }
 }

@@ -1,7 +1,10 @@
 //! A volume: what it counts, plans, flushes and recovers.
 
+use super::cuts::{CUTS_MAX, CutState};
 use super::*;
-use crate::units::SECTOR_BYTES;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::{Backing, Extent};
+use crate::units::{SECTOR_BYTES, SectorRange};
 
 fn range(start: u64, count: u64) -> SectorRange {
     SectorRange::new(start, count).unwrap()
