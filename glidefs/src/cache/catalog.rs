@@ -16,7 +16,7 @@ pub struct Start {
     pub begun: Option<u32>,
 }
 
-/// The keeper of facts that must outlive the cache. Calls that write block until the facts are on disk.
+/// The place of facts that must outlive the cache. Calls that write block until the facts are on disk.
 pub trait CacheCatalog: Send + Sync + fmt::Debug {
     /// The last start known to the catalog; `None` for a catalog which does not count.
     fn start(&self) -> Option<Start> {

@@ -132,7 +132,6 @@ impl Driver {
         self.settle().1
     }
 
-    /// A FLUSH.
     pub fn flush(&mut self, volume: &Arc<Volume>) -> Result<(), IoError> {
         self.shard.flush(volume, Request { buffer: Vec::new() });
         self.settle().1

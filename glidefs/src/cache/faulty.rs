@@ -80,7 +80,6 @@ impl Faults {
     }
 }
 
-/// The directory.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     inner: Arc<Directory>,

@@ -142,7 +142,6 @@ impl Shared {
         Ok(())
     }
 
-    /// All volumes.
     pub fn all_volumes(&self) -> Vec<Arc<Volume>> {
         self.volumes().values().cloned().collect()
     }

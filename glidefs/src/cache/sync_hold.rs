@@ -23,12 +23,10 @@ impl<S: Borrow<Shared>> SyncHold<S> {
         is_free.then_some(Self { shared, number })
     }
 
-    /// The segment.
     pub fn info(&self) -> &SegmentInfo {
         self.shared.borrow().table.get(self.number)
     }
 
-    /// The segment's number.
     pub fn number(&self) -> u32 {
         self.number
     }

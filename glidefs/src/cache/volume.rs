@@ -1,9 +1,10 @@
-//! One export's data in the cache: its index, its history's position, what of it is not stable yet, and the cut that is
-//! on its way to the store.
+//! The data of one export in the cache: the index, the position of the history, the places not known to be stable, and the cuts
+//! on their way to the store.
 //!
-//! Does not own segments, nor when a cut is made (`flush`). Invariants: a sequence number is given out once; everything this
-//! volume appended and that is not known to be stable is in `unsynced` before the request that appended it is acknowledged;
-//! a cut is complete when every write it covers has been appended or has failed.
+//! Owns the state, and the lock around the state; the methods are in the children, by subject. Does not own segments, nor when a
+//! cut is made (`writeback/due`). Invariants: a sequence number is given out once (`appends`); a place with an append not known
+//! to be stable is in `unsynced` before the request of the append is acknowledged (`unsynced`); a cut is complete when every
+//! write of the cut has been appended or has failed (`cuts`).
 
 mod appends;
 mod cleaning;
@@ -36,17 +37,18 @@ use crate::cache::volume::store_link::StoreLink;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, Seq};
 
-/// One export's data in the cache.
+/// The data of one export in the cache.
 #[derive(Debug)]
 pub struct Volume {
     id: ExportId,
-    /// The store's side of it; none where there is no store.
+    /// The link to the volume's counterpart in the store. None where there is no store.
     store_link: OnceLock<StoreLink>,
     waits: waits::Waits,
-    /// What lets one of many log lines pass about data that cannot be read here, and about flushes that fail.
+    /// Holds back log lines about data unreadable here.
     bad_reads: Repeat,
+    /// Holds back log lines about failing writeback.
     bad_writebacks: Repeat,
-    /// The same about a store that cannot be asked whose the export is.
+    /// Holds back log lines about a store which does not say whose the export is.
     silence: Repeat,
     /// Held for one index operation at a time.
     inner: Mutex<Inner>,
@@ -59,20 +61,22 @@ struct Inner {
     last_seq: u64,
     /// Nothing up to here is taken from the log by recovery.
     evicted: Seq,
-    /// Sequence numbers given out that have neither been appended nor failed.
+    /// Sequence numbers given out whose write has neither been appended nor failed.
     under_way: u64,
-    /// Highest of the numbers whose record could not be written, of those that are in no cut, and of those in cuts that are in the
-    /// store. Such a record may be on disk all the same, and be found by recovery.
+    /// Highest failed number in no cut. The record of a failed number may be on disk all the same, and recovery may find the
+    /// record.
     failed: Seq,
+    /// Highest failed number of the cuts in the store.
     failed_before: Seq,
-    /// What a sample of what was appended since the last cut says.
+    /// A sample of the writes since the last cut.
     sample: Sample,
     /// The next FLUSH makes a cut.
     cut_at_flush: bool,
-    /// When the oldest of what is not in a cut was appended. None without a store.
+    /// When the oldest data in no cut was appended. None without a store.
     active_since: Option<Duration>,
-    /// Bytes of writes that were told to go on and have not ended. Counted only where there is a bound.
+    /// Bytes of writes told to go on and not ended yet. Counted only where data at risk is bounded.
     promised_bytes: u64,
+    /// Places which may not be stable, one for each use of a segment file.
     unsynced: Vec<Place>,
     removed: bool,
 }
@@ -82,20 +86,20 @@ struct Inner {
 pub struct VolumeFigures {
     /// Extents in the index.
     pub extents: u64,
-    /// Bytes of data that are not in the store.
+    /// Bytes of data not in the store.
     pub dirty_bytes: u64,
-    /// Bytes of data that are in the store and in the log.
+    /// Bytes of data in the store and in the log.
     pub clean_bytes: u64,
     /// Last sequence number given out.
     pub last_seq: Seq,
     /// Everything up to here is in the store.
     pub stored: Seq,
-    /// How long the oldest data that is not in the store has been here; zero when there is none, or no store. What was here
-    /// when the daemon started counts from then on.
+    /// Age of the oldest data not in the store; zero without such data, or without a store. Data found when the daemon started
+    /// counts from the start on.
     pub at_risk_for: Duration,
-    /// A record of it may be lost: data that is older fails.
+    /// A record of the volume may be lost: a READ of older data fails.
     pub doubted: bool,
-    /// Cuts that the store does not have. The first one is on its way.
+    /// Cuts not in the store. The first one is on the way there.
     pub cuts: usize,
 }
 
@@ -105,7 +109,7 @@ impl Volume {
         Self::at(id, SeqMarks::default())
     }
 
-    /// A volume that is in the store up to `marks.stored`, with nothing of it here.
+    /// A volume which is in the store up to `marks.stored`, with no data here.
     pub(super) fn at(id: ExportId, marks: SeqMarks) -> Self {
         let stored = marks.stored.max(marks.evicted);
         let inner = Inner {
@@ -125,7 +129,7 @@ impl Volume {
         }
     }
 
-    /// Whose data it is.
+    /// The export of the data.
     pub fn id(&self) -> ExportId {
         self.id
     }
@@ -154,7 +158,7 @@ impl Volume {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that can panic runs under the lock half-way through a change.
+        // No code under the lock can panic half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +169,7 @@ impl Volume {
         inner.unsynced = Vec::new();
         inner.removed = true;
         drop(inner);
-        // Who waits for its flush, or for bytes of it, is told.
+        // Waits for writeback and for fetches are told.
         if let Some(link) = self.store_link.get() {
             link.remove(self.id);
         }

@@ -1,7 +1,8 @@
-//! The sequence numbers of a volume: given out before an append, landed with the append or its failure.
+//! The sequence numbers of a volume: given out before an append, landed with the append or with the append's failure.
 //!
-//! Owns which numbers have not landed yet and which have failed. Does not own the append itself (`shard/append`).
-//! Invariant: each number that was given out lands once; a cut is complete when every number that the cut covers has landed.
+//! Owns the numbers not landed yet, and the numbers of failed appends. Does not own the append itself (`shard/append`).
+//! Invariants: each number given out lands at most once, and always unless the volume is removed meanwhile; a cut is complete
+//! when every number of the cut has landed.
 
 use super::{Inner, Volume};
 use crate::cache::log::table::{Place, SegmentTable};
@@ -20,8 +21,8 @@ impl Volume {
         Seq(first)
     }
 
-    /// Makes appended extents readable, whose `count` sequence numbers begin at `first`, and remembers that they end at
-    /// `place`, which may not be stable yet.
+    /// Makes appended extents readable. The extents have the `count` sequence numbers from `first` on, and end at `place`, which
+    /// is noted as not stable.
     pub(in crate::cache) fn appended(
         &self,
         table: &SegmentTable,
@@ -57,12 +58,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives back `count` sequence numbers from `first` on, of which nothing was written.
+    /// Lands `count` sequence numbers from `first` on without data: nothing was written under these numbers.
     pub(in crate::cache) fn gave_back(&self, first: Seq, count: u64) {
         self.lock().landed(first, count);
     }
 
-    /// Gives back `count` sequence numbers from `first` on, of a record that may be on disk or not.
+    /// Lands `count` sequence numbers from `first` on without data: the record of these numbers may be on disk or not.
     pub(in crate::cache) fn failed(&self, first: Seq, count: u64) {
         let mut inner = self.lock();
         let last = Seq(first.0.saturating_add(count.saturating_sub(1)));
@@ -72,17 +73,19 @@ impl Volume {
         inner.landed(first, count);
     }
 
-    /// The highest number in the first cut and those before of which the store has nothing, though recovery may find the record.
+    /// The highest failed number of the first cut and of the cuts before: the store has nothing of the write, though recovery may
+    /// find the record.
     pub(in crate::cache) fn failed_in_cuts(&self) -> Seq {
         let inner = self.lock();
         inner.failed_before.max(inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed))
     }
 
-    /// Puts back an extent found by recovery, which is stable; `false` when newer data may have left the log since.
+    /// Puts back an extent found by recovery, which is stable. Returns `false`, and leaves the extent out, when newer data of the
+    /// same sectors may have left the log since.
     pub(in crate::cache) fn recovered(&self, table: &SegmentTable, extent: Extent) -> bool {
         let mut inner = self.lock();
         inner.last_seq = inner.last_seq.max(extent.seq.0);
-        // A doubt stays known after its end.
+        // A doubt stays known after the doubt has ended.
         if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
             return false;
         }
@@ -93,9 +96,15 @@ impl Volume {
 
 impl Inner {
     pub(super) fn landed(&mut self, first: Seq, count: u64) {
+        debug_assert!(self.under_way >= count, "a number lands once, after it was given out");
         self.under_way = self.under_way.saturating_sub(count);
         for cut in self.layers.cuts_from(first) {
+            debug_assert!(cut.under_way >= count, "a cut knows all writes under way when the cut was made");
             cut.under_way = cut.under_way.saturating_sub(count);
         }
+        debug_assert!(
+            self.layers.cuts().iter().map(|cut| cut.under_way).chain([self.under_way]).is_sorted(),
+            "writes under way for a cut are under way for later cuts too"
+        );
     }
 }

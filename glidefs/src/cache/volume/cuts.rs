@@ -1,7 +1,7 @@
-//! The cuts of a volume: made at a FLUSH or at once, complete when their writes have landed, thawed or taken back.
+//! The cuts of a volume: made at a FLUSH or at once, complete when the cut's writes have landed, thawed or taken back.
 //!
-//! Owns which writes a cut covers. Does not own when a cut is due (`writeback/due`), nor how a cut gets to the store
-//! (`writeback/carry`).
+//! Owns the decision which writes a cut covers. Does not own when a cut is due (`writeback/due`), nor how a cut gets to the store
+//! (`writeback/carry`). Invariants: cuts ascend; only a complete cut leaves the host; the first cut is carried first.
 
 use super::sample::Sample;
 use super::{Inner, Volume};
@@ -11,23 +11,23 @@ use crate::cache::volume::extent::Extent;
 use crate::cache::volume::layers::Frozen;
 use crate::units::Seq;
 
-/// Cuts of a volume at the same time, at most.
+/// Most cuts of a volume at the same time.
 pub(super) const CUTS_MAX: usize = 32;
 
 /// How far a cut is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum CutState {
-    /// There is none.
+    /// The volume has no cut.
     None,
-    /// Writes that it covers are being appended.
+    /// Writes of the cut are being appended.
     Landing,
-    /// It is what it will be: everything up to here.
+    /// All writes of the cut have landed. The cut covers everything up to this number.
     Complete(Seq),
 }
 
 impl Volume {
-    /// Adds to `needs` every place that must become stable for a FLUSH; fails when one of them never will.
-    /// Returns what the FLUSH covers.
+    /// Adds to `needs` every place which must become stable before the FLUSH ends; fails when one of the places never will.
+    /// Returns the last sequence number covered by the FLUSH. Makes the cut when one is wanted.
     pub(in crate::cache) fn flush(
         &self,
         table: &SegmentTable,
@@ -42,13 +42,13 @@ impl Volume {
         inner.unsynced(table, needs).map(|()| covers)
     }
 
-    /// Makes a cut at the next FLUSH, unless there is one.
+    /// Makes a cut at the next FLUSH, unless the volume has a cut.
     pub(in crate::cache) fn cut_at_flush(&self) {
         let mut inner = self.lock();
         inner.cut_at_flush = inner.has_no_cut();
     }
 
-    /// Makes a cut now, unless there is one.
+    /// Makes a cut now, unless the volume has a cut.
     pub(in crate::cache) fn cut_now(&self) {
         let mut inner = self.lock();
         if inner.has_no_cut() {
@@ -70,16 +70,20 @@ impl Volume {
         self.lock().layers.frozen().collect()
     }
 
-    /// Takes note that the store has some of the first cut's extents, up to `count`; `true` when there are no more. The next cut
-    /// is the first one then.
+    /// Takes note of up to `count` extents of the first cut, which the store has: the extents become clean. Returns `true` when
+    /// none is left in the cut. Then the next cut is the first.
     pub(in crate::cache) fn thaw_some(&self, table: &SegmentTable, count: usize) -> bool {
         let mut inner = self.lock();
+        debug_assert!(
+            inner.removed || inner.layers.cuts().front().is_none_or(|cut| cut.under_way == 0),
+            "a cut leaves the host when its writes have landed"
+        );
         let failed = inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed);
         inner.failed_before = inner.failed_before.max(failed);
         inner.layers.thaw_some(table, count)
     }
 
-    /// Takes the first cut back. What it held is a part of the next one, which may be made later.
+    /// Takes the first cut back. The content becomes a part of the next cut, which may be made later.
     pub(in crate::cache) fn undo_cut(&self, table: &SegmentTable) {
         let mut inner = self.lock();
         let Inner { layers, active_since, failed, .. } = &mut *inner;
@@ -98,9 +102,9 @@ impl Inner {
         self.layers.cuts().is_empty()
     }
 
-    /// Whether what is active is to be a cut of its own behind those that are on their way: one of `cut_bytes`, while no more than
-    /// `backlog_bytes` are not in the store. Sectors that are written again and again would fill the log with what no reader needs,
-    /// so they make what is active larger instead.
+    /// Whether the active data becomes a cut of its own behind the cuts on their way: `cut_bytes` are enough, while at most
+    /// `backlog_bytes` are not in the store. Sectors written again and again would fill the log with versions that no reader
+    /// needs, so in such a volume the active layer grows instead.
     pub(super) fn has_enough_for_another_cut(&self, cut_bytes: u64, backlog_bytes: u64) -> bool {
         (1..CUTS_MAX).contains(&self.layers.cuts().len())
             && self.layers.active_bytes() >= cut_bytes
@@ -109,6 +113,7 @@ impl Inner {
     }
 
     pub(super) fn freeze(&mut self) {
+        debug_assert!(Seq(self.last_seq) >= self.layers.cut(), "a cut covers numbers that were given out");
         self.cut_at_flush = false;
         if Seq(self.last_seq) == self.layers.cut() {
             // There is nothing to cut, and nobody would take note of such a cut's end.

@@ -16,13 +16,13 @@ impl Volume {
         inner.layers.lookup(range, |piece| add_to(plan, table, piece));
     }
 
-    /// Same for what the first cut holds of `range`.
+    /// Adds the places of the first cut's content in `range`, as [`Self::plan`] does.
     pub(in crate::cache) fn plan_cut(&self, table: &SegmentTable, range: SectorRange, plan: &mut Vec<Piece>) {
         let inner = self.lock();
         inner.layers.lookup_frozen(range, |piece| add_to(plan, table, piece));
     }
 
-    /// What of `range` is not here, in order; neighbours are one.
+    /// The parts of `range` with no content here, in order; neighbours are joined.
     pub(in crate::cache) fn missing(&self, range: SectorRange) -> Vec<SectorRange> {
         let mut missing: Vec<SectorRange> = Vec::new();
         self.lock().layers.lookup(range, |piece| {
@@ -41,8 +41,9 @@ impl Volume {
         missing
     }
 
-    /// Fetches from the store what is not here of `range`; `None` when nothing is missing any more. The answer may be
-    /// awaited anywhere; who awaits it ends the wait when [`Self::waits_ended`] returns, by dropping the receiver.
+    /// Fetches from the store the parts of `range` with no content here; `None` when no part is missing any more. The answer may
+    /// be awaited anywhere. The task awaiting the answer ends the wait when [`Self::waits_ended`] returns, by dropping the
+    /// receiver.
     pub fn fetch(&self, range: SectorRange) -> Option<tokio::sync::oneshot::Receiver<Result<Fill, IoError>>> {
         let missing = self.missing(range);
         let (first, last) = (missing.first()?, missing.last()?);
@@ -51,7 +52,7 @@ impl Volume {
     }
 }
 
-/// Adds a piece to a plan, pinning its segment unless it is one with the last.
+/// Adds a piece to a plan. Pins the segment of the piece, unless the piece continues the last one.
 fn add_to(plan: &mut Vec<Piece>, table: &SegmentTable, piece: Piece) {
     if let Some(last) = plan.last_mut()
         && let Some(joined) = join(last, &piece)

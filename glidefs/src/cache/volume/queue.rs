@@ -1,7 +1,7 @@
-//! The writeback queue: which volumes have something to write back, or packs to merge.
+//! The writeback queue: the volumes with data to write back, or with packs to merge.
 //!
-//! Owns the wish list. Does not own the writeback (`engine`). Invariant: a volume that has something to write back is on the list, or
-//! the engine watches it.
+//! Owns the lists of volumes. Does not own the writeback (`writeback/engine`). Invariant: a volume with data to write back is on
+//! a list, or the engine watches the volume.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,19 +14,19 @@ use tokio::sync::Notify;
 use crate::cache::log::disk::Clock;
 use crate::units::ExportId;
 
-/// A cut that waits for another one to reach the store has at least so much data, bytes, and at least such a part of the cache.
+/// A cut behind another cut of the volume has at least so much data, bytes, and at least such a share of the cache.
 const CUT_BYTES_MIN: u64 = 1 << 30;
 const CUTS_OF_CACHE: u64 = 32;
-/// Cuts of one volume wait behind others only while the volume has at most such a part of the cache that is not in the store.
+/// A volume makes a cut behind others only while at most such a share of the cache is data of the volume not in the store.
 const BACKLOGS_OF_CACHE: u64 = 2;
 
-/// What all volumes that are tied to one store share.
+/// The state shared by all volumes linked to one store.
 pub struct WritebackQueue {
     runtime: tokio::runtime::Handle,
     clock: Arc<dyn Clock>,
-    /// As much data makes another cut of a volume of which one is on its way.
+    /// So much data makes another cut of a volume with a cut on its way.
     cut_bytes_max: AtomicU64,
-    /// With more than that not in the store a volume makes no further cut.
+    /// A volume with more data not in the store makes no further cut.
     backlog_bytes_max: u64,
     list: Mutex<List>,
     changed: Notify,
@@ -34,10 +34,11 @@ pub struct WritebackQueue {
 
 #[derive(Debug, Default)]
 struct List {
+    /// Volumes with data to write back.
     announced: HashSet<ExportId>,
-    /// Somebody waits for these.
+    /// Volumes somebody waits for.
     asked: HashSet<ExportId>,
-    /// Their writes are slowed until packs are merged.
+    /// Volumes whose writes are slowed until packs are merged.
     crowded: HashSet<ExportId>,
 }
 
@@ -48,7 +49,7 @@ impl fmt::Debug for WritebackQueue {
 }
 
 impl WritebackQueue {
-    /// What ties volumes of a cache of `size_bytes`.
+    /// The queue of a cache of `size_bytes`.
     pub(in crate::cache) fn new(
         runtime: tokio::runtime::Handle,
         clock: Arc<dyn Clock>,
@@ -66,17 +67,16 @@ impl WritebackQueue {
         self.cut_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    /// The control threads.
     pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
         &self.runtime
     }
 
-    /// The time, by the clock that risk is measured with.
+    /// The time, by the clock for the age of data at risk.
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
     }
 
-    /// How much data makes another cut of a volume while one is on its way.
+    /// So much data makes another cut of a volume while one is on its way.
     pub(super) fn cut_bytes_max(&self) -> u64 {
         self.cut_bytes_max.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl WritebackQueue {
         self.backlog_bytes_max
     }
 
-    /// Puts a volume on the list of those that have something to flush.
+    /// Notes that a volume has data to write back.
     pub(super) fn announce(&self, id: ExportId) {
         self.list().announced.insert(id);
         self.changed.notify_one();
@@ -105,11 +105,11 @@ impl WritebackQueue {
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
-        // A set is whole between its own calls.
+        // A set is whole between the set's own calls.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was announced and asked for since the last call: `true` with those that somebody waits for.
+    /// The volumes announced and asked for since the last call: `true` for the volumes somebody waits for.
     pub(in crate::cache) fn take(&self) -> HashMap<ExportId, bool> {
         let mut list = self.list();
         let (announced, asked) = (std::mem::take(&mut list.announced), std::mem::take(&mut list.asked));
@@ -119,7 +119,7 @@ impl WritebackQueue {
         taken
     }
 
-    /// Which volumes began crowded since the last call.
+    /// The volumes crowded from the beginning, of those linked since the last call.
     pub(in crate::cache) fn take_crowded(&self) -> HashSet<ExportId> {
         std::mem::take(&mut self.list().crowded)
     }
