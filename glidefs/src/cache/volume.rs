@@ -61,7 +61,7 @@ struct Inner {
     last_seq: u64,
     /// Nothing up to here is taken from the log by recovery.
     evicted: Seq,
-    /// Sequence numbers given out whose write has neither been appended nor failed.
+    /// Sequence numbers given out and not landed: the write has neither been appended nor failed.
     under_way: u64,
     /// Highest failed number in no cut. The record of a failed number may be on disk all the same, and recovery may find the
     /// record.

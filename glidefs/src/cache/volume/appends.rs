@@ -11,8 +11,8 @@ use crate::cache::volume::extent::{Backing, Extent};
 use crate::units::Seq;
 
 impl Volume {
-    /// Gives out `count` sequence numbers and returns the first. Each is given back with [`Self::appended`] or
-    /// [`Self::failed`].
+    /// Gives out `count` sequence numbers and returns the first. Each number lands with [`Self::appended`], [`Self::failed`] or
+    /// [`Self::gave_back`].
     pub(in crate::cache) fn next_seqs(&self, count: u64) -> Seq {
         let mut inner = self.lock();
         let first = inner.last_seq + 1;

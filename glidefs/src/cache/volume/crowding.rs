@@ -27,7 +27,7 @@ pub(in crate::cache) struct Crowding {
     percent: AtomicU32,
     /// The last try to merge packs failed.
     failed: AtomicBool,
-    /// Time by the clock of the volume's tie.
+    /// When the next write may go on, nanoseconds by the clock of the writeback queue.
     next_nanos: AtomicU64,
 }
 

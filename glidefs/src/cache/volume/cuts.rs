@@ -1,4 +1,5 @@
-//! The cuts of a volume: made at a FLUSH or at once, complete when the cut's writes have landed, thawed or taken back.
+//! The cuts of a volume: made at a FLUSH or at once, complete when the cut's writes have landed, then thawed (the extents
+//! become clean) or taken back.
 //!
 //! Owns the decision which writes a cut covers. Does not own when a cut is due (`writeback/due`), nor how a cut gets to the store
 //! (`writeback/carry`). Invariants: cuts ascend; only a complete cut leaves the host; the first cut is carried first.

@@ -16,7 +16,7 @@ impl Volume {
     /// The doubt in force, if any: the last sequence number that cannot be relied on, and the sector before which the doubt
     /// applies.
     pub(in crate::cache) fn doubt(&self) -> Option<(Seq, u64)> {
-        // The doubt takes note of a larger size before the tie does.
+        // `grow` tells the doubt of a larger size before the link.
         let size_sectors = self.store_link.get().map_or(u64::MAX, StoreLink::size_sectors);
         self.lock().layers.doubt().map(|(seq, end)| (seq, end.min(size_sectors)))
     }

@@ -13,7 +13,8 @@ use crate::units::{SectorRange, Seq};
 pub(super) struct Doubt {
     pub seq: Seq,
     number: u32,
-    /// The id of the damaged segment, and a stand-in for the damage found there: the sectors of the entry.
+    /// The sectors of the entry: the first one is the id of the damaged segment, the count is a checksum of the damage found
+    /// there.
     evidence: SectorRange,
     /// The export ended before this sector when the export was made larger; no record that may be lost has a later sector.
     pub end: u64,
@@ -117,7 +118,7 @@ impl Doubts {
         }
     }
 
-    /// Forgets the doubts, except the highest, about segments for which `is_gone` returns true.
+    /// Forgets the doubts, except the highest, about segments with ids for which `is_gone` returns true.
     pub fn forget(&mut self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
         let highest = self.highest();
         self.0.retain(|doubt| {

@@ -20,7 +20,7 @@ pub enum Durability {
     Local,
     /// Loss of the host: the data is in the store.
     Store,
-    /// Loss of power. With the host at most the bound is lost, because writes are slowed, and wait, before more could be.
+    /// Loss of power. With the host at most the bound is lost, because writes are slowed, and wait, before more could be lost.
     Bounded(Bound),
 }
 
@@ -58,7 +58,7 @@ pub struct Triggers {
 impl Bound {
     /// Smallest bound of bytes: eight of the largest requests.
     pub const MAX_BYTES_MIN: u64 = 1 << 20;
-    /// Smallest bound of time. The store needs some of the time.
+    /// Smallest bound of time. Carrying a cut to the store takes some of the time.
     pub const MAX_AGE_MIN: Duration = Duration::from_secs(1);
 
     /// When a write may go on which takes the bytes at risk to `bytes`, while the oldest of the bytes have been at risk for

@@ -37,8 +37,8 @@ impl OnUnreachable {
 pub struct Fill {
     range: SectorRange,
     bytes: Bytes,
-    /// The parts of the range in the store only at the time of the question. The sectors between were newer here, and may have
-    /// left for the store after these bytes were read there.
+    /// The parts of the range which the store alone had at the time of the question. The sectors between were newer here, and may
+    /// have left for the store after these bytes were read there.
     missing: Vec<SectorRange>,
 }
 
@@ -85,7 +85,7 @@ impl Fetch {
             biased;
             () = sender.closed() => return,
             () = self.remote.stopped() => return,
-            // The volume is not dropped before this ends, or nobody waits any more.
+            // Never an error: the fetch itself holds the sender.
             Ok(reason) = ended.wait_for(Option::is_some) => Err(reason.unwrap_or(IoError::Store)),
             () = after(limit) => {
                 self.log("reading from the store took longer than the export allows", None);
@@ -142,7 +142,7 @@ pub(in crate::cache) fn why_lost(remote: &store::volume::VolumeWriter) -> IoErro
     }
 }
 
-/// Why nothing of a volume is served any more.
+/// The reason to serve no data of a volume any more, once there is one.
 #[derive(Clone, Debug)]
 pub(in crate::cache) struct End(Arc<watch::Sender<Option<IoError>>>);
 

@@ -27,7 +27,7 @@ pub struct AtRisk {
 }
 
 impl Volume {
-    /// The store's side, where there is a store.
+    /// The link to the store, where there is a store.
     pub(in crate::cache) fn store_link(&self) -> Option<&StoreLink> {
         self.store_link.get()
     }

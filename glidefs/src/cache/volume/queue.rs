@@ -92,7 +92,7 @@ impl WritebackQueue {
         self.changed.notify_one();
     }
 
-    /// Has a volume stored as soon as possible.
+    /// Has a volume written back as soon as possible.
     pub(super) fn ask(&self, id: ExportId) {
         self.list().asked.insert(id);
         self.changed.notify_one();

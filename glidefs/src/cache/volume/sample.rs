@@ -16,7 +16,7 @@ const SAMPLE_HASH: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(super) struct Sample {
     /// Sectors that a cut has too.
     again: u64,
-    /// Sectors with no content in cuts.
+    /// Sectors with no content in cuts nor in the active layer.
     new: u64,
 }
 

@@ -27,22 +27,23 @@ pub(in crate::cache) struct StoreLink {
     /// Size of the export, sectors.
     size_sectors: AtomicU64,
     stored_sectors: AtomicU64,
-    /// Told whenever a cut has reached the store or the volume was lost to another writer.
+    /// Notified whenever a cut has reached the store or the volume was lost to another writer.
     progress: Notify,
     /// The loss that acknowledged FLUSHes survive; set once, before the first request.
     durability: OnceLock<Durability>,
     /// Behaviour of a READ that needs a store which is away; set once, before the first request.
     on_unreachable: OnceLock<OnUnreachable>,
-    /// Ends fetches.
+    /// Ends fetches, with the reason.
     end: End,
     /// Holds back log lines about failing fetches.
     bad_fetches: Arc<Repeat>,
     /// Progress of the cut on its way, over all tries.
     upload: Upload,
-    /// The volume is not this writer's any more.
+    /// Another writer, or another history, has the volume.
     fenced: Arc<AtomicBool>,
-    /// The last cut could not be read, and how many could not.
+    /// The last cut could not be read.
     unreadable: AtomicBool,
+    /// Cuts which could not be read so far: all of them, and in a row up to the last one.
     unreadable_cuts: AtomicU64,
     unreadable_in_a_row: AtomicU64,
     /// Cuts in the store without some of the cut's content, which was lost.
@@ -114,7 +115,7 @@ impl StoreLink {
         }
     }
 
-    /// Has the volume stored as soon as possible.
+    /// Has the volume written back as soon as possible.
     pub fn ask(&self, id: ExportId) {
         self.queue.ask(id);
     }

@@ -82,8 +82,8 @@ impl ExtentMap {
         }
     }
 
-    /// Writes `item` with one search if all touched extents lie in one leaf with room, which is nearly always the case. Returns
-    /// whether.
+    /// Writes `item` with one search if all touched extents lie in one leaf with room, which is nearly always so. Returns whether
+    /// `item` was written.
     fn write_in_leaf(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
         let (from, to) = (item.start, item.end());
         let Some((key, owner)) = self.owners.range_mut(..=from).next_back() else { return false };
