@@ -68,4 +68,4 @@ pub use self::volume::fetch::{Fill, OnUnreachable};
 pub use self::volume::index::Index;
 pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
-pub use self::volume::store_link::WritebackQueue;
+pub use self::volume::queue::WritebackQueue;
