@@ -166,8 +166,8 @@ impl SegmentInfo {
         }
     }
 
-    /// Notes that all appended frames were written once more and then synced. The caller holds the file, and nothing is appended
-    /// any more.
+    /// Notes that the appended frames are stable, after a rewrite and a sync. The caller holds the file; nothing is appended any
+    /// more.
     pub fn heal(&self) {
         self.synced.store(self.appended(), Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
@@ -262,7 +262,7 @@ impl Place {
 /// Every segment of the cache, and what all segments have in common.
 #[derive(Debug)]
 pub(in crate::cache) struct SegmentTable {
-    table: Box<[SegmentInfo]>,
+    segments: Box<[SegmentInfo]>,
     /// Segments from this number on are not used any more.
     limit: u32,
     cache_id: [u8; 16],
@@ -272,7 +272,8 @@ pub(in crate::cache) struct SegmentTable {
 impl SegmentTable {
     /// A table of `count` segments of `segment_frames` frames each. The first `limit` segments may be used.
     pub fn new(count: u32, limit: u32, cache_id: [u8; 16], segment_frames: u32) -> Self {
-        Self { table: (0..count).map(|_| SegmentInfo::default()).collect(), limit, cache_id, segment_frames }
+        let segments = (0..count).map(|_| SegmentInfo::default()).collect();
+        Self { segments, limit, cache_id, segment_frames }
     }
 
     /// Number of segments that may be used; the segment numbers begin at 0.
@@ -299,12 +300,12 @@ impl SegmentTable {
 
     /// The segment with number `number`. Numbers come from this table or were checked by recovery.
     pub fn get(&self, number: u32) -> &SegmentInfo {
-        &self.table[number as usize]
+        &self.segments[number as usize]
     }
 
     /// The segments that may be used, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &SegmentInfo)> {
-        (0..self.limit).zip(&self.table)
+        (0..self.limit).zip(&self.segments)
     }
 
     /// Number of segments in `state`.
