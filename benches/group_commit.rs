@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use glidefs::cache::{
+use glidefs::testing::cache::{
     Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Shard, Token, Volume, Want,
 };
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::units::{ExportId, SectorRange};
 use support::Ratios;
 
 const RUN: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ fn rate(clients: usize) -> f64 {
     let volumes: Vec<Arc<Volume>> = ids.iter().map(|&id| cache.volume(id)).collect();
     let mut shard: Shard<FlushingClient> = cache.shard(0, Arc::default());
 
-    let (want, wants) = mpsc::channel::<(u32, Arc<dyn glidefs::cache::SegmentFile>)>();
+    let (want, wants) = mpsc::channel::<(u32, Arc<dyn glidefs::testing::cache::SegmentFile>)>();
     let (done, dones) = mpsc::channel();
     let syncer = std::thread::spawn(move || {
         for (op, file) in wants {

@@ -10,8 +10,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use glidefs::cache::index::{Backing, Extent, Index, Refs};
-use glidefs::units::{FRAME_SECTORS, SectorRange, Seq};
+use glidefs::testing::cache::index::{Backing, Extent, Index, Refs};
+use glidefs::testing::units::{FRAME_SECTORS, SectorRange, Seq};
 use support::Ratios;
 
 const EXTENTS: u64 = 10_000_000;

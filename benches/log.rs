@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use glidefs::units::REQUEST_BYTES_MAX;
+use glidefs::testing::units::REQUEST_BYTES_MAX;
 use support::rig::{Rig, SEGMENT_BYTES};
 use support::{BenchGroup, Ratios};
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::Criterion;
-use glidefs::store::format::{EncodedPack, PackBuilder, PackOptions};
-use glidefs::store::{PackId, SystemEntropy, VolumeId};
-use glidefs::units::{SECTOR_BYTES, Seq};
+use glidefs::testing::store::format::{EncodedPack, PackBuilder, PackOptions};
+use glidefs::testing::store::{PackId, SystemEntropy, VolumeId};
+use glidefs::testing::units::{SECTOR_BYTES, Seq};
 use rand::{RngExt, SeedableRng};
 use support::Ratios;
 

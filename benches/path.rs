@@ -10,7 +10,7 @@ mod support;
 use std::hint::black_box;
 use std::time::Instant;
 
-use glidefs::buffer::Pool;
+use glidefs::testing::buffer::Pool;
 use support::rig::Rig;
 
 const BLOCK_BYTES: usize = 4096;

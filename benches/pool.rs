@@ -14,9 +14,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use criterion::Criterion;
-use glidefs::buffer::{Acquire, Pool, Slot};
-use glidefs::observe::io::WorkerStats;
-use glidefs::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
+use glidefs::testing::buffer::{Acquire, Pool, Slot};
+use glidefs::testing::observe::io::WorkerStats;
+use glidefs::testing::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 use support::{BenchGroup, Ratios};
 
 const SLOTS: usize = 256;

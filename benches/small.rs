@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use futures_util::future::BoxFuture;
-use glidefs::cache::Volume;
-use glidefs::cache::format::frame_crc;
-use glidefs::export::Export;
-use glidefs::observe::counter::Histogram;
-use glidefs::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
-use glidefs::router::{
+use glidefs::testing::cache::Volume;
+use glidefs::testing::cache::format::frame_crc;
+use glidefs::testing::export::Export;
+use glidefs::testing::observe::counter::Histogram;
+use glidefs::testing::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
+use glidefs::testing::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, Router, RouterOptions, Source, Volumes,
+    FoundDevice, InitialContent, Router, RouterOptions, Storage,
 };
-use glidefs::store::gc::{GcError, GcOptions, GcReport};
-use glidefs::store::volume::{DeletedVolume, Resume, VolumeError};
-use glidefs::units::{ExportId, FRAME_BYTES};
+use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
+use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
+use glidefs::testing::units::{ExportId, FRAME_BYTES};
 use support::{BenchGroup, Ratios};
 
 const EXPORTS: u32 = 20_000;
@@ -86,12 +86,12 @@ impl Devices for InstantKernel {
 
 struct Data;
 
-impl Volumes for Data {
+impl Storage for Data {
     fn volume(&self, id: ExportId, _: u64, _: Option<&Resume>) -> Arc<Volume> {
         Arc::new(Volume::new(id))
     }
 
-    fn begin(&self, _: ExportName, _: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+    fn begin(&self, _: ExportName, _: InitialContent) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
@@ -143,7 +143,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         exports_max: EXPORTS as usize,
         queues_default: 1,
         queue_depth_default: 64,
-        on_unreachable_default: glidefs::cache::OnUnreachable::Wait,
+        on_unreachable_default: glidefs::testing::cache::OnUnreachable::Wait,
         parallel_max: 64,
         serve_unconfirmed: false,
         confirm_patience: Duration::from_secs(10),
@@ -157,8 +157,8 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
         for number in 0..EXPORTS {
             let request = CreateExport {
                 name: ExportName::new(&name(number)).expect("a good name"),
-                source: Source::Blank(ExportSize::new(1 << 30).expect("a good size")),
-                durability: glidefs::cache::Durability::Local,
+                content: InitialContent::Blank(ExportSize::new(1 << 30).expect("a good size")),
+                durability: glidefs::testing::cache::Durability::Local,
                 on_unreachable: None,
                 queues: None,
                 queue_depth: None,

@@ -12,16 +12,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glidefs::cache::{
+use glidefs::testing::cache::{
     Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
 };
-use glidefs::store::gc::{self, GcOptions};
-use glidefs::store::volume::{Resume, StatePoint, VolumeStore, VolumeStoreOptions, VolumeWriter};
-use glidefs::store::{
+use glidefs::testing::store::gc::{self, GcOptions};
+use glidefs::testing::store::volume::{Resume, StatePoint, VolumeStore, VolumeStoreOptions, VolumeWriter};
+use glidefs::testing::store::{
     Access, Backend, BlockCache, BlockCacheOptions, Operation, Store, StoreOptions, SystemClock,
     process_variables,
 };
-use glidefs::units::{ExportId, SECTOR_BYTES, Seq};
+use glidefs::testing::units::{ExportId, SECTOR_BYTES, Seq};
 use support::rig::{EXPORT_BYTES, Rig, SEGMENT_BYTES};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;

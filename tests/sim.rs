@@ -6,7 +6,7 @@
 //!    ├── workload ── which requests arrive
 //!    ├── process ─── one life: shards, keeper, requests in flight, everything late and out of order
 //!    │      │
-//!    │      └── glidefs::cache, on disk ── machine ── file, faults
+//!    │      └── glidefs::testing::cache, on disk ── machine ── file, faults
 //!    └── oracle ──── which content a READ may return; content stamps each sector, so the writer of a sector is known
 //!
 //! rig ── a cache which does one thing after the other, for `damage`, the tests of rot

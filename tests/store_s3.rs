@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use glidefs::store::format::{PackBuilder, PackOptions};
-use glidefs::store::gc::{GcOptions, collect};
-use glidefs::store::volume::{
+use glidefs::testing::store::format::{PackBuilder, PackOptions};
+use glidefs::testing::store::gc::{GcOptions, collect};
+use glidefs::testing::store::volume::{
     CutExtent, CutSource, StatePoint, VolumeError, VolumeStore, VolumeStoreOptions, VolumeWriter,
 };
-use glidefs::store::{
+use glidefs::testing::store::{
     Access, Backend, BoxError, Bucket, Created, Entropy, Folder, Key, Operation, PackId, RetryPolicy, Store,
     StoreError, StoreName, StoreOptions, StoreUrl, SystemClock, SystemEntropy, Variables, VolumeId, WriterId,
 };
-use glidefs::units::{SectorRange, Seq};
+use glidefs::testing::units::{SectorRange, Seq};
 
 const SCRIPT: &str = "scripts/lib/s3-server";
 const WRITE: Access = Access::ReadWrite { now_unix_millis: 1_767_225_600_000 };

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use glidefs::buffer::{Pool, Slot};
-use glidefs::cache::{
+use glidefs::testing::buffer::{Pool, Slot};
+use glidefs::testing::cache::{
     Admission, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered, Reservation,
     Shard, Token, Want,
 };
-use glidefs::export::{Export, Operation, Request};
-use glidefs::observe::io::{QueueStats, WorkerStats};
-use glidefs::units::{ExportId, SECTOR_BYTES, SectorRange};
+use glidefs::testing::export::{Export, Operation, Request};
+use glidefs::testing::observe::io::{QueueStats, WorkerStats};
+use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange};
 
 /// Bytes of a segment, as in the daemon.
 pub const SEGMENT_BYTES: u64 = 64 << 20;

@@ -1,8 +1,8 @@
-//! Fuzzes headers of the block cache's regions; `glidefs::store::block_cache_fuzzing` owns the property.
+//! Fuzzes headers of the block cache's regions; `glidefs::testing::store::block_cache_fuzzing` owns the property.
 
 #![no_main]
 
-use glidefs::store::block_cache_fuzzing::check_region;
+use glidefs::testing::store::block_cache_fuzzing::check_region;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

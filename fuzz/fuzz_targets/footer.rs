@@ -1,8 +1,8 @@
-//! Fuzzes footers of sealed segments; `glidefs::cache::format::fuzzing` owns the property.
+//! Fuzzes footers of sealed segments; `glidefs::testing::cache::format::fuzzing` owns the property.
 
 #![no_main]
 
-use glidefs::cache::format::fuzzing::check_footer;
+use glidefs::testing::cache::format::fuzzing::check_footer;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

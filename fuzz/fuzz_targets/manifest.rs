@@ -1,8 +1,8 @@
-//! Fuzzes manifests; `glidefs::store::format::fuzzing` owns the property.
+//! Fuzzes manifests; `glidefs::testing::store::format::fuzzing` owns the property.
 
 #![no_main]
 
-use glidefs::store::format::fuzzing::check_manifest;
+use glidefs::testing::store::format::fuzzing::check_manifest;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,8 +1,8 @@
-//! Fuzzes packs: header, index, trailer; `glidefs::store::format::fuzzing` owns the property.
+//! Fuzzes packs: header, index, trailer; `glidefs::testing::store::format::fuzzing` owns the property.
 
 #![no_main]
 
-use glidefs::store::format::fuzzing::check_pack;
+use glidefs::testing::store::format::fuzzing::check_pack;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

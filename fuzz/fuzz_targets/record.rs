@@ -1,8 +1,8 @@
-//! Fuzzes record headers; `glidefs::cache::format::fuzzing` owns the property.
+//! Fuzzes record headers; `glidefs::testing::cache::format::fuzzing` owns the property.
 
 #![no_main]
 
-use glidefs::cache::format::fuzzing::check_record;
+use glidefs::testing::cache::format::fuzzing::check_record;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,8 +1,8 @@
-//! Fuzzes name records, tombstones, snapshots, markers and keys; `glidefs::store::format::fuzzing` owns the property.
+//! Fuzzes name records, tombstones, snapshots, markers and keys; `glidefs::testing::store::format::fuzzing` owns the property.
 
 #![no_main]
 
-use glidefs::store::format::fuzzing::check_records;
+use glidefs::testing::store::format::fuzzing::check_records;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

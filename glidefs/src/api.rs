@@ -23,11 +23,7 @@ mod token;
 mod volumes;
 pub mod wire;
 
-pub use self::body::BODY_BYTES_MAX;
-pub use self::error::ApiError;
-pub use self::routes::description;
-pub use self::scrape::{ScrapeStats, Scrapes};
-pub use self::seats::DoorStats;
+pub use self::scrape::Scrapes;
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};

@@ -11,9 +11,6 @@ mod sections;
 mod tests;
 mod values;
 
-pub use self::load::{BOUNCE_MODE_VARIABLE, ConfigError, DEFAULT_PATH};
-pub use self::sections::{
-    ApiSection, BuffersSection, CacheSection, Config, ControlSection, EngineSetting, ExportsSection,
-    LogFormat, LogSection, OnFull, OnStop, StoreSection, Unconfirmed, WorkersSection,
-};
-pub use self::values::{ByteSize, CPU_NUMBER_MAX, CpuList, Listen, OnUnreachable, TimeSpan, ValueError};
+pub use self::load::{ConfigError, DEFAULT_PATH};
+pub use self::sections::{Config, LogFormat, OnFull, OnStop, Unconfirmed};
+pub use self::values::{ByteSize, OnUnreachable, TimeSpan, ValueError};

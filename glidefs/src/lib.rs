@@ -1,7 +1,7 @@
 //! glidefs: object storage as fast local block devices.
 //!
 //! The folders below form layers; each imports only those after it in this list. `tests/tidy.rs` keeps it so.
-//! ARCHITECTURE.md is the map.
+//! ARCHITECTURE.md is the map. Only [`main`] and [`testing`] can be seen from outside.
 #![cfg_attr(
     test,
     allow(
@@ -17,30 +17,39 @@
 #[cfg(test)]
 extern crate self as glidefs;
 
-pub mod daemon;
+use std::process::ExitCode;
 
-pub mod cli;
+mod daemon;
 
-pub mod bench;
+mod cli;
 
-pub mod api;
+pub(crate) mod bench;
 
-pub mod config;
+pub(crate) mod api;
 
-pub mod ublk;
+pub(crate) mod config;
 
-pub mod worker;
+pub(crate) mod ublk;
 
-pub mod router;
+pub(crate) mod worker;
 
-pub mod export;
+pub(crate) mod router;
 
-pub mod cache;
+pub(crate) mod export;
 
-pub mod store;
+pub(crate) mod cache;
 
-pub mod buffer;
+pub(crate) mod store;
 
-pub mod observe;
+pub(crate) mod buffer;
 
-pub mod units;
+pub(crate) mod observe;
+
+pub(crate) mod units;
+
+pub mod testing;
+
+/// The program: reads the command line, and does what the command says.
+pub fn main() -> ExitCode {
+    cli::main(daemon::run)
+}

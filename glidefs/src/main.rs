@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    glidefs::cli::main(glidefs::daemon::run)
+    glidefs::main()
 }

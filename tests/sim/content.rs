@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use glidefs::units::ExportId;
+use glidefs::testing::units::ExportId;
 
 use super::file::SECTOR;
 use super::rng::Rng;

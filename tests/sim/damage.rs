@@ -8,8 +8,10 @@ mod headers;
 
 use std::sync::Arc;
 
-use glidefs::cache::format::frame_crc;
-use glidefs::cache::{Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options};
+use glidefs::testing::cache::format::frame_crc;
+use glidefs::testing::cache::{
+    Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options,
+};
 
 use super::disk::machine;
 use super::rig::{EXPORTS, Found, Opened, Rig, SEGMENT, Written};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glidefs::cache::{Clock, Disk, Lock, SegmentFile};
+use glidefs::testing::cache::{Clock, Disk, Lock, SegmentFile};
 
 use super::machine::{Inode, Machine};
 

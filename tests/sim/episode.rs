@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glidefs::cache::{Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::cache::{Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
+use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::Content;
 use super::disk::{FakeClock, FakeDisk, machine};

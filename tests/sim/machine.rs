@@ -12,7 +12,7 @@ mod files;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::stamp_of;
 use super::faults::{Crash, Faults, PowerCut, eio};

@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::{Content, Found, identify};
 use super::file::{FRAME, SECTOR};

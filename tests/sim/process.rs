@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use glidefs::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation, Shard, Want};
+use glidefs::testing::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation, Shard, Want};
 
 use super::content::Content;
 use super::disk::{FakeClock, machine};
@@ -98,7 +98,7 @@ impl Process {
     }
 
     /// Whether a request of `export` is inside a shard.
-    pub fn is_busy(&self, export: glidefs::units::ExportId) -> bool {
+    pub fn is_busy(&self, export: glidefs::testing::units::ExportId) -> bool {
         self.lanes.iter().flat_map(|lane| lane.inside.values()).any(|request| request.export() == export)
     }
 

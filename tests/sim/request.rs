@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use glidefs::cache::{Token, Volume};
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::cache::{Token, Volume};
+use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::{Content, fill};
 use super::file::FRAME;

@@ -5,11 +5,11 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
-use glidefs::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record};
-use glidefs::cache::{
+use glidefs::testing::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record};
+use glidefs::testing::cache::{
     Admission, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered, Shard, Want,
 };
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::{Content, fill};
 use super::disk::{FakeClock, FakeDisk, Shared, machine};

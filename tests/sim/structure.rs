@@ -3,7 +3,7 @@
 //! Owns the first bytes of each structure, and the places of fields in a record header. Does not check anything: the
 //! format's own code does.
 
-use glidefs::units::ExportId;
+use glidefs::testing::units::ExportId;
 
 use super::tally::Event;
 

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use glidefs::cache::Volume;
-use glidefs::units::SectorRange;
+use glidefs::testing::cache::Volume;
+use glidefs::testing::units::SectorRange;
 
 use super::content::Content;
 use super::request::{Kind, Request};

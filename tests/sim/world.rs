@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use glidefs::cache::IoError;
-use glidefs::units::{ExportId, SectorRange};
+use glidefs::testing::cache::IoError;
+use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::disk::{Shared, machine};
 use super::oracle::{Moment, Oracle};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 
-use glidefs::config::keys;
+use glidefs::testing::config::keys;
 
 use super::sources::{SOURCES, Source, compare_or_bless, fail_if_any, is_source, layer, read, repository};
 

@@ -134,7 +134,7 @@ impl From<RouterError> for ApiError {
             RouterError::InUse { .. } | RouterError::UserUnknown { .. } => (StatusCode::CONFLICT, "in_use"),
             RouterError::Undeleted { .. } => (StatusCode::SERVICE_UNAVAILABLE, "half_deleted"),
             RouterError::HalfRolledBack { .. } => (StatusCode::CONFLICT, "half_rolled_back"),
-            RouterError::NotFlushed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),
+            RouterError::NotWrittenBack { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_flushed"),
             RouterError::Unconfirmed { .. } => (StatusCode::SERVICE_UNAVAILABLE, "unconfirmed"),
             RouterError::NotLost { .. } => (StatusCode::CONFLICT, "not_lost"),
             RouterError::Replaced { .. } => (StatusCode::CONFLICT, "replaced"),
@@ -151,15 +151,15 @@ impl From<RouterError> for ApiError {
             RouterError::Collect(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_failed"),
             RouterError::NoStore => (StatusCode::CONFLICT, "no_store"),
             RouterError::Lost { source: VolumeError::Diverged { .. }, .. }
-            | RouterError::Flush { source: IoError::Diverged, .. } => (StatusCode::CONFLICT, "diverged"),
+            | RouterError::Writeback { source: IoError::Diverged, .. } => (StatusCode::CONFLICT, "diverged"),
             RouterError::Released { .. } | RouterError::NotReleased { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
             }
             RouterError::NameInUse { .. } => (StatusCode::CONFLICT, "conflict"),
-            RouterError::Lost { .. } | RouterError::Flush { source: IoError::Fenced, .. } => {
+            RouterError::Lost { .. } | RouterError::Writeback { source: IoError::Fenced, .. } => {
                 (StatusCode::CONFLICT, "fenced")
             }
-            RouterError::Flush { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "flush_failed"),
+            RouterError::Writeback { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "flush_failed"),
             RouterError::Catalog(_) => (StatusCode::INTERNAL_SERVER_ERROR, "catalog"),
             RouterError::Interrupted { .. } | RouterError::State(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal")

@@ -13,7 +13,7 @@ use super::wire::{
 };
 use crate::observe::chain;
 use crate::router::{
-    self, CreateExport, ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError, Source,
+    self, CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError,
 };
 
 /// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
@@ -32,12 +32,12 @@ pub(super) async fn create(
     JsonBody(request): JsonBody<CreateRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let name = ExportName::new(&request.name)?;
-    let source = Source::Blank(ExportSize::new(request.size.0.0)?);
+    let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
     let new = NewExport {
         detached: request.detached,
         ..NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
     };
-    create_from(&state, name, source, new).await
+    create_from(&state, name, content, new).await
 }
 
 /// All exports, sorted by name.
@@ -162,10 +162,10 @@ pub(super) async fn open(
     if request.discard_local {
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
-    let source = if request.take_over { Source::TakeOver } else { Source::Store };
+    let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
     let new =
         NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
-    create_from(&state, name.0, source, new).await
+    create_from(&state, name.0, content, new).await
 }
 
 /// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
@@ -189,7 +189,7 @@ pub(super) async fn undelete(
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
     let new =
         NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
-    create_from(&state, new_name, Source::Deleted { of: name.0 }, new).await
+    create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await
 }
 
 /// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
@@ -210,11 +210,14 @@ pub(super) async fn fork(
     JsonBody(request): JsonBody<ForkRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let snapshot = request.snapshot.as_deref().map(ExportName::new).transpose()?;
-    let source =
-        if request.local { Source::Local { of: name.0 } } else { Source::Fork { of: name.0, snapshot } };
+    let content = if request.local {
+        InitialContent::Local { of: name.0 }
+    } else {
+        InitialContent::Fork { of: name.0, snapshot }
+    };
     let new =
         NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
-    create_from(&state, ExportName::new(&request.name)?, source, new).await
+    create_from(&state, ExportName::new(&request.name)?, content, new).await
 }
 
 /// The parameters of a new export, other than the content.
@@ -239,7 +242,7 @@ impl NewExport {
 async fn create_from(
     state: &AppState,
     name: ExportName,
-    source: Source,
+    content: InitialContent,
     new: NewExport,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let queues = small("queues", new.queues, QUEUES_MAX)?;
@@ -248,7 +251,7 @@ async fn create_from(
         .router
         .create(CreateExport {
             name,
-            source,
+            content,
             durability: new.durability.into(),
             on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
             queues,
@@ -280,9 +283,9 @@ pub(super) async fn flush(
     Query(FlushQuery { wait }): Query<FlushQuery>,
 ) -> Result<(StatusCode, Json<Flushed>), ApiError> {
     let (status, flushed) = if wait {
-        (StatusCode::OK, state.router.flush(name.0.as_str()).await?)
+        (StatusCode::OK, state.router.write_back(name.0.as_str()).await?)
     } else {
-        (StatusCode::ACCEPTED, state.router.begin_flush(name.0.as_str())?)
+        (StatusCode::ACCEPTED, state.router.begin_writeback(name.0.as_str())?)
     };
     Ok((status, Json(Flushed { name: name.0.to_string(), sequence_number: flushed.0 })))
 }
@@ -296,7 +299,7 @@ pub(super) async fn flush(
 pub(super) async fn drain(State(state): State<AppState>) -> Json<Drained> {
     let drain = state.router.drain().await;
     Json(Drained {
-        flushed: drain.flushed,
+        flushed: drain.written_back,
         kept: drain.kept,
         failed: drain.failed.iter().map(|error| chain(error)).collect(),
     })

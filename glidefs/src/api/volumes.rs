@@ -24,7 +24,7 @@ use crate::units::SECTOR_BYTES;
     )
 )]
 pub(super) async fn list(State(state): State<AppState>) -> Result<Json<Vec<StoredExport>>, ApiError> {
-    let names = state.router.stored().await?;
+    let names = state.router.stored_names().await?;
     let shown = |name: String| StoredExport { open_here: state.router.show(&name).is_ok(), name };
     Ok(Json(names.into_iter().map(shown).collect()))
 }

@@ -1,7 +1,7 @@
-//! Removing from the store what nothing uses any more, from time to time.
+//! Garbage collection of the store at intervals.
 //!
-//! Owns when the store is collected, and whether that gets on. Does not own what is removed (`store::gc`). Invariant: a host that
-//! creates nothing in the store asks nothing of it.
+//! Owns when the store is collected, and the count of runs. Does not own which objects are removed (`store::gc`). Invariant: a
+//! host that creates nothing in the store does not collect the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,12 @@ use crate::router::Router;
 use crate::store::gc::GcOptions;
 use crate::store::{Operation, StoreStats};
 
-/// How collecting gets on.
+/// The runs of garbage collection.
 #[derive(Debug, Default)]
 pub struct Collections {
-    /// Runs that ended well, and runs that did not.
     pub done: AtomicU64,
     pub failed: AtomicU64,
-    /// When the first run began that no run has ended well since.
+    /// When the first run after the last successful one began.
     since: Mutex<Option<Instant>>,
 }
 
@@ -34,13 +33,13 @@ impl Collections {
         cell.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How long a run has been under way, or runs have failed; zero when the last one ended well.
+    /// Time since the first run after the last successful one began; zero if there is no such run.
     pub fn overdue(&self, now: Instant) -> Duration {
         self.since().map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn since(&self) -> MutexGuard<'_, Option<Instant>> {
-        // One assignment is all that changes.
+        // A panic elsewhere cannot leave the value half changed: each change is one assignment.
         self.since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -54,7 +53,7 @@ pub async fn collect(
 ) {
     let mut collected = 0;
     loop {
-        // Hosts that were started together do not collect together.
+        // Random, so that hosts started together do not collect together.
         tokio::time::sleep(interval.mul_f64(rand::random_range(0.75..1.25))).await;
         let created = stats.of(Operation::Put).requests.get();
         if created == collected {
@@ -90,7 +89,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(collections.overdue(at(5)), Duration::ZERO);
         collections.begins(at(10));
-        assert_eq!(collections.overdue(at(15)), Duration::from_secs(5), "it is under way");
+        assert_eq!(collections.overdue(at(15)), Duration::from_secs(5), "a run is under way");
         collections.ends(false);
         collections.begins(at(100));
         assert_eq!(collections.overdue(at(110)), Duration::from_secs(100));

@@ -1,6 +1,6 @@
-//! What the daemon shows of itself: `/v1/status` and `/metrics`, gathered from the parts.
+//! The contents of `/v1/status` and `/metrics`, gathered from the parts of the daemon.
 //!
-//! Owns the way from each part's figures to wire types and metric ids. Does not own the figures, their names or encoding.
+//! Owns which figure of a part goes into which wire type and metric. Does not own the figures, nor their names or encoding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::ublk::UblkDevices;
 use crate::worker::Worker;
 use crate::worker::engine::probe::{Figures, Probe};
 
-/// The parts that are shown.
+/// The parts of the daemon.
 pub struct Parts {
     pub router: Arc<Router>,
     pub devices: Arc<UblkDevices>,
@@ -33,7 +33,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What the API's handlers need.
+    /// The state for the handlers of the API.
     pub fn state(&self, config: &Config, ready: Readiness) -> AppState {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
         let dir = config.cache.dir.display().to_string();
@@ -223,7 +223,7 @@ fn collection_samples(collections: &Collections, out: &mut Samples) {
     out.value(Metric::GcOverdue, &[], nanos(collections.overdue(Instant::now())));
 }
 
-/// How many exports fail all requests because their volume is not this host's any more.
+/// How many exports fail all requests because another host or history has the volume, or nobody has.
 fn lost_samples(router: &Router, out: &mut Samples) {
     let (mut fenced, mut diverged, mut deleted) = (0, 0, 0);
     for export in router.exports() {

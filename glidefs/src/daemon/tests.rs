@@ -1,11 +1,11 @@
-//! The daemon without devices and sockets: router, cache and store as they are put together, on a kernel that is not there
+//! The daemon without devices and sockets: router, cache and store as the daemon puts them together, on a fake kernel
 //! and a store that fails.
 
 mod damaged;
 mod elsewhere;
 mod holders;
 mod host;
-mod lost;
+mod loss;
 mod model;
 mod operations;
 mod prefixes;

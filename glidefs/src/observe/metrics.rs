@@ -34,8 +34,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use self::error::MetricsError;
-pub use self::registry::{FigureSource, Registry};
+pub use self::registry::Registry;
 pub use self::samples::Samples;
 pub use self::sources::{ExportFigures, exports, process, states, workers};
-pub use self::table::{Definition, Kind, Metric, Unit, all};
+pub use self::table::Metric;

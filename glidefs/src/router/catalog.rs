@@ -1,198 +1,81 @@
-//! The catalog: which exports exist, on disk, in transactions.
+//! The catalog: the daemon's database of exports, in the file `catalog.redb`.
 //!
-//! Owns `catalog.redb`. Changes that wait at the same moment share one transaction (`writer`), so that many operations in parallel
-//! cost few syncs. Does not own what a record means (`record`) nor the exports in memory
-//! (`Router`) nor the tables (`tables`). Invariants: a change that was answered is on disk; an export id that was ever
-//! committed is never given again.
+//! Owns opening and checking the database, and the questions and changes of the rest of the daemon. Does not own the exports in
+//! memory (`exports`). Invariants: an answered change is on disk; an export id that was ever committed is never given again.
+//!
+//! | File | What it owns |
+//! |---|---|
+//! | `record`, `volume_record`, `loss`, `encoding` | values, and their bytes |
+//! | `tables`, `commit` | the tables, and how changes are made in them |
+//! | `change`, `queue`, `writer` | changes on their way to the one thread that writes |
+//! | `journal` | the journals of volumes, for writers in the store |
+//! | `handle` | the way to the catalog for the cache and the store's side |
+//! | `health` | whether the catalog can be written |
 
+mod change;
+mod commit;
+mod encoding;
+pub(super) mod error;
+mod handle;
+pub(super) mod health;
+mod journal;
+mod loss;
+mod queue;
+pub(super) mod record;
 mod tables;
+pub(super) mod volume_record;
 mod writer;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redb::Database;
 use redb::backends::FileBackend;
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use self::change::Change;
+use self::encoding::DecodeError;
+use self::error::CatalogError;
+pub use self::handle::CatalogHandle;
+use self::health::{CatalogHealth, TRY_AGAIN};
+use self::journal::{CatalogJournal, JournalMemory};
+use self::loss::decode_loss;
+use self::queue::Changes;
+use self::record::{Desired, ExportRecord};
 use self::tables::{Contents, RawEntry, SCHEMA_VERSION, commits, initialise, read};
-pub use self::writer::CatalogHealth;
-use self::writer::{Opener, TRY_AGAIN, Writer, write_again};
-use super::book::Book;
+use self::volume_record::VolumeRecord;
+use self::writer::{Opener, Writer, write_again};
 use super::name::ExportName;
-use super::notes::{CatalogNotes, Memory, decode_loss};
-use super::record::{DecodeError, Desired, Record};
 use super::size::ExportSize;
-use super::stored::Stored;
 use crate::cache::{SeqMarks, Start};
-use crate::store::VolumeId;
-use crate::store::volume::{Loss, ManifestHash, Notes, Past, Resume};
+use crate::store::volume::{Notes, Resume};
 use crate::units::{ExportId, Seq};
 
-/// Memory that redb may use to cache pages, bytes. All records are in memory as well, so little is read.
+/// Memory for the page cache of redb, bytes. All records are in memory as well, so little is read.
 const PAGE_CACHE_BYTES: usize = 4 << 20;
 
-/// Why the catalog could not be opened, read or written.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum CatalogError {
-    /// Another process has it open.
-    #[error("the catalog {path} is in use: is another glidefs daemon running on this cache directory?")]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It could not be opened or created.
-    #[error("cannot open the catalog {path}: check that the cache directory exists and is writable")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        #[source]
-        source: Arc<redb::Error>,
-    },
-    /// A later version of glidefs wrote it.
-    #[error(
-        "the catalog {path} has schema version {found}, this glidefs knows {SCHEMA_VERSION}: \
-         run the newer glidefs that wrote it (nothing was changed)"
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// The version it has.
-        found: u64,
-    },
-    /// It could not be read.
-    #[error("cannot read the catalog {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        #[source]
-        source: Arc<redb::Error>,
-    },
-    /// A later version of glidefs wrote an entry.
-    #[error(
-        "the entry of export id {id} in the catalog {path} was written by a newer version of glidefs: run that one (nothing was \
-         changed)"
-    )]
-    NewerEntry {
-        /// The file.
-        path: PathBuf,
-        /// The export's id.
-        id: u32,
-        /// What is not known of it.
-        #[source]
-        source: Arc<DecodeError>,
-    },
-    /// The entry of an export is damaged.
-    #[error(
-        "the entry of export id {id} in the catalog {path} is damaged: put the whole cache directory back from one copy, or move it \
-         away and open the exports from the store"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The export's id.
-        id: u32,
-        /// What is wrong with it.
-        #[source]
-        source: Arc<DecodeError>,
-    },
-    /// Its entries contradict each other or the rules.
-    #[error(
-        "the catalog {path} contradicts itself ({what}): put the whole cache directory back from one copy, or move it away and open \
-         the exports from the store"
-    )]
-    Inconsistent {
-        /// The file.
-        path: PathBuf,
-        /// What does not fit.
-        what: String,
-    },
-    /// A change could not be made.
-    #[error("cannot write the catalog {path}: nothing was changed; make room on its disk, and try again")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        #[source]
-        source: Arc<redb::Error>,
-    },
-    /// The thread that writes it has ended.
-    #[error("the catalog {path} is closed: the daemon is stopping")]
-    Closed {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
-/// A change of entries.
-#[derive(Debug)]
-pub(super) enum Change {
-    Put(Record),
-    /// A new export, with its counterpart in the store if it has one.
-    Create(Record, Option<Resume>),
-    /// An export goes on under another id, with nothing in the cache.
-    Replace(ExportId, Record, Resume),
-    /// An export that had no counterpart has one now.
-    Tie(ExportId, Resume),
-    /// The counterpart goes on from another state.
-    Flushed(ExportId, Resume, Seq),
-    /// Nothing up to there may be taken from the log. Exports without a counterpart are passed over.
-    Evicted(Vec<(ExportId, Seq)>),
-    /// The store is about to be asked to create this manifest.
-    Intend(VolumeId, u64, ManifestHash),
-    /// The store can never get this manifest.
-    Withdraw(VolumeId, u64, ManifestHash),
-    /// No version that took no notes has left manifests of a volume that the catalog does not know.
-    EndAllowance(VolumeId),
-    /// A volume was deleted.
-    Forget(Past),
-    /// This host has lost that epoch of a volume.
-    Lost(VolumeId, u64, Loss),
-    Remove(ExportId),
-    /// The store that counterparts are in.
-    Store(Uuid),
-    /// The last start, as the log counts them too.
-    Start(Start),
-}
-
-/// A change that waits for its transaction.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub change: Change,
-    pub done: oneshot::Sender<Result<(), CatalogError>>,
-}
-
-/// What the writer is told.
-#[derive(Debug)]
-pub(super) enum Message {
-    Change(Box<Waiting>),
-    /// The catalog is dropped.
-    Close,
-}
-
-/// The exports on disk.
+/// The daemon's database of exports.
 #[derive(Debug)]
 pub struct Catalog {
     path: PathBuf,
-    loaded: Vec<(ExportName, Record)>,
-    stored: HashMap<ExportId, Stored>,
+    /// The exports read by [`Catalog::open`], until the router takes them.
+    loaded: Vec<(ExportName, ExportRecord)>,
+    /// The volumes of these exports in the store.
+    volumes: HashMap<ExportId, VolumeRecord>,
     store_id: Option<Uuid>,
     next_export_id: u32,
     start: Arc<Mutex<Start>>,
-    notes: CatalogNotes,
+    journal: CatalogJournal,
     health: Arc<CatalogHealth>,
-    changes: mpsc::Sender<Message>,
+    changes: Changes,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Catalog {
-    /// Opens the catalog at `path`, making an empty one where there is none, and reads every entry. Blocks.
+    /// Opens the catalog at `path`, creating an empty one if the file is missing, and reads every entry. Blocks.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
         let database = Database::builder().set_cache_size(PAGE_CACHE_BYTES).create(path).map_err(
             |error| match error {
@@ -200,13 +83,13 @@ impl Catalog {
                 other => CatalogError::Open { path: path.into(), source: Arc::new(other.into()) },
             },
         )?;
-        // The last daemon may have ended between an error of the disk and the mend.
+        // The last daemon may have ended between an error of the disk and the repair.
         if let Err(error) = write_file_again(path) {
             let (file, error) = (path.display(), &error as &dyn std::error::Error);
             tracing::error!(%file, error, "the catalog could not be written once more; it is used as it is");
         }
         let file = path.to_path_buf();
-        // A file that is gone is not made anew.
+        // `open`, unlike `create`, fails for a missing file: an empty catalog must not replace a file that was removed.
         let open = move || -> Result<_, redb::Error> {
             write_file_again(&file)?;
             Ok(Database::builder().set_cache_size(PAGE_CACHE_BYTES).open(&file)?)
@@ -214,7 +97,7 @@ impl Catalog {
         Self::of(path, database, Box::new(open), TRY_AGAIN)
     }
 
-    /// The catalog in `database`, which `open` opens again after an error, at once and after each `pause`.
+    /// The catalog in `database`. After an error `open` opens the database again, at once and after each `pause`.
     fn of(path: &Path, database: Database, open: Opener, pause: Duration) -> Result<Self, CatalogError> {
         let open_error =
             |source: redb::Error| CatalogError::Open { path: path.into(), source: Arc::new(source) };
@@ -222,54 +105,22 @@ impl Catalog {
         if version != SCHEMA_VERSION {
             return Err(CatalogError::Newer { path: path.into(), found: version });
         }
-        let Contents { entries, next, start, store_id, intents, allowed, losses } = read(&database)
+        let contents = read(&database)
             .map_err(|source| CatalogError::Read { path: path.into(), source: Arc::new(source) })?;
-        let damaged = |id, source: DecodeError| {
-            let (path, is_newer, source) = (path.into(), source.is_newer(), Arc::new(source));
-            if is_newer {
-                CatalogError::NewerEntry { path, id, source }
-            } else {
-                CatalogError::Damaged { path, id, source }
-            }
-        };
-        let mut loaded = Vec::with_capacity(entries.len());
-        let mut stored = HashMap::new();
-        for RawEntry { id, record, counterpart } in entries {
-            let record = Record::decode(&record).map_err(|source| damaged(id, source))?;
-            loaded.push((id, record));
-            if let Some(bytes) = counterpart {
-                let counterpart = Stored::decode(&bytes).map_err(|source| damaged(id, source))?;
-                stored.insert(ExportId(id), counterpart);
-            }
-        }
-        let mut memory = Memory::default();
-        for (volume, number, hash) in intents {
-            memory.intents.add(volume, number, hash);
-        }
-        for (volume, number) in allowed {
-            memory.intents.allow_above(volume, number);
-        }
-        for (volume, epoch, bytes) in losses {
-            let loss = decode_loss(&bytes).map_err(|error| CatalogError::Inconsistent {
-                path: path.into(),
-                what: format!("why volume {volume} was lost: {error}"),
-            })?;
-            memory.losses.insert((volume, epoch), loss);
-        }
-        let loaded =
-            check(loaded, next).map_err(|what| CatalogError::Inconsistent { path: path.into(), what })?;
-        let next_export_id = u32::try_from(next).unwrap_or(u32::MAX);
+        let (start, store_id) = (contents.start, contents.store_id);
+        let next_export_id = u32::try_from(contents.next).unwrap_or(u32::MAX);
+        let Loaded { exports, volumes, journal } = Loaded::decode(path, contents)?;
 
-        let (changes, queue) = mpsc::channel();
+        let (changes, queue) = Changes::new();
         let health = Arc::<CatalogHealth>::default();
-        let memory = Arc::new(Mutex::new(memory));
+        let journal = Arc::new(Mutex::new(journal));
         let writer = Writer {
             path: path.to_path_buf(),
             open,
             acknowledged: commits(&database).map_err(open_error)?,
             database: Some(database),
             pause,
-            memory: Arc::clone(&memory),
+            journal: Arc::clone(&journal),
             health: Arc::clone(&health),
             queue,
         };
@@ -279,118 +130,165 @@ impl Catalog {
             .map_err(|error| open_error(redb::Error::Io(error)))?;
         Ok(Self {
             path: path.into(),
-            loaded,
-            stored,
+            loaded: exports,
+            volumes,
             store_id,
             next_export_id,
             start: Arc::new(Mutex::new(start)),
-            notes: CatalogNotes::new(changes.clone(), memory),
+            journal: CatalogJournal::new(changes.clone(), journal),
             health,
             changes,
             writer: Some(writer),
         })
     }
 
-    /// The exports whose data the cache must keep, with how far they are in the store.
+    /// The exports with data for the cache to keep, each with how far the export is written back.
     pub fn known(&self) -> Vec<(ExportId, SeqMarks)> {
         let kept = self.loaded.iter().filter(|(_, record)| record.desired != Desired::Deleted);
         kept.map(|(_, record)| {
             let id = record.export_id();
-            (id, self.stored.get(&id).map(Stored::marks).unwrap_or_default())
+            (id, self.volumes.get(&id).map(VolumeRecord::marks).unwrap_or_default())
         })
         .collect()
     }
 
-    /// What the store's side of each export that has one goes on from.
+    /// The state of each export's volume in the store, for the volume's writer to go on from.
     pub fn resumes(&self) -> HashMap<ExportId, Resume> {
-        // All of them were checked when they were decoded.
-        self.stored.iter().filter_map(|(id, stored)| Some((*id, stored.resume().ok()?))).collect()
+        // No record is left out: decoding has checked all of them.
+        self.volumes.iter().filter_map(|(id, record)| Some((*id, record.resume().ok()?))).collect()
     }
 
-    /// Which store the counterparts are in, if there are any and it was noted.
+    /// Identity of the store with the exports' volumes; `None` if no export has a volume there, or nobody has asked the store
+    /// for its identity.
     pub fn store_id(&self) -> Option<Uuid> {
-        self.store_id.filter(|_| !self.stored.is_empty())
+        self.store_id.filter(|_| !self.volumes.is_empty())
     }
 
-    /// Whether it can be written.
+    /// Whether the catalog can be written.
     pub(super) fn health(&self) -> &Arc<CatalogHealth> {
         &self.health
     }
 
-    /// Where the cache writes down how far exports are in the store.
-    pub fn book(&self) -> Book {
-        Book::new(self.changes.clone(), Arc::clone(&self.start))
+    /// The way to the catalog for the cache and the store's side.
+    pub fn handle(&self) -> CatalogHandle {
+        CatalogHandle::new(self.changes.clone(), Arc::clone(&self.start))
     }
 
-    /// Where writers of volumes in the store keep their notes.
-    pub fn notes(&self) -> Arc<dyn Notes> {
-        Arc::new(self.notes.clone())
+    /// The journals for the writers of volumes in the store.
+    pub fn journal(&self) -> Arc<dyn Notes> {
+        Arc::new(self.journal.clone())
     }
 
-    /// Hands over the entries read by [`Catalog::open`].
-    pub(super) fn take_loaded(&mut self) -> Vec<(ExportName, Record)> {
+    /// Hands over the exports read by [`Catalog::open`].
+    pub(super) fn take_loaded(&mut self) -> Vec<(ExportName, ExportRecord)> {
         std::mem::take(&mut self.loaded)
     }
 
-    /// The id that the next export gets.
+    /// The id for the next export.
     pub(super) fn next_export_id(&self) -> u32 {
         self.next_export_id
     }
 
-    /// Adds or replaces the entry of `record.id`; returns when it is on disk.
-    pub(super) async fn put(&self, record: Record) -> Result<(), CatalogError> {
+    /// Adds or replaces the export `record.id`. As the other changes, returns when the change is on disk.
+    pub(super) async fn put(&self, record: ExportRecord) -> Result<(), CatalogError> {
         self.change(Change::Put(record)).await
     }
 
-    /// Adds the entry of a new export, and what is known of its counterpart in the store; returns when it is on disk.
+    /// Adds a new export, with its volume in the store if the export has one.
     pub(super) async fn create(
         &self,
-        record: Record,
-        counterpart: Option<Resume>,
+        record: ExportRecord,
+        volume: Option<Resume>,
     ) -> Result<(), CatalogError> {
-        self.change(Change::Create(record, counterpart)).await
+        self.change(Change::Create(record, volume)).await
     }
 
-    /// Has the export `old` go on as `record`, from `resume` in the store, with nothing in the cache.
+    /// Replaces the export `old` by `record`, which goes on from `resume` in the store and has no data in the cache.
     pub(super) async fn replace(
         &self,
         old: ExportId,
-        record: Record,
+        record: ExportRecord,
         resume: Resume,
     ) -> Result<(), CatalogError> {
         self.change(Change::Replace(old, record, resume)).await
     }
 
-    /// Notes the counterpart of an export that had none.
+    /// Records the volume of an export that had no volume in the store.
     pub(super) async fn tie(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
         self.change(Change::Tie(id, resume)).await
     }
 
-    /// Notes that the counterpart of an export goes on from another state.
-    pub(super) async fn flushed(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
-        self.change(Change::Flushed(id, resume, Seq(0))).await
+    /// Records a newer state of the volume of an export.
+    pub(super) async fn advance(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
+        self.change(Change::WrittenBack(id, resume, Seq(0))).await
     }
 
-    /// Removes the entry of `id`; returns when that is on disk.
+    /// Removes the export `id`.
     pub(super) async fn remove(&self, id: ExportId) -> Result<(), CatalogError> {
         self.change(Change::Remove(id)).await
     }
 
+    /// Has `change` written; returns when the change is on disk.
     async fn change(&self, change: Change) -> Result<(), CatalogError> {
-        let closed = || CatalogError::Closed { path: self.path.clone() };
-        let (done, answer) = oneshot::channel();
-        self.changes.send(Message::Change(Box::new(Waiting { change, done }))).map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        let written = self.changes.write(change).await;
+        written.unwrap_or_else(|_| Err(CatalogError::Closed { path: self.path.clone() }))
     }
 }
 
 impl Drop for Catalog {
     fn drop(&mut self) {
-        // The book may have senders still. The file is closed when the writer has ended.
-        let _ = self.changes.send(Message::Close);
+        // Handles and journals may keep senders, so the end of all senders is not waited for. The file is closed when the
+        // writer has ended.
+        self.changes.close();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
+    }
+}
+
+/// The decoded contents of a catalog.
+struct Loaded {
+    exports: Vec<(ExportName, ExportRecord)>,
+    volumes: HashMap<ExportId, VolumeRecord>,
+    journal: JournalMemory,
+}
+
+impl Loaded {
+    /// Decodes and checks all `contents` of the catalog at `path`.
+    fn decode(path: &Path, contents: Contents) -> Result<Self, CatalogError> {
+        let damaged = |id, source: DecodeError| {
+            let (path, is_newer, source) = (path.into(), source.is_newer(), Arc::new(source));
+            if is_newer {
+                CatalogError::NewerEntry { path, id, source }
+            } else {
+                CatalogError::Damaged { path, id, source }
+            }
+        };
+        let inconsistent = |what| CatalogError::Inconsistent { path: path.into(), what };
+        let mut records = Vec::with_capacity(contents.entries.len());
+        let mut volumes = HashMap::new();
+        for RawEntry { id, record, volume } in contents.entries {
+            let record = ExportRecord::decode(&record).map_err(|source| damaged(id, source))?;
+            records.push((id, record));
+            if let Some(bytes) = volume {
+                let volume = VolumeRecord::decode(&bytes).map_err(|source| damaged(id, source))?;
+                volumes.insert(ExportId(id), volume);
+            }
+        }
+        let mut journal = JournalMemory::default();
+        for (volume, number, hash) in contents.intents {
+            journal.intents.add(volume, number, hash);
+        }
+        for (volume, number) in contents.allowed {
+            journal.intents.allow_above(volume, number);
+        }
+        for (volume, epoch, bytes) in contents.losses {
+            let loss = decode_loss(&bytes)
+                .map_err(|error| inconsistent(format!("why volume {volume} was lost: {error}")))?;
+            journal.losses.insert((volume, epoch), loss);
+        }
+        let exports = check(records, contents.next).map_err(inconsistent)?;
+        Ok(Self { exports, volumes, journal })
     }
 }
 
@@ -400,11 +298,11 @@ fn write_file_again(path: &Path) -> Result<(), redb::Error> {
     Ok(write_again(&FileBackend::new(file)?)?)
 }
 
-/// The entries with their names, if they fit each other and the rules; what does not, otherwise.
-fn check(entries: Vec<(u32, Record)>, next: u64) -> Result<Vec<(ExportName, Record)>, String> {
+/// The records with their checked names. An error describes the first contradiction, or the first name or size that breaks a rule.
+fn check(records: Vec<(u32, ExportRecord)>, next: u64) -> Result<Vec<(ExportName, ExportRecord)>, String> {
     let mut names = HashSet::new();
-    let mut checked = Vec::with_capacity(entries.len());
-    for (id, record) in entries {
+    let mut checked = Vec::with_capacity(records.len());
+    for (id, record) in records {
         if id != record.id {
             return Err(format!("the entry of export id {id} is that of id {}", record.id));
         }

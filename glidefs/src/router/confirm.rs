@@ -1,8 +1,8 @@
-//! Asking the store whose exports are, before and while they are served.
+//! Asking the store whose exports are, before and while exports are served.
 //!
-//! Owns which exports the store was not asked about, and what follows from the answer. Does not own how a writer asks
-//! (`store::volume`). Invariant: at the start no request is answered from the cache before the store has said that this host
-//! still has the export, unless the user wants that.
+//! Owns which exports the store was not asked about, and the consequences of the answer. Does not own how a writer asks
+//! (`store::volume`). Invariant: at the start no request is answered from the cache before the store has confirmed that this
+//! host still has the export, unless the user wants otherwise.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,63 +10,69 @@ use futures_util::{StreamExt, stream};
 use tokio::time::{sleep, timeout};
 
 use super::Router;
-use super::entry::{Entry, Held};
+use super::background::finish;
+use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
-use super::operations::{confirm, failed, finish};
 use super::state::{Event, State};
 use crate::observe::chain;
 
 /// Exports that the store is asked about at the same time.
 pub(super) const CONFIRMATIONS_MAX: usize = 64;
 
-/// What the store says of an export.
+/// Whose an export is.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// It is this host's, or has nothing to do with a store.
+pub(super) enum Ownership {
+    /// The export is this host's, or has no volume in a store.
     Ours,
-    /// It is not.
+    /// The export is not this host's any more.
     Lost(RouterError),
-    /// Nothing: the store is away, or cannot say.
-    Nothing,
+    /// The store is away, or has no answer.
+    Unknown,
 }
 
 impl Router {
-    /// Asks the store whose an export is, until the daemon stops.
-    async fn ask(&self, entry: &Entry) -> Said {
+    /// Asks the store whether this host has an export, until the daemon stops; `false` when the store did not answer.
+    ///
+    /// # Errors
+    /// [`RouterError::Lost`] when another host has the export.
+    pub(super) async fn store_confirms(&self, entry: &ExportEntry) -> Result<bool, RouterError> {
         let asked = async {
             let confirmed = entry.export().volume().confirm(self.options.confirm_patience).await;
             confirmed.map_err(|source| RouterError::Lost { name: entry.name().to_string(), source })
         };
-        match self.unless_stopping(asked).await {
-            Ok(true) => Said::Ours,
-            Ok(false) | Err(RouterError::Stopping) => Said::Nothing,
-            Err(error) => Said::Lost(error),
+        self.unless_stopping(asked).await
+    }
+
+    async fn ownership(&self, entry: &ExportEntry) -> Ownership {
+        match self.store_confirms(entry).await {
+            Ok(true) => Ownership::Ours,
+            Ok(false) | Err(RouterError::Stopping) => Ownership::Unknown,
+            Err(error) => Ownership::Lost(error),
         }
     }
 
-    /// Asks the store whose an export is that is about to get a device, and takes the export back where it was released.
-    pub(super) async fn claim(&self, held: &Held) -> Said {
-        match self.ask(held.entry()).await {
-            Said::Ours => self.taken_back(held).await,
-            said => said,
+    /// Asks the store whose an export is that is about to get a device, and takes a released export back.
+    pub(super) async fn claim(&self, held: &HeldExport) -> Ownership {
+        match self.ownership(held.entry()).await {
+            Ownership::Ours => self.taken_back(held).await,
+            other => other,
         }
     }
 
-    async fn taken_back(&self, held: &Held) -> Said {
+    async fn taken_back(&self, held: &HeldExport) -> Ownership {
         match self.take_back(held).await {
-            Ok(()) => Said::Ours,
-            Err(error @ RouterError::Lost { .. }) => Said::Lost(error),
+            Ok(()) => Ownership::Ours,
+            Err(error @ RouterError::Lost { .. }) => Ownership::Lost(error),
             Err(error) => {
                 tracing::warn!(export = %held.entry().name(), error = %chain(&error), "a released export could not be taken back");
-                Said::Nothing
+                Ownership::Unknown
             }
         }
     }
 
-    /// Makes sure that an export may get a device: the store says that this host has the export, or nobody insists on that.
-    pub(super) async fn may_serve(&self, held: &Held, needs_answer: bool) -> Result<(), RouterError> {
-        let said = self.unless_stopping(confirm(held, self.options.confirm_patience)).await?;
-        let answered = if said {
+    /// Checks that an export may get a device: the store confirms that this host has the export, or nobody insists on an answer.
+    pub(super) async fn may_serve(&self, held: &HeldExport, needs_answer: bool) -> Result<(), RouterError> {
+        let answered = if self.store_confirms(held.entry()).await? {
             self.take_back(held).await
         } else {
             Err(RouterError::Unconfirmed { name: held.entry().name().to_string() })
@@ -85,7 +91,7 @@ impl Router {
     /// Whether the store can be asked at all.
     pub(super) async fn can_ask(&self) -> bool {
         let reach = async {
-            let reached = timeout(self.options.confirm_patience, self.volumes.reach()).await;
+            let reached = timeout(self.options.confirm_patience, self.storage.reach()).await;
             Ok(reached.map_err(|_| None).and_then(|reached| reached.map_err(Some)))
         };
         let reason = match self.unless_stopping(reach).await {
@@ -100,8 +106,8 @@ impl Router {
         false
     }
 
-    /// Has the store asked by [`Router::confirm`] whose an export is.
-    pub(super) fn ask_later(&self, entry: &Arc<Entry>) {
+    /// Adds an export to those that [`Router::confirm`] asks the store about.
+    pub(super) fn ask_later(&self, entry: &Arc<ExportEntry>) {
         let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
         if !unasked.iter().any(|other| Arc::ptr_eq(other, entry)) {
             unasked.push(Arc::clone(entry));
@@ -115,15 +121,14 @@ impl Router {
         self.to_ask.notified().await;
     }
 
-    /// How many exports wait because the store is away. Those that wait although the store is there are not among them: nothing
-    /// but what the store has of them is wrong.
+    /// How many exports wait because the store is away. An export that waits although the store answers is not counted: only
+    /// the volume of this one export has a problem.
     pub fn unconfirmed(&self) -> usize {
         self.entries().iter().filter(|entry| entry.waits_for_store()).count()
     }
 
-    /// Asks the store about the exports of which it has not said yet whether they are still this host's: another one may have
-    /// taken them over while no daemon ran. Those that wait for the answer come first, and get their devices. Ends when the
-    /// store has said so of all.
+    /// Asks the store about the unconfirmed exports: another host may have taken an export over while no daemon ran. Exports
+    /// that wait for the answer come first, and get their devices. Ends when the store has answered for all exports.
     pub async fn confirm(self: &Arc<Self>) {
         loop {
             let unasked = std::mem::take(&mut *self.unasked.lock().unwrap_or_else(PoisonError::into_inner));
@@ -134,8 +139,8 @@ impl Router {
                 sleep(self.options.confirm_patience / 2).await;
             }
             let asked = stream::iter(unasked).map(|entry| async move {
-                let said = self.confirm_one(&entry).await;
-                (!said).then_some(entry)
+                let is_answered = self.confirm_one(&entry).await;
+                (!is_answered).then_some(entry)
             });
             let silent = asked.buffer_unordered(CONFIRMATIONS_MAX).filter_map(std::future::ready);
             let mut silent: Vec<_> = silent.collect().await;
@@ -155,67 +160,67 @@ impl Router {
         }
     }
 
-    /// Asks whose one export is, and has what follows done, to the end whatever becomes of the caller; `false` when the store
-    /// did not say.
-    async fn confirm_one(self: &Arc<Self>, entry: &Arc<Entry>) -> bool {
-        let said = self.ask(entry).await;
-        if let Said::Lost(error) = &said
-            // Of one that is being deleted here there is nothing to say.
+    /// Asks whose one export is, and carries out the consequences, to the end also when the caller goes away; `false` when the
+    /// store did not answer.
+    async fn confirm_one(self: &Arc<Self>, entry: &Arc<ExportEntry>) -> bool {
+        let ownership = self.ownership(entry).await;
+        if let Ownership::Lost(error) = &ownership
+            // The loss of an export that was deleted here meanwhile is no news.
             && self.entry(entry.name().as_str()).is_some_and(|here| Arc::ptr_eq(&here, entry))
         {
             tracing::error!(export = %entry.name(), error = %chain(error), "the export is not this host's any more, and stops here");
         }
-        if matches!(said, Said::Nothing) {
+        if matches!(ownership, Ownership::Unknown) {
             return false;
         }
-        let is_to_follow = match entry.state() {
+        let has_consequences = match entry.state() {
             State::Waiting => true,
             _ => entry.may_be_released(),
         };
-        if !is_to_follow {
+        if !has_consequences {
             return true;
         }
         let (router, entry) = (Arc::clone(self), Arc::clone(entry));
         let name = entry.name().to_string();
         let follow = async move {
-            let held = Held::wait(entry, router.enter().await?).await;
-            Ok(router.follow(&held, said).await)
+            let held = HeldExport::wait(entry, router.enter().await?).await;
+            Ok(router.follow(&held, ownership).await)
         };
-        // A daemon that stops asks no more.
+        // An error means that the daemon stops: nothing is asked again.
         finish(name, follow).await.unwrap_or(true)
     }
 
-    /// Does what follows from the store's answer: `false` when the store has to be asked again.
-    async fn follow(&self, held: &Held, said: Said) -> bool {
-        // Somebody may have decided meanwhile.
+    /// Carries out the consequences of the store's answer: `false` when the store has to be asked again.
+    async fn follow(&self, held: &HeldExport, ownership: Ownership) -> bool {
+        // Another operation may have changed the export while this one waited for the right to.
         let state = held.entry().state();
         if held.is_gone() || !matches!(state, State::Waiting | State::Serving) {
             return true;
         }
-        let said = match said {
-            Said::Ours => self.taken_back(held).await,
-            said => said,
+        let ownership = match ownership {
+            Ownership::Ours => self.taken_back(held).await,
+            other => other,
         };
-        if matches!(said, Said::Nothing) {
+        if matches!(ownership, Ownership::Unknown) {
             return false;
         }
         if state == State::Waiting {
-            self.go_on(held, said).await;
+            self.end_waiting(held, ownership).await;
         }
         true
     }
 
-    /// Gives an export that waited its device, as far as it is to have one.
-    async fn go_on(&self, held: &Held, said: Said) {
-        let done = match said {
-            // A device that is there answers what waits with errors; none is made.
-            Said::Lost(error) if !self.device_exists(held).await.unwrap_or(false) => {
+    /// Gives an export that waited its device. A lost export keeps an existing device and gets no new one.
+    async fn end_waiting(&self, held: &HeldExport, ownership: Ownership) {
+        let done = match ownership {
+            Ownership::Lost(error) if !self.device_exists(held).await.unwrap_or(false) => {
                 let begun = held.step(Event::BeginAttach).map_err(RouterError::from);
-                begun.and_then(|()| failed(held, error))
+                begun.and_then(|()| held.failed(error))
             }
+            // An existing device of a lost export is served too: its waiting requests are answered with errors.
             _ => self.attach_held(held).await,
         };
-        // What failed is in the state and in the log.
+        // A failure is in the export's state and in the log already.
         drop(done);
     }
 }

@@ -1,73 +1,86 @@
-//! How an export comes into being: made, opened from the store, had back, forked, rescued.
+//! How an export comes into being: created, opened from the store, undeleted, forked, rescued.
 //!
-//! Owns the order of steps: what the export begins with is made or taken in the store, then the export is in the catalog, then its
-//! device is made, unless it is to be made detached. Does not own devices (`operations`) nor what a source is (`volumes`).
-//! Invariant: of an export that certainly got no device nothing is left.
+//! Owns the order of steps: the volume is created or opened in the store, then the export is written to the catalog, then the
+//! device is made, unless the export is to be detached. Does not own devices (`operations`) nor volumes (`storage`). Invariant:
+//! nothing is left of an export that certainly got no device.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tokio::sync::OwnedRwLockReadGuard;
+
+use super::Router;
+use super::background::finish;
+use super::catalog::record::{BoundRecord, Desired, DeviceRecord, ExportRecord, reads_fail_after_millis};
 use super::devices::DeviceError;
-use super::entry::Held;
+use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
+use super::info::ExportInfo;
 use super::name::ExportName;
-use super::operations::{confirm, failed, finish};
-use super::record::{BoundRecord, Desired, DeviceRecord, Record, reads_fail_after_millis};
+use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
 use super::size::ExportSize;
 use super::state::{Event, State};
-use super::volumes::Source;
-use super::{Added, ExportInfo, QUEUE_DEPTH_MAX, QUEUES_MAX, Router, RouterOptions};
+use super::storage::InitialContent;
 use crate::cache::{Bound, Durability, OnUnreachable};
 use crate::store::volume::Resume;
-use crate::units::SECTOR_BYTES;
+use crate::units::{ExportId, SECTOR_BYTES};
 
-/// What a new export is to be like.
+/// The parameters of a new export.
 #[derive(Clone, Debug)]
 pub struct CreateExport {
-    /// Its name.
+    /// The export's name.
     pub name: ExportName,
-    /// Where its content comes from, and with it its size.
-    pub source: Source,
-    /// What a FLUSH survives.
+    /// The content that the export begins with, which determines the size.
+    pub content: InitialContent,
+    /// How far data is safe when a FLUSH is answered.
     pub durability: Durability,
-    /// What a READ does while the store is away; the configured default when not given.
+    /// The fate of a READ while the store is away; the configured default when not given.
     pub on_unreachable: Option<OnUnreachable>,
-    /// Queues of its device; the configured default when not given.
+    /// Queues of the device; the configured default when not given.
     pub queues: Option<u16>,
-    /// Requests in flight a queue; the configured default when not given.
+    /// Most requests in flight per queue; the configured default when not given.
     pub queue_depth: Option<u16>,
-    /// Whether it gets no device before it is attached.
+    /// Whether the export gets no device before the first attach.
     pub detached: bool,
 }
 
-/// What a new export begins with.
+/// The data that a new export begins with.
 #[derive(Debug)]
-pub(super) struct Beginning {
-    pub size: ExportSize,
-    pub counterpart: Option<Resume>,
-    /// Whether the counterpart was made just now.
-    pub is_new: bool,
+struct InitialState {
+    size: ExportSize,
+    /// The state of the volume in the store; `None` without a store.
+    resume: Option<Resume>,
+    /// Whether the volume was created for this export, rather than opened.
+    is_new: bool,
 }
 
-/// What [`Router::create`] did.
+/// The outcome of adding an export to the exports in memory.
+enum Added {
+    /// The export is new, and held.
+    New(HeldExport),
+    /// The name was in use.
+    Existing(Arc<ExportEntry>, OwnedRwLockReadGuard<bool>),
+}
+
+/// The result of [`Router::create`].
 #[derive(Clone, Debug)]
-pub struct Created {
+pub struct CreatedExport {
     /// The export.
     pub info: ExportInfo,
-    /// Whether it was there before, with the same parameters.
+    /// Whether the export existed before, with the same parameters.
     pub existed: bool,
 }
 
-/// The catalog entry of an export that is about to be created.
-pub(super) fn new_record(
+/// The catalog record of a new export.
+fn new_record(
     id: u32,
     number: u32,
     request: &CreateExport,
     size: ExportSize,
     options: &RouterOptions,
-) -> Record {
+) -> ExportRecord {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    Record {
+    ExportRecord {
         id,
         name: request.name.to_string(),
         size_bytes: size.bytes(),
@@ -91,9 +104,9 @@ pub(super) fn new_record(
 }
 
 impl Router {
-    /// Makes an export and its device, unless it is to be made detached. When one of that name exists with the same parameters, that is the answer; if its
-    /// device had failed to be made, that is tried again.
-    pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
+    /// Creates an export and its device, or only the export if it is to be detached. An existing export of the same name and
+    /// parameters is the answer; if an earlier attempt at its device had failed, the device is made now.
+    pub async fn create(self: &Arc<Self>, request: CreateExport) -> Result<CreatedExport, RouterError> {
         check_parameter("queues", request.queues, QUEUES_MAX)?;
         check_parameter("queue_depth", request.queue_depth, QUEUE_DEPTH_MAX)?;
         if let Durability::Bounded(bound) = request.durability {
@@ -108,95 +121,123 @@ impl Router {
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
     }
 
-    async fn create_now(self: Arc<Self>, request: CreateExport) -> Result<Created, RouterError> {
-        // Two that begin at once would take the volume in the store from each other.
-        let turn = self.turns.of(&request.name);
-        let _turn = turn.lock().await;
-        let mut beginning = None;
+    async fn create_now(self: Arc<Self>, request: CreateExport) -> Result<CreatedExport, RouterError> {
+        // Two creations at once would take the volume in the store from each other.
+        let lock = self.name_locks.of(&request.name);
+        let _lock = lock.lock().await;
+        let mut initial = None;
         loop {
             let gate = self.enter().await?;
-            let (entry, gate) = match (self.entry(request.name.as_str()), &beginning) {
+            let (entry, gate) = match (self.entry(request.name.as_str()), &initial) {
                 (Some(entry), _) => (entry, gate),
                 (None, None) => {
-                    self.may_add()?;
-                    beginning = Some(self.begin(&request).await?);
+                    self.exports.read().unwrap_or_else(PoisonError::into_inner).check_room()?;
+                    initial = Some(self.begin(&request).await?);
                     continue;
                 }
-                (None, Some(beginning)) => match self.add(&request, beginning, gate)? {
+                (None, Some(initial)) => match self.add(&request, initial, gate)? {
                     Added::New(held) => {
-                        self.bring_into_being(&held, beginning).await?;
-                        return Ok(Created { info: held.entry().info(), existed: false });
+                        self.bring_into_being(&held, initial).await?;
+                        return Ok(CreatedExport { info: held.entry().info(), existed: false });
                     }
                     Added::Existing(entry, gate) => (entry, gate),
                 },
             };
-            let held = Held::wait(entry, gate).await;
+            let held = HeldExport::wait(entry, gate).await;
             if held.is_gone() {
-                // So may be what it began with.
-                beginning = None;
+                // The volume in the store may be gone together with the export.
+                initial = None;
                 continue;
             }
-            let record = held.record();
-            compare(&record, &request)?;
-            if matches!(request.source, Source::Deleted { .. }) {
-                return Err(RouterError::NameInUse { name: record.name });
-            }
-            if request.source.is_there() {
-                if held.entry().export().volume().remote().is_none() {
-                    return Err(RouterError::NotInStore { name: record.name });
-                }
-                self.unless_stopping(confirm(&held, self.options.confirm_patience)).await?;
-            }
-            let failed = matches!(held.entry().state(), State::Failed { .. });
-            if failed && record.desired != Desired::Detached {
-                if record.desired == Desired::Attached {
-                    self.may_serve(&held, true).await?;
-                }
-                self.attach_held(&held).await?;
-            }
-            return Ok(Created { info: held.entry().info(), existed: true });
+            self.answer_existing(&held, &request).await?;
+            return Ok(CreatedExport { info: held.entry().info(), existed: true });
         }
     }
 
-    /// What a new export begins with: its counterpart in the store, where there is a store, and its size.
-    async fn begin(&self, request: &CreateExport) -> Result<Beginning, RouterError> {
-        if let Source::Fork { of, snapshot: None } = &request.source
+    /// Checks that an existing export is the one that `request` asks for, and makes its device if an earlier attempt failed.
+    async fn answer_existing(&self, held: &HeldExport, request: &CreateExport) -> Result<(), RouterError> {
+        let record = held.record();
+        compare(&record, request)?;
+        if matches!(request.content, InitialContent::Deleted { .. }) {
+            return Err(RouterError::NameInUse { name: record.name });
+        }
+        if request.content.opens_volume() {
+            if held.entry().export().volume().remote().is_none() {
+                return Err(RouterError::NotInStore { name: record.name });
+            }
+            self.store_confirms(held.entry()).await?;
+        }
+        let failed = matches!(held.entry().state(), State::Failed { .. });
+        if failed && record.desired != Desired::Detached {
+            if record.desired == Desired::Attached {
+                self.may_serve(held, true).await?;
+            }
+            self.attach_held(held).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates or opens the volume of a new export in the store, if there is a store.
+    async fn begin(&self, request: &CreateExport) -> Result<InitialState, RouterError> {
+        if let InitialContent::Fork { of, snapshot: None } = &request.content
             && let Some(entry) = self.entry(of.as_str())
             && entry.export().volume().lost().is_none()
         {
-            self.unless_stopping(self.flush(of.as_str())).await?;
+            self.unless_stopping(self.write_back(of.as_str())).await?;
         }
         let begin = async {
-            if let Source::Local { of } = &request.source {
-                return self.begin_from_lost(&request.name, of).await.map(Some);
+            if let InitialContent::Local { of } = &request.content {
+                return self.rescue(&request.name, of).await.map(Some);
             }
-            let begun = self.volumes.begin(request.name.clone(), request.source.clone()).await;
+            let begun = self.storage.begin(request.name.clone(), request.content.clone()).await;
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
         };
-        let counterpart = self.unless_stopping(begin).await?;
-        if request.durability != Durability::Local && counterpart.is_none() {
+        let resume = self.unless_stopping(begin).await?;
+        if request.durability != Durability::Local && resume.is_none() {
             return Err(RouterError::NoStore);
         }
-        let size = match (&request.source, &counterpart) {
-            (Source::Blank(size), _) => *size,
-            (_, Some(counterpart)) => ExportSize::new(counterpart.size_sectors.saturating_mul(SECTOR_BYTES))?,
+        let size = match (&request.content, &resume) {
+            (InitialContent::Blank(size), _) => *size,
+            (_, Some(resume)) => ExportSize::new(resume.size_sectors.saturating_mul(SECTOR_BYTES))?,
             (_, None) => return Err(RouterError::NoStore),
         };
-        Ok(Beginning {
+        Ok(InitialState {
             size,
-            counterpart,
-            is_new: !request.source.is_there() && !matches!(request.source, Source::Deleted { .. }),
+            resume,
+            is_new: !request.content.opens_volume()
+                && !matches!(request.content, InitialContent::Deleted { .. }),
         })
     }
 
-    /// Catalog entry of a new export, and its device where it is to have one.
-    async fn bring_into_being(&self, held: &Held, beginning: &Beginning) -> Result<(), RouterError> {
-        if let Err(error) = self.catalog.create(held.record(), beginning.counterpart.clone()).await {
+    /// Adds a new export to the exports in memory, unless the name is in use.
+    fn add(
+        &self,
+        request: &CreateExport,
+        initial: &InitialState,
+        gate: OwnedRwLockReadGuard<bool>,
+    ) -> Result<Added, RouterError> {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = exports.find(request.name.as_str()) {
+            return Ok(Added::Existing(entry, gate));
+        }
+        exports.check_room()?;
+        let id = exports.take_id()?;
+        let number = exports.take_lowest_number();
+        let record = new_record(id, number, request, initial.size, &self.options);
+        let volume = self.storage.volume(ExportId(id), record.size_bytes, initial.resume.as_ref());
+        let held = HeldExport::created(request.name.clone(), record, volume, gate);
+        exports.insert(Arc::clone(held.entry()));
+        Ok(Added::New(held))
+    }
+
+    /// Writes a new export to the catalog, and makes its device if the export is to have one.
+    async fn bring_into_being(&self, held: &HeldExport, initial: &InitialState) -> Result<(), RouterError> {
+        if let Err(error) = self.catalog.create(held.record(), initial.resume.clone()).await {
             self.forget(held);
             return Err(error.into());
         }
         if held.record().desired == Desired::Attached {
-            return self.first_attach(held, beginning).await;
+            return self.first_attach(held, initial).await;
         }
         held.step(Event::NoDevice)?;
         tracing::info!(export = %held.entry().name(), "export created, without a device");
@@ -204,8 +245,8 @@ impl Router {
         Ok(())
     }
 
-    /// Device of a new export; nothing is left of the export where it certainly got no device.
-    async fn first_attach(&self, held: &Held, beginning: &Beginning) -> Result<(), RouterError> {
+    /// Makes the device of a new export. Removes the export again if there is certainly no device.
+    async fn first_attach(&self, held: &HeldExport, initial: &InitialState) -> Result<(), RouterError> {
         let Err(error) = self.make_device(held).await else {
             tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export created");
             return Ok(());
@@ -218,9 +259,9 @@ impl Router {
             }
         );
         if nothing_made && self.catalog.remove(held.record().export_id()).await.is_ok() {
-            // What was opened was there before, and stays.
-            if beginning.is_new
-                && let Err(source) = self.volumes.delete(Arc::clone(held.entry().export().volume())).await
+            // A volume that was opened existed before, and stays.
+            if initial.is_new
+                && let Err(source) = self.storage.delete(Arc::clone(held.entry().export().volume())).await
             {
                 let error = &source as &dyn std::error::Error;
                 tracing::warn!(export = %held.entry().name(), error, "a new volume stays in the store");
@@ -228,7 +269,7 @@ impl Router {
             self.forget(held);
             return Err(error);
         }
-        failed(held, error)
+        held.failed(error)
     }
 }
 
@@ -251,10 +292,10 @@ fn check_bound(bound: Bound) -> Result<(), RouterError> {
     Ok(())
 }
 
-/// Whether `request` asks for what exists; parameters that it does not give fit anything.
-fn compare(record: &Record, request: &CreateExport) -> Result<(), RouterError> {
-    let size = match request.source {
-        Source::Blank(size) => Some(size.bytes()),
+/// Checks that the existing export has the parameters of `request`. A parameter not given fits any value.
+fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterError> {
+    let size = match request.content {
+        InitialContent::Blank(size) => Some(size.bytes()),
         _ => None,
     };
     let pairs = [

@@ -1,6 +1,7 @@
-//! The router's view of block devices. `ublk` implements it; `daemon` injects it.
+//! The trait through which the router reaches block devices. `ublk` implements the trait; `daemon` hands the implementation to
+//! the router.
 //!
-//! Owns the trait and its vocabulary, nothing else. Every call runs off the workers and returns within a time limit.
+//! Owns the trait and the types of its calls, nothing else. Every call runs off the workers and returns within a time limit.
 
 use std::sync::Arc;
 
@@ -14,27 +15,27 @@ use crate::units::ExportId;
 pub struct DeviceId(pub u32);
 
 impl DeviceId {
-    /// Path of the block device.
+    /// Path of the block device, `/dev/ublkbN`.
     pub fn path(self) -> String {
         format!("/dev/ublkb{}", self.0)
     }
 }
 
-/// How a device is made.
+/// Parameters of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// Queues, each served by one worker.
     pub queues: u16,
-    /// Requests in flight a queue, at most.
+    /// Most requests in flight per queue.
     pub queue_depth: u16,
 }
 
-/// A device found in the kernel that was made by this cache directory's daemon.
+/// A device in the kernel that a daemon of this cache directory made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundDevice {
-    /// Its number.
+    /// The device's number.
     pub id: DeviceId,
-    /// Whether its queues wait for a server (its last one died or let go).
+    /// Whether the queues wait for a server: the last daemon died or let go.
     pub quiesced: bool,
 }
 
@@ -47,21 +48,21 @@ pub enum DeviceError {
     /// The caller may not use the driver.
     #[error("no permission to use /dev/ublk-control: run as root or with CAP_SYS_ADMIN")]
     NoPermission,
-    /// The kernel will make no more devices.
+    /// The kernel's limit of devices is reached.
     #[error("the kernel's limit of ublk devices is reached: raise /sys/module/ublk_drv/parameters/ublks_max")]
     LimitReached,
-    /// The kernel knows no such device, or not as one of ours.
+    /// The kernel has no such device, or not one made by this daemon.
     #[error("there is no device {path}")]
     NotFound {
         /// Path of the device.
         path: String,
     },
-    /// The kernel is too old for it.
+    /// The kernel is too old for the operation.
     #[error("{what} needs Linux {since} or later; detach and attach the export instead")]
     Unsupported {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
-        /// The first kernel that can.
+        /// The first version of Linux with the operation.
         since: &'static str,
     },
     /// A kernel command did not return in time.
@@ -81,7 +82,7 @@ pub enum DeviceError {
         command: &'static str,
         /// Path of the device.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -89,7 +90,7 @@ pub enum DeviceError {
 
 /// Makes, finds and removes block devices.
 pub trait Devices: Send + Sync + 'static {
-    /// Makes a device for `export` and serves it, with number `preferred` if that is free.
+    /// Makes a device for `export` and serves the device. The device gets the number `preferred` if the number is free.
     fn attach(
         &self,
         export: Arc<Export>,
@@ -97,31 +98,31 @@ pub trait Devices: Send + Sync + 'static {
         preferred: Option<DeviceId>,
     ) -> BoxFuture<'_, Result<DeviceId, DeviceError>>;
 
-    /// Looks for a device this export had under an earlier daemon (same boot, same cache directory).
+    /// Looks for the export's device of an earlier daemon (same boot, same cache directory).
     fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>>;
 
-    /// Takes over a quiesced device and serves it again; requests that waited are carried out.
+    /// Takes over a quiesced device and serves the device again; waiting requests are carried out.
     fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
-    /// Who uses device `id` in a way that its removal would harm: "mounted on /mnt", "used as swap". Programs that merely have it
-    /// open do not count. The answer may take as long as the kernel takes.
+    /// How device `id` is used, if a removal would harm its users: "mounted on /mnt", "used as swap". Programs that merely have
+    /// the device open do not count. The answer may take as long as the kernel takes.
     ///
     /// # Errors
-    /// When the kernel does not tell, which does not mean that nobody uses the device.
+    /// When the kernel does not answer. The device may be in use or not.
     fn user(&self, _id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Fails the requests of `export` that wait, stops serving it and removes its device. Succeeds when there is none: a device of
-    /// that number that was not made for `export` is left alone.
+    /// Fails the waiting requests of `export`, stops serving the device and removes the device. Succeeds also without a device:
+    /// a device of this number that was not made for `export` is left alone.
     fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
-    /// Tells the kernel that the export has grown to `export.size_bytes()`, if device `id` was made for the export.
+    /// Tells the kernel the new size `export.size_bytes()`, if device `id` was made for the export.
     fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>>;
 
-    /// Every device in the kernel that this cache directory's daemon made in this boot, with the export it was made for.
-    /// The router asks once, at start, to find devices that were made just before a crash and are in no catalog entry. An
-    /// implementation that cannot tell answers with none.
+    /// Every device in the kernel made in this boot by a daemon of this cache directory, with the export of the device. The
+    /// router asks once, at the start, to find devices made just before a crash and missing from the catalog. An implementation
+    /// that cannot list devices answers with none.
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }

@@ -1,24 +1,28 @@
-//! One export in memory, and the right to change it.
+//! One export in memory, and the right to change the export.
 //!
-//! Owns the pairing of state and record. Invariants: only who holds an [`Entry`] as a [`Held`] changes it; the record in
-//! memory is never ahead of the one in the catalog.
+//! Owns the pairing of state and record. Invariants: an [`ExportEntry`] is changed only through a [`HeldExport`]; the record in
+//! memory is never ahead of the record in the catalog.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 
 use super::catalog::Catalog;
+use super::catalog::error::CatalogError;
+use super::catalog::record::{Desired, ExportRecord};
+use super::devices::DeviceError;
+use super::error::{RouterError, ways_out};
+use super::info::ExportInfo;
 use super::name::ExportName;
-use super::record::{Desired, Record};
 use super::state::{Event, ForbiddenTransition, State};
-use super::{CatalogError, ExportInfo};
 use crate::cache::Volume;
 use crate::export::Export;
+use crate::observe::chain;
 use crate::store::volume::Loss;
 
-/// One export.
+/// One export in memory.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ExportEntry {
     name: ExportName,
     export: Arc<Export>,
     operation: Arc<tokio::sync::Mutex<()>>,
@@ -28,25 +32,25 @@ pub(super) struct Entry {
 #[derive(Debug)]
 struct Status {
     state: State,
-    record: Record,
-    /// Why the store could not be told that this host gives the export up.
+    record: ExportRecord,
+    /// Why the export could not be released in the store.
     unreleased: Option<String>,
-    /// Whether the store, though it is there, does not say whose the export is.
+    /// Whether the store answers other questions, but not whose this export is.
     silent: bool,
-    /// Whether the export has left the router; who waited for it looks its name up again.
+    /// Whether the export was removed from memory. Whoever waited for the right to change the export looks the name up again.
     gone: bool,
 }
 
-/// The right to change an export: its operation lock, and a part in the daemon's life.
+/// The right to change an export: the operation lock, and a guard that delays the end of the daemon.
 #[derive(Debug)]
-pub(super) struct Held {
-    entry: Arc<Entry>,
+pub(super) struct HeldExport {
+    entry: Arc<ExportEntry>,
     _operation: OwnedMutexGuard<()>,
     gate: OwnedRwLockReadGuard<bool>,
 }
 
-impl Entry {
-    fn new(name: ExportName, record: Record, volume: Arc<Volume>, state: State) -> Arc<Self> {
+impl ExportEntry {
+    fn new(name: ExportName, record: ExportRecord, volume: Arc<Volume>, state: State) -> Arc<Self> {
         volume.set_durability(record.durability());
         volume.set_on_unreachable(record.on_unreachable());
         let export = Export::new(record.export_id(), record.name.clone(), record.size_bytes, volume);
@@ -58,38 +62,36 @@ impl Entry {
         })
     }
 
-    /// Its name.
     pub fn name(&self) -> &ExportName {
         &self.name
     }
 
-    /// The export itself.
     pub fn export(&self) -> &Arc<Export> {
         &self.export
     }
 
-    /// The snapshot that it is on its way back to.
+    /// The snapshot of an unfinished rollback.
     pub fn rolls_back_to(&self) -> Option<String> {
         self.status().record.rolls_back_to.clone()
     }
 
-    /// Whether the export may be released in the store.
+    /// Whether the export may have been released in the store.
     pub fn may_be_released(&self) -> bool {
         self.status().record.may_be_released
     }
 
-    /// Notes that the store, though it is there, does not say whose the export is.
+    /// Notes that the store answers other questions, but not whose this export is.
     pub fn set_silent(&self) {
         self.status().silent = true;
     }
 
-    /// Whether the export waits for the store, and not only for what the store has of this one export.
+    /// Whether the export waits because the store is away. `false` for an export that waits although the store answers other
+    /// questions.
     pub fn waits_for_store(&self) -> bool {
         let status = self.status();
         status.state == State::Waiting && !status.silent
     }
 
-    /// What it is doing.
     pub fn state(&self) -> State {
         self.status().state.clone()
     }
@@ -116,7 +118,7 @@ impl Entry {
         }
     }
 
-    /// The state to show when another host has the export, or another history of it: the device fails all requests.
+    /// The state to show for an export lost to another host or history: the device fails all requests.
     fn lost(&self) -> Option<State> {
         let volume = self.export.volume();
         let why = match (volume.lost()?, volume.remote()?.loss()?) {
@@ -144,43 +146,35 @@ impl Entry {
     }
 }
 
-/// What the user can do about an export that was lost.
-pub(super) fn ways_out(name: &impl std::fmt::Display) -> String {
-    format!(
-        "`glidefs export open {name} --discard-local` goes on with what is in the store; `glidefs export fork {name} NEW --local` \
-         makes an export of what is here, `glidefs export fork {name} NEW` one of what is in the store"
-    )
-}
-
-impl Held {
-    /// Waits until nobody else changes `entry`.
-    pub async fn wait(entry: Arc<Entry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
+impl HeldExport {
+    /// Waits for the right to change `entry`.
+    pub async fn wait(entry: Arc<ExportEntry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
         let operation = Arc::clone(&entry.operation).lock_owned().await;
         Self { entry, _operation: operation, gate }
     }
 
-    /// A new export that is about to get its first device.
+    /// A new export, in the state before the first device.
     pub fn created(
         name: ExportName,
-        record: Record,
+        record: ExportRecord,
         volume: Arc<Volume>,
         gate: OwnedRwLockReadGuard<bool>,
     ) -> Self {
-        let entry = Entry::new(name, record, volume, State::Creating);
+        let entry = ExportEntry::new(name, record, volume, State::Creating);
         Self::at_once(entry, gate)
     }
 
-    /// The same export with other data, which takes the place of this one; it has no device.
-    pub fn replaced(self, record: Record, volume: Arc<Volume>) -> Self {
-        let entry = Entry::new(self.entry.name.clone(), record, volume, State::Detached);
+    /// The entry of a replaced export without a device. The old entry is marked as gone.
+    pub fn replaced(self, record: ExportRecord, volume: Arc<Volume>) -> Self {
+        let entry = ExportEntry::new(self.entry.name.clone(), record, volume, State::Detached);
         self.mark_gone();
         Self::at_once(entry, self.gate)
     }
 
-    /// An export from the catalog, in the state of what is to be done about it.
+    /// An export from the catalog, in the state of the step that the wish in the record asks for.
     pub fn loaded(
         name: ExportName,
-        record: Record,
+        record: ExportRecord,
         volume: Arc<Volume>,
         gate: OwnedRwLockReadGuard<bool>,
     ) -> Self {
@@ -189,38 +183,37 @@ impl Held {
             Desired::Detached => State::Detaching,
             Desired::Deleted => State::Deleting,
         };
-        Self::at_once(Entry::new(name, record, volume, state), gate)
+        Self::at_once(ExportEntry::new(name, record, volume, state), gate)
     }
 
-    /// Holds an entry that nobody else can know of yet.
-    fn at_once(entry: Arc<Entry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
+    /// Holds a new entry, which nobody else knows yet.
+    fn at_once(entry: Arc<ExportEntry>, gate: OwnedRwLockReadGuard<bool>) -> Self {
         let operation = Arc::clone(&entry.operation);
         #[expect(clippy::expect_used, reason = "the lock was made a moment ago and nobody else has it")]
         let operation = operation.try_lock_owned().expect("a lock nobody else knows of is free");
         Self { entry, _operation: operation, gate }
     }
 
-    /// The export that is held.
-    pub fn entry(&self) -> &Arc<Entry> {
+    pub fn entry(&self) -> &Arc<ExportEntry> {
         &self.entry
     }
 
-    /// What the catalog says.
-    pub fn record(&self) -> Record {
+    /// The record in the catalog.
+    pub fn record(&self) -> ExportRecord {
         self.entry.status().record.clone()
     }
 
-    /// Whether the export left the router while this was waited for.
+    /// Whether the export was removed from memory while the right was waited for.
     pub fn is_gone(&self) -> bool {
         self.entry.status().gone
     }
 
-    /// Notes why the store could not be told that this host gives the export up, if it could not.
+    /// Notes why the export could not be released in the store; `None` after a release.
     pub fn set_unreleased(&self, reason: Option<String>) {
         self.entry.status().unreleased = reason;
     }
 
-    /// Says that the export has left the router.
+    /// Marks the export as removed from memory.
     pub fn mark_gone(&self) {
         self.entry.status().gone = true;
     }
@@ -236,7 +229,7 @@ impl Held {
     pub async fn write(
         &self,
         catalog: &Catalog,
-        change: impl FnOnce(&mut Record),
+        change: impl FnOnce(&mut ExportRecord),
     ) -> Result<(), CatalogError> {
         let mut record = self.record();
         change(&mut record);
@@ -245,5 +238,18 @@ impl Held {
             self.entry.status().record = record;
         }
         Ok(())
+    }
+
+    /// Moves to the failed state because of `error`, logs the error, and gives the error back.
+    pub fn failed<T>(&self, error: RouterError) -> Result<T, RouterError> {
+        let reason = chain(&error);
+        tracing::error!(export = %self.entry.name(), error = %reason, "operation on an export failed");
+        self.step(Event::Fail { reason })?;
+        Err(error)
+    }
+
+    /// The error of `action` on the export's device.
+    pub fn device_error(&self, action: &'static str, source: DeviceError) -> RouterError {
+        RouterError::Device { action, name: self.entry.name().to_string(), source }
     }
 }

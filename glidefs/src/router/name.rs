@@ -1,12 +1,12 @@
-//! Names of exports: what they may look like.
+//! Names of exports: which are allowed.
 //!
-//! Owns the naming rule. Invariant: an [`ExportName`] can stand in a URL path, a file name and a metric label as it is.
+//! Owns the naming rule. Invariant: an [`ExportName`] needs no escaping in a URL path, a file name or a metric label.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest name, in characters (all of them ASCII).
+/// Longest name, in characters. All allowed characters are ASCII.
 pub const NAME_CHARS_MAX: usize = 128;
 
 /// A name that follows the rule: a letter or digit, then letters, digits, `.`, `_` and `-`.
@@ -16,29 +16,29 @@ pub struct ExportName(Arc<str>);
 /// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing was given.
+    /// The name is empty.
     #[error("an export name must not be empty: use 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' or '-'")]
     Empty,
-    /// It is longer than [`NAME_CHARS_MAX`].
+    /// The name is longer than [`NAME_CHARS_MAX`].
     #[error("the export name has {chars} characters: use at most {NAME_CHARS_MAX}")]
     TooLong {
-        /// How long it is.
+        /// Length of the name.
         chars: usize,
     },
-    /// It begins with something other than a letter or a digit.
+    /// The name begins with a character other than a letter or a digit.
     #[error("an export name must begin with a letter or a digit, not with {found:?}")]
     Start {
         /// The first character.
         found: char,
     },
-    /// It holds a character that the rule does not allow.
+    /// The name has a character that the rule does not allow.
     #[error(
         "an export name must not contain {found:?} (character {position}): use letters, digits, '.', '_' and '-'"
     )]
     Character {
         /// The character.
         found: char,
-        /// Where it stands, from 1.
+        /// The character's place in the name, from 1.
         position: usize,
     },
 }
@@ -61,7 +61,7 @@ impl ExportName {
         Ok(Self(name.into()))
     }
 
-    /// The name as text.
+    /// The characters of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,11 +1,12 @@
-//! Which device numbers are spoken for.
+//! Which device numbers are in use.
 //!
-//! Owns the choice of a number for a new export. An export keeps its number while it exists, also when it is detached, so
-//! that `/dev/ublkbN` stays the same disk; numbers of deleted exports are used again, lowest first.
+//! Owns the choice of a number for a new export. An existing export keeps its number, also while detached, so that
+//! `/dev/ublkbN` stays the same disk. Numbers of deleted exports are used again, lowest first.
 
 use std::collections::BTreeMap;
 
-/// The numbers in use, with how many exports use each: more than one where the kernel gave a number another than asked for.
+/// The numbers in use, each with the number of exports that use the number. More than one export can: the kernel may give a
+/// device another number than requested, which a detached export has already.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     used: BTreeMap<u32, u32>,
@@ -25,12 +26,12 @@ impl Numbers {
         number
     }
 
-    /// Takes `number`, which may be in use already.
+    /// Adds a user of `number`.
     pub fn take(&mut self, number: u32) {
         *self.used.entry(number).or_default() += 1;
     }
 
-    /// Gives `number` back.
+    /// Removes a user of `number`.
     pub fn release(&mut self, number: u32) {
         if let Some(users) = self.used.get_mut(&number) {
             *users -= 1;

@@ -1,40 +1,29 @@
-//! What users do with exports that there are: attach, detach, resize, delete.
+//! How an existing export gets its device, and how an export grows.
 //!
-//! Owns the order of steps: the wish goes to the catalog, then the device follows, then the catalog learns what became of it.
-//! Does not own start-up (`recovery`), which finishes what a crash cut short between these steps.
+//! Owns the order of steps: the wish is written to the catalog, then the device is made or changed, then the catalog gets the
+//! outcome. Does not own the start (`recovery`), which finishes the steps that a crash interrupted.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::devices::{DeviceError, DeviceId};
-use super::entry::Held;
+use super::Router;
+use super::catalog::record::Desired;
+use super::devices::DeviceId;
+use super::entry::HeldExport;
 use super::error::RouterError;
-use super::record::Desired;
-use super::removal::Users;
+use super::info::ExportInfo;
 use super::size::ExportSize;
 use super::state::{Event, State};
-use super::{ExportInfo, Router};
 use crate::observe::chain;
 use crate::store::volume::check_size;
 use crate::units::SECTOR_BYTES;
 
-/// What [`Router::delete`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deleted {
-    /// The export was there and is gone.
-    Now,
-    /// There was none.
-    Absent,
-}
-
 impl Router {
-    /// Makes a device for an export that has none. Succeeds when it has one.
+    /// Gives an export its device. Succeeds also when the export has a device already.
     pub async fn attach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.attach_confirmed(name, true).await
     }
 
-    /// As [`Self::attach`], also where the store cannot be asked whose the export is: what is in the cache may be old.
+    /// As [`Self::attach`], also when the store cannot be asked whose the export is: the data in the cache may be old.
     pub async fn attach_unconfirmed(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.attach_confirmed(name, false).await
     }
@@ -55,27 +44,7 @@ impl Router {
         .await
     }
 
-    /// Removes the device of an export, keeps its data, and releases it in the store, if the store can be asked. Succeeds when it
-    /// has none; refused while the device is in use.
-    pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.detach_from(name, Users::Spare).await
-    }
-
-    /// Removes the device of an export and keeps its data, whoever uses the device: what they do next fails.
-    pub async fn force_detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
-        self.detach_from(name, Users::Cut).await
-    }
-
-    async fn detach_from(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
-        self.on_held(name, move |router, held| async move {
-            router.detach_held(&held, users).await?;
-            router.release(&held).await;
-            Ok(held.entry().info())
-        })
-        .await
-    }
-
-    /// Makes an export larger while it is used.
+    /// Makes an export larger, also while the device is in use.
     pub async fn resize(self: &Arc<Self>, name: &str, size: ExportSize) -> Result<ExportInfo, RouterError> {
         self.on_held(name, move |router, held| async move {
             router.resize_held(&held, size).await?;
@@ -84,45 +53,8 @@ impl Router {
         .await
     }
 
-    /// Removes an export: its device, its data and its catalog entry. Succeeds when there is none; refused while the device is in
-    /// use. What failed half-way goes on where it failed when this is called again.
-    pub async fn delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
-        self.delete_from(name, Users::Spare).await
-    }
-
-    /// Removes an export, whoever uses its device.
-    pub async fn force_delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
-        self.delete_from(name, Users::Cut).await
-    }
-
-    async fn delete_from(self: &Arc<Self>, name: &str, users: Users) -> Result<Deleted, RouterError> {
-        let deleted = self
-            .on_held(name, move |router, held| async move { router.delete_held(&held, users).await })
-            .await;
-        match deleted {
-            Ok(()) => Ok(Deleted::Now),
-            Err(RouterError::NotFound { .. }) => Ok(Deleted::Absent),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Runs `work` with the right to change the export called `name`, to its end whatever becomes of the caller.
-    pub(super) async fn on_held<T, W, F>(self: &Arc<Self>, name: &str, work: W) -> Result<T, RouterError>
-    where
-        T: Send + 'static,
-        W: FnOnce(Arc<Self>, Held) -> F + Send + 'static,
-        F: Future<Output = Result<T, RouterError>> + Send,
-    {
-        let (router, name) = (Arc::clone(self), name.to_owned());
-        finish(name.clone(), async move {
-            let held = router.hold(&name).await?;
-            work(router, held).await
-        })
-        .await
-    }
-
-    /// Gives an export its device, new or recovered, whatever state it is in.
-    pub(super) async fn attach_held(&self, held: &Held) -> Result<(), RouterError> {
+    /// Gives an export in any state its device, new or recovered.
+    pub(super) async fn attach_held(&self, held: &HeldExport) -> Result<(), RouterError> {
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
         }
@@ -135,11 +67,11 @@ impl Router {
                 tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export attached");
                 Ok(())
             }
-            Err(error) => failed(held, error),
+            Err(error) => held.failed(error),
         }
     }
 
-    async fn attach_steps(&self, held: &Held) -> Result<(), RouterError> {
+    async fn attach_steps(&self, held: &HeldExport) -> Result<(), RouterError> {
         if self.device_exists(held).await? {
             held.write(&self.catalog, |record| record.desired = Desired::Attached).await?;
             return self.recover_device(held).await;
@@ -147,8 +79,8 @@ impl Router {
         self.attach_anew(held).await
     }
 
-    /// Writes the wish for a device and makes one; there is none yet.
-    pub(super) async fn attach_anew(&self, held: &Held) -> Result<(), RouterError> {
+    /// Writes the wish for a device and makes the device. The export has none yet.
+    pub(super) async fn attach_anew(&self, held: &HeldExport) -> Result<(), RouterError> {
         let boot_id = Some(self.options.boot_id.clone());
         held.write(&self.catalog, |record| {
             record.desired = Desired::Attached;
@@ -159,12 +91,12 @@ impl Router {
         self.make_device(held).await
     }
 
-    /// Makes the device that the catalog entry asks for.
-    pub(super) async fn make_device(&self, held: &Held) -> Result<(), RouterError> {
+    /// Makes the device of the catalog record.
+    pub(super) async fn make_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let record = held.record();
         let export = Arc::clone(held.entry().export());
         let made = self.devices.attach(export, record.device_options(), Some(record.device_id())).await;
-        let device = made.map_err(|source| device_error("attach", held, source))?;
+        let device = made.map_err(|source| held.device_error("attach", source))?;
         if device != record.device_id() {
             self.adopt_number(held, device).await?;
         }
@@ -172,23 +104,23 @@ impl Router {
         Ok(())
     }
 
-    /// Remembers the number that the kernel gave instead of the one asked for; removes the device where that fails.
-    async fn adopt_number(&self, held: &Held, device: DeviceId) -> Result<(), RouterError> {
+    /// Records the number that the kernel gave instead of the requested one. Removes the device if the number cannot be recorded.
+    async fn adopt_number(&self, held: &HeldExport, device: DeviceId) -> Result<(), RouterError> {
         let before = held.record().device.number;
         if let Err(error) = held.write(&self.catalog, |record| record.device.number = device.0).await {
             let removed = self.devices.detach(held.record().export_id(), device).await;
-            removed.map_err(|source| device_error("remove", held, source))?;
+            removed.map_err(|source| held.device_error("remove", source))?;
             return Err(error.into());
         }
         self.renumber(before, device.0);
         Ok(())
     }
 
-    /// Takes over the device that an earlier daemon, or an attempt that failed, left behind.
-    pub(super) async fn recover_device(&self, held: &Held) -> Result<(), RouterError> {
+    /// Takes over the device left by an earlier daemon, or by an attempt that failed.
+    pub(super) async fn recover_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let device = held.record().device_id();
         let recovered = self.devices.recover(Arc::clone(held.entry().export()), device).await;
-        recovered.map_err(|source| device_error("recover", held, source))?;
+        recovered.map_err(|source| held.device_error("recover", source))?;
         held.step(Event::DeviceReady)?;
         if let Err(error) = self.tell_size(held).await {
             tracing::warn!(
@@ -199,8 +131,8 @@ impl Router {
         Ok(())
     }
 
-    /// Tells the kernel the export's size, where it does not know.
-    async fn tell_size(&self, held: &Held) -> Result<(), RouterError> {
+    /// Tells the kernel the size of the export, if the kernel has another size.
+    async fn tell_size(&self, held: &HeldExport) -> Result<(), RouterError> {
         let record = held.record();
         if record.device.size_bytes == record.size_bytes {
             return Ok(());
@@ -215,7 +147,7 @@ impl Router {
         Ok(())
     }
 
-    async fn resize_held(&self, held: &Held, size: ExportSize) -> Result<(), RouterError> {
+    async fn resize_held(&self, held: &HeldExport, size: ExportSize) -> Result<(), RouterError> {
         let record = held.record();
         if record.desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: record.name });
@@ -235,7 +167,7 @@ impl Router {
             check_size(size.bytes() / SECTOR_BYTES)
                 .map_err(|source| RouterError::Store { name: record.name.clone(), source })?;
         }
-        // The catalog and the export grow before the device does: a device must never be larger than its export.
+        // The catalog and the export grow before the device: a device must never be larger than its export.
         held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;
         held.entry().export().set_size_bytes(size.bytes());
         let volume = held.entry().export().volume();
@@ -247,39 +179,13 @@ impl Router {
         Ok(())
     }
 
-    /// Whether the kernel has a device that was made for this export.
-    pub(super) async fn device_exists(&self, held: &Held) -> Result<bool, RouterError> {
+    /// Whether the kernel has a device made for this export.
+    pub(super) async fn device_exists(&self, held: &HeldExport) -> Result<bool, RouterError> {
         let record = held.record();
         if record.device.boot_id.as_deref() != Some(self.options.boot_id.as_str()) {
             return Ok(false);
         }
         let found = self.devices.find(held.entry().export(), record.device_id()).await;
-        found.map(|device| device.is_some()).map_err(|source| device_error("find", held, source))
+        found.map(|device| device.is_some()).map_err(|source| held.device_error("find", source))
     }
-}
-
-/// Makes sure that no other host has taken an export over while it was not served here: `false` when the store did not say.
-pub(super) async fn confirm(held: &Held, patience: Duration) -> Result<bool, RouterError> {
-    let confirmed = held.entry().export().volume().confirm(patience).await;
-    confirmed.map_err(|source| RouterError::Lost { name: held.entry().name().to_string(), source })
-}
-
-/// Notes in the export's state why an operation failed, and gives the error back.
-pub(super) fn failed<T>(held: &Held, error: RouterError) -> Result<T, RouterError> {
-    let reason = chain(&error);
-    tracing::error!(export = %held.entry().name(), error = %reason, "operation on an export failed");
-    held.step(Event::Fail { reason })?;
-    Err(error)
-}
-
-/// Runs `work` to its end whatever becomes of the caller.
-pub(super) async fn finish<T: Send + 'static>(
-    name: String,
-    work: impl Future<Output = Result<T, RouterError>> + Send + 'static,
-) -> Result<T, RouterError> {
-    tokio::spawn(work).await.map_err(|_| RouterError::Interrupted { name })?
-}
-
-pub(super) fn device_error(action: &'static str, held: &Held, source: DeviceError) -> RouterError {
-    RouterError::Device { action, name: held.entry().name().to_string(), source }
 }

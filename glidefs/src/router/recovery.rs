@@ -1,7 +1,8 @@
-//! What happens to exports when the daemon starts, and to their devices when it ends for good.
+//! The start of the daemon: every export of the catalog gets the device it should have. And the removal of all devices at the
+//! end.
 //!
-//! Owns the comparison of the catalog's wishes with the kernel's devices. Invariants: a device that clients may use is never
-//! removed because something else failed; devices whose requests already wait are served first.
+//! Owns the comparison of the wishes in the catalog with the devices in the kernel. Invariants: a device that clients may use
+//! is never removed because of another failure; devices with requests that wait already are served first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,54 +13,53 @@ use futures_util::StreamExt;
 use futures_util::stream;
 
 use super::Router;
-use super::confirm::{CONFIRMATIONS_MAX, Said};
+use super::background::finish;
+use super::catalog::record::Desired;
+use super::confirm::{CONFIRMATIONS_MAX, Ownership};
 use super::devices::DeviceId;
-use super::entry::{Entry, Held};
+use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
-use super::operations::{device_error, failed, finish};
-use super::record::Desired;
 use super::state::{Event, State};
 use crate::observe::chain;
 use crate::units::ExportId;
 
-/// What [`Router::start`] did.
+/// The result of [`Router::start`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// Exports whose device was taken over from an earlier daemon.
+pub struct StartReport {
+    /// Exports with a device taken over from an earlier daemon.
     pub recovered: usize,
-    /// Exports that got a new device.
+    /// Exports with a new device.
     pub attached: usize,
-    /// Exports that have no device because nobody wants one.
+    /// Exports without a device, as the user wants.
     pub detached: usize,
-    /// Exports whose deletion goes on.
+    /// Exports whose deletion goes on after the start.
     pub deleting: usize,
-    /// Exports that could not be given what they should have; their state says why.
+    /// Exports without the device wanted; the state of each says why.
     pub failed: usize,
-    /// Exports whose devices wait for the store to confirm that this host still has them: [`Router::confirm`] goes on.
+    /// Exports that wait for the store to confirm that this host still has them: [`Router::confirm`] goes on.
     pub waiting: usize,
-    /// Devices removed because no export wants them.
+    /// Removed devices that belonged to no export.
     pub orphans_removed: usize,
-    /// How long it took.
     pub elapsed: Duration,
 }
 
-/// What is to be done about an export.
+/// The step that an export needs at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    /// Its device waits for a server, perhaps with requests.
+    /// The device waits for a server, perhaps with requests.
     RecoverWaiting,
-    /// Its device has not noticed yet that its server died.
+    /// The device has not noticed yet that the earlier daemon died.
     Recover,
-    /// It should have a device and has none.
+    /// The export has no device, and should have one.
     Attach,
-    /// It should have no device.
+    /// The export should have no device.
     Detach { exists: bool },
-    /// It should not be.
+    /// The export should not exist.
     Delete { exists: bool },
 }
 
 impl Plan {
-    /// Whether a device answers requests afterwards.
+    /// Whether a device answers requests after this step.
     fn serves(&self) -> bool {
         matches!(self, Self::RecoverWaiting | Self::Recover | Self::Attach)
     }
@@ -70,10 +70,10 @@ fn needs_answer((held, plan): &Planned) -> bool {
     plan.as_ref().is_ok_and(Plan::serves) && held.entry().export().volume().remote().is_some()
 }
 
-/// An export, and what is to be done about that export.
-type Planned = (Held, Result<Plan, RouterError>);
+/// An export and the step that the export needs.
+type Planned = (HeldExport, Result<Plan, RouterError>);
 
-/// What became of an export.
+/// The outcome of the start for one export.
 enum Outcome {
     Recovered,
     Attached,
@@ -84,14 +84,15 @@ enum Outcome {
 }
 
 impl Router {
-    /// Gives every export of the catalog what it should have. Call once; operations on those exports wait for their turn here.
-    /// Deletions that were not finished come last, and go on after this has ended: whoever uses a device does not wait for them.
-    pub async fn start(self: &Arc<Self>) -> Recovery {
+    /// Gives every export of the catalog its device, if the user wants one, and removes devices of no export. Call once;
+    /// operations on these exports wait until their export is dealt with. Unfinished deletions come last and go on after the
+    /// return, so that users of devices do not wait for deletions.
+    pub async fn start(self: &Arc<Self>) -> StartReport {
         let router = Arc::clone(self);
         let started = finish(String::new(), async move {
-            let (recovery, deletions) = router.start_now().await;
+            let (report, deletions) = router.start_now().await;
             drop(tokio::spawn(async move { router.go_on_deleting(deletions).await }));
-            Ok(recovery)
+            Ok(report)
         });
         started.await.unwrap_or_default()
     }
@@ -102,14 +103,14 @@ impl Router {
         while deletions.next().await.is_some() {}
     }
 
-    /// Removes every device, for a host that is to run without the daemon. The exports are attached again at the next start.
-    /// Call after [`Router::stop`]. Gives the number of devices that could not be removed.
+    /// Removes every device, for a host that is to run without the daemon. The next start attaches the exports again. Call
+    /// after [`Router::stop`]. Returns the number of devices that could not be removed.
     pub async fn remove_devices(&self) -> usize {
-        let may_have_one = |entry: &Arc<Entry>| {
+        let may_have_one = |entry: &Arc<ExportEntry>| {
             matches!(entry.state(), State::Serving | State::Waiting | State::Failed { .. })
         };
         let removals = self.entries().into_iter().filter(may_have_one).map(|entry| async move {
-            let held = Held::wait(entry, Arc::clone(&self.stopping).read_owned().await).await;
+            let held = HeldExport::wait(entry, Arc::clone(&self.stopping).read_owned().await).await;
             match self.remove_for_now(&held).await {
                 Ok(()) => 0,
                 Err(error) => {
@@ -124,14 +125,14 @@ impl Router {
             .await
     }
 
-    async fn remove_for_now(&self, held: &Held) -> Result<(), RouterError> {
+    async fn remove_for_now(&self, held: &HeldExport) -> Result<(), RouterError> {
         if held.entry().state() != State::Serving && !self.device_exists(held).await? {
             return Ok(());
         }
         held.step(Event::BeginDetach)?;
         let removed = self.devices.detach(held.record().export_id(), held.record().device_id()).await;
         if let Err(source) = removed {
-            return failed(held, device_error("remove", held, source));
+            return held.failed(held.device_error("remove", source));
         }
         held.write(&self.catalog, |record| record.device.boot_id = None).await?;
         held.step(Event::DeviceGone)?;
@@ -142,11 +143,12 @@ impl Router {
         self.options.parallel_max.max(1)
     }
 
-    /// Gives the exports what they should have that should be; and those that should not.
-    async fn start_now(&self) -> (Recovery, Vec<Planned>) {
+    /// Deals with all exports but those to be deleted, which are returned.
+    async fn start_now(&self) -> (StartReport, Vec<Planned>) {
         let begun = Instant::now();
         let loaded = std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut report = Recovery { orphans_removed: self.reconcile(&loaded).await, ..Recovery::default() };
+        let mut report =
+            StartReport { orphans_removed: self.reconcile(&loaded).await, ..StartReport::default() };
 
         let plans = stream::iter(loaded).map(|held| async move {
             let plan = self.plan(&held).await;
@@ -156,50 +158,55 @@ impl Router {
         let (deletions, plans): (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::Delete { .. })));
         report.deleting = deletions.len();
-        let (first, rest): (Vec<_>, Vec<_>) =
+        let waves: (Vec<_>, Vec<_>) =
             plans.into_iter().partition(|(_, plan)| matches!(plan, Ok(Plan::RecoverWaiting)));
-        let has_to_ask = first.iter().chain(&rest).any(needs_answer);
+        self.carry_out_all(waves.into(), &mut report).await;
+        report.elapsed = begun.elapsed();
+        (report, deletions)
+    }
+
+    /// Carries out one wave of plans after the other, and counts the outcomes.
+    async fn carry_out_all(&self, waves: [Vec<Planned>; 2], report: &mut StartReport) {
+        let has_to_ask = waves.iter().flatten().any(needs_answer);
         let patience =
             AtomicUsize::new(if has_to_ask && self.can_ask().await { CONFIRMATIONS_MAX } else { 0 });
-        for wave in [first, rest] {
+        for wave in waves {
             let asked = stream::iter(wave).map(|export| {
                 let patience = &patience;
                 async move {
                     let needs_answer = needs_answer(&export);
                     let (held, plan) = export;
-                    let said =
+                    let ownership =
                         if needs_answer { Some(self.claim_patiently(&held, patience).await) } else { None };
-                    (held, plan, said)
+                    (held, plan, ownership)
                 }
             });
             let carried_out = asked
                 .buffer_unordered(CONFIRMATIONS_MAX)
-                .map(|(held, plan, said)| self.carry_out(held, plan, said));
+                .map(|(held, plan, ownership)| self.carry_out(held, plan, ownership));
             let mut carried_out = carried_out.buffer_unordered(self.parallel());
             while let Some(outcome) = carried_out.next().await {
                 *match outcome {
                     Outcome::Recovered => &mut report.recovered,
                     Outcome::Attached => &mut report.attached,
                     Outcome::Detached => &mut report.detached,
-                    // Deletions were taken out.
+                    // Never happens: deletions are in no wave.
                     Outcome::Deleted => continue,
                     Outcome::Waiting => &mut report.waiting,
                     Outcome::Failed => &mut report.failed,
                 } += 1;
             }
         }
-        report.elapsed = begun.elapsed();
-        (report, deletions)
     }
 
-    /// Claims an export, unless the asking has ended: the daemon has to be ready some time. `patience` is how many exports more
-    /// the store may say nothing of; none when the store as a whole is away.
-    async fn claim_patiently(&self, held: &Held, patience: &AtomicUsize) -> Said {
+    /// Claims an export, unless `patience` is used up: the daemon has to be ready some time. `patience` is the number of
+    /// exports for which the store may still fail to answer; 0 when the store as a whole is away.
+    async fn claim_patiently(&self, held: &HeldExport, patience: &AtomicUsize) -> Ownership {
         if patience.load(Ordering::Acquire) == 0 {
-            return Said::Nothing;
+            return Ownership::Unknown;
         }
-        let said = self.claim(held).await;
-        if matches!(said, Said::Nothing) {
+        let ownership = self.claim(held).await;
+        if matches!(ownership, Ownership::Unknown) {
             if self.can_ask().await {
                 held.entry().set_silent();
                 let fewer = |left: usize| left.checked_sub(1);
@@ -209,12 +216,12 @@ impl Router {
                 patience.store(0, Ordering::Release);
             }
         }
-        said
+        ownership
     }
 
-    /// Compares the kernel's devices with the catalog: numbers that a crash kept out of it are adopted, devices that no
-    /// export wants are removed. Gives how many were removed.
-    async fn reconcile(&self, loaded: &[Held]) -> usize {
+    /// Compares the devices in the kernel with the catalog. Device numbers that a crash kept out of the catalog are adopted;
+    /// devices of no export are removed. Returns the number of removed devices.
+    async fn reconcile(&self, loaded: &[HeldExport]) -> usize {
         let owned = match self.devices.owned().await {
             Ok(owned) => owned,
             Err(error) => {
@@ -222,11 +229,11 @@ impl Router {
                 return 0;
             }
         };
-        let by_export: HashMap<ExportId, &Held> =
+        let by_export: HashMap<ExportId, &HeldExport> =
             loaded.iter().map(|held| (held.record().export_id(), held)).collect();
         let mut orphans = Vec::new();
         let mut adopted: HashMap<ExportId, DeviceId> = HashMap::new();
-        // The recorded number wins over any other device of the same export.
+        // A device with the recorded number wins over any other device of the same export.
         let recorded = |(id, device): &(ExportId, DeviceId)| {
             by_export.get(id).is_some_and(|held| held.record().device_id() == *device)
         };
@@ -260,8 +267,8 @@ impl Router {
             .await
     }
 
-    /// Records the number of a device that was made just before a crash.
-    async fn adopt_found(&self, held: &Held, device: DeviceId) -> bool {
+    /// Records the number of a device made just before a crash.
+    async fn adopt_found(&self, held: &HeldExport, device: DeviceId) -> bool {
         let before = held.record().device.number;
         let boot_id = Some(self.options.boot_id.clone());
         let written = held.write(&self.catalog, |record| {
@@ -280,11 +287,12 @@ impl Router {
         }
     }
 
-    async fn plan(&self, held: &Held) -> Result<Plan, RouterError> {
+    /// Decides which step an export needs.
+    async fn plan(&self, held: &HeldExport) -> Result<Plan, RouterError> {
         let record = held.record();
         let found = if record.device.boot_id.as_deref() == Some(self.options.boot_id.as_str()) {
             let found = self.devices.find(held.entry().export(), record.device_id()).await;
-            found.map_err(|source| device_error("find", held, source))?
+            found.map_err(|source| held.device_error("find", source))?
         } else {
             None
         };
@@ -297,38 +305,45 @@ impl Router {
         })
     }
 
-    /// Gives an export what it should have, as far as the store allows that; what the store was not asked, or has not answered,
-    /// is asked later.
-    async fn carry_out(&self, held: Held, plan: Result<Plan, RouterError>, said: Option<Said>) -> Outcome {
+    /// Carries out the plan for one export, as far as the store's answer allows. Without an answer the store is asked later.
+    async fn carry_out(
+        &self,
+        held: HeldExport,
+        plan: Result<Plan, RouterError>,
+        ownership: Option<Ownership>,
+    ) -> Outcome {
         let is_stored = held.entry().export().volume().remote().is_some();
         if is_stored
-            && !matches!((&plan, &said), (Ok(Plan::Delete { .. }), _) | (_, Some(Said::Ours | Said::Lost(_))))
+            && !matches!(
+                (&plan, &ownership),
+                (Ok(Plan::Delete { .. }), _) | (_, Some(Ownership::Ours | Ownership::Lost(_)))
+            )
         {
             self.ask_later(held.entry());
         }
-        let done = match (plan, said) {
-            (Ok(_), Some(Said::Nothing)) if !self.options.serve_unconfirmed => {
-                // The export's device is left alone until the store has confirmed the export.
+        let done = match (plan, ownership) {
+            (Ok(_), Some(Ownership::Unknown)) if !self.options.serve_unconfirmed => {
+                // A device, if there is one, keeps its requests waiting until the store has confirmed the export.
                 held.step(Event::Wait).map(|()| Outcome::Waiting).map_err(RouterError::from)
             }
-            // A device that is there answers what waits with errors; none is made.
-            (Ok(Plan::Attach), Some(Said::Lost(error))) => Err(error),
+            // A lost export gets no new device. An existing one is served, and answers its waiting requests with errors.
+            (Ok(Plan::Attach), Some(Ownership::Lost(error))) => Err(error),
             (plan, _) => self.give(&held, plan).await,
         };
         match done {
             Ok(outcome) => outcome,
             Err(error) => {
-                // A device may have become ready before what followed failed; then the export serves all the same.
+                // If the device became ready before a later step failed, the export is served all the same.
                 if held.entry().state() != State::Serving {
-                    let _ = failed::<()>(&held, error);
+                    let _: Result<(), RouterError> = held.failed(error);
                 }
                 Outcome::Failed
             }
         }
     }
 
-    /// Gives an export what it should have.
-    async fn give(&self, held: &Held, plan: Result<Plan, RouterError>) -> Result<Outcome, RouterError> {
+    /// Carries out the plan for one export.
+    async fn give(&self, held: &HeldExport, plan: Result<Plan, RouterError>) -> Result<Outcome, RouterError> {
         match plan {
             Ok(Plan::RecoverWaiting | Plan::Recover) => {
                 self.recover_device(held).await.map(|()| Outcome::Recovered)

@@ -1,7 +1,8 @@
-//! Giving exports up in the store, so that another host may open them, and taking them back.
+//! Releasing exports in the store, so that another host may open them, and taking exports back.
 //!
-//! Owns when the store is told. Does not own what other hosts make of it. Invariant: an export that may be released gets no
-//! device before the store has said that this host has it again, unless the user wants that.
+//! Owns when the store is told. Does not own how the store records a release (`store::volume`). Invariant: an export that may
+//! be released gets no device before the store has confirmed that this host has the export again, unless the user wants
+//! otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,44 +11,44 @@ use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
 
 use super::Router;
-use super::entry::{Entry, Held};
+use super::background::finish;
+use super::catalog::record::Desired;
+use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
-use super::operations::finish;
-use super::record::Desired;
 use super::state::State;
 use crate::cache::IoError;
 use crate::observe::chain;
-use crate::store::volume::{DeletedVolume, VolumeError};
+use crate::store::volume::VolumeError;
 
-/// How long the store is waited for to take what it does not have of an export that is given up.
+/// How long the writeback and the release of an export may take before the attempt to release is given up.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Exports that are flushed at the same time when all are.
-const FLUSHES_MAX: usize = 64;
+/// Exports that a drain writes back at the same time.
+const WRITEBACKS_MAX: usize = 64;
 
-/// What [`Router::drain`] did.
+/// The result of [`Router::drain`].
 #[derive(Debug, Default)]
 pub struct Drain {
-    /// Exports all of which is in the store.
-    pub flushed: usize,
-    /// Those of them that stay this host's, because they have a device.
+    /// Exports written back as a whole.
+    pub written_back: usize,
+    /// Exports written back that stay this host's because they have a device.
     pub kept: usize,
-    /// Why others are not in the store, or could not be given up.
+    /// Why the other exports could not be written back or released.
     pub failed: Vec<RouterError>,
 }
 
-/// What a drain did with one export.
+/// The outcome of a drain for one export, all of which is in the store.
 enum Drained {
     Released,
     Kept,
-    /// It was deleted meanwhile.
+    /// The export was deleted meanwhile.
     Gone,
 }
 
 impl Router {
-    /// Gives a detached export up in the store. What keeps the store from being told is noted with the export, and is no
-    /// failure: the export stays this host's.
-    pub(super) async fn release(&self, held: &Held) {
+    /// Releases a detached export in the store. An obstacle is noted with the export and is no failure: the export stays this
+    /// host's.
+    pub(super) async fn release(&self, held: &HeldExport) {
         if held.entry().export().volume().lost().is_some() || held.record().rolls_back_to.is_some() {
             return;
         }
@@ -65,21 +66,22 @@ impl Router {
         held.set_unreleased(reason);
     }
 
-    async fn give_up(&self, held: &Held) -> Result<(), RouterError> {
+    /// Writes an export back and releases the export.
+    async fn give_up(&self, held: &HeldExport) -> Result<(), RouterError> {
         let volume = held.entry().export().volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
         let name = || held.entry().name().to_string();
-        volume.written_back().await.map_err(|source| RouterError::Flush { name: name(), source })?;
+        volume.written_back().await.map_err(|source| RouterError::Writeback { name: name(), source })?;
         let store = |source| RouterError::Store { name: name(), source };
         remote.confirm().await.map_err(store)?;
-        // From here on another host may have it, whatever becomes of the answer.
+        // From here on another host may open the export, also when the store's answer is lost.
         held.write(&self.catalog, |record| record.may_be_released = true).await?;
         let released = remote.release().await.map_err(store)?;
-        Ok(self.catalog.flushed(held.record().export_id(), released).await?)
+        Ok(self.catalog.advance(held.record().export_id(), released).await?)
     }
 
-    /// Takes an export back that was released, before it gets a device.
-    pub(super) async fn take_back(&self, held: &Held) -> Result<(), RouterError> {
+    /// Takes a released export back before the export gets a device.
+    pub(super) async fn take_back(&self, held: &HeldExport) -> Result<(), RouterError> {
         if !held.record().may_be_released {
             held.set_unreleased(None);
             return Ok(());
@@ -90,7 +92,7 @@ impl Router {
             match timeout(self.options.confirm_patience, remote.hold()).await {
                 Ok(Ok(taken)) => Ok(taken),
                 Ok(Err(source)) if source.is_fatal() => {
-                    // The writer knows, and the cache learns from the writer, without a request.
+                    // The writer has noted the loss. Confirming passes the loss on to the cache without another request.
                     let volume = held.entry().export().volume();
                     let _: Result<bool, VolumeError> = volume.confirm(self.options.confirm_patience).await;
                     Err(RouterError::Lost { name: name(), source })
@@ -100,28 +102,28 @@ impl Router {
             }
         };
         let taken = self.unless_stopping(hold).await?;
-        self.catalog.flushed(held.record().export_id(), taken).await?;
+        self.catalog.advance(held.record().export_id(), taken).await?;
         held.write(&self.catalog, |record| record.may_be_released = false).await?;
         held.set_unreleased(None);
         Ok(())
     }
 
-    /// Has everything flushed that was acknowledged before, and gives up in the store what has no device; also when the caller goes
-    /// away, until somebody drains again.
+    /// Writes back everything acknowledged before the call, and releases the exports without a device. Goes on when the caller
+    /// goes away, until somebody drains again.
     pub async fn drain(self: &Arc<Self>) -> Drain {
         let router = Arc::clone(self);
-        self.left.run("drain".into(), async move { router.drain_now().await }).await.unwrap_or_default()
+        self.background.run("drain".into(), async move { router.drain_now().await }).await.unwrap_or_default()
     }
 
     async fn drain_now(self: &Arc<Self>) -> Drain {
         let drained = self.entries().into_iter().map(|entry| self.drain_one(entry));
-        let mut drained = stream::iter(drained).buffer_unordered(FLUSHES_MAX);
+        let mut drained = stream::iter(drained).buffer_unordered(WRITEBACKS_MAX);
         let mut drain = Drain::default();
         while let Some(drained) = drained.next().await {
             match drained {
-                Ok(Drained::Released) => drain.flushed += 1,
+                Ok(Drained::Released) => drain.written_back += 1,
                 Ok(Drained::Kept) => {
-                    drain.flushed += 1;
+                    drain.written_back += 1;
                     drain.kept += 1;
                 }
                 Ok(Drained::Gone) => {}
@@ -131,13 +133,13 @@ impl Router {
         drain
     }
 
-    /// Flushes an export and gives it up. One whose data was replaced meanwhile, by a rollback for example, is another entry of the
-    /// same name, which is flushed in its turn.
-    async fn drain_one(self: &Arc<Self>, mut entry: Arc<Entry>) -> Result<Drained, RouterError> {
+    /// Writes an export back and releases the export. If the export was replaced meanwhile, by a rollback for example, the
+    /// entry that has the name now is drained too.
+    async fn drain_one(self: &Arc<Self>, mut entry: Arc<ExportEntry>) -> Result<Drained, RouterError> {
         loop {
-            let drained = match self.flush(entry.name().as_str()).await {
+            let drained = match self.write_back(entry.name().as_str()).await {
                 Err(
-                    RouterError::NotFound { .. } | RouterError::Flush { source: IoError::Removed(_), .. },
+                    RouterError::NotFound { .. } | RouterError::Writeback { source: IoError::Removed(_), .. },
                 ) => Drained::Gone,
                 Ok(_) => self.release_drained(Arc::clone(&entry)).await?,
                 Err(error) => return Err(error),
@@ -149,19 +151,19 @@ impl Router {
         }
     }
 
-    /// Gives a flushed export up in the store, to the end whatever becomes of the caller, also while the daemon stops.
-    async fn release_drained(self: &Arc<Self>, entry: Arc<Entry>) -> Result<Drained, RouterError> {
+    /// Releases a drained export, to the end also when the caller goes away, and also while the daemon stops.
+    async fn release_drained(self: &Arc<Self>, entry: Arc<ExportEntry>) -> Result<Drained, RouterError> {
         let router = Arc::clone(self);
         finish(entry.name().to_string(), async move {
-            let held = Held::wait(entry, Arc::clone(&router.stopping).read_owned().await).await;
+            let held = HeldExport::wait(entry, Arc::clone(&router.stopping).read_owned().await).await;
             router.release_held(&held).await
         })
         .await
     }
 
-    /// An export with a device stays this host's: a write between the flush and the release would be in no store, and another
-    /// host would go on without that write.
-    async fn release_held(&self, held: &Held) -> Result<Drained, RouterError> {
+    /// Releases an export without a device. An export with a device stays this host's: a write between writeback and release
+    /// would be missing from the store, and another host would go on without the write.
+    async fn release_held(&self, held: &HeldExport) -> Result<Drained, RouterError> {
         if held.is_gone() {
             return Ok(Drained::Gone);
         }
@@ -179,12 +181,5 @@ impl Router {
         };
         held.set_unreleased(released.as_ref().err().map(|error| chain(error)));
         released
-    }
-
-    /// The volumes that were deleted from the store and can be had back.
-    pub async fn deleted(&self) -> Result<Vec<DeletedVolume>, RouterError> {
-        let deleted = self.volumes.deleted().await;
-        let deleted = deleted.map_err(|source| RouterError::Store { name: "list".into(), source })?;
-        deleted.ok_or(RouterError::NoStore)
     }
 }

@@ -1,34 +1,85 @@
-//! How an export loses its device, and how an export ends.
+//! How an export loses its device, and how an export is deleted.
 //!
-//! Owns the order of steps: users of the device are looked for, the wish goes to the catalog, the device goes, and of a deleted
-//! export the data here, the volume in the store and the catalog entry. Does not own who asks (`operations`, `recovery`).
-//! Invariant: a step that failed can be repeated, and says what is left.
+//! Owns the order of steps: the users of the device are looked for, the wish is written to the catalog, the device is removed;
+//! of a deleted export then the data in the cache, the volume in the store and the catalog entry. Invariant: a failed step can
+//! be repeated, and the error names the parts that are left.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Router;
+use super::catalog::record::Desired;
 use super::devices::DeviceError;
-use super::entry::Held;
+use super::entry::HeldExport;
 use super::error::RouterError;
-use super::operations::{device_error, failed};
-use super::record::Desired;
+use super::info::ExportInfo;
 use super::state::{Event, State};
 
-/// How long the kernel is given to say who uses a device.
+/// How long the kernel may take to say who uses a device.
 const USER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What becomes of those who use a device that is to be removed.
+/// How the users of a device are treated when the device is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Users {
-    /// The device stays while it is mounted, or held in another way.
+    /// A device that is mounted, or held in another way, stays.
     Spare,
-    /// What they do next fails.
+    /// The device is removed, and the next requests of its users fail.
     Cut,
 }
 
+/// The result of [`Router::delete`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// The export existed, and is gone.
+    Now,
+    /// There was no such export.
+    Absent,
+}
+
 impl Router {
-    pub(super) async fn detach_held(&self, held: &Held, users: Users) -> Result<(), RouterError> {
+    /// Removes the device of an export, keeps the data, and releases the export in the store, if the store can be asked.
+    /// Succeeds also without a device; refused while the device is in use.
+    pub async fn detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
+        self.detach_from(name, Users::Spare).await
+    }
+
+    /// As [`Self::detach`], also while the device is in use: the next requests of its users fail.
+    pub async fn force_detach(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
+        self.detach_from(name, Users::Cut).await
+    }
+
+    async fn detach_from(self: &Arc<Self>, name: &str, users: Users) -> Result<ExportInfo, RouterError> {
+        self.on_held(name, move |router, held| async move {
+            router.detach_held(&held, users).await?;
+            router.release(&held).await;
+            Ok(held.entry().info())
+        })
+        .await
+    }
+
+    /// Removes an export: device, data and catalog entry. Succeeds also without such an export; refused while the device is in
+    /// use. A deletion that failed half-way goes on at the failed step when this is called again.
+    pub async fn delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
+        self.delete_from(name, Users::Spare).await
+    }
+
+    /// As [`Self::delete`], also while the device is in use.
+    pub async fn force_delete(self: &Arc<Self>, name: &str) -> Result<Deleted, RouterError> {
+        self.delete_from(name, Users::Cut).await
+    }
+
+    async fn delete_from(self: &Arc<Self>, name: &str, users: Users) -> Result<Deleted, RouterError> {
+        let deleted = self
+            .on_held(name, move |router, held| async move { router.delete_held(&held, users).await })
+            .await;
+        match deleted {
+            Ok(()) => Ok(Deleted::Now),
+            Err(RouterError::NotFound { .. }) => Ok(Deleted::Absent),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn detach_held(&self, held: &HeldExport, users: Users) -> Result<(), RouterError> {
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: held.entry().name().to_string() });
         }
@@ -37,7 +88,7 @@ impl Router {
             return Ok(());
         }
         self.spare(held, users, "detach").await?;
-        // An export whose wish cannot be written down stays as it is.
+        // The wish is written before the state changes: if the catalog fails, the export stays as it is.
         held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
         held.step(Event::BeginDetach)?;
         match self.detach_steps(held, state == State::Serving).await {
@@ -45,11 +96,11 @@ impl Router {
                 tracing::info!(export = %held.entry().name(), "export detached");
                 Ok(())
             }
-            Err(error) => failed(held, error),
+            Err(error) => held.failed(error),
         }
     }
 
-    pub(super) async fn detach_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
+    pub(super) async fn detach_steps(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Detached).await?;
         self.remove_device(held, serving).await?;
         held.write(&self.catalog, |record| record.device.boot_id = None).await?;
@@ -57,7 +108,7 @@ impl Router {
         Ok(())
     }
 
-    pub(super) async fn delete_held(&self, held: &Held, users: Users) -> Result<(), RouterError> {
+    pub(super) async fn delete_held(&self, held: &HeldExport, users: Users) -> Result<(), RouterError> {
         let serving = held.entry().state() == State::Serving;
         self.spare(held, users, "delete").await?;
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
@@ -67,11 +118,11 @@ impl Router {
                 tracing::info!(export = %held.entry().name(), "export deleted");
                 Ok(())
             }
-            Err(error) => failed(held, error),
+            Err(error) => held.failed(error),
         }
     }
 
-    pub(super) async fn delete_steps(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
+    pub(super) async fn delete_steps(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
         let unfinished = |left, source| RouterError::Undeleted {
             name: held.entry().name().to_string(),
@@ -80,10 +131,10 @@ impl Router {
         };
         let removed = self.remove_device(held, serving).await;
         removed.map_err(|error| unfinished("its device, its data and its catalog entry", error))?;
-        // What is here of it is wanted no more, and may be what fills the cache: it does not wait for the store.
-        self.volumes.remove(held.record().export_id());
+        // Nobody wants the data any more, and the data may fill the cache: the removal does not wait for the store.
+        self.storage.remove(held.record().export_id());
         let delete = async {
-            let deleted = self.volumes.delete(Arc::clone(held.entry().export().volume())).await;
+            let deleted = self.storage.delete(Arc::clone(held.entry().export().volume())).await;
             deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })
         };
         let deleted = self.unless_stopping(delete).await;
@@ -94,12 +145,12 @@ impl Router {
         Ok(())
     }
 
-    /// Refuses to `action` an export whose device somebody uses or may use, where users are to be spared.
-    async fn spare(&self, held: &Held, users: Users, action: &'static str) -> Result<(), RouterError> {
+    /// Refuses `action` on an export whose device somebody uses or may use, if users are to be spared.
+    async fn spare(&self, held: &HeldExport, users: Users, action: &'static str) -> Result<(), RouterError> {
         if users == Users::Cut {
             return Ok(());
         }
-        // What cannot be found cannot be removed either, which is told when the wish is written.
+        // An error of the search counts as a device: the kernel is asked for its users.
         if !self.device_exists(held).await.unwrap_or(true) {
             return Ok(());
         }
@@ -118,13 +169,13 @@ impl Router {
         }
     }
 
-    /// Removes the device, if the export has one. Only a device that is known to be the export's own is touched: somebody may have
-    /// removed the device of an export that is served, and another device may have got the number.
-    async fn remove_device(&self, held: &Held, serving: bool) -> Result<(), RouterError> {
+    /// Removes the device, if the export has one. A device made for another export or program is left alone: somebody may have
+    /// removed the device of a served export, and another device may have its number.
+    async fn remove_device(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
         if serving || self.device_exists(held).await? {
             let record = held.record();
             let removed = self.devices.detach(record.export_id(), record.device_id()).await;
-            removed.map_err(|source| device_error("remove", held, source))?;
+            removed.map_err(|source| held.device_error("remove", source))?;
         }
         Ok(())
     }

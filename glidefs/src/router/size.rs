@@ -4,7 +4,7 @@
 
 use crate::units::SECTOR_BYTES;
 
-/// Largest size: the kernel keeps a device's length in a signed 64-bit number of bytes, and a length is whole sectors.
+/// Largest size: the kernel counts a device's bytes in a signed 64-bit number, and a device has whole sectors.
 pub const EXPORT_BYTES_MAX: u64 = i64::MAX as u64 / SECTOR_BYTES * SECTOR_BYTES;
 
 /// A size that an export may have, bytes.
@@ -22,9 +22,9 @@ pub enum SizeError {
     NotWholeSectors {
         /// The size asked for.
         bytes: u64,
-        /// The nearest allowed size below it.
+        /// The nearest allowed smaller size.
         below: u64,
-        /// The nearest allowed size above it.
+        /// The nearest allowed larger size.
         above: u64,
     },
     /// More than the kernel can address.
@@ -53,7 +53,7 @@ impl ExportSize {
         Ok(Self(bytes))
     }
 
-    /// The size in bytes.
+    /// The number of bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }

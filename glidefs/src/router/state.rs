@@ -8,38 +8,36 @@
 //!  Serving, Detached, Failed ──begin delete──▶ Deleting        Failed ──begin attach or detach──▶ as from the others
 //! ```
 //!
-//! Does not own what is done in a state (`operations`, `recovery`) nor what is remembered of it (`catalog`). Invariant: a
-//! state changes through [`State::after`] only, under the export's operation lock.
+//! Does not own the work done in a state (`operations`, `removal`, `recovery`) nor the record on disk (`catalog`). Invariant: a
+//! state changes only through [`State::after`], under the export's operation lock.
 
 use std::fmt;
 
-/// What an export is doing.
+/// The state of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Its first device is being made.
+    /// The first device is being made.
     Creating,
-    /// The daemon has started and is giving the export its device back.
+    /// The daemon has started, and the export gets its device back.
     Recovering,
-    /// The daemon has started, and the store has not confirmed yet that this host still has the export: the device waits.
+    /// The daemon has started, and the store has not yet confirmed that this host still has the export: the device waits.
     Waiting,
-    /// A device is being made for an export that had none.
+    /// A device is being made for an export without one.
     Attaching,
-    /// Its device answers requests.
     Serving,
-    /// Its device is being removed; the data stays.
+    /// The device is being removed; the data stays.
     Detaching,
-    /// It has data and no device.
+    /// The export has data and no device.
     Detached,
     /// The last operation failed; attach, detach or delete may be tried again.
     Failed {
-        /// Why, in a sentence.
         reason: String,
     },
-    /// Its device and its data are being removed.
+    /// Device and data are being removed.
     Deleting,
 }
 
-/// What moves an export from one state to another.
+/// An event that moves an export from one state to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The store cannot be asked whose the export is.
@@ -50,20 +48,16 @@ pub enum Event {
     BeginDetach,
     /// Device and data are about to be removed.
     BeginDelete,
-    /// The device answers requests.
     DeviceReady,
-    /// The device is gone.
     DeviceGone,
-    /// A new export is not to have a device yet.
+    /// A new export gets no device yet.
     NoDevice,
-    /// What was under way failed.
     Fail {
-        /// Why, in a sentence.
         reason: String,
     },
 }
 
-/// An event that has no place in a state.
+/// An event that a state does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an export that is {state} cannot take the event {event:?}")]
 pub struct ForbiddenTransition {
@@ -72,7 +66,6 @@ pub struct ForbiddenTransition {
 }
 
 impl State {
-    /// The state that follows when `event` happens in this one.
     pub fn after(&self, event: Event) -> Result<Self, ForbiddenTransition> {
         use State::{
             Attaching, Creating, Deleting, Detached, Detaching, Failed, Recovering, Serving, Waiting,
@@ -91,7 +84,7 @@ impl State {
         }
     }
 
-    /// The state's name, as users see it.
+    /// The state's name in the API, the CLI and metrics.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -124,7 +117,7 @@ impl State {
         matches!(self, Self::Serving | Self::Detaching)
     }
 
-    /// Why the last operation failed, if it did.
+    /// Why the last operation failed; `None` in the other states.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Failed { reason } => Some(reason),

@@ -4,3 +4,4 @@ mod crash;
 pub(crate) mod fake;
 mod model;
 mod operations;
+mod removal;

@@ -1,317 +1,250 @@
-//! The files in which AWS's tools keep credentials and settings.
+//! Credentials and settings for S3 that are not in environment variables, by the AWS SDK.
 //!
-//! Owns which file, which profile, and what is read from it. Does not own what the environment says, which comes first.
-//! Invariant: nobody is asked who they are with half of a profile: what is there and cannot be used is an error.
+//! Owns the order in which sources of credentials are asked, how long credentials are kept, and when the profile is read again. The
+//! SDK owns each source: profiles with keys, roles, SSO and programs, web identities, and the roles of containers and instances.
+//! Does not own keys in the environment, which come first. Invariant: one load is under way at a time, and credentials that have
+//! not expired are used when new ones cannot be had.
 //!
-//! Format: "Configuration and credential file settings in the AWS CLI", AWS Command Line Interface User Guide.
+//! The SDK reads the variables of containers (`AWS_CONTAINER_…`), and all that a program of `credential_process` inherits, from the
+//! process itself; all other variables are handed in.
 
-use std::collections::HashMap;
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+mod profile;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use configparser::ini::{Ini, IniDefault};
+use aws_config::Region;
+use aws_config::ecs::EcsCredentialsProvider;
+use aws_config::imds;
+use aws_config::imds::credentials::ImdsCredentialsProvider;
+use aws_config::meta::credentials::CredentialsProviderChain;
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_config::web_identity_token::{StaticConfiguration, WebIdentityTokenCredentialsProvider};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
-use super::backend::Variables;
+use self::profile::{Profile, ProfileError, ProfileFiles, Stamps};
+use super::error::BoxError;
+use super::variables::{Variables, variable};
 
-const DEFAULT_PROFILE: &str = "default";
-/// Ways to credentials that other programs would have to be asked for.
-const FOREIGN_WAYS: [&str; 6] = [
-    "credential_process",
-    "credential_source",
-    "role_arn",
-    "sso_session",
-    "sso_start_url",
-    "web_identity_token_file",
-];
+/// Region of requests for credentials when no region is configured.
+const REGION_USUAL: &str = "us-east-1";
+/// Session name for a web identity without a name of its own.
+const SESSION_NAME: &str = "glidefs";
+/// Credentials are renewed so long before they expire, or when half of the time is over.
+const RENEW_BEFORE: Duration = Duration::from_mins(5);
+/// Credentials without an expiry are loaded again after this time, as in the SDK.
+const KEEP_MAX: Duration = Duration::from_mins(15);
+/// Longest renewal of credentials that are still valid, as in the SDK.
+const RENEW_TIME_MAX: Duration = Duration::from_secs(5);
+/// Pause after a renewal that failed.
+const RENEW_PAUSE: Duration = Duration::from_mins(1);
 
-/// Why a profile cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ProfileError {
-    #[error("{0} cannot be read", path.display())]
-    File { path: PathBuf, source: io::Error },
-    #[error("{0} is not an INI file: {what}", path.display())]
-    Format { path: PathBuf, what: String },
-    #[error("there is no profile {profile:?}, which AWS_PROFILE names, in {}", list(looked_in))]
-    Missing { profile: String, looked_in: Vec<PathBuf> },
-    #[error("profile {profile:?} has one of aws_access_key_id and aws_secret_access_key and not the other")]
-    Half { profile: String },
-    #[error(
-        "profile {profile:?} gets its credentials by {way}, which glidefs cannot do: set AWS_ACCESS_KEY_ID and \
-             AWS_SECRET_ACCESS_KEY, or have a program write them into the credentials file"
-    )]
-    Foreign { profile: String, way: &'static str },
-}
-
-fn list(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
-}
-
-/// A file that may have a profile.
-#[derive(Clone, Debug)]
-struct Place {
-    path: PathBuf,
-    /// Somebody has named the file: it has to be there.
-    named: bool,
-}
-
-/// Where a profile is looked for.
-#[derive(Clone, Debug)]
-pub(super) struct Files {
-    /// `None`: nobody has named it, and there is no home to have it.
-    credentials: Option<Place>,
-    config: Option<Place>,
-    profile: String,
-    /// Somebody has named the profile: it has to be there.
-    named: bool,
-}
-
-/// What a profile says.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Profile {
-    pub credential: Option<AwsCredential>,
+/// Settings of the profile, and its credentials.
+#[derive(Debug)]
+pub(super) struct Settings {
     pub region: Option<String>,
     pub endpoint_url: Option<String>,
+    /// Whether the profile leads to credentials.
+    pub gives_credentials: bool,
+    pub credentials: SdkCredentials,
 }
 
-impl Files {
-    /// The files and the profile that `variables` name, or the usual ones.
-    pub fn of(variables: &Variables) -> Self {
-        let get = |wanted: &str| {
-            let found = variables.iter().find(|(name, value)| name == wanted && !value.is_empty());
-            found.map(|(_, value)| value.as_str())
-        };
-        let place = |variable: &str, file: &str| {
-            let home = || Some(Place { path: Path::new(get("HOME")?).join(".aws").join(file), named: false });
-            get(variable).map(|path| Place { path: path.into(), named: true }).or_else(home)
-        };
-        let profile = get("AWS_PROFILE");
-        Self {
-            credentials: place("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-            config: place("AWS_CONFIG_FILE", "config"),
-            profile: profile.unwrap_or(DEFAULT_PROFILE).into(),
-            named: profile.is_some(),
-        }
-    }
-
-    fn places(&self) -> [Option<&Place>; 2] {
-        [self.credentials.as_ref(), self.config.as_ref()]
-    }
-
-    /// Reads both files. What neither of them has is `None`.
-    pub fn read(&self) -> Result<Profile, ProfileError> {
-        let credentials = section(self.credentials.as_ref(), &self.profile)?;
-        let in_config = match self.profile.as_str() {
-            DEFAULT_PROFILE => DEFAULT_PROFILE.into(),
-            named => format!("profile {named}"),
-        };
-        let config = section(self.config.as_ref(), &in_config)?;
-        if self.named && credentials.is_none() && config.is_none() {
-            return Err(ProfileError::Missing {
-                profile: self.profile.clone(),
-                looked_in: self.places().into_iter().flatten().map(|place| place.path.clone()).collect(),
-            });
-        }
-        // Keys of one file belong together; those of the credentials file come first.
-        let sections = [credentials.unwrap_or_default(), config.unwrap_or_default()];
-        let get = |key: &str| sections.iter().find_map(|section| section.get(key)).cloned();
-        let mut credential = None;
-        for section in &sections {
-            let found = (section.get("aws_access_key_id"), section.get("aws_secret_access_key"));
-            credential = match found {
-                (Some(key_id), Some(secret_key)) => Some(AwsCredential {
-                    key_id: key_id.clone(),
-                    secret_key: secret_key.clone(),
-                    token: section.get("aws_session_token").cloned(),
-                }),
-                (None, None) => continue,
-                _ => return Err(ProfileError::Half { profile: self.profile.clone() }),
-            };
-            break;
-        }
-        let foreign = FOREIGN_WAYS.into_iter().find(|way| get(way).is_some());
-        if let (None, Some(way)) = (&credential, foreign) {
-            return Err(ProfileError::Foreign { profile: self.profile.clone(), way });
-        }
-        Ok(Profile { credential, region: get("region"), endpoint_url: get("endpoint_url") })
-    }
-
-    /// Tells whether the files have changed.
-    fn stamps(&self) -> Stamps {
-        self.places().map(|place| {
-            let found = fs::metadata(&place?.path).ok()?;
-            // The time of change tells of permissions as well.
-            Some((found.modified().ok()?, found.len(), found.ctime(), found.ctime_nsec()))
-        })
+impl Settings {
+    /// Reads the profile that `variables` name. Sends no request.
+    pub fn read(variables: &Variables) -> Result<Self, BoxError> {
+        let files = ProfileFiles::of(variables);
+        // A change after this is seen by the first request.
+        let stamps = files.stamps();
+        let profile = files.read()?;
+        let (region, endpoint_url) = (profile.region.clone(), profile.endpoint_url.clone());
+        let gives_credentials = profile.gives_credentials;
+        let source = sources(&profile, variables)?;
+        let state = Mutex::new(State { stamps, gives_credentials, source, kept: None });
+        let credentials = SdkCredentials { files, variables: variables.clone(), state };
+        Ok(Self { region, endpoint_url, gives_credentials, credentials })
     }
 }
 
-type Stamps = [Option<(SystemTime, u64, i64, i64)>; 2];
-
-/// The section `name` of the file at `place`, without empty values; `None` when there is no such section, or no such file and
-/// it may be missing.
-fn section(place: Option<&Place>, name: &str) -> Result<Option<HashMap<String, String>>, ProfileError> {
-    let Some(Place { path, named: must_exist }) = place else { return Ok(None) };
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        // The home of others is hidden from a service.
-        Err(error)
-            if !*must_exist
-                && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
-        {
-            return Ok(None);
-        }
-        Err(source) => return Err(ProfileError::File { path: path.clone(), source }),
-    };
-    let mut syntax = IniDefault::default();
-    syntax.case_sensitive = true;
-    syntax.delimiters = vec!['='];
-    syntax.default_section = String::new();
-    let mut ini = Ini::new_from_defaults(syntax);
-    // A secret may hold what begins a comment.
-    ini.set_inline_comment_symbols(Some(&[]));
-    let mut sections = ini.read(text).map_err(|what| ProfileError::Format { path: path.clone(), what })?;
-    let found = sections.remove(name);
-    let entries = |section: HashMap<String, Option<String>>| {
-        let full = section.into_iter().filter_map(|(key, value)| Some((key, value?)));
-        full.filter(|(_, value)| !value.is_empty()).collect()
-    };
-    Ok(found.map(entries))
+/// All sources of credentials, in the order in which they are asked.
+fn sources(profile: &Profile, variables: &Variables) -> Result<SharedCredentialsProvider, BoxError> {
+    let get = |name: &str| variable(variables, name);
+    let region = get("AWS_REGION").or(get("AWS_DEFAULT_REGION")).or(profile.region.as_deref());
+    let region = Region::new(region.unwrap_or(REGION_USUAL).to_owned());
+    let config = ProviderConfig::without_region().with_region(Some(region));
+    let of_profile = ProfileFileCredentialsProvider::builder()
+        .configure(&config)
+        .profile_files(profile.files.clone())
+        .profile_name(&profile.name)
+        .build();
+    let mut chain = CredentialsProviderChain::first_try("Profile", of_profile);
+    if let (Some(file), Some(role)) = (get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN")) {
+        let identity = StaticConfiguration {
+            web_identity_token_file: file.into(),
+            role_arn: role.into(),
+            session_name: get("AWS_ROLE_SESSION_NAME").unwrap_or(SESSION_NAME).into(),
+        };
+        let builder = WebIdentityTokenCredentialsProvider::builder().configure(&config);
+        chain = chain.or_else("WebIdentityToken", builder.static_configuration(identity).build());
+    }
+    let container = EcsCredentialsProvider::builder().configure(&config).build();
+    let mut instance = imds::Client::builder().configure(&config);
+    // The first is the name that `object_store` gives the variable.
+    if let Some(endpoint) = get("AWS_METADATA_ENDPOINT").or(get("AWS_EC2_METADATA_SERVICE_ENDPOINT")) {
+        instance = instance.endpoint(endpoint)?;
+    }
+    let instance =
+        ImdsCredentialsProvider::builder().configure(&config).imds_client(instance.build()).build();
+    let chain = chain.or_else("EcsContainer", container).or_else("Ec2InstanceMetadata", instance);
+    Ok(SharedCredentialsProvider::new(chain))
 }
 
-/// The credential of a profile, read again when a file has changed: some are short-lived, and a program writes new ones.
+/// Credentials from the sources of the SDK, kept until they are due. The profile is read again when one of its files has changed: a
+/// program may write new keys.
 #[derive(Debug)]
-pub(super) struct FileCredentials {
-    files: Files,
-    last: Mutex<(Stamps, Arc<AwsCredential>)>,
+pub(super) struct SdkCredentials {
+    files: ProfileFiles,
+    variables: Variables,
+    state: Mutex<State>,
 }
 
-impl FileCredentials {
-    /// Begins with `credential`, which was read from `files`.
-    pub fn new(files: Files, credential: AwsCredential) -> Self {
-        let last = Mutex::new((files.stamps(), Arc::new(credential)));
-        Self { files, last }
+#[derive(Debug)]
+struct State {
+    /// State of the files from which `source` was made.
+    stamps: Stamps,
+    gives_credentials: bool,
+    source: SharedCredentialsProvider,
+    kept: Option<Kept>,
+}
+
+/// Loaded credentials, and when to load again.
+#[derive(Debug)]
+struct Kept {
+    credential: Arc<AwsCredential>,
+    /// When the credentials are loaded again.
+    due: SystemTime,
+    /// `None`: never, as far as is known.
+    expiry: Option<SystemTime>,
+}
+
+impl Kept {
+    fn new(loaded: &Credentials, now: SystemTime) -> Self {
+        let credential = Arc::new(AwsCredential {
+            key_id: loaded.access_key_id().into(),
+            secret_key: loaded.secret_access_key().into(),
+            token: loaded.session_token().map(Into::into),
+        });
+        let expiry = loaded.expiry();
+        let keep = expiry.map_or(KEEP_MAX, |expiry| {
+            let left = expiry.duration_since(now).unwrap_or_default();
+            left.saturating_sub(RENEW_BEFORE).max(left / 2)
+        });
+        Self { credential, due: now + keep, expiry }
+    }
+
+    fn is_valid(&self, now: SystemTime) -> bool {
+        self.expiry.is_none_or(|expiry| now < expiry)
+    }
+}
+
+impl SdkCredentials {
+    /// Follows a change of the files.
+    fn follow_files(&self, state: &mut State) {
+        let stamps = self.files.stamps();
+        if state.stamps == stamps {
+            return;
+        }
+        state.stamps = stamps;
+        // A file may be half written: the old credentials may do until the file changes again.
+        let profile = match self.files.read() {
+            Ok(profile) if profile.gives_credentials || !state.gives_credentials => profile,
+            Ok(profile) => {
+                tracing::warn!(profile = profile.name, "the profile has no credentials any more");
+                return;
+            }
+            Err(error) => {
+                if let ProfileError::File { .. } = error {
+                    // The next request tries again: the failure may pass without a change of the file.
+                    state.stamps = Stamps::default();
+                }
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "credentials cannot be read again");
+                return;
+            }
+        };
+        match sources(&profile, &self.variables) {
+            Ok(source) => {
+                state.source = source;
+                state.gives_credentials = profile.gives_credentials;
+                if let Some(kept) = &mut state.kept {
+                    kept.due = SystemTime::UNIX_EPOCH;
+                }
+            }
+            Err(error) => {
+                let error = &*error as &dyn std::error::Error;
+                tracing::warn!(error, "credentials cannot be read again");
+            }
+        }
     }
 }
 
 #[async_trait]
-impl CredentialProvider for FileCredentials {
+impl CredentialProvider for SdkCredentials {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamps = self.files.stamps();
-        if last.0 != stamps {
-            last.0 = stamps;
-            match self.files.read() {
-                Ok(Profile { credential: Some(credential), .. }) => last.1 = Arc::new(credential),
-                // It may be being written: the old one may do until the file changes again.
-                Ok(_) => {
-                    tracing::warn!(profile = self.files.profile, "the profile has no credentials any more");
-                }
-                Err(error) => {
-                    if let ProfileError::File { .. } = error {
-                        // It may be only for now.
-                        last.0 = Stamps::default();
-                    }
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "credentials cannot be read again");
-                }
-            }
+        let mut state = self.state.lock().await;
+        self.follow_files(&mut state);
+        let now = SystemTime::now();
+        let valid = state.kept.as_ref().filter(|kept| kept.is_valid(now));
+        if let Some(kept) = valid.filter(|kept| now < kept.due) {
+            return Ok(Arc::clone(&kept.credential));
         }
-        Ok(Arc::clone(&last.1))
+        // Without valid credentials the request waits as long as it may.
+        let time_max = if valid.is_some() { RENEW_TIME_MAX } else { Duration::MAX };
+        let loaded = timeout(time_max, state.source.provide_credentials()).await;
+        let loaded = loaded.unwrap_or_else(|_| Err(CredentialsError::provider_timed_out(time_max)));
+        match (loaded, &mut state.kept) {
+            (Ok(loaded), kept) => Ok(Arc::clone(&kept.insert(Kept::new(&loaded, now)).credential)),
+            (Err(error), Some(kept)) if kept.is_valid(now) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "credentials cannot be renewed; the old ones are used");
+                kept.due = now + RENEW_PAUSE;
+                Ok(Arc::clone(&kept.credential))
+            }
+            (Err(error), _) => Err(failure(error)),
+        }
+    }
+}
+
+/// No source has credentials. The role of a virtual machine may come later.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile or a file that leads to \
+     credentials in AWS_PROFILE or AWS_SHARED_CREDENTIALS_FILE, or give this virtual machine a role"
+)]
+struct NoCredentials(#[source] CredentialsError);
+
+/// `error` as an error of a request. All but a wrong configuration may pass.
+fn failure(error: CredentialsError) -> object_store::Error {
+    let store = "AWS credentials";
+    match error {
+        CredentialsError::InvalidConfiguration(_) => {
+            object_store::Error::Unauthenticated { path: store.into(), source: Box::new(error) }
+        }
+        CredentialsError::CredentialsNotLoaded(_) => {
+            object_store::Error::Generic { store, source: Box::new(NoCredentials(error)) }
+        }
+        _ => object_store::Error::Generic { store, source: Box::new(error) },
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Home(tempfile::TempDir);
-
-    impl Home {
-        fn new(credentials: &str, config: &str) -> Self {
-            let home = Self(tempfile::tempdir().unwrap());
-            fs::create_dir(home.0.path().join(".aws")).unwrap();
-            home.write("credentials", credentials);
-            home.write("config", config);
-            home
-        }
-
-        fn write(&self, file: &str, text: &str) {
-            fs::write(self.0.path().join(".aws").join(file), text).unwrap();
-        }
-
-        fn files(&self, more: &[(&str, &str)]) -> Files {
-            let mut variables = vec![("HOME".to_owned(), self.0.path().to_str().unwrap().to_owned())];
-            variables.extend(more.iter().map(|(name, value)| ((*name).into(), (*value).into())));
-            Files::of(&variables)
-        }
-    }
-
-    fn credential(key_id: &str, secret_key: &str, token: Option<&str>) -> AwsCredential {
-        AwsCredential { key_id: key_id.into(), secret_key: secret_key.into(), token: token.map(Into::into) }
-    }
-
-    const CREDENTIALS: &str = "# mine\n[default]\naws_access_key_id = AK1\naws_secret_access_key=a/b+c=#;d\n\n\
-                               [work]\naws_access_key_id=AK2\naws_secret_access_key=s2\naws_session_token=t2\n";
-    const CONFIG: &str = "[default]\nregion = eu-central-1\ns3 =\n  max_concurrent_requests = 20\n\
-                          [profile work]\nregion=us-east-2\nendpoint_url = https://s3.example:9000\n\
-                          [profile ci]\naws_access_key_id=AK3\naws_secret_access_key=s3\n\
-                          [profile half]\naws_access_key_id=AK4\n\
-                          [profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = default\n";
-
-    #[test]
-    fn a_profile_is_what_both_files_say() {
-        let home = Home::new(CREDENTIALS, CONFIG);
-        let read = |profile| home.files(&[("AWS_PROFILE", profile)]).read();
-        let default = home.files(&[]).read().unwrap();
-        assert_eq!(default.credential, Some(credential("AK1", "a/b+c=#;d", None)));
-        assert_eq!((default.region.as_deref(), default.endpoint_url), (Some("eu-central-1"), None));
-        let work = read("work").unwrap();
-        assert_eq!(work.credential, Some(credential("AK2", "s2", Some("t2"))));
-        assert_eq!(work.endpoint_url.as_deref(), Some("https://s3.example:9000"));
-        assert_eq!(read("ci").unwrap().credential, Some(credential("AK3", "s3", None)));
-        assert!(matches!(read("half"), Err(ProfileError::Half { .. })));
-        assert!(matches!(read("role"), Err(ProfileError::Foreign { way: "role_arn", .. })));
-        assert!(matches!(read("nobody"), Err(ProfileError::Missing { .. })));
-    }
-
-    #[test]
-    fn files_may_be_missing_unless_they_are_named() {
-        let home = Home(tempfile::tempdir().unwrap());
-        assert_eq!(home.files(&[]).read().unwrap(), Profile::default());
-        let named = home.files(&[("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")]).read();
-        assert!(matches!(named, Err(ProfileError::File { .. })), "{named:?}");
-        assert_eq!(Files::of(&Vec::new()).read().unwrap(), Profile::default());
-        let broken = Home::new("[default\naws_access_key_id = 1\n", "");
-        assert!(matches!(broken.files(&[]).read(), Err(ProfileError::Format { .. })));
-    }
-
-    #[test]
-    fn a_file_that_is_named_needs_no_home() {
-        let home = Home::new(CREDENTIALS, CONFIG);
-        let file = home.0.path().join(".aws/credentials").to_str().unwrap().to_owned();
-        let found = Files::of(&vec![("AWS_SHARED_CREDENTIALS_FILE".into(), file)]).read().unwrap();
-        assert_eq!(found.credential, Some(credential("AK1", "a/b+c=#;d", None)));
-    }
-
-    #[tokio::test]
-    async fn new_credentials_are_taken_and_broken_ones_are_not() {
-        let home = Home::new(CREDENTIALS, CONFIG);
-        let files = home.files(&[("AWS_PROFILE", "work")]);
-        let found = files.read().unwrap().credential.unwrap();
-        let provider = FileCredentials::new(files, found);
-        assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
-        home.write("credentials", "[work]\naws_access_key_id=A");
-        assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
-        home.write("credentials", "[work]\naws_access_key_id=AK22\naws_secret_access_key=s22\n");
-        assert_eq!(*provider.get_credential().await.unwrap(), credential("AK22", "s22", None));
-    }
-}
+mod tests;

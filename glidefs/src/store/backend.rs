@@ -1,7 +1,7 @@
-//! Reaching the place that a store URL names.
+//! Access to the place that a store URL names.
 //!
-//! Owns how each kind of store is set up. Does not own requests. Invariant: the libraries below do not try again; this
-//! folder's policy is the only one.
+//! Owns the setup of each kind of store. Does not own requests. Invariant: the libraries below do not retry; the policy of
+//! `retry` is the only one.
 
 use std::fs;
 use std::io;
@@ -21,27 +21,28 @@ use super::classify::Connector;
 use super::error::{BoxError, StoreError};
 use super::later::Later;
 use super::url::{Bucket, StoreUrl};
+use super::variables::Variables;
 
-/// A place that can hold a store.
+/// A place for a store, and how to reach the place.
 #[derive(Clone, Debug)]
 pub struct Backend {
     pub(super) objects: Arc<dyn ObjectStore>,
-    /// Beginning of every key.
+    /// Beginning of every key in the place.
     pub(super) prefix: Path,
     /// Whether listings ascend by key.
     pub(super) lists_in_order: bool,
-    /// For messages.
+    /// The URL, for messages.
     pub(super) location: String,
-    /// Where it is, if that is in a file system.
+    /// The directory of a store in a file system.
     pub(super) directory: Option<Directory>,
 }
 
-/// A directory as it was when the store was found in it.
+/// A directory, and the identity the directory had when the store was found there.
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// The number of its device is not kept: many file systems get another one with each mount. `None`: the store was not found
-    /// yet.
+    /// The number of the device is not kept, since many file systems get another one with each mount. `None`: the store was not
+    /// found yet.
     inode: Arc<Mutex<Option<u64>>>,
 }
 
@@ -59,15 +60,15 @@ impl Directory {
         self.inode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the directory has to be the one that is there now: the store is in it.
+    /// From now on [`Self::check`] accepts only the directory that is there now, with the store inside.
     pub fn keep(&self) -> io::Result<()> {
         let found = Self::found(&self.path)?;
         *self.inode() = Some(found);
         Ok(())
     }
 
-    /// An error when another directory is in its place, or none: its file system was unmounted, or mounted over. `any`: whichever
-    /// directory it is, the store is being looked for.
+    /// Fails when the directory is missing or is another one: the file system was unmounted, or another one is mounted over the
+    /// directory. `any`: accepts any directory, because the caller looks for the store.
     pub fn check(&self, any: bool) -> io::Result<()> {
         let found = Self::found(&self.path)?;
         if any || self.inode().is_none_or(|inode| inode == found) {
@@ -80,19 +81,9 @@ impl Directory {
     }
 }
 
-/// Environment variables, as far as they matter to a store: `AWS_…`, `GOOGLE_…`, `AZURE_…`, `HOME`.
-pub type Variables = Vec<(String, String)>;
-
-/// The variables of this process.
-pub fn process_variables() -> Variables {
-    std::env::vars_os()
-        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
-}
-
 impl Backend {
-    /// The place that `url` names, with credentials from `variables`. Sends no request. For `file:` the directory is made
-    /// if it is missing and `make_directory` is set.
+    /// The place that `url` names, with credentials from `variables`. Sends no request. For `file:` a missing directory is made
+    /// if `make_directory` is set.
     pub fn connect(url: &StoreUrl, variables: &Variables, make_directory: bool) -> Result<Self, StoreError> {
         let location = url.to_string();
         let mut found = None;
@@ -107,7 +98,7 @@ impl Backend {
                 let directory = LocalFileSystem::new_with_prefix(path);
                 let directory = directory
                     .map_err(|error| setup(&location, "it is not a directory", Some(Box::new(error))))?;
-                // An object that was created survives a power cut, as it would in S3.
+                // A created object survives a power cut, as in S3.
                 (Arc::new(directory.with_fsync(true)), "")
             }
             StoreUrl::S3(bucket) => (s3(&location, bucket, variables)?, &bucket.prefix),
@@ -120,8 +111,8 @@ impl Backend {
         Ok(Self { objects, prefix, lists_in_order, location, directory: found })
     }
 
-    /// As [`Self::connect`], of a place that cannot be set up now: every request tries to, and fails until one can. A directory
-    /// is not made.
+    /// As [`Self::connect`], for a place that cannot be set up now: every request tries the setup, and fails until one setup
+    /// succeeds. No directory is made.
     pub fn later(url: &StoreUrl, variables: &Variables) -> Result<Self, StoreError> {
         let location = url.to_string();
         let (prefix, directory) = match url {
@@ -136,7 +127,7 @@ impl Backend {
         Ok(Self { objects, prefix, lists_in_order, location, directory })
     }
 
-    /// `objects` as they are, for tests. `lists_in_order`: whether their listings ascend by key.
+    /// A place in `objects`, for tests. `lists_in_order`: whether listings of `objects` ascend by key.
     pub fn over(objects: Arc<dyn ObjectStore>, lists_in_order: bool) -> Self {
         let location = objects.to_string();
         Self { objects, prefix: Path::default(), lists_in_order, location, directory: None }
@@ -159,12 +150,12 @@ fn directory_error(location: &str, error: io::Error) -> StoreError {
     setup(location, advice, Some(Box::new(error)))
 }
 
-/// No tries but ours. One of these requests may take long, but not for ever.
+/// Turns the retries of the library off. One request of the library may take long, but not for ever.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, retry_timeout: Duration::from_mins(10), ..RetryConfig::default() }
 }
 
-/// Longest request as the HTTP client sees it; ours end before.
+/// Time limit of the HTTP client for a request. The limits of `retry` end before.
 const REQUEST_TIME_MAX: &str = "3600 seconds";
 
 fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn ObjectStore>, StoreError> {
@@ -195,30 +186,29 @@ fn s3(location: &str, bucket: &Bucket, variables: &Variables) -> Result<Arc<dyn 
     Ok(Arc::new(store))
 }
 
-/// Adds what the environment does not say and the files of AWS's tools do. Without either the metadata service is asked.
+/// Adds the settings that the environment lacks: those of the profile, and the sources of credentials that the AWS SDK knows.
 fn with_profile(
     mut builder: AmazonS3Builder,
     location: &str,
     variables: &Variables,
 ) -> Result<AmazonS3Builder, StoreError> {
-    let files = aws::Files::of(variables);
-    let profile = files.read().map_err(|error| {
-        setup(location, "correct the files that hold AWS credentials and settings", Some(Box::new(error)))
+    let profile = aws::Settings::read(variables).map_err(|error| {
+        setup(location, "correct the files that hold AWS credentials and settings", Some(error))
     })?;
     let says = |key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
-    let (has_key, has_region, has_endpoint) = (
-        says(AmazonS3ConfigKey::AccessKeyId),
-        says(AmazonS3ConfigKey::Region) || says(AmazonS3ConfigKey::DefaultRegion),
-        says(AmazonS3ConfigKey::Endpoint),
-    );
+    let has_region = says(AmazonS3ConfigKey::Region) || says(AmazonS3ConfigKey::DefaultRegion);
+    let has_endpoint = says(AmazonS3ConfigKey::Endpoint);
+    // A secret without a key is an error of the builder, unless the profile leads to credentials.
+    let has_keys = says(AmazonS3ConfigKey::AccessKeyId)
+        || says(AmazonS3ConfigKey::SecretAccessKey) && !profile.gives_credentials;
     if let Some(region) = profile.region.filter(|_| !has_region) {
         builder = builder.with_region(region);
     }
     if let Some(endpoint) = profile.endpoint_url.filter(|_| !has_endpoint) {
         builder = builder.with_endpoint(endpoint);
     }
-    if let Some(credential) = profile.credential.filter(|_| !has_key) {
-        builder = builder.with_credentials(Arc::new(aws::FileCredentials::new(files, credential)));
+    if !has_keys {
+        builder = builder.with_credentials(Arc::new(profile.credentials));
     }
     Ok(builder)
 }

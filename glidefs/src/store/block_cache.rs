@@ -1,31 +1,34 @@
-//! The block cache: blocks of packs that were fetched, in memory and on local disk, for all volumes of a daemon.
+//! The block cache: blocks of packs that readers fetched, in memory and on local disk, for all volumes of a daemon.
 //!
-//! Owns which blocks stay, and that each is checked before it is used. Does not own the fetching (`volume/view/fetch`). Invariant: a
-//! block that is found has the length and the checksum that the index of its pack says; whatever else happens here, a reader
-//! fetches from the store what it does not find.
+//! Owns which blocks stay, and the check of each block before a reader gets the block. Does not own the fetching
+//! (`volume/view/fetch`). Invariant: a block that the cache returns has the length and the checksum that the index of the pack says. A
+//! reader fetches from the store whatever the cache does not return.
 //!
 //! ```text
-//!             get: memory ─> disk ─> None                   keep: what was fetched, once
+//!             get: memory ─> disk ─> None                   keep: a fetched block, once
 //!                   │  ^      ^ │                                  │
 //!                   │  └──────┼─┘ checked                          ├─> memory (foyer, S3-FIFO) ── leaves ─┐
 //!                   checked   │                                    └─> disk (regions, FIFO) <─────────────┘
 //!                             └ read off the runtime's threads          unless it is there, and not old
 //! ```
 //!
-//! A block's name is its pack and its place there. Packs never change and their ids are random, so nothing here is ever stale;
-//! what garbage collection removed from the store is not asked for again and leaves in time.
+//! The pack and the offset in the pack identify a block. Packs never change and pack ids are random, so no block here is ever
+//! stale. Nobody asks for blocks of packs that garbage collection has removed from the store; such blocks leave in time.
 //!
 //! **Why not all of foyer.** A failed write ends the writer of foyer 0.22's disk tier with a panic, and a panic ends the daemon.
-//! Here only its memory is used; on disk lies a file of our own, which needs no index on disk, as any block is checked with what
-//! its pack says.
+//! Only the memory of foyer is used here. On disk lies a file of our own, which needs no index on disk: any block is checked
+//! against the index of the pack.
 //!
-//! **Memory.** Two regions of the file, and the blocks, stay within [`BlockCacheOptions::memory_bytes_max`]. What is known of the blocks
-//! on disk comes on top: up to 70 bytes a block of up to 64 KiB, and never more than 509 blocks in 4 MiB of disk. So do blocks
-//! that a reader still holds.
+//! **Memory.** Two regions of the file, and the blocks, stay within [`BlockCacheOptions::memory_bytes_max`]. The table of the
+//! blocks on disk comes on top: up to 70 bytes a block of up to 64 KiB, and never more than 510 blocks in 4 MiB of disk. Blocks
+//! that a reader still holds come on top as well.
 
 mod disk;
 mod figures;
+mod file;
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod places;
 mod region;
 
 use std::fmt;
@@ -45,28 +48,29 @@ use self::region::{FILE_BYTES_MIN, Geometry};
 use crate::store::format::{Codec, IndexEntry, crc32c};
 use crate::store::ids::PackId;
 
-/// A block: its pack, and where it is there.
+/// A block: the pack, and the offset of the block in the pack.
 pub(super) type BlockId = (PackId, u64);
 
-/// What a block takes in memory beside its data, bytes.
+/// Memory that a block takes beside the data, bytes.
 const ENTRY_BYTES: usize = 256;
 /// Least memory for blocks, bytes.
 const BLOCKS_BYTES_MIN: usize = 1 << 20;
-/// Blocks that were not used again leave when there are as many of them. Readers ahead need room until they are read.
+/// Full memory gives up blocks that were not used again first, while such blocks fill more than this share. Blocks that were read
+/// ahead need the room until they are read.
 const SMALL_QUEUE_RATIO: f64 = 0.25;
-/// Memory that is locked together, bytes.
+/// Memory behind one lock, bytes.
 const SHARD_BYTES: usize = 8 << 20;
-/// Most shards.
 const SHARDS_MAX: usize = 16;
 
 /// How much the block cache may take, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockCacheOptions {
-    /// Where its file is; made if it is not there. `None`: blocks are kept in memory only.
+    /// Where the file is. The directory is made if missing. `None`: blocks are kept in memory only.
     pub directory: Option<PathBuf>,
     /// Memory for blocks and for buffers of the file, bytes.
     pub memory_bytes_max: usize,
-    /// Longest the file may be, bytes. It keeps what fits when this becomes smaller.
+    /// Longest the file may be, bytes. Regions that still fit keep their blocks after a change, unless the length of a
+    /// region changes: then the file starts empty.
     pub disk_bytes_max: u64,
 }
 
@@ -76,9 +80,9 @@ pub enum BlockCacheError {
     /// Buffers and a few blocks need more.
     #[error("{found} bytes of memory are too few for the block cache: give it {needed} or more")]
     TooLittleMemory {
-        /// What was given, bytes.
+        /// Memory that was given, bytes.
         found: usize,
-        /// What it takes, bytes.
+        /// Least memory that would do, bytes.
         needed: usize,
     },
     /// A few regions need more.
@@ -86,23 +90,23 @@ pub enum BlockCacheError {
         "{found} bytes of disk are too few for the block cache: give it {needed} or more, or no directory"
     )]
     TooLittleDisk {
-        /// What was given, bytes.
+        /// Disk that was given, bytes.
         found: u64,
-        /// What it takes, bytes.
+        /// Least disk that would do, bytes.
         needed: u64,
     },
     /// The file cannot be made, read or written.
     #[error("the directory {} cannot be used for the block cache: choose one this user may write to", .directory.display())]
     Directory {
-        /// Which directory.
+        /// The directory that cannot be used.
         directory: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// The blocks that are kept. Cheap to clone.
+/// The cached blocks. Cheap to clone.
 #[derive(Clone)]
 pub struct BlockCache(Arc<Inner>);
 
@@ -121,21 +125,21 @@ impl fmt::Debug for BlockCache {
     }
 }
 
-/// What becomes of blocks that leave memory.
+/// Receives blocks that leave memory.
 struct Leaving {
     disk: Arc<Disk>,
     way: Mutex<Way>,
 }
 
-/// Where they go.
+/// Where blocks that leave memory go.
 #[derive(Debug, Default)]
 enum Way {
-    /// To disk, if that is not busy.
+    /// To disk, unless the disk is busy.
     #[default]
     Disk,
     /// Here, to be written one by one: the cache is being closed.
     Gathered(Vec<(u64, Bytes)>),
-    /// Nowhere: it was closed.
+    /// Nowhere: the cache was closed.
     Nowhere,
 }
 
@@ -167,9 +171,10 @@ impl EventListener for Leaving {
 }
 
 impl BlockCache {
-    /// Opens the cache; what its file holds is there again. On a tokio runtime, whose blocking threads it uses from now on.
+    /// Opens the cache with the blocks that the file holds. Needs a tokio runtime, and uses the blocking threads of the runtime
+    /// from now on.
     ///
-    /// A damaged file starts empty. It is an error when the directory cannot be used at all.
+    /// A damaged file starts empty. A directory that cannot be used at all is an error.
     pub async fn open(options: BlockCacheOptions) -> Result<Self, BlockCacheError> {
         let counters = Arc::<Counters>::default();
         let BlockCacheOptions { directory, memory_bytes_max, disk_bytes_max } = options;
@@ -205,15 +210,15 @@ impl BlockCache {
         Ok(Self(Arc::new(Inner { memory: builder.build(), blocks_bytes_max, disk, counters })))
     }
 
-    /// What it holds, and what it did.
+    /// Present use of memory and disk, and counts since the cache was opened.
     pub fn figures(&self) -> BlockCacheFigures {
         let disk = self.0.disk.as_ref().map(|leaving| &leaving.disk);
         let memory_bytes = self.0.memory.usage() as u64 + disk.map_or(0, |disk| disk.memory_bytes());
         self.0.counters.snapshot(memory_bytes, disk.map_or(0, |disk| disk.disk_bytes()))
     }
 
-    /// Writes what is in memory only, so that it is there after a restart. May be given up at any time; the rest is fetched
-    /// again then. Of blocks that are kept later nothing is written.
+    /// Writes the blocks that are in memory only, so that a restarted daemon has these blocks. The caller may drop the future at
+    /// any time; blocks that were not written are fetched again later. Blocks that are kept after the close are not written.
     pub async fn close(&self) {
         let Some(leaving) = &self.0.disk else { return };
         leaving.change_way(Way::Gathered(Vec::new()));
@@ -223,13 +228,12 @@ impl BlockCache {
         }
     }
 
-    /// Whether the disk is busy, so that blocks that leave memory now are gone.
+    /// Whether the disk is busy, so that blocks that leave memory now are lost.
     #[cfg(test)]
     pub(super) fn is_busy(&self) -> bool {
         self.0.disk.as_ref().is_some_and(|leaving| leaving.disk.is_busy())
     }
 
-    /// Memory for blocks, bytes.
     pub(super) fn blocks_bytes_max(&self) -> usize {
         self.0.blocks_bytes_max
     }
@@ -238,7 +242,7 @@ impl BlockCache {
         &self.0.counters
     }
 
-    /// The data of a block, if it is here.
+    /// The data of a block, if the cache has the block.
     pub(super) async fn get(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
         if let Some(block) = self.get_here(pack, entry) {
             return Some(block);
@@ -256,7 +260,7 @@ impl BlockCache {
         Some(block)
     }
 
-    /// The data of a block, if it is in memory.
+    /// The data of a block, if the block is in memory.
     pub(super) fn get_here(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
         let key = (pack, entry.offset_bytes);
         let block = self.0.memory.get(&key)?.value().clone();
@@ -275,13 +279,13 @@ impl BlockCache {
             || self.0.disk.as_ref().is_some_and(|leaving| leaving.disk.has(digest(&key)))
     }
 
-    /// Takes in what was fetched: the data of `entries` of a pack, which was checked.
+    /// Takes in fetched and checked data: `blocks` are the data of `entries` of a pack.
     pub(super) fn keep(&self, pack: PackId, entries: &[IndexEntry], blocks: &[Bytes]) {
         let counters = &self.0.counters;
         counters.fetched_bytes.add(entries.iter().map(|entry| u64::from(entry.stored_bytes)).sum());
         for (entry, block) in entries.iter().zip(blocks) {
             let key = (pack, entry.offset_bytes);
-            // One that is stored as it is would keep the whole answer alive.
+            // An uncompressed block is a slice of the whole answer of the store, and would keep the answer in memory.
             let block =
                 if entry.codec == Codec::Stored { Bytes::copy_from_slice(block) } else { block.clone() };
             counters.inserted_bytes.add(block.len() as u64);

@@ -1,7 +1,7 @@
-//! What an error of the store means: missing, refused, try again, or never.
+//! The meaning of an error of the store: missing, refused, try again, or never.
 //!
-//! Owns the judgement, and the HTTP layer that keeps the status of an answer, which `object_store` does not hand out. Does
-//! not own waiting. Invariant: what can succeed later is tried again, and nothing else is.
+//! Owns the judgement, and the HTTP layer that keeps the status of an answer, which `object_store` does not hand out. Does not
+//! own waiting. Invariant: a request that can succeed later is tried again, and no other request is.
 
 use std::error::Error;
 use std::io;
@@ -14,23 +14,23 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// Longest part of a store's explanation that is kept, bytes.
+/// Longest part of a store's explanation in an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 500;
 
-/// What to do about an error.
+/// What the caller does about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The object is not there.
     Missing,
     /// The object is there already.
     Exists,
-    /// The object is shorter than the range that was asked for.
+    /// The object is shorter than the requested range.
     TooShort,
-    /// It will not be allowed; the advice says what to do.
+    /// The store does not allow the request; the advice tells the user how to mend the cause.
     Refused(&'static str),
-    /// It will never work.
+    /// The request can never succeed.
     Rejected,
-    /// It may work later, but not before so long.
+    /// The request may succeed later, and is not repeated before so long.
     Again(Option<Duration>),
 }
 
@@ -42,13 +42,13 @@ const EXPIRED: &str = "the credentials have expired: renew them";
 const REGION: &str = "the bucket is in another region: set AWS_REGION";
 const FILE_PERMISSION: &str = "run as the owner of the directory, or change its owner";
 
-/// What `error` means.
+/// The verdict on `error`.
 pub(super) fn classify(error: &object_store::Error) -> Verdict {
     use object_store::Error as E;
     match error {
         E::NotFound { .. } if says(error, "NoSuchBucket") => Verdict::Refused(NO_BUCKET),
         E::NotFound { .. } => Verdict::Missing,
-        // Amazon answers so to a creation that met another one, or a deletion, of the same key.
+        // Amazon's answer to a creation that met another creation or a deletion of the same key.
         E::AlreadyExists { .. } if says(error, "ConditionalRequestConflict") => Verdict::Again(None),
         E::AlreadyExists { .. } => Verdict::Exists,
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
@@ -88,11 +88,12 @@ fn classify_chain(error: &object_store::Error) -> Verdict {
     if says(error, "Received redirect without LOCATION") {
         return Verdict::Refused(REGION);
     }
-    // Cut connections, time-outs, answers that make no sense: all of them pass, or look as if they could.
+    // Cut connections, time-outs, answers without sense: all of them pass, or look as if they could.
     Verdict::Again(None)
 }
 
-/// Whether the error or one of its causes says so. The types of these causes are private to `object_store`.
+/// Whether the text of the error or of one of its causes contains `words`. The types of these causes are private to
+/// `object_store`.
 fn says(error: &object_store::Error, words: &str) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -104,14 +105,14 @@ fn says(error: &object_store::Error, words: &str) -> bool {
     false
 }
 
-/// An answer that is no success and that `object_store` has no error of its own for.
+/// An answer without success for which `object_store` has no error of its own.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("status {status}: {message}")]
 pub(super) struct Answer {
     pub status: u16,
-    /// What the store said, or its beginning.
+    /// Beginning of the body of the answer.
     pub message: String,
-    /// How long the store wants us to wait.
+    /// How long the store wants the sender to wait.
     pub retry_after: Option<Duration>,
 }
 
@@ -143,15 +144,12 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Where a virtual machine of Amazon learns its credentials. It is asked when the environment has none.
+/// Where a virtual machine of Azure learns its credentials. The SDK of Amazon has a client of its own.
 const METADATA_HOST: &str = "169.254.169.254";
 
-/// There are no credentials. Those of a virtual machine may come later.
+/// A virtual machine has no credentials, and may get credentials later.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a file that has them in \
-     AWS_SHARED_CREDENTIALS_FILE, or give this virtual machine a role; its metadata service answered: {0}"
-)]
+#[error("the metadata service of this virtual machine gave no credentials: {0}")]
 struct NoCredentials(String);
 
 fn no_credentials(answer: String) -> HttpError {
@@ -173,7 +171,7 @@ impl HttpService for Service {
         if from_metadata && !response.status().is_success() {
             return Err(no_credentials(format!("status {status}")));
         }
-        // `object_store` has errors for these.
+        // `object_store` has errors of its own for these statuses.
         if response.status().is_success() || matches!(status, 304 | 401 | 403 | 404 | 409 | 412) {
             return Ok(response);
         }

@@ -1,8 +1,9 @@
-//! What time it is, for volumes.
+//! Clocks for volumes.
 //!
-//! Owns the trait and the machine's clocks. Does not own what is done with them; pauses and time limits of requests run on
-//! the runtime's clock. Invariant: no decision about data rests on the time of day, which people and networks change, except that
-//! a jump forward ends time limits: a machine that was suspended by its host has no other sign of it.
+//! Owns the trait and the machine's clocks. Does not own decisions by time; pauses and time limits of requests run on the
+//! runtime's clock. Invariant: no decision about data rests on the time of day, which people and networks change, with one
+//! exception: a jump forward ends time limits, since a machine that was suspended by its host has no other sign of the
+//! suspension.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
@@ -10,19 +11,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The clocks a volume needs, so that a simulation can turn them.
+/// The clocks of volumes, so that a simulation can turn them.
 pub trait StoreClock: Debug + Send + Sync {
     /// The time of day, milliseconds since 1970-01-01 UTC. Written into objects for people to read.
     fn unix_millis(&self) -> u64;
 
-    /// Time since some moment in the past. Never goes back, and goes on while the machine sleeps or its host has suspended it.
+    /// Time since some moment in the past. Never goes back, and goes on while the machine sleeps or is suspended by its host.
     fn since_boot(&self) -> Duration;
 }
 
 /// By how much the time of day has to jump to count.
 const JUMP_MIN: Duration = Duration::from_secs(1);
 
-/// Time that goes on with the faster of two clocks.
+/// A clock that advances with the faster of two clocks.
 #[derive(Clone, Copy, Debug)]
 struct Faster {
     steady: Duration,

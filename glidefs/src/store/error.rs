@@ -1,6 +1,6 @@
-//! What can go wrong with a store.
+//! Errors of a store.
 //!
-//! Owns wording only; `classify` judges what the store answered. Every message says what the user can do where that is known.
+//! Owns wording only; `classify` judges the answers of a store. Every message says how the user can mend the cause, where known.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::format::FormatError;
 use super::key::Key;
 use super::stats::Operation;
 
-/// An error from below, whose type does not matter.
+/// An error of a library or of a caller, of any type.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why a request to the store failed.
@@ -20,61 +20,61 @@ pub enum StoreError {
     /// The object does not exist.
     #[error("{key} is missing from the store")]
     Missing {
-        /// Which object.
+        /// Key of the missing object.
         key: String,
     },
-    /// The object exists and is not what it should be. It was read twice.
+    /// The object exists and failed the check twice.
     #[error("{key} is damaged; restore it from a copy of the store, or delete what refers to it")]
     Damaged {
-        /// Which object.
+        /// Key of the damaged object.
         key: String,
-        /// What is wrong with it.
+        /// The check that failed.
         source: FormatError,
     },
-    /// The object is not the one that this host created under that name.
+    /// The name has another object than this host created.
     #[error(
         "{key} is another one than this host created: the store or the cache directory was restored or cloned"
     )]
     NotNoted {
-        /// Which object.
+        /// Key of the unexpected object.
         key: String,
     },
-    /// The object is of a format that this glidefs does not know.
+    /// The object has a format that this glidefs does not know.
     #[error("{key} was written by another version of glidefs")]
     OtherVersion {
-        /// Which object.
+        /// Key of the unreadable object.
         key: String,
-        /// Which version.
+        /// Version or section that is unknown.
         source: FormatError,
     },
-    /// The object would not be one that can be read, so it was not created.
+    /// The object was not created, since no glidefs could read the object.
     #[error("{key} cannot be created")]
     Unfit {
-        /// Which object.
+        /// Key of the object.
         key: String,
-        /// What is wrong with it.
+        /// The limit that the object breaks.
         source: FormatError,
     },
-    /// The store knows us, or not, and does not let us.
+    /// The store refuses the request because of credentials, permissions or the region.
     #[error("the store refused to {operation} {key}: {advice}")]
     Refused {
-        /// What was tried.
+        /// The request that the store refused.
         operation: Operation,
-        /// With which object.
+        /// Key of the object of the request.
         key: String,
-        /// What to do.
+        /// How the user can mend the cause.
         advice: &'static str,
-        /// What the store said.
+        /// Answer of the store.
         source: BoxError,
     },
     /// The store does not understand the request. Trying again would not help.
     #[error("the store cannot {operation} {key}")]
     Rejected {
-        /// What was tried.
+        /// The request that the store rejected.
         operation: Operation,
-        /// With which object.
+        /// Key of the object of the request.
         key: String,
-        /// What the store said.
+        /// Answer of the store.
         source: BoxError,
     },
     /// No try succeeded in the time there was. A creation may or may not have happened.
@@ -83,62 +83,62 @@ pub enum StoreError {
         elapsed.as_secs()
     )]
     Unreachable {
-        /// What was tried.
+        /// The request that had no answer.
         operation: Operation,
-        /// With which object.
+        /// Key of the object of the request.
         key: String,
-        /// How often.
+        /// Number of tries.
         tries: u32,
-        /// For how long.
+        /// Time from the first try to the last.
         elapsed: Duration,
-        /// Why the last try failed.
+        /// Failure of the last try.
         source: BoxError,
     },
     /// The daemon is stopping. A creation may or may not have happened.
     #[error("the daemon stopped before it could {operation} {key}")]
     ShuttingDown {
-        /// What was tried.
+        /// The request that was given up.
         operation: Operation,
-        /// With which object.
+        /// Key of the object of the request.
         key: String,
     },
-    /// There is no marker.
+    /// The place has no marker.
     #[error(
         "there is no glidefs store at {location}: check store.url; a daemon that may write makes one when it starts"
     )]
     NotAStore {
-        /// Where one was expected.
+        /// Where a store was expected.
         location: String,
     },
-    /// The directory of the store has no store in it.
+    /// The directory of the store holds no store at present.
     #[error("{location} holds no store at the moment: mount its file system, or correct store.url")]
     Away {
-        /// Where the store was.
+        /// Where the store was found before.
         location: String,
-        /// Why the directory cannot be used, if it cannot.
+        /// Why the directory cannot be used; `None` for a directory without a store.
         #[source]
         source: Option<BoxError>,
     },
-    /// It is not the store that was used so far.
+    /// The place holds another store than this host has used so far.
     #[error(
-        "{location} {}, and what this host has flushed is in store {known}: set store.url to where that is now, or give \
+        "{location} {}, and this host has written back to store {known}: set store.url to the place of that store, or give \
          the exports up with another cache.dir",
         found.map_or("holds no store".into(), |found| format!("holds store {found}"))
     )]
     Another {
-        /// Where it was expected.
+        /// Where the store was expected.
         location: String,
-        /// What is there.
+        /// Identity of the store that is there.
         found: Option<Uuid>,
-        /// What was expected.
+        /// Identity of the store that was expected.
         known: Uuid,
     },
     /// The marker is not one this glidefs can use.
     #[error("{location} holds no store that this glidefs can use; nothing was changed")]
     Foreign {
-        /// Where it is.
+        /// Where the marker is.
         location: String,
-        /// What is wrong with the marker.
+        /// Why the marker cannot be used.
         source: FormatError,
     },
     /// The store does not honour the condition of a creation.
@@ -148,22 +148,22 @@ pub enum StoreError {
          S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, current MinIO or Ceph), or a directory (file://)"
     )]
     Replaces {
-        /// Where it is.
+        /// Where the store is.
         location: String,
     },
-    /// The location cannot be used as it is configured.
+    /// The configured location cannot be used.
     #[error("the store {location} cannot be used: {advice}")]
     Setup {
-        /// Where it should be.
+        /// The configured location.
         location: String,
-        /// What is wrong, and what to do.
+        /// The cause, and how the user can mend the cause.
         advice: String,
-        /// Details.
+        /// The error of the library or of the system.
         source: Option<BoxError>,
     },
 }
 
-/// An object that could not be read is not created.
+/// The error for an object that no glidefs could read, and that is therefore not created.
 pub(super) fn unfit(key: &Key, source: FormatError) -> StoreError {
     StoreError::Unfit { key: key.to_string(), source }
 }
@@ -174,8 +174,8 @@ impl StoreError {
         matches!(self, Self::Missing { .. })
     }
 
-    /// Whether it says nothing of the object: an outage, credentials that are refused, or a store that does not understand. All of
-    /// that can be mended.
+    /// Whether the error says nothing of the object: an outage, refused credentials, or a request that the store does not
+    /// understand. All of these causes can be mended.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Refused { .. } | Self::Rejected { .. })
     }

@@ -1,7 +1,7 @@
-//! A store that fails on purpose, over any other: test support.
+//! A store that fails on purpose, over any other store: test support.
 //!
-//! Owns the faults and counts those that fired, so that a test can demand that each did. Driven by a seed: the same calls in
-//! the same order meet the same faults. Does not exist in the daemon. Invariant: what it stores is intact; faults change
+//! Owns the faults and counts how often each fault fired, so that a test can demand every fault. Driven by a seed: the same calls
+//! in the same order meet the same faults. Does not exist in the daemon. Invariant: stored objects are intact; faults change
 //! answers, or keep requests from arriving.
 
 mod line;
@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use object_store::client::{HttpError, HttpErrorKind};
-/// What a faulty store is usually over.
+/// The usual store below a faulty one.
 pub use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -31,12 +31,12 @@ pub use self::line::Line;
 use super::classify::Answer;
 use super::ids::Entropy;
 
-/// A kind of fault.
+/// A way in which a request fails or is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The answer comes late.
+    /// The answer comes some seconds late.
     Delay,
-    /// The answer never comes.
+    /// The request never gets an answer.
     Stall,
     /// Status 500; the request did not arrive.
     ServerError,
@@ -44,20 +44,20 @@ pub enum Fault {
     SlowDown,
     /// The connection is cut half-way through a body, or before a request arrived.
     Cut,
-    /// The request succeeds and its answer is lost.
+    /// The request succeeds and the answer is lost.
     LostResponse,
     /// Only half of an object, or of a range, is there.
     Truncated,
     /// A bit of an object is wrong.
     FlippedBit,
-    /// An object that is there seems not to be.
+    /// An existing object seems to be missing.
     Missing,
     /// Status 403; the request did not arrive.
     Refused,
 }
 
 impl Fault {
-    /// All of them.
+    /// Every kind of fault.
     pub const ALL: [Self; 10] = [
         Self::Delay,
         Self::Stall,
@@ -70,7 +70,7 @@ impl Fault {
         Self::Missing,
         Self::Refused,
     ];
-    /// Those after which another try can succeed.
+    /// Faults after which another try can succeed.
     pub const PASSING: [Self; 6] =
         [Self::Delay, Self::Stall, Self::ServerError, Self::SlowDown, Self::Cut, Self::LostResponse];
 }
@@ -83,7 +83,7 @@ const DELAY_MAX: Duration = Duration::from_secs(3);
 pub struct Seeded(Mutex<u64>);
 
 impl Seeded {
-    /// The sequence that belongs to `seed`.
+    /// The sequence of random numbers of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Mutex::new(seed))
     }
@@ -100,14 +100,14 @@ impl Entropy for Seeded {
     }
 }
 
-/// A store that fails on purpose.
+/// A store with faults over an intact store.
 #[derive(Debug)]
 pub struct FaultyStore {
     inner: Arc<dyn ObjectStore>,
     faults: Arc<Faults>,
 }
 
-/// Which faults fire how often, and have.
+/// The rate of each fault, and how often each fault has fired.
 #[derive(Debug)]
 pub struct Faults {
     entropy: Seeded,
@@ -117,7 +117,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// No fault fires until its rate is set.
+    /// Faults with a rate of 0.
     pub fn new(seed: u64) -> Arc<Self> {
         let zeroes = || std::array::from_fn(|_| AtomicU64::new(0));
         Arc::new(Self {
@@ -128,7 +128,7 @@ impl Faults {
         })
     }
 
-    /// Lets `fault` fire in so many of a thousand requests that it can happen to.
+    /// Sets the rate of `fault`: so many of a thousand requests for which the fault is possible.
     pub fn set(&self, fault: Fault, per_mille: u64) {
         self.per_mille[fault as usize].store(per_mille, Relaxed);
     }
@@ -140,23 +140,23 @@ impl Faults {
         }
     }
 
-    /// How often `fault` fired.
+    /// How often `fault` has fired.
     pub fn fired(&self, fault: Fault) -> u64 {
         self.fired[fault as usize].load(Relaxed)
     }
 
-    /// The kinds that never fired though they could.
+    /// The faults that have a rate and never fired.
     pub fn silent(&self) -> Vec<Fault> {
         let set = |fault: Fault| self.per_mille[fault as usize].load(Relaxed) > 0;
         Fault::ALL.into_iter().filter(|fault| set(*fault) && self.fired(*fault) == 0).collect()
     }
 
-    /// What creations pass on their way to the store, which is not slow until it is told to be.
+    /// The line that creations pass on their way to the store. The line takes no time until a test slows the line down.
     pub fn line(&self) -> &Line {
         &self.line
     }
 
-    /// Whether `fault` fires now.
+    /// Whether `fault` fires now. Counts the fault if so.
     fn fires(&self, fault: Fault) -> bool {
         let rate = self.per_mille[fault as usize].load(Relaxed);
         let fires = rate > 0 && self.entropy.next_u64() % 1000 < rate;
@@ -166,7 +166,7 @@ impl Faults {
         fires
     }
 
-    /// What can happen to any request before it arrives.
+    /// Faults of any request before the request arrives.
     async fn before(&self) -> Result<()> {
         if self.fires(Fault::Delay) {
             let nanos = u64::try_from(DELAY_MAX.as_nanos()).unwrap_or(u64::MAX);
@@ -190,14 +190,14 @@ impl Faults {
         Ok(())
     }
 
-    /// What can happen to the answer of a request that changes something.
+    /// Faults of the answer to a request that changes something.
     fn after(&self) -> Result<()> {
         if self.fires(Fault::LostResponse) { Err(cut()) } else { Ok(()) }
     }
 }
 
 impl FaultyStore {
-    /// `inner`, with `faults`.
+    /// A store over `inner`, in which `faults` fire.
     pub fn new(inner: Arc<dyn ObjectStore>, faults: Arc<Faults>) -> Self {
         Self { inner, faults }
     }
@@ -217,7 +217,7 @@ fn status(status: u16, message: &str) -> Error {
     generic(HttpErrorKind::Unknown, Answer { status, message: message.into(), retry_after: None })
 }
 
-/// The connection was cut.
+/// The error of a cut connection.
 pub(super) fn cut() -> Error {
     generic(HttpErrorKind::Interrupted, io::Error::from(io::ErrorKind::ConnectionReset))
 }
@@ -313,7 +313,7 @@ impl ObjectStore for FaultyStore {
     }
 }
 
-/// A listing in which every item is a request of its own, as if pages were that short.
+/// A listing in which every item is a request of its own, like pages of one item.
 fn interrupted(
     faults: Arc<Faults>,
     listing: BoxStream<'static, Result<ObjectMeta>>,

@@ -1,10 +1,10 @@
-//! The bytes of the objects in a store, and the checks that make it safe to believe them.
+//! The bytes of the objects in a store, and the checks that make these bytes safe to use.
 //!
-//! Owns encoding and decoding; `docs/format.md` shows the same layouts for people and other tools. Does not own where
-//! objects are or when they are made. Invariant: a decoder answers an error for any bytes that no encoder produced; it
-//! never panics, and allocates no more than the limits stated here, whatever the bytes say.
+//! Owns encoding and decoding; `docs/format.md` shows the same layouts for people and other tools. Does not own where objects are
+//! or when objects are made. Invariant: a decoder returns an error for any bytes that no encoder made. A decoder never panics,
+//! and allocates no more than the limits in `limits`, whatever the bytes say.
 //!
-//! Every structure opens with a magic number and a version and closes with the BLAKE3 of all that precedes:
+//! Every structure opens with a magic number and a version, and closes with the BLAKE3 of all bytes before:
 //!
 //! ```text
 //! byte 0..8    magic, tells the structures apart
@@ -38,14 +38,13 @@ pub mod fuzzing;
 pub use self::builder::{EncodedPack, PackBuilder, PackOptions, PushError};
 pub use self::envelope::crc32c;
 pub use self::error::FormatError;
-pub use self::index::{Codec, IndexEntry, PackIndex, Piece, PieceKind};
+pub use self::index::{Codec, IndexEntry, PackIndex, PieceKind};
 pub use self::limits::{
-    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, FORMAT_VERSION, HASH_BYTES, PACK_BYTES_MAX,
-    PACK_BYTES_TARGET, PACKS_MAX, TRAILER_BYTES,
+    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX, TRAILER_BYTES,
 };
 pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
-pub use self::pack::{PackHeader, PackTrailer, decode_block, verify_pack};
+pub use self::pack::{PackTrailer, decode_block};
 pub use self::pack_ref::PackRef;
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};
 pub use self::sections::{DAMAGED_RANGES_MAX, Deletion, Holder, Sections};

@@ -1,8 +1,8 @@
-//! Asking a second time for what takes unusually long.
+//! Second requests for GETs that take unusually long.
 //!
-//! Owns how long GETs took lately, when one is late, and how many second requests there may be. Does not own the requests.
-//! Invariants: one GET has one second request at most; second requests are at most a twentieth of the GETs that were answered and
-//! [`SAVED_MAX`] more; there are none while the store fails, and none before enough GETs were measured.
+//! Owns how long GETs took lately, when a GET is late, and the number of second requests. Does not own the requests. Invariants:
+//! a GET has at most one second request; second requests are at most a twentieth of the answered GETs plus [`SAVED_MAX`]; no
+//! second request is sent while the store fails, or before enough GETs were measured.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,23 +12,23 @@ use tokio::time::{Instant, sleep};
 
 use super::retry::Failure;
 
-/// GETs of a size that are remembered.
+/// Remembered GETs of a class of sizes.
 const SAMPLES: usize = 128;
-/// GETs of a size that must have been measured.
+/// Measured GETs of a class that are needed before a GET of the class can be late.
 const SAMPLES_MIN: usize = 32;
-/// Of the GETs that are remembered, one that takes longer than so many per cent is late.
+/// A GET that takes longer than so many per cent of the remembered GETs is late.
 const LATE_PERCENT: usize = 95;
-/// No GET is late before.
+/// No GET is late before this time.
 const LATE_MIN: Duration = Duration::from_millis(10);
-/// What a GET that was answered adds to the budget, and what a second request takes, hundredths of a request.
+/// What an answered GET adds to the budget, and what a second request takes, hundredths of a request.
 const EARNED: u32 = 5;
 const COST: u32 = 100;
-/// Second requests that may be saved up.
+/// Most second requests that the budget saves up.
 const SAVED_MAX: u32 = 10;
 /// Classes of sizes: up to 64 KiB, 256 KiB, 1 MiB, and above.
 const CLASSES: usize = 4;
 
-/// What is known of a store's GETs.
+/// Durations of a store's GETs, and the budget of second requests.
 #[derive(Debug, Default)]
 pub(super) struct Hedge(Mutex<Inner>);
 
@@ -36,7 +36,7 @@ pub(super) struct Hedge(Mutex<Inner>);
 struct Inner {
     classes: [Times; CLASSES],
     budget: u32,
-    /// The last GET that ended was not answered.
+    /// Whether the last GET that ended had no answer.
     failing: bool,
 }
 
@@ -77,13 +77,13 @@ fn class(bytes: u64) -> usize {
 }
 
 impl Hedge {
-    /// After how long a GET of `bytes` is late. `None`: it is not known, or the store fails.
+    /// After how long a GET of `bytes` is late. `None`: too few GETs were measured, or the store fails.
     pub fn late_after(&self, bytes: u64) -> Option<Duration> {
         let inner = self.lock();
         if inner.failing { None } else { inner.classes[class(bytes)].late() }
     }
 
-    /// Whether there may be another second request.
+    /// Takes a second request from the budget. `false`: the budget is used up, or the store fails.
     pub fn spend(&self) -> bool {
         let mut inner = self.lock();
         let left = inner.budget.checked_sub(COST).filter(|_| !inner.failing);
@@ -91,12 +91,12 @@ impl Hedge {
         left.is_some()
     }
 
-    /// A GET that is given up by whoever sends it after `limit`.
+    /// Begins to measure a GET. The sender gives the GET up after `limit`.
     pub fn begin(&self, limit: Duration) -> Watch<'_> {
         Watch { hedge: self, begun: Instant::now(), limit }
     }
 
-    /// Takes note of a GET of `bytes` that was answered after `took`.
+    /// Records that a GET of `bytes` was answered after `took`.
     fn answered(&self, bytes: u64, took: Duration) {
         let mut inner = self.lock();
         inner.failing = false;
@@ -104,18 +104,18 @@ impl Hedge {
         inner.classes[class(bytes)].add(took);
     }
 
-    /// Takes note of a GET that was not answered.
+    /// Records that a GET was not answered.
     fn failed(&self) {
         self.lock().failing = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that can panic runs under the lock half-way through a change.
+        // No code that can panic runs between two related changes under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A GET that is under way. Dropped after its limit, it was not answered.
+/// A GET that is under way. A watch that is dropped after the limit records that the GET was not answered.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     hedge: &'a Hedge,
@@ -124,13 +124,13 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// It was answered, with up to `bytes`.
+    /// Records an answer of up to `bytes`.
     pub fn answered(mut self, bytes: u64) {
         self.limit = Duration::MAX;
         self.hedge.answered(bytes, self.begun.elapsed());
     }
 
-    /// It was not.
+    /// Records that there was no answer.
     pub fn failed(self) {
         self.hedge.failed();
     }
@@ -144,8 +144,8 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// The answer of `first`, or, when that takes longer than `late`, of `second` where that is given and faster. A try that fails leaves
-/// the other one its time. Says whether the second one won.
+/// The answer of `first`. When `first` takes longer than `late`, `second` is called and the faster of both answers counts. When
+/// one of both fails, the other one keeps its time. The flag tells whether the second request won.
 pub(super) async fn hedged<T, F, S>(
     first: F,
     late: Option<Duration>,

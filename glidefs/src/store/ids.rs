@@ -1,21 +1,22 @@
-//! Identities of what a store holds: volumes, packs, writers, hosts, and names given by people.
+//! Identities in a store: volumes, packs, writers, hosts, and names given by people.
 //!
-//! Owns their text form and the naming rule. Invariant: each can be a part of an object key as it is.
+//! Owns the text form of identities and the rule of names. Invariant: each identity can be a part of an object key without
+//! escapes.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Longest [`StoreName`], characters (all of them ASCII).
+/// Longest [`StoreName`], ASCII characters.
 pub const NAME_CHARS_MAX: usize = 128;
 
-/// Where random bytes come from, so that a simulation can repeat them.
+/// A source of random bits, so that a simulation can repeat the bits.
 pub trait Entropy: fmt::Debug + Send + Sync {
     /// The next 64 random bits.
     fn next_u64(&self) -> u64;
 }
 
-/// The machine's random numbers.
+/// The random numbers of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEntropy;
 
@@ -33,7 +34,7 @@ macro_rules! random_id {
         pub struct $name(pub [u8; 16]);
 
         impl $name {
-            /// A new one that nobody else has.
+            /// A new random identity. A collision with another identity is practically impossible.
             pub fn random(entropy: &dyn Entropy) -> Self {
                 let halves = (u128::from(entropy.next_u64()) << 64) | u128::from(entropy.next_u64());
                 Self(halves.to_be_bytes())
@@ -71,16 +72,17 @@ random_id! {
     VolumeId
 }
 random_id! {
-    /// Identity of a pack.
+    /// Random identity of a pack.
     PackId
 }
 random_id! {
-    /// Identity of a daemon as the writer of volumes: that of its cache, so that it knows its own manifests after a restart.
+    /// Identity of a daemon as the writer of volumes. Derived from the secret id of the cache, so that a restarted daemon
+    /// knows its own manifests.
     WriterId
 }
 
 impl WriterId {
-    /// The writer that whoever has `secret` is. It does not give the secret away.
+    /// The identity of the owner of `secret`. The identity does not reveal the secret.
     pub fn of(secret: &[u8]) -> Self {
         let mut id = [0; 16];
         id.copy_from_slice(&blake3::derive_key("glidefs writer of volumes", secret)[..16]);
@@ -93,7 +95,7 @@ impl WriterId {
 #[error("an id has 32 hex digits, 0 to 9 and a to f")]
 pub struct IdError;
 
-/// A name that people gave: of an export or a snapshot. A letter or digit, then letters, digits, `.`, `_` and `-`.
+/// A name given by people to an export or a snapshot: a letter or digit, then letters, digits, `.`, `_` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreName(Arc<str>);
 
@@ -104,12 +106,12 @@ pub struct StoreName(Arc<str>);
      letter or a digit"
 )]
 pub struct NameError {
-    /// Its beginning.
+    /// The beginning of the refused text.
     name: String,
 }
 
 impl StoreName {
-    /// The name as text.
+    /// The characters of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -135,7 +137,7 @@ impl fmt::Display for StoreName {
     }
 }
 
-/// Longest [`HostName`], bytes.
+/// Longest [`HostName`], UTF-8 bytes.
 pub const HOST_NAME_BYTES_MAX: usize = 255;
 
 /// The name of a host, for people: 1 to 255 bytes of text without control characters.
@@ -155,13 +157,13 @@ impl HostName {
         Self(if name.is_empty() { "unknown".into() } else { name.into() })
     }
 
-    /// `text`, if it is a name.
+    /// `text` as a host name; `None` for text that is no host name.
     pub fn exactly(text: &str) -> Option<Self> {
         let fits = (1..=HOST_NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
         fits.then(|| Self(text.into()))
     }
 
-    /// The name as text.
+    /// The characters of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

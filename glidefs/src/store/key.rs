@@ -1,16 +1,16 @@
-//! Where each object is: the keys of a store, below the prefix it was configured with.
+//! Keys: the places of objects in a store, below the configured prefix.
 //!
 //! Owns the layout. Invariant: a key reads back from its text, and no other text is a key.
 //!
 //! ```text
-//! glidefs.json                                     what this is, see `format::Marker`
-//! names/<name>                                     which volume a name means
-//! volumes/<volume id>/manifests/<20 digits>        its state, numbered
-//! volumes/<volume id>/packs/<pack id>              its data
-//! volumes/<volume id>/snapshots/<name>             states that were given a name
-//! volumes/<volume id>/deleted                      its tombstone
-//! deleted/<name>/<volume id>                       where volumes that were deleted are found by their names
-//! gc/<name>                                        what garbage collection saw
+//! glidefs.json                                     marker of the store, see `format::Marker`
+//! names/<name>                                     the volume behind a name
+//! volumes/<volume id>/manifests/<20 digits>        states of the volume, numbered
+//! volumes/<volume id>/packs/<pack id>              data of the volume
+//! volumes/<volume id>/snapshots/<name>             named states of the volume
+//! volumes/<volume id>/deleted                      tombstone of the volume
+//! deleted/<name>/<volume id>                       deleted volumes by their last name
+//! gc/<name>                                        candidates of garbage collection
 //! ```
 
 use std::fmt;
@@ -21,40 +21,40 @@ use super::ids::{PackId, StoreName, VolumeId};
 /// One object of a store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// What makes the place a store.
+    /// The marker, which makes the place a store.
     Marker,
-    /// Which volume a name means.
+    /// The record of a name: the volume behind the name.
     Name(StoreName),
     /// State of a volume, by number.
     Manifest(VolumeId, u64),
-    /// Data of a volume.
+    /// A pack with data of a volume.
     Pack(VolumeId, PackId),
     /// State of a volume, by name.
     Snapshot(VolumeId, StoreName),
-    /// The volume was deleted.
+    /// The mark of earlier versions on a deleted volume.
     Tombstone(VolumeId),
-    /// A volume that had the name when it was deleted.
+    /// A deleted volume, by the last name of the volume.
     Deleted(StoreName, VolumeId),
     /// Notes of the garbage collector.
     Gc(StoreName),
 }
 
-/// A set of objects that can be listed.
+/// A set of keys with a common beginning, which can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Folder {
-    /// The whole store.
+    /// All objects of the store.
     All,
-    /// Names of exports.
+    /// Records of the names of exports.
     Names,
-    /// Everything of one volume.
+    /// All objects of one volume.
     Volume(VolumeId),
-    /// Manifests of a volume. They are listed by ascending number.
+    /// Manifests of a volume, listed by ascending number.
     Manifests(VolumeId),
-    /// Packs of a volume.
+    /// All packs of a volume.
     Packs(VolumeId),
-    /// Snapshots of a volume.
+    /// All snapshots of a volume.
     Snapshots(VolumeId),
-    /// Volumes that were deleted, by name.
+    /// Deleted volumes by name.
     Deleted,
     /// Notes of the garbage collector.
     Gc,
@@ -123,7 +123,7 @@ fn number(text: &str) -> Result<u64, KeyError> {
     text.parse().map_err(|_| KeyError)
 }
 
-/// As the beginning of a key, without a slash at its end.
+/// The beginning of the keys, without a slash at the end.
 impl fmt::Display for Folder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

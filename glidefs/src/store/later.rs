@@ -1,7 +1,7 @@
-//! A place that cannot be set up yet: its file system is not mounted, or the files with its credentials cannot be read.
+//! A place that cannot be set up yet: the file system is not mounted, or the files with credentials cannot be read.
 //!
-//! Owns when it is tried to set the place up. Does not own how (`backend`). Invariant: until the place is set up every request
-//! fails as if the place were away.
+//! Owns when the setup is tried. Does not own the setup (`backend`). Invariant: until the place is set up, every request fails as
+//! if the place were away.
 
 use std::fmt;
 use std::io;
@@ -19,10 +19,11 @@ use object_store::{
 };
 use tokio::sync::OnceCell;
 
-use super::backend::{Backend, Variables};
+use super::backend::Backend;
 use super::url::StoreUrl;
+use super::variables::Variables;
 
-/// A place that is set up by the first request that can.
+/// A place that the first successful setup makes usable. Every request tries the setup until then.
 #[derive(Clone, Debug)]
 pub(super) struct Later {
     url: StoreUrl,

@@ -1,8 +1,8 @@
-//! Whole objects: opening a store, and reading and creating what its formats describe.
+//! Whole objects: opening a store, and reading and creating objects of every format.
 //!
-//! Owns which object is which format, and that nothing is believed before it was checked. Does not own policies. Invariant:
-//! an object that is not what it should be is read once more, since bytes also change on their way, and is an error then.
-//! The marker has no checksum: its bytes count once two reads have agreed on them.
+//! Owns which key has which format, and the check of every object before use. Does not own policies. Invariant: an object that
+//! fails the check is read once more, since bytes also change on their way; a second failure is an error. The marker has no
+//! checksum: the bytes of the marker count when two reads agree.
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat};
@@ -22,15 +22,15 @@ use super::stats::Operation;
 
 /// Longest object that is read whole, bytes: more than the longest manifest.
 const OBJECT_BYTES_MAX: u64 = 64 << 20;
-/// How often an object is read that is not what it should be.
+/// How often an object that fails the check is read.
 const READS_MAX: usize = 2;
 /// How often an object without a checksum is read while no two reads agree.
 const READS_UNLIKE_MAX: u32 = 4;
 
-/// What may be done with a store.
+/// What the caller may do with a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing is changed.
+    /// Read only: nothing in the store is changed.
     ReadOnly,
     /// A place without a store becomes one.
     ReadWrite {
@@ -53,7 +53,8 @@ impl Store {
         Ok((store, marker))
     }
 
-    /// Makes sure that this is a store, or makes it one; and that it keeps what it has, if it is to be written to.
+    /// Checks that the place is a store, or makes the place a store. For a caller that writes, also checks that the store refuses
+    /// to replace objects.
     pub async fn check(&self, access: Access) -> Result<Marker, StoreError> {
         let location = || self.location().to_owned();
         let found = match self.marker().await {
@@ -61,7 +62,7 @@ impl Store {
                 let now_unix_millis = match access {
                     Access::ReadWrite { now_unix_millis } => now_unix_millis,
                     Access::ReadOnly => return Err(StoreError::NotAStore { location: location() }),
-                    // The directory may be one that a file system is yet to be mounted on.
+                    // The directory may be a mount point whose file system is not mounted yet.
                     Access::Known(_) if self.directory().is_some() => {
                         return Err(StoreError::Away { location: location(), source: None });
                     }
@@ -70,7 +71,7 @@ impl Store {
                     }
                 };
                 let marker = new_marker(self, now_unix_millis).encode().into();
-                // If another daemon was faster, its marker is the one.
+                // If another daemon was faster, the marker of that daemon counts.
                 let _: Created = self.create(&Key::Marker, &[marker]).await?;
                 self.marker().await
             }
@@ -91,7 +92,7 @@ impl Store {
         }
         if let Some(directory) = self.directory().cloned() {
             let kept = tokio::task::spawn_blocking(move || directory.keep()).await;
-            // Otherwise the file system was unmounted a moment ago.
+            // An error here means that the file system was unmounted a moment ago.
             let kept = kept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             kept.map_err(|error| StoreError::Away { location: location(), source: Some(Box::new(error)) })?;
         }
@@ -99,13 +100,13 @@ impl Store {
         Ok(marker)
     }
 
-    /// The marker, and its bytes.
+    /// The decoded marker and its bytes.
     async fn marker(&self) -> Result<(Marker, Bytes), StoreError> {
         let decode = |bytes: &Bytes| Ok((Marker::decode(bytes)?, bytes.clone()));
         self.until_intact(&Key::Marker, || self.get_alike(&Key::Marker), decode).await
     }
 
-    /// The bytes of an object without a checksum: those on which two reads agree, since bytes also change on their way.
+    /// The bytes of an object without a checksum: two reads have to agree, since bytes also change on their way.
     async fn get_alike(&self, key: &Key) -> Result<Bytes, StoreError> {
         let begun = Instant::now();
         let mut found = Vec::new();
@@ -127,8 +128,8 @@ impl Store {
         })
     }
 
-    /// Makes sure that the store creates an object only where there is none: that is what keeps two writers of a volume
-    /// apart. `marker`: the bytes of the marker, which a store that does not refuse puts in the place of the same bytes.
+    /// Checks that the store creates an object only where no object is. This keeps two writers of a volume apart. `marker`: the
+    /// bytes of the marker, which a store that does not refuse replaces by the same bytes.
     async fn demand_refusal(&self, marker: &Bytes) -> Result<(), StoreError> {
         match self.create_what_exists(&Key::Marker, marker).await? {
             Created::Existed => Ok(()),
@@ -137,19 +138,19 @@ impl Store {
     }
 
     /// Creates the manifest. [`Created::Existed`]: another writer was faster, unless an earlier call for the same number failed
-    /// with an error that [`StoreError::is_transient`]; then the manifest that is there says by its writer whose it is.
+    /// with an error with [`StoreError::is_transient`]. Then the writer id in the existing manifest tells who wrote the manifest.
     pub async fn create_manifest(&self, manifest: &Manifest) -> Result<Created, StoreError> {
         let key = Key::Manifest(manifest.volume, manifest.number);
         let bytes = manifest.encode().map_err(|source| unfit(&key, source))?;
         self.create(&key, &[bytes.into()]).await
     }
 
-    /// A manifest by its number.
+    /// The manifest of a number.
     pub async fn manifest(&self, volume: VolumeId, number: u64) -> Result<Manifest, StoreError> {
         self.manifest_hashed(volume, number).await.map(|(manifest, _)| manifest)
     }
 
-    /// A manifest by its number, and the BLAKE3 of its bytes.
+    /// The manifest of a number, and the BLAKE3 of its bytes.
     pub async fn manifest_hashed(
         &self,
         volume: VolumeId,
@@ -187,7 +188,7 @@ impl Store {
         Ok(self.latest_manifest_hashed(volume, after).await?.map(|(manifest, _)| manifest))
     }
 
-    /// As [`Self::latest_manifest`], and the BLAKE3 of its bytes.
+    /// As [`Self::latest_manifest`], with the BLAKE3 of the bytes.
     pub async fn latest_manifest_hashed(
         &self,
         volume: VolumeId,
@@ -197,7 +198,7 @@ impl Store {
         while let Some(number) = self.newest_manifest(volume, after).await? {
             match self.manifest_hashed(volume, number).await {
                 Ok(manifest) => return Ok(Some(manifest)),
-                // It was the newest only until a moment ago; then there is a newer one now.
+                // The manifest was the newest when the listing was made and is deleted now, so there is a newer one.
                 Err(error) if error.is_missing() && seen < Some(number) => seen = Some(number),
                 Err(error) => return Err(error),
             }
@@ -205,7 +206,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Creates the pack. Its identity is random, so it does not exist.
+    /// Creates the pack. The pack id is random, so no such pack exists.
     pub async fn create_pack(&self, pack: &EncodedPack) -> Result<Created, StoreError> {
         let PackRef { volume, pack: id, .. } = pack.trailer.pack;
         self.create(&Key::Pack(volume, id), &pack.parts).await
@@ -217,7 +218,8 @@ impl Store {
         self.checked_range(&key, pack.index(), |bytes| PackIndex::decode(bytes, pack)).await
     }
 
-    /// What a pack says of itself: one request. `total_bytes` is its length, as [`Self::list`] and [`Self::head`] know it.
+    /// The trailer of a pack, in one request. `total_bytes` is the length of the pack, as [`Self::list`] and [`Self::head`]
+    /// report the length.
     pub async fn pack_trailer(
         &self,
         volume: VolumeId,
@@ -237,8 +239,8 @@ impl Store {
         self.checked_range(&key, begin..total_bytes, decode).await
     }
 
-    /// The data of `entries`, which ascend in the index of `pack`: one request for all of them and what is between them. Zeroes
-    /// have none.
+    /// The data of `entries`, which ascend in the index of `pack`, in one request for all blocks and the bytes between them.
+    /// Entries of zeroes have no data.
     pub async fn blocks(&self, pack: &PackRef, entries: &[IndexEntry]) -> Result<Vec<Bytes>, StoreError> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(Vec::new()) };
         let range = first.block().start..last.block().end;
@@ -255,7 +257,8 @@ impl Store {
                 match (start, end) {
                     (Some(start), Some(end)) if start <= end && end <= bytes.len() => {
                         let block = decode_block(entry, &bytes.slice(start..end))?;
-                        // One that is stored as it is would keep what nobody asked for.
+                        // An uncompressed block is a slice of the answer, and would keep the unwanted bytes of the answer in
+                        // memory.
                         let is_part = has_gaps && entry.codec == Codec::Stored;
                         Ok(if is_part { Bytes::copy_from_slice(&block) } else { block })
                     }
@@ -278,7 +281,7 @@ impl Store {
         self.create(&Key::Name(name.clone()), &[record.encode().into()]).await
     }
 
-    /// What a name means; `None` when nothing has it.
+    /// The record of a name; `None` when the name is free.
     pub async fn name(&self, name: &StoreName) -> Result<Option<NameRecord>, StoreError> {
         or_none(self.checked(&Key::Name(name.clone()), NameRecord::decode).await)
     }
@@ -290,7 +293,7 @@ impl Store {
         self.create(&key, &[bytes.into()]).await
     }
 
-    /// A snapshot by its name.
+    /// The snapshot of a name.
     pub async fn snapshot(&self, volume: VolumeId, name: &StoreName) -> Result<Snapshot, StoreError> {
         let decode = |bytes: &[u8]| {
             let snapshot = Snapshot::decode(bytes)?;
@@ -300,7 +303,7 @@ impl Store {
         self.checked(&Key::Snapshot(volume, name.clone()), decode).await
     }
 
-    /// The mark that earlier versions left on a deleted volume.
+    /// The tombstone with which earlier versions marked a deleted volume.
     pub async fn tombstone(&self, volume: VolumeId) -> Result<Option<Tombstone>, StoreError> {
         let decode = |bytes: &[u8]| {
             let tombstone = Tombstone::decode(bytes)?;
@@ -310,7 +313,7 @@ impl Store {
         or_none(self.checked(&Key::Tombstone(volume), decode).await)
     }
 
-    /// What a run of garbage collection saw.
+    /// The candidates that a run of garbage collection wrote down.
     pub(super) async fn candidates(&self, key: &Key) -> Result<Candidates, StoreError> {
         self.checked(key, Candidates::decode).await
     }

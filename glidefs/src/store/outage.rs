@@ -1,9 +1,11 @@
-//! READs that wait for the store: who asks it again, and when.
+//! READs that wait for the store: which READ asks the store again, and when.
 //!
-//! Owns who waits, and whose turn it is to ask. Does not own the asking, nor what a READ does in the end. Invariants: of all that wait,
-//! one asks at a time, with a pause before each time; when the store answers anybody, all ask again but the READs that pause because
-//! they failed more than once, which wait for another answer or for their turn after the pause; as long as somebody waits, somebody
-//! asks or pauses before asking.
+//! Owns the list of waiting READs, and the turn to ask. Does not own the asking, nor the result of a READ. Invariants:
+//!
+//! - Of all waiting READs one asks at a time, with a pause before each time.
+//! - When the store answers any READ, all READs ask again, except for READs in the pause that follows their second and later
+//!   failures. Such a READ then waits for another answer or for the turn.
+//! - As long as a READ waits, some READ asks, or pauses before asking.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,42 +14,42 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
-/// Pause before one who waits asks for all.
+/// Pause before the READ with the turn asks the store.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-/// Pauses of a READ from its second failure on, before it waits for an answer to another READ or for its turn: shortest and longest.
-/// An answer that comes during the pause does not end the pause.
+/// Pauses of a READ from its second failure on, before the READ waits for an answer to another READ or for the turn: shortest and
+/// longest. An answer during the pause does not end the pause.
 const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(250);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(4);
-/// How often it is logged that READs wait.
+/// Least time between two log lines about waiting READs.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The READs that need the store.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     inner: Mutex<Inner>,
-    /// Told when the store has answered a GET.
+    /// Notified when the store has answered a GET.
     answered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// All READs that need the store, by their number: since when.
+    /// All READs that need the store: number, and since when.
     reads: BTreeMap<u64, Instant>,
-    /// How many there were.
+    /// Number of the READ that began last.
     numbers: u64,
-    /// Those that wait for their turn to ask, by failures and number: who failed least is first.
+    /// READs that wait for the turn to ask, by failures and number: the READ with fewest failures is first.
     waiting: BTreeMap<(u32, u64), oneshot::Sender<Probe>>,
-    /// Whether one of them has the turn.
+    /// Whether a READ has the turn.
     probing: bool,
     logged: Option<Instant>,
 }
 
-/// What is shown of the READs that need the store.
+/// Number and age of the READs that need the store, for metrics and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadsWaiting {
-    /// How many there are.
+    /// Number of READs that need the store.
     pub count: u64,
-    /// For how long the oldest has been waiting.
+    /// Time since the oldest of these READs began.
     pub oldest: Duration,
 }
 
@@ -60,7 +62,7 @@ pub(super) struct WaitingRead {
     probe: Option<Probe>,
 }
 
-/// The turn to ask. Passed on when it is dropped.
+/// The turn to ask. A dropped turn passes to the next READ.
 #[derive(Debug)]
 struct Probe(Arc<Outage>);
 
@@ -79,7 +81,7 @@ impl Drop for WaitingRead {
 }
 
 impl Outage {
-    /// A READ that needs the store from now on.
+    /// Begins a READ that needs the store from now on.
     pub fn begin(self: &Arc<Self>) -> WaitingRead {
         let mut inner = self.lock();
         inner.numbers += 1;
@@ -88,14 +90,13 @@ impl Outage {
         WaitingRead { outage: Arc::clone(self), number, failures: 0, probe: None }
     }
 
-    /// What to show.
     pub fn figures(&self) -> ReadsWaiting {
         let inner = self.lock();
         let oldest = inner.reads.first_key_value().map_or(Duration::ZERO, |(_, since)| since.elapsed());
         ReadsWaiting { count: inner.reads.len() as u64, oldest }
     }
 
-    /// Takes note that the store has answered a GET.
+    /// Records that the store has answered a GET.
     pub fn answered(&self) {
         self.answered.notify_waiters();
     }
@@ -108,7 +109,7 @@ impl Outage {
         receiver
     }
 
-    /// Gives the turn to who is first, if nobody has it.
+    /// Gives the turn to the first waiting READ, if no READ has the turn.
     fn pass_on(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         while !inner.probing
             && let Some((_, first)) = inner.waiting.pop_first()
@@ -118,20 +119,20 @@ impl Outage {
             }
             inner.probing = true;
             drop(inner);
-            // Who has gone away since passes it on with the error.
+            // A READ that has gone away since leaves the turn in the error, whose drop passes the turn on.
             drop(first.send(Probe(Arc::clone(self))));
             return;
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that can panic runs under the lock half-way through a change.
+        // No code that can panic runs between two related changes under the lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WaitingRead {
-    /// Takes note that the store did not give what this READ needs, because of `error`, and returns when it is time to ask again.
+    /// Records that the store failed this READ with `error`, and returns when the READ may ask again.
     pub async fn failed(&mut self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
         self.probe = None;
         self.failures = self.failures.saturating_add(1);
@@ -178,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that is away, and counts who asks.
+    /// A store that is away, and counts the requests.
     #[derive(Default)]
     struct Away {
         outage: Arc<Outage>,
@@ -189,7 +190,7 @@ mod tests {
     }
 
     impl Away {
-        /// Asks until there is an answer. How often it asked.
+        /// Asks until there is an answer. Returns the number of requests.
         async fn read(self: Arc<Self>, never: bool) -> u64 {
             let mut waiting = self.outage.begin();
             for asked in 1.. {

@@ -1,8 +1,8 @@
-//! Trying again: how often, how long, and with which pauses.
+//! Retries: how often, how long, and with which pauses.
 //!
-//! Owns the only retry policy there is; those of the libraries below are off. Does not own the judgement what may be tried
-//! again. Invariant: a request ends within its time budget, a listing when it does not go on for as long as a try may take, and
-//! both at once when the daemon stops.
+//! Owns the only retry policy; the policies of the libraries below are off. Does not own the judgement which failures may be
+//! retried. Invariant: a request ends within its time budget. A listing ends when no page arrives for the time limit of a try.
+//! Both end at once when the daemon stops.
 
 use std::future::{Future, pending};
 use std::io;
@@ -20,21 +20,22 @@ use super::stats::{Operation, StoreStats};
 use super::turns::{Turn, Turns};
 use crate::observe::chain;
 
-/// Shortest time limit of a last try, so that it can fail for a reason of its own.
+/// Shortest time limit of a last try, so that the try can fail for a reason of its own.
 const LAST_TRY_MIN: Duration = Duration::from_secs(1);
 
-/// How requests are tried again.
+/// How often, how fast and how long a request is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Time limit of one try, without the time its payload takes.
+    /// Time limit of one try, without the time for the payload.
     pub try_time_max: Duration,
-    /// Slowest transfer of a payload that is waited for, bytes a second. Adds to the time limit of a try.
+    /// Slowest accepted transfer of a payload, bytes a second. Adds to the time limit of a try.
     pub bytes_per_second_min: u64,
     /// Time for all tries of a request together.
     pub time_budget: Duration,
-    /// Longest pause after the first try; it doubles with each further one. A pause is random below that.
+    /// Longest pause after the first try. The longest pause doubles with each further try; the pause is a random share of the
+    /// longest.
     pub pause_first_max: Duration,
-    /// Longest pause of all.
+    /// Upper bound of all pauses.
     pub pause_max: Duration,
 }
 
@@ -64,11 +65,11 @@ impl RetryPolicy {
     }
 }
 
-/// Why a try failed.
+/// Whether another try may follow a failed try.
 pub(super) enum Failure {
-    /// Another may succeed, but not before so long.
+    /// Another try may succeed, after this time at the earliest.
     Again(BoxError, Option<Duration>),
-    /// No other would.
+    /// No other try can succeed.
     Final(StoreError),
 }
 
@@ -80,11 +81,11 @@ pub(super) struct Tries<'a> {
     pub shutdown: Option<&'a watch::Receiver<bool>>,
     pub operation: Operation,
     pub key: &'a str,
-    /// Length of what is sent or expected.
+    /// Length of the payload that is sent or expected, bytes.
     pub payload_bytes: u64,
-    /// The directory it is in, which may be unmounted.
+    /// The directory of the store, whose file system may be unmounted.
     pub directory: Option<&'a Directory>,
-    /// For a reader: each try takes a turn, which is not held during pauses.
+    /// For a reader: each try takes a turn. A pause holds no turn.
     pub reader: Option<(&'a Arc<Turns>, VolumeId)>,
     /// Whether the request may be sent.
     pub passage: Passage<'a>,
@@ -95,9 +96,9 @@ pub(super) struct Tries<'a> {
 pub(super) enum Passage<'a> {
     /// The place is known to be the store.
     Open,
-    /// The request looks whether it is.
+    /// The request itself checks whether the place is the store.
     Looking,
-    /// Not before somebody has looked, which the flag says.
+    /// Every try fails until the flag tells that the store was found at the place.
     Closed(&'a AtomicBool),
 }
 
@@ -110,7 +111,7 @@ struct NotChecked;
 struct NoAnswer(Duration);
 
 impl Tries<'_> {
-    /// Calls `attempt` until it succeeds, fails for good, or time is up. Answers how many tries it took.
+    /// Calls `attempt` until a try succeeds, a failure is final, or the time is up. Returns the number of tries as well.
     pub async fn run<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<(T, u32), StoreError>
     where
         F: Future<Output = Result<T, Failure>>,
@@ -128,12 +129,12 @@ impl Tries<'_> {
                 () = &mut stop => break self.shutting_down(),
                 turn = self.turn() => turn,
             };
-            // A turn that came late is no fault of the store.
+            // The wait for a turn does not count: a late turn is no fault of the store.
             begun += waiting.elapsed();
             tries += 1;
             stats.requests.add(1);
             stats.retries.add(u64::from(tries > 1));
-            // The first try has its whole time, whatever the budget is.
+            // The first try has the whole time of a try, whatever the budget is.
             let left = self.policy.time_budget.saturating_sub(begun.elapsed());
             let limit = self.policy.try_time(self.payload_bytes);
             let limit = if tries == 1 { limit } else { limit.min(left.max(LAST_TRY_MIN)) };
@@ -182,7 +183,7 @@ impl Tries<'_> {
         Some(turns.take(volume).await)
     }
 
-    /// Says for all volumes of the host that the store does not let this host.
+    /// Logs once for all volumes of the host that the store refuses this host.
     fn refused(&self, error: &StoreError) {
         self.stats.refused.add(1);
         if let Some(suppressed) = self.stats.refusals.pass() {
@@ -190,12 +191,12 @@ impl Tries<'_> {
             tracing::error!(
                 error,
                 suppressed,
-                "the store refuses this host; nothing is flushed or fetched until that is mended"
+                "the store refuses this host; nothing is written back or fetched until the cause is mended"
             );
         }
     }
 
-    /// Makes sure that the place is there: what is written where a store was mounted is in no store.
+    /// Checks that the directory of the store is there: data written to an empty mount point would be in no store.
     async fn in_place(&self) -> Result<(), Failure> {
         if let Passage::Closed(is_open) = self.passage
             && !is_open.load(Ordering::Acquire)
@@ -204,7 +205,7 @@ impl Tries<'_> {
         }
         let Some(directory) = self.directory.cloned() else { return Ok(()) };
         let any = matches!(self.passage, Passage::Looking);
-        // A network file system may be away, and the answer with it.
+        // A network file system may be away; then this call blocks.
         let checked = tokio::task::spawn_blocking(move || directory.check(any)).await;
         checked
             .unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -216,7 +217,7 @@ impl Tries<'_> {
     }
 }
 
-/// `answer`, if it comes in time.
+/// The result of `answer`, or a failure after `limit`.
 pub(super) async fn within<T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, Failure>>,
@@ -231,7 +232,7 @@ pub(super) async fn stopped(shutdown: Option<&watch::Receiver<bool>>) {
     {
         return;
     }
-    // Nobody is left who could stop it.
+    // No sender is left, so nothing can stop the request.
     pending::<()>().await;
 }
 

@@ -1,34 +1,29 @@
-//! A store in memory that ends at a chosen request, with a clock that is turned by hand: test support.
+//! A store in memory that ends at a chosen request, with a clock that tests turn by hand: test support.
 //!
-//! Owns no faults that pass; those are in `faulty`. Does not exist in the daemon. Invariant: objects are as old as the clock says,
-//! and after the end nothing changes any more.
+//! Owns lasting faults; passing faults are in `faulty`. Does not exist in the daemon. Invariant: the age of objects follows the
+//! clock, and after the end nothing changes.
+
+mod requests;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use chrono::DateTime;
+use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use futures_util::{FutureExt, StreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
-
+use object_store::{Error, GetOptions, ObjectMeta, ObjectStore, PutOptions, PutPayload, Result};
 use tokio::sync::Notify;
 
 use super::clock::StoreClock;
-use super::faulty::{Seeded, cut};
+use super::faulty::Seeded;
 use super::ids::Entropy;
 
-/// A clock that stands still until it is turned.
+/// A clock that stands still until a test turns the clock.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 
@@ -40,7 +35,7 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// Lets time pass.
+    /// Lets `by` pass on the clock.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), SeqCst);
     }
@@ -56,45 +51,46 @@ impl StoreClock for ManualClock {
     }
 }
 
-/// What [`ScriptedStore::left`] is without an end.
+/// Value of [`ScriptedStore::left`] for a store without an end.
 const FOREVER: u64 = u64::MAX;
 
-/// A store in memory.
+/// A store in memory, and the script of the faults to come.
 #[derive(Debug)]
 pub struct ScriptedStore {
     inner: Arc<InMemory>,
     clock: Arc<ManualClock>,
     created_millis: Arc<Mutex<HashMap<Path, u64>>>,
-    /// Requests that are still answered.
+    /// Requests that still get an answer.
     left: AtomicU64,
-    /// How many requests were made after that.
+    /// Requests after the last answer.
     beyond: AtomicU64,
-    /// Whether the first request that is not answered has its effect all the same.
+    /// Whether the first request without an answer has an effect all the same.
     last_arrives: AtomicU64,
-    /// How long reading takes, and how long the next reads take, where that differs.
+    /// How long a read takes, milliseconds. `next_read_millis` has other values for the next reads.
     read_millis: AtomicU64,
-    /// Whether a creation replaces what is there.
+    /// Whether a creation replaces an existing object.
     replaces: AtomicBool,
     /// Listings do not show objects with this in their key.
     hidden: Mutex<Option<&'static str>>,
-    /// Listings of what has this in its key are never answered.
+    /// Listings of folders with this text in the key never get an answer.
     stuck: Mutex<Option<String>>,
-    /// Listings of what has this in its key are refused.
+    /// Listings of folders with this text in the key are refused.
     refused: Mutex<Option<String>>,
     /// How many requests were made.
     requests: AtomicU64,
     next_read_millis: Mutex<VecDeque<u64>>,
-    /// The next creation of an object with this in its key waits.
+    /// The next creation of an object with this text in the key waits.
     pause: Mutex<Option<&'static str>>,
-    /// Tells that one waits.
+    /// Notified when a creation begins to wait.
     paused: Notify,
-    /// Ends its waiting.
+    /// Ends the wait of the creation.
     resumed: Notify,
     /// How many of a thousand creations are on their way for longer than anybody waits.
     late_per_mille: AtomicU64,
     /// All creations of objects with this in their key are late.
     late_key: Mutex<Option<&'static str>>,
-    /// So many creations of objects with this in their key get an error that asking again does not mend; whether they arrive.
+    /// The next creations of objects with this text in the key, so many, get an error that another try does not mend. The flag:
+    /// whether these creations arrive.
     failing: Mutex<(&'static str, u32, bool)>,
     chance: Seeded,
     late: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
@@ -106,7 +102,7 @@ impl fmt::Display for ScriptedStore {
     }
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
@@ -115,12 +111,12 @@ enum Fate {
 }
 
 impl ScriptedStore {
-    /// An empty store.
+    /// A store without objects, whose objects age by `clock`.
     pub fn new(clock: Arc<ManualClock>) -> Arc<Self> {
         Self::over(Arc::default(), clock, Arc::default(), 0)
     }
 
-    /// The same objects, by a way of its own: what becomes of requests there has no effect on those here.
+    /// Another way to the same objects. Faults of requests on one way have no effect on the other.
     pub fn another_way(&self, seed: u64) -> Arc<Self> {
         Self::over(self.inner.clone(), self.clock.clone(), self.created_millis.clone(), seed)
     }
@@ -156,27 +152,27 @@ impl ScriptedStore {
         })
     }
 
-    /// Lets reading take its time, by the clock of the runtime.
+    /// Lets a read take so long, by the clock of the runtime.
     pub fn read_for(&self, millis: u64) {
         self.read_millis.store(millis, SeqCst);
     }
 
-    /// Lets creations replace what is there, as a server does that ignores `If-None-Match`.
+    /// Lets creations replace existing objects, like a server that ignores `If-None-Match`.
     pub fn ignore_conditions(&self) {
         self.replaces.store(true, SeqCst);
     }
 
-    /// Lets listings leave out objects whose key contains `text`, as one from before their creation does.
+    /// Lets listings leave out objects with `text` in the key, like a listing from before the creation of these objects.
     pub fn list_without(&self, text: Option<&'static str>) {
         *lock(&self.hidden) = text;
     }
 
-    /// Lets listings of folders whose key contains `text` go without an answer.
+    /// Lets listings of folders with `text` in the key go without an answer.
     pub fn never_list(&self, text: Option<&str>) {
         *lock(&self.stuck) = text.map(Into::into);
     }
 
-    /// Refuses listings of folders whose key contains `text`.
+    /// Refuses listings of folders with `text` in the key.
     pub fn refuse_to_list(&self, text: Option<&str>) {
         *lock(&self.refused) = text.map(Into::into);
     }
@@ -191,7 +187,7 @@ impl ScriptedStore {
         lock(&self.next_read_millis).extend(millis);
     }
 
-    /// Lets the next creation of an object whose key contains `text` wait, before it arrives, for [`Self::resume`].
+    /// Lets the next creation of an object with `text` in the key wait, before the creation arrives, for [`Self::resume`].
     pub fn pause_before(&self, text: &'static str) {
         *lock(&self.pause) = Some(text);
     }
@@ -201,7 +197,7 @@ impl ScriptedStore {
         self.paused.notified().await;
     }
 
-    /// Lets the creation that waits go on.
+    /// Ends the wait of [`Self::pause_before`].
     pub fn resume(&self) {
         self.resumed.notify_one();
     }
@@ -211,17 +207,17 @@ impl ScriptedStore {
         self.late_per_mille.store(per_mille, SeqCst);
     }
 
-    /// As [`Self::delay_some`], every creation of an object whose key contains `text`; `None`: no more.
+    /// As [`Self::delay_some`], for every creation of an object with `text` in the key; `None`: for no more creations.
     pub fn delay_every(&self, text: Option<&'static str>) {
         *lock(&self.late_key) = text;
     }
 
-    /// Lets the next creations of objects whose key contains `text`, so many, get an error, whether or not they arrive.
+    /// Lets the next `times` creations of objects with `text` in the key get an error. `arrive`: whether these creations arrive.
     pub fn fail_creations(&self, text: &'static str, times: u32, arrive: bool) {
         *lock(&self.failing) = (text, times, arrive);
     }
 
-    /// Whether the creation of `location` gets an error, and if so whether it arrives.
+    /// Whether the creation of `location` gets an error, and whether the creation arrives then.
     fn failure(&self, location: &Path) -> Option<bool> {
         let mut failing = lock(&self.failing);
         let (text, times, arrives) = *failing;
@@ -236,7 +232,7 @@ impl ScriptedStore {
         named || rate > 0 && self.chance.next_u64() % 1000 < rate
     }
 
-    /// Lets all creations arrive that are on their way. How many are carried out now.
+    /// Lets all creations on their way arrive. Returns how many of them have an effect now.
     pub async fn arrive(&self) -> usize {
         let late = std::mem::take(&mut *lock(&self.late));
         let mut arrived = 0;
@@ -249,7 +245,7 @@ impl ScriptedStore {
         arrived
     }
 
-    /// What this store holds, by ascending key.
+    /// The keys of all objects, ascending.
     pub async fn keys(&self) -> Vec<String> {
         let listed = self.inner.list(None).filter_map(|meta| std::future::ready(meta.ok()));
         let mut keys: Vec<String> = listed.map(|meta| meta.location.to_string()).collect().await;
@@ -257,10 +253,10 @@ impl ScriptedStore {
         keys
     }
 
-    /// Has `other` hold what this store holds, but for objects with `without` in their key.
+    /// Copies all objects to `other`, except for objects with `without` in the key.
     ///
     /// # Errors
-    /// None, as long as nothing is deleted meanwhile.
+    /// None, as long as no object is deleted meanwhile.
     pub async fn copy_to(&self, other: &Self, without: &str) -> Result<()> {
         for key in self.keys().await.into_iter().filter(|key| !key.contains(without)) {
             let path = Path::from(key);
@@ -272,19 +268,19 @@ impl ScriptedStore {
         Ok(())
     }
 
-    /// Answers so many requests, and no more. With `last_arrives` the next one has its effect, but no answer.
+    /// Answers `requests` more requests, and then no more. With `last_arrives` the next request has an effect, but no answer.
     pub fn end_after(&self, requests: u64, last_arrives: bool) {
         self.last_arrives.store(last_arrives.into(), SeqCst);
         self.beyond.store(0, SeqCst);
         self.left.store(requests, SeqCst);
     }
 
-    /// Whether there was a request that was not answered.
+    /// Whether a request had no answer.
     pub fn has_ended(&self) -> bool {
         self.beyond.load(SeqCst) > 0
     }
 
-    /// Answers all requests. Whether there was one that was not answered.
+    /// Answers all requests from now on. Returns whether a request had no answer.
     pub fn go_on(&self) -> bool {
         self.left.store(FOREVER, SeqCst);
         self.beyond.load(SeqCst) > 0
@@ -343,98 +339,7 @@ fn date(created: &HashMap<Path, u64>, meta: ObjectMeta) -> ObjectMeta {
     ObjectMeta { last_modified, ..meta }
 }
 
-/// No other try would help, so that nobody waits for one.
+/// An error after which no retry helps, so that no caller waits for one.
 fn ended() -> Error {
     Error::NotSupported { source: "the store has ended".into() }
-}
-
-#[async_trait]
-impl ObjectStore for ScriptedStore {
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        mut opts: PutOptions,
-    ) -> Result<PutResult> {
-        if self.replaces.load(SeqCst) {
-            opts.mode = PutMode::Overwrite;
-        }
-        // A manifest that is made again is not the same as the one before.
-        self.clock.advance(Duration::from_millis(1));
-        let fate = self.fate();
-        let failure = self.failure(location);
-        if fate == Fate::NotArriving || failure == Some(false) {
-            return Err(ended());
-        }
-        if fate == Fate::Answered && failure.is_none() && self.is_late(location) {
-            lock(&self.late).push((location.clone(), payload, opts));
-            return Err(cut());
-        }
-        let pauses = lock(&self.pause).take_if(|text| location.as_ref().contains(*text)).is_some();
-        if pauses {
-            self.paused.notify_one();
-            self.resumed.notified().await;
-        }
-        let result = self.inner.put_opts(location, payload, opts).await?;
-        lock(&self.created_millis).insert(location.clone(), self.clock.unix_millis());
-        if fate == Fate::Answered && failure.is_none() { Ok(result) } else { Err(ended()) }
-    }
-
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        Err(ended())
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        if self.fate() != Fate::Answered {
-            return Err(ended());
-        }
-        let next = lock(&self.next_read_millis).pop_front();
-        let millis = next.unwrap_or_else(|| self.read_millis.load(SeqCst));
-        if millis > 0 {
-            tokio::time::sleep(Duration::from_millis(millis)).await;
-        }
-        let result = self.inner.get_opts(location, options).await?;
-        Ok(GetResult { meta: self.dated(result.meta.clone()), ..result })
-    }
-
-    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        if self.fate() != Fate::Answered {
-            return Err(ended());
-        }
-        self.inner.get_ranges(location, ranges).await
-    }
-
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        match self.fate() {
-            Fate::Answered => self.inner.delete_stream(locations),
-            Fate::NotArriving => stream::iter([Err(ended())]).boxed(),
-            Fate::NotAnswered => {
-                let deleted = self.inner.delete_stream(locations).collect::<Vec<_>>();
-                deleted.map(|_| stream::iter([Err(ended())])).flatten_stream().boxed()
-            }
-        }
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.listed(prefix, self.inner.list(prefix))
-    }
-
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.listed(prefix, self.inner.list_with_offset(prefix, offset))
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        if self.fate() != Fate::Answered {
-            return Err(ended());
-        }
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        Err(ended())
-    }
 }

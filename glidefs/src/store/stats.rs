@@ -1,7 +1,7 @@
-//! What was asked of a store, counted.
+//! Counters of requests to a store.
 //!
-//! Owns the cells, and what keeps requests of each kind from being answered at present; names and help texts of metrics live in the
-//! metrics table. Invariant: an update of a count is one relaxed addition, from any thread.
+//! Owns the counters, and the reason why requests of each kind have no answer at present. Does not own the names and help texts
+//! of metrics, which the metrics table has. Invariant: an update of a counter is one relaxed addition, from any thread.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,26 +9,26 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::observe::repeat::Repeat;
 
-/// Kinds of requests.
+/// The kinds of requests that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Read an object, or a part of one.
     Get,
-    /// Create an object.
+    /// Create an object if absent.
     Put,
-    /// List keys.
+    /// List the keys of a folder.
     List,
-    /// Delete objects.
+    /// Delete one or more objects.
     Delete,
     /// Ask for the length of an object.
     Head,
 }
 
 impl Operation {
-    /// All of them.
+    /// All kinds, in the order of the counters.
     pub const ALL: [Self; 5] = [Self::Get, Self::Put, Self::List, Self::Delete, Self::Head];
 
-    /// A name for labels.
+    /// The label of metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -53,7 +53,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A count that any thread may add to.
+/// A counter. Any thread may add.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -62,7 +62,7 @@ impl Count {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// The count so far.
+    /// The sum of all additions.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -71,22 +71,22 @@ impl Count {
 /// Counts of one kind of request.
 #[derive(Debug, Default)]
 pub struct OperationStats {
-    /// Tries, each a request or, for listings and deletions, a run of them.
+    /// Tries. A try is one request, or for listings and deletions a run of requests.
     pub requests: Count,
-    /// Payload of those that succeeded, bytes.
+    /// Payload of successful requests, bytes.
     pub bytes: Count,
     /// Tries after the first of the same request.
     pub retries: Count,
-    /// Requests that failed in the end. A missing object and one that exists already are answers, not failures.
+    /// Requests that failed in the end. The answers "missing" and "exists already" are no failures.
     pub errors: Count,
-    /// Why the last try had no answer, if it had none.
+    /// Why the last try had no answer; `None` after an answer.
     trouble: Mutex<Option<String>>,
 }
 
 impl OperationStats {
-    /// Takes note of why a try had no answer, or that it had one.
+    /// Records the reason why a try had no answer, or an answer (`None`).
     pub(super) fn set_trouble(&self, trouble: Option<String>) {
-        // A value is whole between its own assignments.
+        // The lock guards one value, which a panic elsewhere cannot leave half written.
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
@@ -95,32 +95,32 @@ impl OperationStats {
     }
 }
 
-/// Counts of everything asked of a store. The caller owns them and reads them whenever it likes.
+/// Counters of all requests to a store. The owner of the options reads the counters at any time.
 #[derive(Debug, Default)]
 pub struct StoreStats {
     operations: [OperationStats; Operation::ALL.len()],
-    /// Objects that were read and were not what they should be.
+    /// Objects that failed their check.
     pub damaged: Count,
-    /// GETs that were late and sent a second time.
+    /// Late GETs that got a second request.
     pub hedges: Count,
-    /// Those whose second request was answered first.
+    /// Second requests that were answered before the first.
     pub hedges_won: Count,
-    /// Requests that the store refused because of who asked.
+    /// Requests that the store refused because of credentials or permissions.
     pub refused: Count,
-    /// What lets one of many log lines about them pass.
+    /// Lets one of many log lines about refused requests pass.
     pub(super) refusals: Repeat,
     /// Objects that the last garbage collection could not read.
     pub gc_damaged: AtomicU64,
 }
 
 impl StoreStats {
-    /// Why the store does not answer at present what a flush asks.
+    /// Why requests of writeback have no answer at present.
     pub fn trouble(&self) -> Option<String> {
-        let of_a_flush = [Operation::Put, Operation::List, Operation::Get, Operation::Head];
-        of_a_flush.into_iter().find_map(|operation| self.of(operation).trouble())
+        let of_writeback = [Operation::Put, Operation::List, Operation::Get, Operation::Head];
+        of_writeback.into_iter().find_map(|operation| self.of(operation).trouble())
     }
 
-    /// Counts of `operation`.
+    /// Counters of the requests of one kind.
     pub fn of(&self, operation: Operation) -> &OperationStats {
         &self.operations[operation as usize]
     }

@@ -1,8 +1,8 @@
-//! Whose GET is next: how many of the readers' GETs are under way at once, and whose they are.
+//! Turns of GETs: how many GETs of readers are under way at once, and which volume sends the next one.
 //!
-//! Owns turns and who waits for one. Does not own GETs. Invariants: no more turns are out than there are; volumes that wait take
-//! turns, however many GETs each of them has; a volume holds at most [`FREE_RATIO`] times the turns that are left free, so that one
-//! whose GETs are never answered leaves some to the others.
+//! Owns turns and the queues for a turn. Does not own GETs. Invariants: no more turns are taken than exist; waiting volumes
+//! alternate, however many GETs each of them has; a volume holds at most [`FREE_RATIO`] times the turns that are left free, so
+//! that a volume whose GETs are never answered leaves some turns to the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +21,15 @@ pub(super) struct Turns(Mutex<Inner>);
 #[derive(Debug)]
 struct Inner {
     free: usize,
-    /// Turns that are out, of the volumes that have any.
+    /// Taken turns by volume, without volumes that hold none.
     held: HashMap<VolumeId, usize>,
-    /// Who waits, first in, first out for each volume that has somebody waiting.
+    /// GETs that wait for a turn, by volume: first in, first out.
     waiting: HashMap<VolumeId, VecDeque<oneshot::Sender<Turn>>>,
-    /// Those volumes, the next one first.
+    /// Volumes with waiting GETs, the next volume first.
     order: VecDeque<VolumeId>,
 }
 
-/// The right to have one GET under way. Given back when it is dropped.
+/// The right to have one GET under way. Given back on drop.
 #[derive(Debug)]
 pub(super) struct Turn {
     turns: Arc<Turns>,
@@ -49,20 +49,19 @@ impl Drop for Turn {
         let granted = inner.grant();
         drop(inner);
         for (volume, waiting) in granted {
-            // Who has gone away since gives its turn back with the error.
+            // A GET that was given up leaves the turn in the error, whose drop gives the turn back.
             drop(waiting.send(Self { turns: Arc::clone(&self.turns), volume }));
         }
     }
 }
 
 impl Turns {
-    /// So many turns.
     pub fn new(turns: usize) -> Arc<Self> {
         let (held, waiting, order) = (HashMap::new(), HashMap::new(), VecDeque::new());
         Arc::new(Self(Mutex::new(Inner { free: turns, held, waiting, order })))
     }
 
-    /// A turn for a GET of `volume`, when it is its turn.
+    /// Waits for a turn for a GET of `volume`.
     pub async fn take(self: &Arc<Self>, volume: VolumeId) -> Turn {
         loop {
             let waiting = {
@@ -72,14 +71,14 @@ impl Turns {
                 }
                 inner.wait(volume)
             };
-            // Nobody drops a sender before it is used, as long as there are turns.
+            // As long as turns exist, every sender is used before its drop.
             if let Ok(turn) = waiting.await {
                 return turn;
             }
         }
     }
 
-    /// A turn for another GET of `volume`, if nobody has to wait for it.
+    /// A turn for another GET of `volume`, if no GET waits for a turn.
     pub fn try_take(self: &Arc<Self>, volume: VolumeId) -> Option<Turn> {
         let mut inner = self.lock();
         let free = inner.order.is_empty() && inner.take(volume);
@@ -87,13 +86,13 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that can panic runs under the lock half-way through a change.
+        // No code that can panic runs between two related changes under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Takes a turn for `volume`, if there is one that it may have.
+    /// Takes a turn for `volume`, if `volume` may have one more.
     fn take(&mut self, volume: VolumeId) -> bool {
         let held = self.held.get(&volume).copied().unwrap_or_default();
         if held >= self.free.saturating_mul(FREE_RATIO) {
@@ -114,7 +113,7 @@ impl Inner {
         receiver
     }
 
-    /// Takes the turns that volumes that wait may have, one volume after the other. Those who gave up are forgotten.
+    /// Takes turns for waiting volumes, one volume after the other, as long as turns are left. Forgets GETs that were given up.
     fn grant(&mut self) -> Vec<(VolumeId, oneshot::Sender<Turn>)> {
         let mut granted = Vec::new();
         let mut refused = 0;
@@ -159,7 +158,7 @@ mod tests {
         VolumeId([number; 16])
     }
 
-    /// Asks for a turn, which is waited for from now on.
+    /// Asks for a turn: the answer if there is one at once, else the wait.
     fn ask(turns: &Arc<Turns>, number: u8) -> (BoxFuture<'static, Turn>, Option<Turn>) {
         let turns = Arc::clone(turns);
         let mut asking = async move { turns.take(volume(number)).await }.boxed();
@@ -174,7 +173,7 @@ mod tests {
         let (mut many, mut held): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
         held.retain(Option::is_some);
         assert_eq!(held.len(), 6, "a quarter is left to others");
-        // Others take what is left, so that the single miss has to wait.
+        // Other volumes take the rest, so that the single miss has to wait.
         let others: Vec<_> = [2, 3].map(|number| ask(&turns, number).1.unwrap()).into();
         let (mut one, turn) = ask(&turns, 9);
         assert!(turn.is_none());
@@ -182,7 +181,7 @@ mod tests {
         let turn = (&mut one).now_or_never();
         assert!(turn.is_some(), "the first turn that is given back");
         drop((turn, others));
-        // What nobody else wants, the first volume has again.
+        // Turns that no other volume wants go back to the first volume.
         let granted = many.iter_mut().skip(6).filter_map(FutureExt::now_or_never).collect::<Vec<_>>();
         assert_eq!(granted.len() + held.len(), 6);
     }
@@ -215,7 +214,7 @@ mod tests {
         let gone = ask(&turns, 3).0;
         drop((first, gone));
         assert!((&mut late).now_or_never().is_none());
-        // It was granted, and nobody looked.
+        // The turn was granted, and nobody looked.
         drop(early);
         assert!(late.now_or_never().is_some());
         assert!(turns.try_take(volume(3)).is_some());

@@ -1,19 +1,19 @@
-//! Where a store is, as text.
+//! Location of a store, as text.
 //!
-//! Owns the syntax of `store.url`. Does not own what is needed to reach the place. Invariant: what is printed reads back.
+//! Owns the syntax of `store.url`. Does not own the way to reach the place. Invariant: a printed URL reads back.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a store is.
+/// Kind and location of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StoreUrl {
-    /// A local directory.
+    /// A directory, by absolute path.
     File(PathBuf),
     /// Memory, gone with the process: for tests.
     Memory,
-    /// A bucket of Amazon S3 or a store that speaks its protocol.
+    /// A bucket of Amazon S3, or of a server with the protocol of S3.
     S3(Bucket),
     /// A bucket of Google Cloud Storage.
     Gcs(Bucket),
@@ -21,36 +21,36 @@ pub enum StoreUrl {
     Azure(Bucket),
 }
 
-/// A bucket, and what every key in it begins with.
+/// A bucket, and the beginning of every key in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    /// Its name.
+    /// Name of the bucket or container.
     pub name: String,
-    /// Beginning of every key, without slashes at its ends; may be empty.
+    /// Beginning of every key, without a slash at either end; may be empty.
     pub prefix: String,
 }
 
 /// The text does not say where a store is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Another scheme, or none.
+    /// The scheme is unknown or missing.
     #[error(
         "{0:?} is no store URL: use file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or \
          memory://"
     )]
     Scheme(String),
-    /// A directory that is not given from the root.
+    /// The path of the directory is not absolute.
     #[error(
         "{0:?} does not name a directory: write file:// and its absolute path, as in file:///var/lib/glidefs-store"
     )]
     Directory(String),
-    /// Something behind `memory://`.
+    /// There is text behind `memory://`.
     #[error("{0:?}: nothing may follow memory://")]
     Memory(String),
-    /// A name that no bucket has.
+    /// No bucket can have the name.
     #[error("{0:?} does not name a bucket: letters, digits, '-', '.' and '_' can be in its name")]
     Bucket(String),
-    /// A prefix that would have to be escaped.
+    /// The prefix would have to be escaped.
     #[error(
         "{0:?} has a prefix that cannot be used: letters, digits, '-', '.', '_', '=', '+' and '@' can be in it, between \
          single slashes"

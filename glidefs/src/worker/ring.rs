@@ -4,7 +4,8 @@
 //!  operation.rs   Op<B>: the description of an operation, with the buffer B
 //!    │ start, start_chain                                            ▲ Completion, or Pending<B>.await
 //!    ▼                                                               │
-//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there)
+//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there);
+//!    │                kernel/end.rs: the end of a ring
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
 //!    ├─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
@@ -31,9 +32,9 @@ mod options;
 mod tests;
 mod under_way;
 
-pub use future::{Pending, Promise, Reactor, promise};
+pub use future::{Pending, Promise, Reactor};
 pub use kernel::Ring;
-pub use memory::{Contiguous, Gathered, Memory, OpBuffer};
+pub use memory::Memory;
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
 pub use under_way::{Completion, Event, OpId, REGISTERED_BYTES_MAX};

@@ -1,8 +1,8 @@
 //! Damage to data, and frames which the disk does not read.
 
-use glidefs::cache::IoError;
-use glidefs::cache::format::EntryKind;
-use glidefs::units::FRAME_SECTORS;
+use glidefs::testing::cache::IoError;
+use glidefs::testing::cache::format::EntryKind;
+use glidefs::testing::units::FRAME_SECTORS;
 
 use super::super::disk::machine;
 use super::super::rig::{Found, Rig, SEGMENT, Written};

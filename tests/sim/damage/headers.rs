@@ -1,6 +1,6 @@
 //! Damage to headers, footers and trailers: the structures which say where data is.
 
-use glidefs::cache::IoError;
+use glidefs::testing::cache::IoError;
 
 use super::super::disk::machine;
 use super::super::rig::{EXPORTS, Found, Rig, SEGMENT, Written};

@@ -29,12 +29,9 @@ mod segment;
 mod sparse;
 
 pub use entry::{Entry, EntryKind};
-pub use footer::{Footer, FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
-pub use record::{
-    PushError, RECORD_DATA_FRAMES_MAX, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record,
-    newer_version,
-};
-pub use segment::{CLEANER, SEGMENT_BYTES_MIN, SegmentHeader, Trailer, is_torn_end};
+pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
+pub use record::{PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, newer_version};
+pub use segment::{CLEANER, SegmentHeader, Trailer, is_torn_end};
 
 use crate::units::FRAME_BYTES;
 

@@ -1,17 +1,17 @@
-//! Data that a host's disk lost before the store had it, as operators meet it.
+//! Data that a host's disk lost before the store had the data, from the operator's view.
 
 use super::host::{Host, World, name, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
-use crate::router::{ExportInfo, ExportSize, Source};
+use crate::router::{ExportInfo, ExportSize, InitialContent};
 use crate::units::{FRAME_BYTES, SECTOR_BYTES, SectorRange};
 
 const FRAMES: u64 = 6;
-/// The frame that is lost.
+/// The lost frame.
 const LOST: u64 = 2;
 
-fn create(world: &World, host: &Host, export: &str, source: Source) -> ExportInfo {
+fn create(world: &World, host: &Host, export: &str, source: InitialContent) -> ExportInfo {
     world.runtime.block_on(host.router().create(request(export, source))).unwrap().info
 }
 
@@ -28,7 +28,7 @@ fn write(host: &mut Host, generation: u64, at: u64) {
     host.driver().write(&volume, frame(at), Some(&data(generation, at))).unwrap();
 }
 
-/// Which generation each frame of an export is of; `None` for one that fails.
+/// The generation of each frame of an export; `None` for a frame that fails.
 fn held(host: &mut Host, export: &str) -> Vec<Option<u64>> {
     let volume = host.volume(export);
     let mut read = |at| match host.driver().read(&volume, frame(at)) {
@@ -43,20 +43,20 @@ fn damaged_bytes(host: &Host, export: &str) -> Option<u64> {
     host.router().show(export).unwrap().damaged_bytes
 }
 
-/// A host that flushed the first generation, and lost a frame of the second, which it has not flushed.
+/// A host that wrote the first generation back, and lost a frame of the second generation before its writeback.
 fn lost(world: &World) -> Host {
     let mut host = Host::new(world);
     let size = ExportSize::new(FRAMES * 8 * SECTOR_BYTES).unwrap();
-    create(world, &host, "vm", Source::Blank(size));
+    create(world, &host, "vm", InitialContent::Blank(size));
     (0..FRAMES).for_each(|at| write(&mut host, 1, at));
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     world.runtime.block_on(host.router().snapshot("vm", &name("before"))).unwrap();
     world.store_goes_away();
     (0..FRAMES - 1).for_each(|at| write(&mut host, 2, at));
     let volume = host.volume("vm");
     host.driver().flush(&volume).unwrap();
     drop(volume);
-    // The next record says that those before it are stable.
+    // The next record says that the earlier records are stable.
     write(&mut host, 2, FRAMES - 1);
     host.go_down(Crash::Kill);
     let wanted = data(2, LOST);
@@ -74,12 +74,12 @@ fn lost(world: &World) -> Host {
 }
 
 #[test]
-fn an_export_that_lost_a_frame_is_flushed_released_and_opened_elsewhere_with_everything_else() {
+fn an_export_that_lost_a_frame_is_written_back_released_and_opened_elsewhere_with_everything_else() {
     let world = World::new(60, 0);
     let mut first = lost(&world);
     let expected: Vec<Option<u64>> = (0..FRAMES).map(|at| (at != LOST).then_some(2)).collect();
     assert_eq!(held(&mut first, "vm"), expected);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     assert_eq!((held(&mut first, "vm"), damaged_bytes(&first, "vm")), (expected.clone(), Some(4096)));
     first.crash(&world, Crash::PowerCut);
     assert_eq!((held(&mut first, "vm"), damaged_bytes(&first, "vm")), (expected.clone(), Some(4096)));
@@ -88,13 +88,13 @@ fn an_export_that_lost_a_frame_is_flushed_released_and_opened_elsewhere_with_eve
     assert_eq!(info.unreleased, None);
 
     let mut other = Host::new(&world);
-    create(&world, &other, "vm", Source::Store);
+    create(&world, &other, "vm", InitialContent::Store);
     assert_eq!((held(&mut other, "vm"), damaged_bytes(&other, "vm")), (expected.clone(), Some(4096)));
-    create(&world, &other, "fork", Source::Fork { of: name("vm"), snapshot: Some(name("after")) });
+    create(&world, &other, "fork", InitialContent::Fork { of: name("vm"), snapshot: Some(name("after")) });
     write(&mut other, 3, LOST);
     let healed: Vec<_> = expected.iter().map(|generation| generation.or(Some(3))).collect();
     assert_eq!(held(&mut other, "vm"), healed);
-    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
     other.restart(&world);
     assert_eq!((held(&mut other, "vm"), damaged_bytes(&other, "vm")), (healed, Some(0)));
     assert_eq!((held(&mut other, "fork"), damaged_bytes(&other, "fork")), (expected.clone(), Some(4096)));

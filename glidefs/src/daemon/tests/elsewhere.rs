@@ -1,4 +1,4 @@
-//! Hosts with a store that is not the one with their exports, and with a directory from before an export was deleted.
+//! Hosts with a store other than the one with their exports, and with a directory from before an export was deleted.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use super::host::{Host, World, request};
 use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
-use crate::router::{ExportSize, RouterError, Source};
+use crate::router::{ExportSize, InitialContent, RouterError};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-/// Long enough for several tries to bring a cut to the store.
+/// Long enough for several attempts to write a cut back.
 const WAIT: Duration = Duration::from_millis(700);
 
-fn create(world: &World, host: &Host, source: Source) {
+fn create(world: &World, host: &Host, source: InitialContent) {
     world.runtime.block_on(host.router().create(request("vm", source))).unwrap();
 }
 
-fn blank() -> Source {
-    Source::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap())
+fn blank() -> InitialContent {
+    InitialContent::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap())
 }
 
 fn written(number: u64) -> (SectorRange, Vec<u8>) {
@@ -36,14 +36,14 @@ fn holds(host: &mut Host, number: u64) -> bool {
     host.driver().read(&volume, range).unwrap() == data
 }
 
-/// What is at the place that is not the store with the exports.
+/// The content of the place that is not the store with the exports.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Nothing,
     AnotherStore,
-    /// Another store with copies of the exports, of which one was taken over there.
+    /// Another store with copies of the exports, one of them taken over.
     TakenOver,
-    /// As that, and deleted there.
+    /// As `TakenOver`, and deleted.
     Deleted,
 }
 
@@ -55,7 +55,7 @@ fn fill(world: &World, elsewhere: &World, place: Place) {
             let copied = world.objects.copy_to(&elsewhere.objects, "glidefs.json");
             elsewhere.runtime.block_on(copied).unwrap();
             let other = Host::new(elsewhere);
-            create(elsewhere, &other, Source::TakeOver);
+            create(elsewhere, &other, InitialContent::TakeOver);
             if matches!(place, Place::Deleted) {
                 elsewhere.runtime.block_on(other.router().delete("vm")).unwrap();
             }
@@ -70,12 +70,12 @@ fn from_a_store_without_the_exports_nothing_is_concluded_and_nothing_is_written_
         let mut host = Host::new(&world);
         create(&world, &host, blank());
         write(&mut host, 1);
-        world.runtime.block_on(host.router().flush("vm")).unwrap();
-        // This one has yet to be flushed.
+        world.runtime.block_on(host.router().write_back("vm")).unwrap();
+        // This write is not written back yet.
         world.store_goes_away();
         write(&mut host, 2);
         fill(&world, &elsewhere, place);
-        // No time would make that place the store.
+        // However long the host waits, the place does not become the store.
         elsewhere.time_budget = Duration::from_millis(300);
         let before = elsewhere.runtime.block_on(elsewhere.objects.keys());
 
@@ -95,8 +95,8 @@ fn from_a_store_without_the_exports_nothing_is_concluded_and_nothing_is_written_
                     "{place:?}: {answer:?}"
                 );
             }
-            let flushed = tokio::time::timeout(WAIT, router.flush("vm")).await;
-            assert!(flushed.is_err(), "{place:?}: {flushed:?}");
+            let written = tokio::time::timeout(WAIT, router.write_back("vm")).await;
+            assert!(written.is_err(), "{place:?}: {written:?}");
         });
         assert_eq!(remote.loss(), None, "{place:?}");
         assert_eq!(elsewhere.runtime.block_on(elsewhere.objects.keys()), before, "{place:?}");
@@ -104,9 +104,9 @@ fn from_a_store_without_the_exports_nothing_is_concluded_and_nothing_is_written_
 
         world.store_comes_back();
         host.restart(&world);
-        world.runtime.block_on(host.router().flush("vm")).unwrap();
+        world.runtime.block_on(host.router().write_back("vm")).unwrap();
         let mut other = Host::new(&world);
-        create(&world, &other, Source::TakeOver);
+        create(&world, &other, InitialContent::TakeOver);
         assert!(holds(&mut other, 1) && holds(&mut other, 2), "{place:?}");
     }
 }
@@ -117,7 +117,7 @@ fn a_directory_from_before_an_export_was_deleted_does_not_write_to_what_was_dele
     let mut host = Host::new(&world);
     create(&world, &host, blank());
     write(&mut host, 1);
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     host.go_down(Crash::Kill);
     let backup = host.copy();
     host.come_up(&world);
@@ -125,12 +125,12 @@ fn a_directory_from_before_an_export_was_deleted_does_not_write_to_what_was_dele
     host.go_down(Crash::Kill);
     host.put(&backup);
     host.come_up(&world);
-    let flushed = world.runtime.block_on(host.router().flush("vm"));
-    assert!(matches!(flushed, Err(RouterError::Flush { source: IoError::Fenced, .. })), "{flushed:?}");
+    let refused = world.runtime.block_on(host.router().write_back("vm"));
+    assert!(matches!(refused, Err(RouterError::Writeback { source: IoError::Fenced, .. })), "{refused:?}");
     let volume = host.volume("vm");
     let read = host.driver().read(&volume, written(1).0);
     assert_eq!(read, Err(IoError::Fenced));
-    // The name is free, here and there.
+    // The name is free, on this host and in the store.
     world.runtime.block_on(host.router().delete("vm")).unwrap();
     create(&world, &host, blank());
     assert!(!holds(&mut host, 1));

@@ -1,20 +1,20 @@
-//! Which host has an export: released, taken back, refused, taken over; deleted, and had back.
+//! Which host has an export: released, taken back, refused, taken over; deleted, and undeleted.
 
 use super::host::{Host, World, name, request};
 use crate::cache::driver::bytes_of;
 use crate::router::tests::fake::Fault;
-use crate::router::{CreateExport, ExportInfo, ExportSize, RouterError, Source, State};
+use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
 use crate::store::volume::VolumeError;
 use crate::units::{SECTOR_BYTES, SectorRange};
 
-fn create(world: &World, host: &Host, source: Source) -> Result<ExportInfo, RouterError> {
+fn create(world: &World, host: &Host, source: InitialContent) -> Result<ExportInfo, RouterError> {
     world.runtime.block_on(host.router().create(request("vm", source))).map(|created| created.info)
 }
 
-/// A host that serves a new export, which has one write.
+/// A host that serves a new export with one write.
 fn serving(world: &World) -> Host {
     let mut host = Host::new(world);
-    create(world, &host, Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
+    create(world, &host, InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
     write(&mut host, 1);
     host
 }
@@ -39,11 +39,11 @@ fn is_held(opened: &Result<ExportInfo, RouterError>) -> bool {
 fn an_export_that_is_served_is_opened_elsewhere_only_by_taking_it_over() {
     let world = World::new(20, 0);
     let first = serving(&world);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     let mut other = Host::new(&world);
-    let refused = create(&world, &other, Source::Store);
+    let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
-    create(&world, &other, Source::TakeOver).unwrap();
+    create(&world, &other, InitialContent::TakeOver).unwrap();
     assert!(holds(&mut other, 1));
 }
 
@@ -51,34 +51,34 @@ fn an_export_that_is_served_is_opened_elsewhere_only_by_taking_it_over() {
 fn an_export_that_is_made_detached_may_be_opened_elsewhere_until_it_is_attached() {
     let world = World::new(22, 0);
     let first = Host::new(&world);
-    let blank = Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
+    let blank = InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
     let request = CreateExport { detached: true, ..request("vm", blank) };
     let made = world.runtime.block_on(first.router().create(request)).unwrap();
     assert_eq!((made.info.state, made.info.unreleased), (State::Detached, None));
     world.runtime.block_on(first.router().attach("vm")).unwrap();
     let other = Host::new(&world);
-    let refused = create(&world, &other, Source::Store);
+    let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
     world.runtime.block_on(first.router().detach("vm")).unwrap();
-    create(&world, &other, Source::Store).unwrap();
+    create(&world, &other, InitialContent::Store).unwrap();
 }
 
 #[test]
-fn a_detached_export_is_flushed_and_released_and_its_own_host_takes_it_back() {
+fn a_detached_export_is_written_back_and_released_and_its_own_host_takes_it_back() {
     let world = World::new(21, 0);
     let mut first = serving(&world);
     let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
     assert_eq!(info.unreleased, None);
     world.runtime.block_on(first.router().attach("vm")).unwrap();
     let mut other = Host::new(&world);
-    let refused = create(&world, &other, Source::Store);
+    let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
     write(&mut first, 2);
     world.runtime.block_on(first.router().detach("vm")).unwrap();
-    // Nothing is asked twice, and a restart changes nothing.
+    // No question is asked twice, and a restart changes nothing.
     world.runtime.block_on(first.router().detach("vm")).unwrap();
     first.restart(&world);
-    create(&world, &other, Source::Store).unwrap();
+    create(&world, &other, InitialContent::Store).unwrap();
     assert!(holds(&mut other, 2));
     let lost = world.runtime.block_on(first.router().attach("vm"));
     assert!(matches!(lost, Err(RouterError::Lost { .. })), "{lost:?}");
@@ -88,21 +88,21 @@ fn a_detached_export_is_flushed_and_released_and_its_own_host_takes_it_back() {
 fn a_detach_while_the_store_is_away_succeeds_and_says_that_nothing_was_released() {
     let world = World::new(22, 0);
     let mut first = serving(&world);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     world.objects.end_after(0, false);
     let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
     assert!(info.device.is_none() && info.unreleased.is_some(), "{info:?}");
-    // It was not given up, so nobody else has it.
+    // The export was not released, so no other host has it.
     world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap();
     assert!(holds(&mut first, 1));
     world.objects.go_on();
     let other = Host::new(&world);
-    let refused = create(&world, &other, Source::Store);
+    let refused = create(&world, &other, InitialContent::Store);
     assert!(is_held(&refused), "{refused:?}");
-    // Detached again, it is released.
+    // Detached again, the export is released.
     let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
     assert_eq!(info.unreleased, None);
-    create(&world, &other, Source::Store).unwrap();
+    create(&world, &other, InitialContent::Store).unwrap();
 }
 
 #[test]
@@ -122,21 +122,21 @@ fn a_released_export_gets_no_device_while_the_store_cannot_say_whose_it_is() {
     assert!(holds(&mut first, 1));
 }
 
-/// Ends a daemon as one does that is to leave its host: no device is left, and what it had is released.
+/// Ends the daemon of a host that is to be given up: no device is left, and the exports are released.
 fn leave(world: &World, host: &Host) {
     let router = host.router();
     world.runtime.block_on(async {
         router.stop().await;
         assert_eq!(router.remove_devices().await, 0);
         let drain = router.drain().await;
-        assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 0, 0));
+        assert_eq!((drain.written_back, drain.kept, drain.failed.len()), (1, 0, 0));
     });
 }
 
-/// Whether another host is refused what `host` serves.
+/// Whether another host is refused the export that `host` serves.
 fn is_held_for(world: &World, host: &Host) {
     assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
-    let opened = create(world, &Host::new(world), Source::Store);
+    let opened = create(world, &Host::new(world), InitialContent::Store);
     assert!(is_held(&opened), "{opened:?}");
 }
 
@@ -146,7 +146,7 @@ fn a_host_that_was_left_has_released_everything() {
     let first = serving(&world);
     leave(&world, &first);
     let mut other = Host::new(&world);
-    create(&world, &other, Source::Store).unwrap();
+    create(&world, &other, InitialContent::Store).unwrap();
     assert!(holds(&mut other, 1));
 }
 
@@ -157,7 +157,7 @@ fn a_host_that_comes_back_takes_back_what_it_serves_again() {
     leave(&world, &first);
     first.restart(&world);
     is_held_for(&world, &first);
-    // The same where the store is away when the daemon starts.
+    // The same with a store that is away when the daemon starts.
     leave(&world, &first);
     world.store_goes_away();
     first.restart(&world);
@@ -174,12 +174,12 @@ fn a_host_that_comes_back_loses_what_another_one_opened_meanwhile() {
     let mut first = serving(&world);
     leave(&world, &first);
     let mut other = Host::new(&world);
-    create(&world, &other, Source::Store).unwrap();
+    create(&world, &other, InitialContent::Store).unwrap();
     first.restart(&world);
     assert!(matches!(first.router().show("vm").unwrap().state, State::Failed { .. }));
     assert!(first.kernel().devices().is_empty());
     write(&mut other, 2);
-    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn an_export_that_is_served_stays_this_hosts_when_everything_is_drained() {
     let world = World::new(28, 0);
     let mut first = serving(&world);
     let drain = world.runtime.block_on(first.router().drain());
-    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 1, 0));
+    assert_eq!((drain.written_back, drain.kept, drain.failed.len()), (1, 1, 0));
     assert_eq!(first.volume("vm").figures().dirty_bytes, 0);
     is_held_for(&world, &first);
     write(&mut first, 2);
@@ -199,13 +199,13 @@ fn an_export_that_is_served_stays_this_hosts_when_everything_is_drained() {
 fn an_export_that_a_drain_released_is_taken_back_by_attaching_it() {
     let world = World::new(29, 0);
     let first = serving(&world);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     world.objects.end_after(0, false);
     let info = world.runtime.block_on(first.router().detach("vm")).unwrap();
     assert!(info.unreleased.is_some());
     world.objects.go_on();
     let drain = world.runtime.block_on(first.router().drain());
-    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 0, 0));
+    assert_eq!((drain.written_back, drain.kept, drain.failed.len()), (1, 0, 0));
     assert_eq!(first.router().show("vm").unwrap().unreleased, None);
     world.runtime.block_on(first.router().attach("vm")).unwrap();
     is_held_for(&world, &first);
@@ -239,7 +239,7 @@ fn an_export_whose_device_failed_is_taken_back_when_it_is_created_again() {
     world.runtime.block_on(first.router().attach_unconfirmed("vm")).unwrap_err();
     first.kernel().fault("attach", Fault::None);
     world.objects.go_on();
-    create(&world, &first, Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
+    create(&world, &first, InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap())).unwrap();
     is_held_for(&world, &first);
 }
 
@@ -247,32 +247,32 @@ fn an_export_whose_device_failed_is_taken_back_when_it_is_created_again() {
 fn a_deleted_export_is_had_back_under_its_name_or_another() {
     let world = World::new(25, 0);
     let first = serving(&world);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     world.runtime.block_on(first.router().delete("vm")).unwrap();
     let mut other = Host::new(&world);
     let listed = world.runtime.block_on(other.router().deleted()).unwrap();
     assert_eq!(listed.iter().map(|deleted| deleted.name.as_str()).collect::<Vec<_>>(), ["vm"]);
-    create(&world, &other, Source::Deleted { of: name("vm") }).unwrap();
+    create(&world, &other, InitialContent::Deleted { of: name("vm") }).unwrap();
     assert!(holds(&mut other, 1));
-    let refused = create(&world, &other, Source::Deleted { of: name("vm") });
+    let refused = create(&world, &other, InitialContent::Deleted { of: name("vm") });
     assert!(matches!(refused, Err(RouterError::NameInUse { .. })), "{refused:?}");
-    let refused = create(&world, &first, Source::Deleted { of: name("vm") });
+    let refused = create(&world, &first, InitialContent::Deleted { of: name("vm") });
     assert!(
         matches!(refused, Err(RouterError::Store { source: VolumeError::NotDeleted { .. }, .. })),
         "{refused:?}"
     );
 }
 
-/// A host with an export "vm" that is half deleted, as the store went away before the name was free, and that serves the volume
-/// as "vm2": it was had back meanwhile.
+/// A host with a half deleted export "vm", because the store went away before the name was free. The host serves the
+/// volume as "vm2": the volume was undeleted meanwhile.
 fn half_deleted_and_had_back(world: &World) -> Host {
     let host = serving(world);
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     world.objects.end_after(3, false);
     let half = world.runtime.block_on(host.router().delete("vm"));
     assert!(matches!(half, Err(RouterError::Undeleted { .. })), "{half:?}");
     world.objects.go_on();
-    let source = Source::Deleted { of: name("vm") };
+    let source = InitialContent::Deleted { of: name("vm") };
     world.runtime.block_on(host.router().create(request("vm2", source))).unwrap();
     host
 }
@@ -281,20 +281,21 @@ fn half_deleted_and_had_back(world: &World) -> Host {
 fn the_end_of_a_half_deleted_export_takes_nothing_of_the_one_that_has_its_volume_now() {
     let world = World::new(31, 0);
     let mut host = half_deleted_and_had_back(&world);
-    // Its next manifest arrives, and the answer is lost: the next try finds the manifest, and its note.
+    // The next manifest is created, and the answer is lost: the next attempt finds the manifest, and its entry in the
+    // journal.
     let before = world.manifest_number("vm2");
     world.objects.fail_creations("manifests", 1, true);
     let (volume, range) = (host.volume("vm2"), SectorRange::new(0, 8).unwrap());
     let data: Vec<u8> = (0..8).flat_map(|sector| bytes_of(2, sector)).collect();
     host.driver().write(&volume, range, Some(&data)).unwrap();
-    let flush = world.runtime.spawn({
+    let writeback = world.runtime.spawn({
         let router = host.router();
-        async move { router.flush("vm2").await }
+        async move { router.write_back("vm2").await }
     });
     while world.manifest_number("vm2") == before {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    // The next tries, which say another time and so have another hash, do not come through: an outage. What is half deleted is
+    // The next attempts, with another time and so another hash, do not arrive: an outage. The half deleted export is
     // deleted again meanwhile.
     world.objects.fail_creations("manifests", u32::MAX, false);
     world.clock.advance(std::time::Duration::from_millis(5));
@@ -302,9 +303,9 @@ fn the_end_of_a_half_deleted_export_takes_nothing_of_the_one_that_has_its_volume
     world.objects.fail_creations("manifests", 0, false);
     assert_eq!(deleted, crate::router::Deleted::Now);
     assert!(world.manifest_number("vm2") > before);
-    let flushed = world.runtime.block_on(flush).unwrap();
+    let written = world.runtime.block_on(writeback).unwrap();
     let state = world.runtime.block_on(async { host.router().show("vm2") }).unwrap().state;
-    assert!(flushed.is_ok(), "{flushed:?}, {state:?}");
+    assert!(written.is_ok(), "{written:?}, {state:?}");
 }
 
 #[test]
@@ -312,8 +313,8 @@ fn a_name_that_a_half_deletion_left_opens_nothing_of_who_had_the_volume_back() {
     let world = World::new(32, 0);
     let host = half_deleted_and_had_back(&world);
     world.runtime.block_on(host.router().delete("vm")).unwrap();
-    // Not a take-over: what some host has is refused.
-    let opened = create(&world, &host, Source::Store);
+    // Opening, not taking over: an export that some host has is refused.
+    let opened = create(&world, &host, InitialContent::Store);
     let second = host.volume("vm2");
     let confirmed = world.runtime.block_on(second.confirm(std::time::Duration::from_secs(5)));
     assert!(opened.is_err() && confirmed.is_ok(), "{opened:?}, {confirmed:?}");

@@ -1,4 +1,4 @@
-//! Hosts that share a store: each with a cache directory that outlives its daemons.
+//! Hosts that share a store. Each host has a cache directory that outlives its daemons.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,9 +14,9 @@ use super::sim::machine::Machine;
 use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
 use crate::cache::{Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
-use crate::daemon::volumes::{DaemonVolumes, StoreSide};
+use crate::daemon::storage::{DaemonStorage, StoreSide};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
-use crate::router::{Catalog, CreateExport, Devices, ExportName, Router, RouterOptions, Source};
+use crate::router::{Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::volume::{StatePoint, View, VolumeError, VolumeStore, VolumeStoreOptions};
@@ -25,35 +25,35 @@ use crate::units::SectorRange;
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
-/// A few writes make another cut while one is on its way.
+/// Small, so that a few writes make another cut while one is being written back.
 const CUT_BYTES_MAX: u64 = 96 << 10;
 
-/// What hosts share: the store, and its clock.
+/// The things that hosts share: the store, and the clock of the store.
 pub struct World {
     pub clock: Arc<ManualClock>,
     pub faults: Arc<Faults>,
     pub runtime: Runtime,
     pub objects: Arc<ScriptedStore>,
-    /// How long daemons that start from now on try a request.
+    /// How long daemons started from now on try a request.
     pub time_budget: Duration,
-    /// Whether daemons that start from now on have `[store] unconfirmed = "serve"`.
+    /// Whether daemons started from now on have `[store] unconfirmed = "serve"`.
     pub serves_unconfirmed: bool,
-    /// How often each fault happens when the store is there.
+    /// How often each fault happens while the store is reachable.
     per_mille: u64,
-    /// No two daemons make the same random numbers.
+    /// Seed of the next daemon's random numbers: no two daemons have the same.
     daemons: AtomicU64,
 }
 
 /// One host.
 pub struct Host {
-    /// A way to the store of its own.
+    /// This host's own way to the store.
     apart: Option<Arc<ScriptedStore>>,
-    /// With the disk of the log. The catalog, which synchronizes what it is told, and the clean cache, which may lose
-    /// everything, are in a directory.
+    /// The computer, with the disk of the log. The catalog, which syncs every change, and the block cache, which may
+    /// lose everything, are in a directory.
     computer: Shared,
     directory: tempfile::TempDir,
     kernel: Arc<Kernel>,
-    /// How often the computer was started.
+    /// Number of boots of the computer.
     boots: u64,
     daemon: Option<Daemon>,
 }
@@ -65,7 +65,7 @@ pub struct Copy {
     catalog: Vec<u8>,
 }
 
-/// A daemon, until it is killed.
+/// A daemon, running until it is killed.
 pub struct Daemon {
     pub router: Arc<Router>,
     pub driver: Driver,
@@ -77,11 +77,11 @@ pub fn name(name: &str) -> ExportName {
     ExportName::new(name).unwrap()
 }
 
-/// What makes `export` of `source`, with what is usual otherwise.
-pub fn request(export: &str, source: Source) -> CreateExport {
+/// The request to create `export` with `content` and usual parameters.
+pub fn request(export: &str, content: InitialContent) -> CreateExport {
     CreateExport {
         name: name(export),
-        source,
+        content,
         durability: Durability::Local,
         on_unreachable: None,
         queues: None,
@@ -91,7 +91,7 @@ pub fn request(export: &str, source: Source) -> CreateExport {
 }
 
 impl World {
-    /// A store that fails in `per_mille` of a thousand requests in each way that must not do harm.
+    /// A store that fails in `per_mille` of a thousand requests, in each of the harmless ways.
     pub fn new(seed: u64, per_mille: u64) -> Self {
         let clock = Arc::<ManualClock>::default();
         let faults = Faults::new(seed);
@@ -110,12 +110,12 @@ impl World {
         }
     }
 
-    /// Lets every request fail from now on.
+    /// Has every request fail from now on.
     pub fn store_goes_away(&self) {
         self.faults.set(Fault::ServerError, 1000);
     }
 
-    /// Ends that, after so many milliseconds.
+    /// Ends [`Self::store_goes_away`] after so many milliseconds.
     pub fn store_comes_back_in(&self, millis: u64) {
         let (faults, per_mille) = (Arc::clone(&self.faults), self.per_mille);
         self.runtime.spawn(async move {
@@ -124,12 +124,12 @@ impl World {
         });
     }
 
-    /// Ends that now.
+    /// Ends [`Self::store_goes_away`] now.
     pub fn store_comes_back(&self) {
         self.faults.set(Fault::ServerError, self.per_mille);
     }
 
-    /// Lets no request fail any more.
+    /// Has no request fail any more.
     pub fn calm(&mut self) {
         self.per_mille = 0;
         self.faults.set_all(&Fault::ALL, 0);
@@ -140,7 +140,8 @@ impl World {
         self.look(name, None, |view| async move { Ok(view.manifest().number) })
     }
 
-    /// What the store holds of an export, or of a snapshot, as bytes. Nobody is taken anything away. `None`: nothing.
+    /// The content in the store of an export, or of a snapshot, as bytes, read without taking anything over. `None`:
+    /// the export does not exist.
     pub fn image(&self, name: &str, snapshot: Option<&str>) -> Option<Bytes> {
         self.look(name, snapshot, |view| async move {
             let whole = SectorRange::new(0, view.manifest().size_sectors).unwrap();
@@ -148,7 +149,7 @@ impl World {
         })
     }
 
-    /// What `look` finds.
+    /// The result of `look`.
     fn look<T, F: Future<Output = Result<T, VolumeError>>>(
         &self,
         name: &str,
@@ -164,7 +165,7 @@ impl World {
             let volume = volumes.find(&name.parse().unwrap()).await.unwrap()?;
             let point = StatePoint { volume, snapshot: snapshot.map(|name| name.parse().unwrap()) };
             let view = match volumes.view(&point).await {
-                // The creation of the name arrived when the deletion had freed the name.
+                // The creation of the name arrived after the deletion had freed the name.
                 Err(VolumeError::Deleted { .. }) => return None,
                 view => view.unwrap(),
             };
@@ -197,12 +198,12 @@ impl Host {
         Self::begun(world, None, true)
     }
 
-    /// A host with a way to the store of its own.
+    /// A host with its own way to the store.
     pub fn apart(world: &World) -> Self {
         Self::begun(world, Some(world.objects.another_way(world.seed())), true)
     }
 
-    /// A host whose first daemon has no store.
+    /// A host with a first daemon that has no store.
     pub fn without_store(world: &World) -> Self {
         Self::begun(world, None, false)
     }
@@ -228,7 +229,7 @@ impl Host {
         };
         let mut crashes = Vec::new();
         let cache = loop {
-            let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.book()) };
+            let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()) };
             let disk = Arc::new(FakeDisk::new(&self.computer));
             let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
             let mut machine = machine(&self.computer);
@@ -238,7 +239,7 @@ impl Host {
                     break cache;
                 }
                 Err(error) if !machine.dead() => panic!("the cache does not open: {error}, {error:?}"),
-                // The lock of the dead process means nothing after the reboot.
+                // The lock of the dead process is void after the reboot.
                 _ => crashes.extend(machine.reboot()),
             }
         };
@@ -249,7 +250,7 @@ impl Host {
         };
         let options = VolumeStoreOptions {
             clock: Arc::clone(&world.clock) as _,
-            notes: catalog.notes(),
+            notes: catalog.journal(),
             clean: Some(world.runtime.block_on(BlockCache::open(clean)).unwrap()),
             ..VolumeStoreOptions::new(cache.writer())
         };
@@ -293,7 +294,7 @@ impl Host {
         };
         let devices = Arc::clone(&self.kernel) as Arc<dyn Devices>;
         let router =
-            Router::new(catalog, devices, Arc::new(DaemonVolumes::new(cache.clone(), side)), options);
+            Router::new(catalog, devices, Arc::new(DaemonStorage::new(cache.clone(), side)), options);
         world.runtime.block_on(async {
             router.start().await;
             deletions_ended(&router).await;
@@ -305,20 +306,20 @@ impl Host {
         crashes
     }
 
-    /// kill -9, and another daemon.
+    /// Kills the daemon, and starts another one.
     pub fn restart(&mut self, world: &World) {
         self.crash(world, Crash::Kill);
     }
 
-    /// A crash, and another daemon.
+    /// Crashes the host, and starts another daemon.
     pub fn crash(&mut self, world: &World, crash: Crash) {
         self.go_down(crash);
         self.come_up(world);
     }
 
-    /// A crash, unless there was one just now. Which one it was.
+    /// Crashes the host, unless it has just crashed. Returns the kind of the crash.
     pub fn go_down(&mut self, crash: Crash) -> Crash {
-        // What the daemon still does has no effect.
+        // Later effects of the daemon's threads are dropped.
         machine(&self.computer).crash_now(crash);
         self.lose();
         let crash = machine(&self.computer).reboot().unwrap_or(crash);
@@ -335,7 +336,7 @@ impl Host {
         Copy { disk: self.machine().copy(), catalog }
     }
 
-    /// Puts `copy` in the place of the cache directory, while the host is down, as a backup is restored: no device is left.
+    /// Puts `copy` in the place of the cache directory while the host is down, as a restored backup. No device is left.
     pub fn put(&mut self, copy: &Copy) {
         std::fs::write(self.directory.path().join("catalog.redb"), &copy.catalog).unwrap();
         self.machine().put(&copy.disk);
@@ -343,7 +344,7 @@ impl Host {
         self.kernel.devices().clear();
     }
 
-    /// Another host with the directory that was copied.
+    /// Another host with a copied directory.
     pub fn of_copy(world: &World, copy: &Copy) -> Self {
         let mut host = Self::apart(world);
         host.go_down(Crash::Kill);
@@ -352,22 +353,22 @@ impl Host {
         host
     }
 
-    /// Another daemon, after as many crashes as there are while it opens the cache.
+    /// Starts another daemon, after every crash that happens while the cache is opened.
     pub fn come_up(&mut self, world: &World) -> Vec<Crash> {
         self.start(world, true)
     }
 
-    /// The way to the store of a host that was made with [`Self::apart`].
+    /// The way to the store of a host of [`Self::apart`].
     pub fn objects(&self) -> &Arc<ScriptedStore> {
         self.apart.as_ref().unwrap()
     }
 
-    /// The computer, with its disk and what fails of it.
+    /// The computer, with its disk and the faults of the disk.
     pub fn machine(&self) -> MutexGuard<'_, Machine> {
         machine(&self.computer)
     }
 
-    /// kill -9, and nothing after it.
+    /// Kills the daemon and starts no other.
     pub fn lose(&mut self) {
         let Daemon { router, driver, stop } = self.daemon.take().unwrap();
         self.kernel.daemon_died();
@@ -390,12 +391,12 @@ impl Host {
         &mut self.daemon.as_mut().unwrap().driver
     }
 
-    /// Whether an export is open here.
+    /// Whether an export is open on this host.
     pub fn knows(&self, name: &str) -> bool {
         self.router().exports().iter().any(|export| export.name() == name)
     }
 
-    /// The data of an export that is open here.
+    /// The volume of an export that is open on this host.
     pub fn volume(&self, name: &str) -> Arc<Volume> {
         let exports = self.router().exports();
         let export = exports.iter().find(|export| export.name() == name);

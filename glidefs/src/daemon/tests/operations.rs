@@ -1,4 +1,4 @@
-//! What users do with exports that have a counterpart in the store, and what becomes of it when something comes between.
+//! Operations on exports with a volume in the store, and interruptions of these operations.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use tokio::task::JoinHandle;
 use super::host::{Host, World, name, request};
 use crate::cache::IoError;
 use crate::cache::driver::{PATIENCE, bytes_of};
-use crate::router::{CreateExport, ExportInfo, ExportSize, RouterError, Source};
+use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError};
 use crate::store::volume::{VOLUME_BYTES_MAX, VolumeError};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 256;
 
 fn blank() -> CreateExport {
-    request("vm", Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap()))
+    request("vm", InitialContent::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap()))
 }
 
 fn write(host: &mut Host, number: u64) {
@@ -23,7 +23,7 @@ fn write(host: &mut Host, number: u64) {
     host.driver().write(&volume, range, Some(&data)).unwrap();
 }
 
-/// Whether the export holds write `number`, and not zeroes in its place.
+/// Whether the export holds write `number`, and not zeroes instead.
 fn holds(host: &mut Host, number: u64) -> bool {
     let (volume, range) = (host.volume("vm"), SectorRange::new(8 * number, 8).unwrap());
     let found = host.driver().read(&volume, range).unwrap();
@@ -38,18 +38,18 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
     let mut first = Host::new(&world);
     world.runtime.block_on(first.router().create(blank())).unwrap();
     (1..9).for_each(|number| write(&mut first, number));
-    let last = world.runtime.block_on(first.router().flush("vm")).unwrap();
+    let last = world.runtime.block_on(first.router().write_back("vm")).unwrap();
 
     let mut host = Host::new(&world);
-    world.runtime.block_on(host.router().create(request("vm", Source::TakeOver))).unwrap();
+    world.runtime.block_on(host.router().create(request("vm", InitialContent::TakeOver))).unwrap();
     let figures = host.volume("vm").figures();
-    // A write with an older number would count as stored after a restart, which nobody did.
+    // A write with an older sequence number would count as written back after a restart, though nobody wrote it back.
     assert_eq!((figures.last_seq, figures.stored), (last, last));
     write(&mut host, 9);
     host.restart(&world);
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
     assert!((1..=9).all(|number| holds(&mut other, number)));
 }
 
@@ -62,7 +62,7 @@ fn an_export_says_what_of_it_is_not_in_the_store_and_why() {
     assert_eq!(at_risk(&host), None);
     world.store_goes_away();
     write(&mut host, 1);
-    host.router().begin_flush("vm").unwrap();
+    host.router().begin_writeback("vm").unwrap();
     let deadline = Instant::now() + PATIENCE;
     let risk = loop {
         let risk = at_risk(&host).unwrap();
@@ -75,7 +75,7 @@ fn an_export_says_what_of_it_is_not_in_the_store_and_why() {
     assert_eq!(risk.bytes, 4096);
     assert!(risk.why.unwrap().contains("the store does not answer"));
     world.store_comes_back();
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     assert_eq!(at_risk(&host), None);
 }
 
@@ -107,13 +107,13 @@ fn opening_an_export_twice_at_once_does_not_take_it_from_itself() {
     let mut host = Host::new(&world);
     for _ in 0..10 {
         let router = host.router();
-        let opens = (0..4).map(|_| router.create(request("vm", Source::TakeOver)));
+        let opens = (0..4).map(|_| router.create(request("vm", InitialContent::TakeOver)));
         let opened = world.runtime.block_on(futures_util::future::join_all(opens));
         assert!(opened.iter().all(Result::is_ok), "{opened:?}");
         write(&mut host, 1);
-        world.runtime.block_on(router.flush("vm")).unwrap();
+        world.runtime.block_on(router.write_back("vm")).unwrap();
         let mut other = Host::new(&world);
-        world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+        world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
         assert!(holds(&mut other, 1));
         world.runtime.block_on(router.delete("vm")).unwrap();
     }
@@ -126,33 +126,38 @@ fn an_export_that_another_host_took_over_is_neither_opened_nor_attached_nor_serv
         let mut first = Host::new(&world);
         world.runtime.block_on(first.router().create(blank())).unwrap();
         write(&mut first, 1);
-        world.runtime.block_on(first.router().flush("vm")).unwrap();
+        world.runtime.block_on(first.router().write_back("vm")).unwrap();
         if through == "attach" {
             world.runtime.block_on(first.router().detach("vm")).unwrap();
         }
         let mut other = Host::new(&world);
-        world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+        world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
         write(&mut other, 2);
-        world.runtime.block_on(other.router().flush("vm")).unwrap();
+        world.runtime.block_on(other.router().write_back("vm")).unwrap();
 
         let router = first.router();
         let lost = match through {
-            "open" => world.runtime.block_on(router.create(request("vm", Source::TakeOver))).map(drop),
+            "open" => {
+                world.runtime.block_on(router.create(request("vm", InitialContent::TakeOver))).map(drop)
+            }
             "attach" => world.runtime.block_on(router.attach("vm")).map(drop),
             _ => {
                 drop(router);
                 first.restart(&world);
                 world.runtime.block_on(first.router().confirm());
-                world.runtime.block_on(first.router().create(request("vm", Source::TakeOver))).map(drop)
+                world
+                    .runtime
+                    .block_on(first.router().create(request("vm", InitialContent::TakeOver)))
+                    .map(drop)
             }
         };
         assert!(matches!(lost, Err(RouterError::Lost { .. })), "{through}: {lost:?}");
         let volume = first.volume("vm");
         let range = SectorRange::new(8, 8).unwrap();
         assert_eq!(first.driver().read(&volume, range), Err(IoError::Fenced), "{through}");
-        // As the message says.
+        // The advice in the message works.
         world.runtime.block_on(first.router().delete("vm")).unwrap();
-        world.runtime.block_on(first.router().create(request("vm", Source::TakeOver))).unwrap();
+        world.runtime.block_on(first.router().create(request("vm", InitialContent::TakeOver))).unwrap();
         assert!(holds(&mut first, 1) && holds(&mut first, 2), "{through}");
     }
 }
@@ -163,7 +168,7 @@ fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
     let mut host = Host::new(&world);
     world.runtime.block_on(host.router().create(blank())).unwrap();
     write(&mut host, 1);
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     write(&mut host, 2);
     for made in [false, true] {
         if made {
@@ -177,14 +182,14 @@ fn a_store_that_is_not_the_one_with_the_exports_is_not_used_and_not_made_one() {
         assert!(cause.contains("set store.url"), "{refused:?}");
     }
     host.restart(&world);
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
     assert!(holds(&mut other, 1) && holds(&mut other, 2));
 }
 
 #[test]
-fn who_waits_for_the_flush_of_an_export_that_is_removed_is_told() {
+fn a_waiter_for_the_writeback_of_an_export_that_is_removed_is_told() {
     let world = World::new(2, 0);
     let mut host = Host::new(&world);
     world.runtime.block_on(host.router().create(blank())).unwrap();
@@ -195,7 +200,7 @@ fn who_waits_for_the_flush_of_an_export_that_is_removed_is_told() {
     let waiting = world.runtime.spawn(async move { volume.written_back().await });
     let deadline = Instant::now() + PATIENCE;
     while !world.objects.has_ended() {
-        assert!(Instant::now() < deadline, "it is not being flushed");
+        assert!(Instant::now() < deadline, "the export is not being written back");
         std::thread::sleep(Duration::from_millis(1));
     }
     host.driver().cache.remove(id);
@@ -218,12 +223,12 @@ fn an_export_from_before_there_was_a_store_is_brought_to_it_and_until_then_no_dr
     assert_eq!(world.runtime.block_on(host.router().bring_to_store()), 0);
     write(&mut host, 2);
     let drain = world.runtime.block_on(host.router().drain());
-    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 1, 0));
+    assert_eq!((drain.written_back, drain.kept, drain.failed.len()), (1, 1, 0));
     host.restart(&world);
     assert!(holds(&mut host, 1) && holds(&mut host, 2));
 
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
     assert!(holds(&mut other, 1) && holds(&mut other, 2));
 }
 
@@ -281,7 +286,7 @@ fn an_export_that_cannot_fit_its_manifest_is_neither_made_nor_grown_and_told_the
     let world = World::new(6, 0);
     let host = Host::new(&world);
     let router = host.router();
-    let sized = |bytes| request("vm", Source::Blank(ExportSize::new(bytes).unwrap()));
+    let sized = |bytes| request("vm", InitialContent::Blank(ExportSize::new(bytes).unwrap()));
     let refused = |error: RouterError| {
         let text = crate::observe::chain(&error);
         assert!(text.contains(&format!("{VOLUME_BYTES_MAX} bytes (16 TiB) is the most")), "{text}");
@@ -296,8 +301,8 @@ fn an_export_that_cannot_fit_its_manifest_is_neither_made_nor_grown_and_told_the
     assert_eq!(resize(VOLUME_BYTES_MAX).unwrap().size_bytes, VOLUME_BYTES_MAX);
 }
 
-/// A rollback that has found its snapshot, and waits for the store to take what it does not have yet.
-fn flushing_rollback(world: &World, host: &mut Host) -> JoinHandle<Result<ExportInfo, RouterError>> {
+/// A rollback that has found its snapshot, and waits for the writeback.
+fn rollback_in_writeback(world: &World, host: &mut Host) -> JoinHandle<Result<ExportInfo, RouterError>> {
     world.objects.pause_before("manifests");
     write(host, 2);
     let router = host.router();
@@ -311,8 +316,8 @@ fn an_export_whose_snapshot_is_deleted_while_it_begins_to_go_back_can_be_attache
     let world = World::new(41, 0);
     let mut host = with_a_snapshot(&world);
     let router = host.router();
-    let rollback = flushing_rollback(&world, &mut host);
-    // Somebody rotates snapshots meanwhile. Nothing says that this one is needed.
+    let rollback = rollback_in_writeback(&world, &mut host);
+    // Somebody deletes old snapshots meanwhile. Nothing shows that this snapshot is needed.
     assert!(world.runtime.block_on(router.delete_snapshot("vm", &name("before"))).unwrap());
     world.objects.resume();
     let rolled_back = world.runtime.block_on(rollback).unwrap();
@@ -320,7 +325,7 @@ fn an_export_whose_snapshot_is_deleted_while_it_begins_to_go_back_can_be_attache
     world.runtime.block_on(router.attach("vm")).unwrap();
     drop(router);
     assert!(holds(&mut host, 1) && holds(&mut host, 2), "nothing was given up");
-    // Also for the next daemon.
+    // The same for the next daemon.
     write(&mut host, 3);
     host.restart(&world);
     assert!((1..4).all(|number| holds(&mut host, number)));
@@ -334,11 +339,11 @@ fn an_export_that_went_back_without_an_answer_to_a_snapshot_that_is_gone_is_what
     write(&mut host, 2);
     let size = ExportSize::new(2 * SECTORS * SECTOR_BYTES).unwrap();
     world.runtime.block_on(router.resize("vm", size)).unwrap();
-    world.runtime.block_on(router.flush("vm")).unwrap();
+    world.runtime.block_on(router.write_back("vm")).unwrap();
     world.objects.fail_creations("manifests", 1, true);
     let rolled_back = world.runtime.block_on(router.rollback("vm", name("before")));
     assert!(matches!(rolled_back, Err(RouterError::Store { .. })), "{rolled_back:?}");
-    // The deletion of the snapshot was on its way before the rollback began.
+    // The deletion of the snapshot was in flight before the rollback began.
     let remote = host.volume("vm").remote().unwrap().clone();
     world.runtime.block_on(remote.delete_snapshot(&"before".parse().unwrap())).unwrap();
     let attached = world.runtime.block_on(router.attach("vm"));
@@ -348,7 +353,7 @@ fn an_export_that_went_back_without_an_answer_to_a_snapshot_that_is_gone_is_what
     drop(router);
     assert!(holds(&mut host, 1) && !holds(&mut host, 2));
     write(&mut host, 3);
-    world.runtime.block_on(host.router().flush("vm")).unwrap();
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
 }
 
 #[test]
@@ -356,8 +361,8 @@ fn an_export_that_goes_back_while_everything_is_drained_is_released_as_well() {
     let world = World::new(43, 0);
     let mut host = with_a_snapshot(&world);
     let router = host.router();
-    let rollback = flushing_rollback(&world, &mut host);
-    // The drain flushes the export as it was, and waits for the rollback with the release.
+    let rollback = rollback_in_writeback(&world, &mut host);
+    // The drain writes the old export back, and waits with the release for the rollback.
     let drain = world.runtime.spawn({
         let router = router.clone();
         async move { router.drain().await }
@@ -370,13 +375,13 @@ fn an_export_that_goes_back_while_everything_is_drained_is_released_as_well() {
     world.objects.resume();
     world.runtime.block_on(rollback).unwrap().unwrap();
     let drain = world.runtime.block_on(drain).unwrap();
-    assert_eq!((drain.flushed, drain.kept, drain.failed.len()), (1, 0, 0));
+    assert_eq!((drain.written_back, drain.kept, drain.failed.len()), (1, 0, 0));
     let mut other = Host::new(&world);
-    world.runtime.block_on(other.router().create(request("vm", Source::Store))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::Store))).unwrap();
     assert!(holds(&mut other, 1) && !holds(&mut other, 2));
 }
 
-/// A host with a detached export that holds write 1, as the snapshot "before" does.
+/// A host with a detached export that holds write 1, and a snapshot "before" with the same content.
 fn with_a_snapshot(world: &World) -> Host {
     let mut host = Host::new(world);
     let detached = CreateExport { detached: true, ..blank() };

@@ -1,24 +1,24 @@
-//! A host that is lost at any request of its flushes leaves a volume as it was at a cut, and not before the last flush that
-//! was answered.
+//! A host lost at any request of its writeback leaves a volume in the state of a cut, no older than the last answered
+//! writeback.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::host::{Host, World, request};
 use crate::cache::driver::{PATIENCE, bytes_of, number_of};
-use crate::router::{ExportSize, Source};
+use crate::router::{ExportSize, InitialContent};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 const SECTORS: u64 = 512;
 const ROUNDS: u64 = 4;
 const WRITES: u64 = 6;
 
-/// Writes that overlap: which sectors the write of each number, from 1 on, covers.
+/// Overlapping writes: the sectors that each write, numbered from 1, covers.
 fn range_of(number: u64) -> SectorRange {
     SectorRange::new(number * 37 % (SECTORS - 48), 8 + number * 11 % 40).unwrap()
 }
 
-/// What the volume holds after the writes up to `number`.
+/// The content of the volume after the writes up to `number`.
 fn state_after(number: u64) -> Vec<u64> {
     let mut content = vec![0; SECTORS as usize];
     for number in 1..=number {
@@ -37,8 +37,8 @@ fn content(host: &mut Host) -> Vec<u64> {
     (0..SECTORS).step_by(256).flat_map(read).collect()
 }
 
-/// The history of a host that is lost after so many requests, or with the one behind them: how many writes the last flush
-/// that was answered covers, and whether the host was lost at all.
+/// The history of a host that is lost after so many requests, or with the request after these. Returns how many writes
+/// the last answered writeback covers, and whether the host was lost at all.
 fn history(world: &World, host: &mut Host, requests: u64, arrives: bool) -> (u64, bool) {
     let (router, volume) = (host.router(), host.volume("vm"));
     world.objects.end_after(requests, arrives);
@@ -53,21 +53,21 @@ fn history(world: &World, host: &mut Host, requests: u64, arrives: bool) -> (u64
                 host.driver().flush(&volume).unwrap();
             }
         }
-        let flush = world.runtime.spawn({
+        let writeback = world.runtime.spawn({
             let router = router.clone();
-            async move { router.flush("vm").await }
+            async move { router.write_back("vm").await }
         });
         let deadline = Instant::now() + PATIENCE;
-        while !flush.is_finished() && !world.objects.has_ended() {
-            assert!(Instant::now() < deadline, "neither flushed nor lost");
+        while !writeback.is_finished() && !world.objects.has_ended() {
+            assert!(Instant::now() < deadline, "neither written back nor lost");
             std::thread::sleep(Duration::from_millis(1));
         }
-        if !flush.is_finished() {
-            flush.abort();
-            let _ = world.runtime.block_on(flush);
+        if !writeback.is_finished() {
+            writeback.abort();
+            let _ = world.runtime.block_on(writeback);
             return (answered, true);
         }
-        world.runtime.block_on(flush).unwrap().unwrap();
+        world.runtime.block_on(writeback).unwrap().unwrap();
         answered = (round + 1) * WRITES;
     }
     (answered, false)
@@ -80,7 +80,7 @@ fn a_host_that_is_lost_at_any_request_leaves_a_state_at_a_cut() {
         for arrives in [false, true] {
             let world = World::new(requests, 0);
             let mut host = Host::new(&world);
-            let blank = Source::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap());
+            let blank = InitialContent::Blank(ExportSize::new(SECTORS * SECTOR_BYTES).unwrap());
             world.runtime.block_on(host.router().create(request("vm", blank))).unwrap();
             let (answered, lost) = history(&world, &mut host, requests, arrives);
             host.lose();
@@ -88,7 +88,7 @@ fn a_host_that_is_lost_at_any_request_leaves_a_state_at_a_cut() {
             ended = !lost;
 
             let mut other = Host::new(&world);
-            world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+            world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
             let found = content(&mut other);
             let state = (answered..=ROUNDS * WRITES).find(|number| state_after(*number) == found);
             let state = state.unwrap_or_else(|| {
@@ -97,7 +97,7 @@ fn a_host_that_is_lost_at_any_request_leaves_a_state_at_a_cut() {
             seen.insert(state);
         }
         if ended {
-            assert!(requests >= 2 * ROUNDS, "a flush has a pack and a manifest: {requests} requests");
+            assert!(requests >= 2 * ROUNDS, "a writeback has a pack and a manifest: {requests} requests");
             break;
         }
     }

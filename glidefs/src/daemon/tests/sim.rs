@@ -1,4 +1,4 @@
-//! The computer of `tests/crash.rs`, which is killed and loses power: the same sources.
+//! The simulated computer of `tests/crash.rs`, with kills and power cuts: the same sources.
 
 #![allow(dead_code, reason = "not everything that happens there happens here")]
 #![allow(clippy::struct_excessive_bools, reason = "as tests/crash.rs allows")]

@@ -1,22 +1,22 @@
-//! Starts with stores that answer slowly, or not for every export; and ends of daemons whose exports wait.
+//! Starts with stores that answer slowly, or not for every export; and ends of daemons with waiting exports.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::host::{Host, World, request};
 use super::sim::faults::Crash;
-use crate::router::{ExportSize, Source, State};
+use crate::router::{ExportSize, InitialContent, State};
 use crate::units::SECTOR_BYTES;
 
 fn name(number: usize) -> String {
     format!("vm{number}")
 }
 
-/// A host that serves so many new exports, and whose daemon has died.
+/// A host with so many new exports, all served, and a dead daemon.
 fn down(world: &World, exports: usize) -> Host {
     let mut host = Host::new(world);
     for number in 0..exports {
-        let blank = Source::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
+        let blank = InitialContent::Blank(ExportSize::new(64 * SECTOR_BYTES).unwrap());
         let request = request(&name(number), blank);
         world.runtime.block_on(host.router().create(request)).unwrap();
     }
@@ -24,12 +24,12 @@ fn down(world: &World, exports: usize) -> Host {
     host
 }
 
-/// How many exports are in a state of this name.
+/// How many exports are in the state of this name.
 fn count(host: &Host, state: &str) -> usize {
     host.router().list().iter().filter(|info| info.state.name() == state).count()
 }
 
-/// The part of the store's keys that only one export has.
+/// The part of the store's keys that belongs to this one export.
 fn key_of(host: &Host, export: &str) -> String {
     host.volume(export).remote().unwrap().id().to_string()
 }
@@ -74,7 +74,7 @@ fn each_start_asks_once_for_every_export() {
     host.come_up(&world);
     let before = world.objects.requests();
     world.runtime.block_on(host.router().confirm());
-    // The marker of the store, twice, and the export that has no device and was not asked for yet.
+    // The marker of the store, twice, and the export without a device, about which the store was not asked yet.
     assert_eq!(world.objects.requests() - before, 3);
     world.runtime.block_on(host.router().confirm());
     assert_eq!(world.objects.requests() - before, 3);

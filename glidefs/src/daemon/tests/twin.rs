@@ -1,26 +1,26 @@
-//! One export as the model has it: its history, and what host and store may hold of it.
+//! One export in the model: its history, and the contents that host and store may have.
 //!
-//! Owns the oracle for both images. Does not own how the history came about. Invariants: the host holds every acknowledged
-//! write after a kill, and every write before the last answered FLUSH after a power cut; the store holds the history up to a
-//! cut, which never moves back and is never ahead of the image of the host.
+//! Owns the oracle for both images. Does not own how the history came about. Invariants: the host holds every
+//! acknowledged write after a kill, and every write before the last answered FLUSH after a power cut; the store holds
+//! the history up to a cut, which never moves back and is never ahead of the image of the host.
 
 use std::collections::BTreeMap;
 
 use crate::units::SectorRange;
 
-/// The number of the write that each sector holds; 0 is zeroes.
+/// The number of the write that each sector holds; 0 means zeroes.
 pub type Content = Vec<u64>;
 
-/// What became of an export on its host.
+/// One event in the history of an export on its host.
 #[derive(Clone, Debug)]
 enum Change {
-    /// A write came back. A write that failed may take effect sector by sector, also after the next crash.
+    /// A write was answered. A failed write may take effect sector by sector, also after the next crash.
     Write { range: SectorRange, number: u64, acknowledged: bool, through: bool },
-    /// The host crashed, and this was left.
+    /// The host crashed, and this content was left.
     Left(Content),
 }
 
-/// What each sector may hold.
+/// The writes that each sector may hold.
 #[derive(Clone, Debug)]
 struct State {
     newest: Content,
@@ -51,7 +51,7 @@ impl State {
         match change {
             Change::Write { acknowledged: true, through: true, .. } => self.apply(change),
             Change::Write { range, number, .. } => self.perhaps(*range, *number),
-            // Left by a kill, of writes that are judged one by one.
+            // A kill leaves the result of writes that are judged one by one.
             Change::Left(_) => {}
         }
     }
@@ -66,7 +66,7 @@ impl State {
         self.newest[sector] == number || self.or.get(&sector).is_some_and(|or| or.contains(&number))
     }
 
-    /// How many sectors of `found` are not what they may be.
+    /// How many sectors of `found` hold a write that is not allowed.
     fn wrong(&self, found: &Content) -> usize {
         (0..found.len()).filter(|sector| !self.allows(*sector, found[*sector])).count()
     }
@@ -90,25 +90,25 @@ fn sectors(range: SectorRange) -> std::ops::Range<usize> {
     range.start() as usize..range.end() as usize
 }
 
-/// An export as the model has it.
+/// An export in the model.
 #[derive(Clone, Debug)]
 pub struct Twin {
     name: String,
-    /// Where the export is open.
+    /// The host with the export.
     pub host: usize,
     /// Whether FLUSH waits for the store.
     pub waits_for_store: bool,
-    /// What each snapshot holds.
+    /// The content of each snapshot.
     pub snapshots: BTreeMap<String, Content>,
     /// Hosts that have lost the export and still list it.
     pub lost: Vec<usize>,
     base: Content,
-    /// How many changes are forgotten because they are in `base`.
+    /// Number of changes that are forgotten because `base` has their effect.
     folded: usize,
     changes: Vec<Change>,
-    /// How many changes survive a power cut, with those that are forgotten.
+    /// Number of changes that survive a power cut, forgotten ones included.
     durable: usize,
-    /// How many changes the store has at least, with those that are forgotten.
+    /// Least number of changes in the store, forgotten ones included.
     in_store: usize,
     now: State,
 }
@@ -136,7 +136,7 @@ impl Twin {
         self.folded + self.changes.len()
     }
 
-    /// Takes note of a write that came back.
+    /// Notes the answer of a write.
     pub fn wrote(&mut self, range: SectorRange, number: u64, acknowledged: bool, through: bool) {
         self.push(Change::Write { range, number, acknowledged, through });
     }
@@ -146,20 +146,20 @@ impl Twin {
         self.changes.push(change);
     }
 
-    /// A FLUSH that was sent at `position` was answered.
+    /// Notes the answer of a FLUSH that was sent at `position`.
     pub fn synced(&mut self, position: usize) {
         self.durable = self.durable.max(position);
         self.fold();
     }
 
-    /// A flush to the store that was asked for at `position` was answered.
+    /// Notes the answer of a writeback that was requested at `position`.
     pub fn stored(&mut self, position: usize) {
         self.in_store = self.in_store.max(position);
-        // A cut leaves the host only when it is stable there.
+        // A cut leaves the host only after the cut is stable on the host.
         self.synced(position);
     }
 
-    /// The history goes on from `content`, which is in the store.
+    /// Has the history go on from `content`, which is in the store.
     pub fn begins_with(&mut self, content: Content) {
         self.now = State::of(content.clone());
         self.base = content;
@@ -168,7 +168,7 @@ impl Twin {
         (self.durable, self.in_store) = (self.folded, self.folded);
     }
 
-    /// Forgets what can neither be lost nor be missing in the store.
+    /// Forgets the changes that can neither be lost nor be missing in the store.
     fn fold(&mut self) {
         let end = self.position();
         if self.durable == end && self.in_store == end && self.now.or.is_empty() {
@@ -176,19 +176,19 @@ impl Twin {
         }
     }
 
-    /// What each sector may hold after so many changes.
+    /// The writes that each sector may hold after so many changes.
     fn after(&self, position: usize) -> State {
         let mut state = State::of(self.base.clone());
         self.changes[..position - self.folded].iter().for_each(|change| state.apply(change));
         state
     }
 
-    /// Judges what the host reads.
+    /// Judges the content that the host reads.
     pub fn judge_host(&self, found: &Content) {
         self.now.require(found, &format!("{} on host {}", self.name, self.host));
     }
 
-    /// As [`Self::judge_host`], of some sectors.
+    /// As [`Self::judge_host`], for some sectors.
     pub fn judge_part(&self, range: SectorRange, found: &[u64]) {
         for (sector, number) in sectors(range).zip(found) {
             let legal = self.now.allows(sector, *number);
@@ -196,7 +196,7 @@ impl Twin {
         }
     }
 
-    /// Judges what the store holds: the history up to a cut that is not older than any seen before.
+    /// Judges the content of the store: the history up to a cut no older than any cut seen before.
     pub fn judge_store(&mut self, found: &Content) {
         if let Some(position) = self.find_in_history(found) {
             self.in_store = position;
@@ -213,7 +213,7 @@ impl Twin {
         );
     }
 
-    /// After how many changes the export was what was found, if that is no older than what the store had before.
+    /// The number of changes after which the export had the content found, not less than the store had before.
     pub fn find_in_history(&self, found: &Content) -> Option<usize> {
         let mut state = State::of(self.base.clone());
         let mut wrong = state.wrong(found);
@@ -234,7 +234,7 @@ impl Twin {
         None
     }
 
-    /// Judges what kill -9 has left.
+    /// Judges the content after a kill.
     pub fn killed(&mut self, left: Content) {
         self.now.require(&left, &format!("{} after kill -9 of host {}", self.name, self.host));
         if !self.now.or.is_empty() {
@@ -242,8 +242,8 @@ impl Twin {
         }
     }
 
-    /// Judges what a power cut has left, after the store was judged, and gives how many sectors are older than the newest
-    /// acknowledged write.
+    /// Judges the content after a power cut, when the store is judged already. Returns how many sectors are older than
+    /// the newest acknowledged write.
     pub fn lost_power(&mut self, left: Content) -> usize {
         let kept = self.durable.max(self.in_store);
         let mut state = self.after(kept);
@@ -255,7 +255,7 @@ impl Twin {
         lost
     }
 
-    /// Judges a state that was made of the newest one.
+    /// Judges a copy of the newest state.
     pub fn judge_newest(&self, found: &Content, of: &str) {
         self.now.require(found, &format!("{of} of {}", self.name));
     }
@@ -269,7 +269,7 @@ mod tests {
         SectorRange::new(start, count).unwrap()
     }
 
-    /// Two sectors: 1 is written and flushed, 2 is written to both, 3 to the second.
+    /// Two sectors: write 1 is written back, 2 covers both sectors, 3 covers the second.
     fn twin() -> Twin {
         let mut twin = Twin::new("vm", 0, vec![0; 2]);
         twin.wrote(range(0, 1), 1, true, false);

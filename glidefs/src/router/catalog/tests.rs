@@ -1,12 +1,13 @@
-//! The catalog across restarts, and catalogs that are not whole.
+//! The catalog across restarts, damaged catalogs, and catalogs of other versions.
 
 mod failing;
 
-use super::super::record::tests::record;
-use super::super::stored::tests::resume;
+use super::encoding::encode_json;
+use super::record::tests::record;
 use super::tables::{ALLOWED, EXPORTS, INTENTS, META, SCHEMA_VERSION_KEY};
+use super::volume_record::tests::resume;
 use super::*;
-use crate::store::volume::{NotesInMemory, VolumeError, VolumeStore, VolumeStoreOptions};
+use crate::store::volume::{Loss, NotesInMemory, VolumeError, VolumeStore, VolumeStoreOptions};
 use crate::store::{Backend, Store, StoreOptions, WriterId};
 
 #[tokio::test]
@@ -45,15 +46,15 @@ async fn what_the_cache_writes_down_is_read_after_a_restart() {
     let catalog = Catalog::open(&path).unwrap();
     catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
     catalog.create(record(2, "b"), None).await.unwrap();
-    let book = catalog.book();
+    let handle = catalog.handle();
     let written = tokio::task::spawn_blocking(move || {
-        book.stored(ExportId(1), &resume(2, 70), Seq(0))?;
-        book.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
-        book.stored(ExportId(1), &resume(3, 80), Seq(0)).map(|()| book)
+        handle.stored(ExportId(1), &resume(2, 70), Seq(0))?;
+        handle.evicted(&[(ExportId(1), Seq(50)), (ExportId(2), Seq(9))])?;
+        handle.stored(ExportId(1), &resume(3, 80), Seq(0)).map(|()| handle)
     });
-    let book = written.await.unwrap().unwrap();
+    let handle = written.await.unwrap().unwrap();
     drop(catalog);
-    assert!(book.evicted(&[]).is_err(), "the catalog is closed");
+    assert!(handle.evicted(&[]).is_err(), "the catalog is closed");
 
     let catalog = Catalog::open(&path).unwrap();
     let marks = SeqMarks { stored: Seq(80), evicted: Seq(50) };
@@ -133,41 +134,41 @@ fn a_file_that_is_no_catalog_is_refused() {
 }
 
 #[tokio::test]
-async fn notes_of_manifests_and_losses_are_read_after_a_restart() {
+async fn journals_of_manifests_and_losses_are_read_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
     let volume = resume(1, 0).volume;
     catalog.create(record(1, "a"), Some(resume(1, 0))).await.unwrap();
-    let notes = catalog.notes();
+    let journal = catalog.journal();
     for (number, hash) in [(1, 1), (2, 2), (3, 3), (3, 4)] {
-        notes.intend(volume, number, [hash; 32]).await.unwrap();
+        journal.intend(volume, number, [hash; 32]).await.unwrap();
     }
-    notes.lose(volume, 3, &Loss::Deleted).await.unwrap();
-    drop((catalog, notes));
+    journal.lose(volume, 3, &Loss::Deleted).await.unwrap();
+    drop((catalog, journal));
 
     let catalog = Catalog::open(&path).unwrap();
-    let notes = catalog.notes();
-    let found = |number, hash| notes.intended(volume, number, &[hash; 32]);
+    let journal = catalog.journal();
+    let found = |number, hash| journal.intended(volume, number, &[hash; 32]);
     assert_eq!([found(1, 1), found(2, 2), found(2, 9)], [None, Some(true), Some(false)]);
     assert_eq!(
         [found(3, 3), found(3, 4), found(3, 5), found(4, 1)],
         [Some(true), Some(true), Some(false), None]
     );
-    assert_eq!((notes.loss(volume, 3), notes.loss(volume, 4)), (Some(Loss::Deleted), None));
+    assert_eq!((journal.loss(volume, 3), journal.loss(volume, 4)), (Some(Loss::Deleted), None));
     catalog.remove(ExportId(1)).await.unwrap();
-    drop((catalog, notes));
+    drop((catalog, journal));
 
-    let notes = Catalog::open(&path).unwrap().notes();
+    let journal = Catalog::open(&path).unwrap().journal();
     assert_eq!(
-        (notes.intended(volume, 3, &[3; 32]), notes.loss(volume, 3)),
+        (journal.intended(volume, 3, &[3; 32]), journal.loss(volume, 3)),
         (None, None),
         "deleted with the export"
     );
 }
 
-/// Makes the catalog what a version leaves that takes no notes.
-fn take_notes_away(path: &Path) {
+/// Turns the catalog into one of a version without journals.
+fn remove_journals(path: &Path) {
     tamper(path, |transaction| {
         transaction.delete_table(INTENTS).unwrap();
         transaction.delete_table(ALLOWED).unwrap();
@@ -175,57 +176,60 @@ fn take_notes_away(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_catalog_without_notes_allows_for_manifests_of_the_version_before_until_the_store_has_none() {
+async fn a_catalog_without_journals_allows_for_manifests_of_the_version_before_until_the_store_has_none() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
     let volume = resume(7, 0).volume;
     catalog.create(record(1, "a"), Some(resume(7, 0))).await.unwrap();
     drop(catalog);
-    take_notes_away(&path);
+    remove_journals(&path);
 
     for _ in 0..3 {
-        let notes = Catalog::open(&path).unwrap().notes();
-        let found = |number| notes.intended(volume, number, &[1; 32]);
+        let journal = Catalog::open(&path).unwrap().journal();
+        let found = |number| journal.intended(volume, number, &[1; 32]);
         assert_eq!([found(7), found(8), found(9)], [None, Some(true), Some(true)]);
     }
-    let copies = ["noted", "flushed", "newest"].map(|name| dir.path().join(name));
+    let copies = ["noted", "written back", "newest"].map(|name| dir.path().join(name));
     for copy in &copies {
         std::fs::copy(&path, copy).unwrap();
     }
     for (step, copy) in copies.iter().enumerate() {
         let catalog = Catalog::open(copy).unwrap();
-        let notes = catalog.notes();
+        let journal = catalog.journal();
         match step {
-            0 => notes.intend(volume, 8, [2; 32]).await.unwrap(),
-            1 => catalog.flushed(ExportId(1), resume(8, 1)).await.unwrap(),
-            _ => notes.is_current(volume),
+            0 => journal.intend(volume, 8, [2; 32]).await.unwrap(),
+            1 => catalog.advance(ExportId(1), resume(8, 1)).await.unwrap(),
+            _ => journal.is_current(volume),
         }
         let of_8 = (step == 0).then_some(false);
-        assert_eq!(notes.intended(volume, 8, &[1; 32]), of_8, "{step}");
-        assert_eq!(notes.intended(volume, 9, &[1; 32]), None, "{step}");
-        drop((catalog, notes));
-        let notes = Catalog::open(copy).unwrap().notes();
-        assert_eq!(notes.intended(volume, 8, &[1; 32]), of_8, "{step}");
-        assert_eq!(notes.intended(volume, 9, &[1; 32]), None, "{step}");
+        assert_eq!(journal.intended(volume, 8, &[1; 32]), of_8, "{step}");
+        assert_eq!(journal.intended(volume, 9, &[1; 32]), None, "{step}");
+        drop((catalog, journal));
+        let journal = Catalog::open(copy).unwrap().journal();
+        assert_eq!(journal.intended(volume, 8, &[1; 32]), of_8, "{step}");
+        assert_eq!(journal.intended(volume, 9, &[1; 32]), None, "{step}");
     }
 }
 
-/// A store in memory, and its volumes as writer 1 uses them with `notes`.
-fn volumes(objects: &Arc<crate::store::faulty::InMemory>, notes: Arc<dyn Notes>) -> VolumeStore {
+/// The volumes of a store in memory, for writer 1 with `journal`.
+fn volumes(objects: &Arc<crate::store::faulty::InMemory>, journal: Arc<dyn Notes>) -> VolumeStore {
     let store = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
-    VolumeStore::new(store, VolumeStoreOptions { notes, ..VolumeStoreOptions::new(WriterId([1; 16])) })
+    VolumeStore::new(
+        store,
+        VolumeStoreOptions { notes: journal, ..VolumeStoreOptions::new(WriterId([1; 16])) },
+    )
 }
 
 #[tokio::test]
-async fn manifests_that_a_version_without_notes_left_are_adopted_however_often_the_daemon_is_restarted() {
+async fn manifests_that_a_version_without_journals_left_are_adopted_however_often_the_daemon_is_restarted() {
     for ahead in [1, 2] {
         let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
         let path = dir.path().join("catalog.redb");
         let old = volumes(&objects, Arc::<NotesInMemory>::default());
         let volume = old.create(&"vm".parse().unwrap(), 2048).await.unwrap();
         let known = Resume { manifest: None, ..volume.state() };
-        // A manifest each.
+        // Each of the next two calls creates a manifest.
         volume.release().await.unwrap();
         if ahead == 2 {
             volume.hold().await.unwrap();
@@ -235,26 +239,26 @@ async fn manifests_that_a_version_without_notes_left_are_adopted_however_often_t
         let catalog = Catalog::open(&path).unwrap();
         catalog.create(record(1, "vm"), Some(known.clone())).await.unwrap();
         drop(catalog);
-        take_notes_away(&path);
+        remove_journals(&path);
 
-        // Two starts that end before they ask the store; then each asks, and writes nothing to the volume.
+        // The first two starts end before asking the store. The others ask, and write nothing to the volume.
         for asks in [false, false, true, true, true] {
             let catalog = Catalog::open(&path).unwrap();
             let resume = catalog.resumes()[&ExportId(1)].clone();
             assert_eq!(resume, known);
-            let volume = volumes(&objects, catalog.notes()).resume(&resume);
+            let volume = volumes(&objects, catalog.journal()).resume(&resume);
             if asks {
                 volume.confirm().await.unwrap();
                 assert_eq!(volume.state().number, newest);
             }
         }
-        // A copy of the host goes on: that is a second history.
+        // A copy of the host goes on with the volume: a second history.
         let copy = volumes(&objects, Arc::<NotesInMemory>::default());
         let copy = copy.resume(&Resume { number: newest, ..known.clone() });
         let gone_on = if ahead == 1 { copy.hold().await } else { copy.release().await };
         assert_eq!(gone_on.unwrap().number, newest + 1);
         let catalog = Catalog::open(&path).unwrap();
-        let error = volumes(&objects, catalog.notes()).resume(&known).confirm().await.unwrap_err();
+        let error = volumes(&objects, catalog.journal()).resume(&known).confirm().await.unwrap_err();
         assert!(matches!(error, VolumeError::Diverged { .. }), "{error}");
     }
 }
@@ -264,27 +268,27 @@ async fn a_manifest_whose_answer_was_lost_is_adopted_at_every_start_though_nothi
     let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
-    let volume = volumes(&objects, catalog.notes()).create(&"vm".parse().unwrap(), 2048).await.unwrap();
+    let volume = volumes(&objects, catalog.journal()).create(&"vm".parse().unwrap(), 2048).await.unwrap();
     let known = Resume { manifest: None, ..volume.state() };
     catalog.create(record(1, "vm"), Some(known)).await.unwrap();
-    // The catalog is not told of this one.
+    // The catalog does not learn of this manifest.
     volume.release().await.unwrap();
     drop((catalog, volume));
     for _ in 0..3 {
         let catalog = Catalog::open(&path).unwrap();
         let resume = catalog.resumes()[&ExportId(1)].clone();
-        let volume = volumes(&objects, catalog.notes()).resume(&resume);
+        let volume = volumes(&objects, catalog.journal()).resume(&resume);
         volume.confirm().await.unwrap();
         assert_eq!(volume.state().number, resume.number + 1);
     }
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_the_notes_on_exports_that_were_deleted_or_never_came_into_being() {
+async fn nothing_is_left_of_the_journals_of_exports_that_were_deleted_or_never_came_into_being() {
     let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
-    let here = volumes(&objects, catalog.notes());
+    let here = volumes(&objects, catalog.journal());
     let other = volumes(&objects, Arc::<NotesInMemory>::default());
     other.create(&"taken".parse().unwrap(), 2048).await.unwrap();
     let round = |id: u32| {
@@ -296,20 +300,20 @@ async fn nothing_is_left_of_the_notes_on_exports_that_were_deleted_or_never_came
             let taken = here.create(&"taken".parse().unwrap(), 2048).await.unwrap_err();
             assert!(matches!(taken, VolumeError::NameTaken { .. }), "{taken}");
             if id.is_multiple_of(2) {
-                // The export came to nothing, and its volume is deleted after its entry.
+                // The creation of the export fails, and the volume is deleted after the entry.
                 catalog.remove(ExportId(id)).await.unwrap();
                 volume.delete().await.unwrap();
             } else {
-                catalog.notes().lose(volume.id(), 1, &Loss::Deleted).await.unwrap();
+                catalog.journal().lose(volume.id(), 1, &Loss::Deleted).await.unwrap();
                 volume.delete().await.unwrap();
                 catalog.remove(ExportId(id)).await.unwrap();
             }
         }
     };
     futures_util::future::join_all((1..=1000).map(round)).await;
-    // Its answer comes after all that was asked for before.
+    // The answer comes after the answers to all earlier changes.
     catalog.put(record(2000, "last")).await.unwrap();
-    assert!(catalog.notes.is_empty());
+    assert!(catalog.journal.is_empty());
     drop((here, catalog));
     let database = Database::open(&path).unwrap();
     let contents = read(&database).unwrap();
@@ -323,9 +327,9 @@ async fn an_entry_of_a_newer_version_is_not_called_damaged() {
     drop(Catalog::open(&path).unwrap());
     let mut entry = serde_json::to_value(record(1, "a")).unwrap();
     entry["what_comes_next"] = 7.into();
-    let mut of_another_format = super::super::record::encode_json(&record(1, "a")).unwrap();
+    let mut of_another_format = encode_json(&record(1, "a")).unwrap();
     of_another_format[0] = 2;
-    for bytes in [super::super::record::encode_json(&entry).unwrap(), of_another_format] {
+    for bytes in [encode_json(&entry).unwrap(), of_another_format] {
         let database = Database::open(&path).unwrap();
         let transaction = database.begin_write().unwrap();
         transaction.open_table(EXPORTS).unwrap().insert(1, bytes.as_slice()).unwrap();
@@ -348,38 +352,38 @@ async fn starts_are_counted_across_restarts() {
     let path = dir.path().join("catalog.redb");
     for start in [Start { last: 0, begun: Some(1) }, Start { last: 1, begun: None }, Start::default()] {
         let catalog = Catalog::open(&path).unwrap();
-        let book = catalog.book();
-        let known = tokio::task::spawn_blocking(move || book.set_start(start).map(|()| book.start()));
+        let handle = catalog.handle();
+        let known = tokio::task::spawn_blocking(move || handle.set_start(start).map(|()| handle.start()));
         assert_eq!(known.await.unwrap().unwrap(), Some(start));
         drop(catalog);
-        assert_eq!(Catalog::open(&path).unwrap().book().start(), Some(start));
+        assert_eq!(Catalog::open(&path).unwrap().handle().start(), Some(start));
     }
 }
 
 #[tokio::test]
-async fn the_end_of_an_export_takes_no_notes_of_another_one_that_has_its_volume_now() {
+async fn the_end_of_an_export_takes_no_journal_of_another_one_that_has_its_volume_now() {
     let (dir, objects) = (tempfile::tempdir().unwrap(), Arc::default());
     let path = dir.path().join("catalog.redb");
     let catalog = Catalog::open(&path).unwrap();
-    let here = volumes(&objects, catalog.notes());
+    let here = volumes(&objects, catalog.journal());
     // "vm" is half deleted: the store has the deletion, the catalog still has the entry.
     let (vm, vm2) = ("vm".parse().unwrap(), "vm2".parse().unwrap());
     let first = here.create(&vm, 2048).await.unwrap();
     catalog.create(record(1, "vm"), Some(Resume { manifest: None, ..first.state() })).await.unwrap();
     first.delete().await.unwrap();
-    // The user has it back under another name, as the first one is taken (`export undelete vm --as vm2`).
+    // The user undeletes the volume under another name, because "vm" is in use (`export undelete vm --as vm2`).
     let second = here.undelete(&vm, &vm2).await.unwrap();
     let known = Resume { manifest: None, ..second.state() };
     catalog.create(record(2, "vm2"), Some(known.clone())).await.unwrap();
-    // A manifest of "vm2" comes into the store; the daemon ends before the catalog is told.
+    // A manifest of "vm2" is created; the daemon ends before the catalog learns of the manifest.
     second.release().await.unwrap();
-    // Before or after that end, "vm" is deleted again, as `docs/operations.md` says of what is half deleted: its writer finds that
-    // another one has the volume, and the entry goes.
+    // Before or after the end of the daemon "vm" is deleted again, as `docs/operations.md` says of half deleted exports: the
+    // writer of "vm" finds another writer, and the entry is removed.
     let _: Result<(), VolumeError> = first.delete().await;
     catalog.remove(ExportId(1)).await.unwrap();
     drop((catalog, here, first, second));
     let catalog = Catalog::open(&path).unwrap();
-    let second = volumes(&objects, catalog.notes()).resume(&catalog.resumes()[&ExportId(2)]);
+    let second = volumes(&objects, catalog.journal()).resume(&catalog.resumes()[&ExportId(2)]);
     let confirmed = second.confirm().await;
     assert!(confirmed.is_ok(), "{confirmed:?}");
     assert_eq!((second.loss(), second.state().number), (None, known.number + 1));

@@ -1,85 +1,44 @@
-//! The thread that writes the catalog: one transaction for all changes that wait, and what follows when the disk fails.
+//! The thread that writes the catalog: one transaction for all queued changes, and the repair after an error of the disk.
 //!
-//! redb refuses every transaction after an I/O error for as long as the database is open, so that one moment without space would
-//! last until the daemon ends. After an error the writer closes the database and opens the file again. Each transaction leaves its
-//! number in the catalog: the number tells whether the transaction that failed is in the file all the same, and that nothing
-//! acknowledged is missing.
+//! redb refuses every transaction after an I/O error for as long as the database is open: one moment without space would last
+//! until the daemon ends. So after an error the writer closes the database and opens the file again. Each transaction writes
+//! its number to the catalog. The number shows whether the failed transaction is in the file all the same, and whether an
+//! acknowledged one is missing.
 //!
-//! What is in the file after an error may not be on the disk: after a sync that failed the page cache has pages that count as
-//! written and are not. Making a change again does not write all of those pages again, so the whole file is written once more before
-//! the file is opened. The changes are then made again as well; every change can be made twice.
+//! After an error the file may have content that the disk lacks: a failed sync leaves pages in the page cache that count as
+//! written and are not on the disk. Making a change again does not write all of these pages again. So the whole file is written
+//! once more before the file is opened, and then the changes are made again; every change can be made twice.
 //!
-//! Owns the open database, and whether writing fails at present. Does not own the tables. Invariants: a change is acknowledged when
-//! a transaction with it succeeded and memory was told, and refused when the file does not have it; nothing is written to a catalog that lacks what was
-//! acknowledged.
+//! Owns the open database. Does not own the tables (`tables`, `commit`). Invariants: a change is acknowledged after a
+//! transaction with the change succeeded and the journals in memory have the change; a change is refused only when the file
+//! does not have the change; nothing is written to a catalog without all acknowledged changes.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redb::{Database, StorageBackend};
 
-use super::tables::{commit, commits};
-use super::{CatalogError, Message, Waiting};
-use crate::router::notes::{self, Memory};
+use super::commit::commit;
+use super::error::CatalogError;
+use super::health::CatalogHealth;
+use super::journal::{self, JournalMemory};
+use super::queue::{QueuedChange, WriterMessage};
+use super::tables::commits;
 
-/// Changes that one transaction takes, at most.
+/// Most changes in one transaction.
 const CHANGES_PER_COMMIT_MAX: usize = 1024;
-/// Transactions that are tried before changes are refused that are not in the file.
+/// Transactions tried with a batch before the batch, if absent from the file, is refused.
 const TRIES: u32 = 2;
-/// How much of the file is read and written at once.
+/// Bytes of the file that are read and written at once.
 const PIECE_BYTES: usize = 1 << 20;
-/// How often a catalog that cannot be written is tried again.
-pub(super) const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Whether the catalog can be written.
-#[derive(Debug, Default)]
-pub struct CatalogHealth {
-    failing: Mutex<Option<String>>,
-    errors: AtomicU64,
-}
-
-impl CatalogHealth {
-    /// Why the catalog cannot be written at present, if that is so.
-    pub fn failing(&self) -> Option<String> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Attempts to write or to open the catalog that failed.
-    pub fn errors(&self) -> u64 {
-        self.errors.load(Ordering::Relaxed)
-    }
-
-    pub(in crate::router) fn fails(&self, error: &(dyn std::error::Error + 'static)) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        if self.set(Some(error.to_string())).is_none() {
-            tracing::error!(
-                error,
-                "the catalog cannot be written: operations on exports fail or wait, and what is flushed is not written down; make \
-                 room on the disk of cache.dir; the daemon tries again every {} s",
-                TRY_AGAIN.as_secs()
-            );
-        }
-    }
-
-    fn works(&self) {
-        if self.set(None).is_some() {
-            tracing::info!("the catalog can be written again");
-        }
-    }
-
-    fn set(&self, failing: Option<String>) -> Option<String> {
-        std::mem::replace(&mut self.failing.lock().unwrap_or_else(PoisonError::into_inner), failing)
-    }
-}
-
-/// Writes the whole file with the bytes that the page cache has of the file, so that the disk has the same.
+/// Writes the whole file again from the page cache: afterwards disk and page cache agree.
 ///
 /// # Errors
-/// What the disk said.
+/// The error of the disk.
 pub(super) fn write_again(file: &dyn StorageBackend) -> io::Result<()> {
     let (mut offset, end) = (0, file.len()?);
     let mut buffer = vec![0; PIECE_BYTES];
@@ -93,26 +52,25 @@ pub(super) fn write_again(file: &dyn StorageBackend) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Makes sure that the disk has all of the file, and opens the database, which exists.
+/// Writes the existing file again, and opens the database.
 pub(super) type Opener = Box<dyn Fn() -> Result<Database, redb::Error> + Send>;
 
-/// The writer's state.
+/// The state of the writer's thread.
 pub(super) struct Writer {
     pub path: PathBuf,
     pub open: Opener,
-    /// Closed after an error, until it could be opened again.
+    /// `None` from an error until the database could be opened again.
     pub database: Option<Database>,
     /// Number of the last transaction that was acknowledged.
     pub acknowledged: u64,
-    /// Pause before a catalog that cannot be written is tried again.
+    /// Pause between attempts to open a catalog that cannot be written.
     pub pause: Duration,
-    /// The notes that are on disk.
-    pub memory: Arc<Mutex<Memory>>,
+    pub journal: Arc<Mutex<JournalMemory>>,
     pub health: Arc<CatalogHealth>,
-    pub queue: Receiver<Message>,
+    pub queue: Receiver<WriterMessage>,
 }
 
-/// The catalog is closed.
+/// The catalog was dropped: the thread ends.
 struct Closed;
 
 impl Writer {
@@ -120,9 +78,9 @@ impl Writer {
     pub fn run(mut self) {
         while let Ok((batch, closes)) = self.next() {
             let Ok(result) = self.write(&batch) else { return };
-            for waiting in batch {
+            for queued in batch {
                 // A caller that has gone away does not need the answer.
-                let _ = waiting.done.send(result.clone());
+                let _ = queued.done.send(result.clone());
             }
             if closes {
                 return;
@@ -130,29 +88,30 @@ impl Writer {
         }
     }
 
-    /// The changes that wait, and whether the catalog is closed after them. No changes: time to see whether a catalog that could not
-    /// be written can be written now.
+    /// The queued changes, and whether the catalog is closed after these changes. An empty batch probes whether a failing
+    /// catalog can be written again.
     #[expect(clippy::vec_box, reason = "changes come boxed")]
-    fn next(&self) -> Result<(Vec<Box<Waiting>>, bool), Closed> {
+    fn next(&self) -> Result<(Vec<Box<QueuedChange>>, bool), Closed> {
         let patience = if self.health.failing().is_some() { self.pause } else { Duration::MAX };
         let mut batch = match self.queue.recv_timeout(patience) {
-            Ok(Message::Change(first)) => vec![first],
+            Ok(WriterMessage::Change(first)) => vec![first],
             Err(RecvTimeoutError::Timeout) => return Ok((Vec::new(), false)),
-            Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return Err(Closed),
+            Ok(WriterMessage::Close) | Err(RecvTimeoutError::Disconnected) => return Err(Closed),
         };
         while batch.len() < CHANGES_PER_COMMIT_MAX
             && let Ok(message) = self.queue.try_recv()
         {
             match message {
-                Message::Change(next) => batch.push(next),
-                Message::Close => return Ok((batch, true)),
+                WriterMessage::Change(next) => batch.push(next),
+                WriterMessage::Close => return Ok((batch, true)),
             }
         }
         Ok((batch, false))
     }
 
-    /// Writes a batch, and then tells memory. Returns when the batch may be acknowledged, or is certainly not in the file.
-    fn write(&mut self, batch: &[Box<Waiting>]) -> Result<Result<(), CatalogError>, Closed> {
+    /// Writes a batch, and then applies the batch to the journals in memory. Returns when the batch may be acknowledged, or is
+    /// certainly not in the file.
+    fn write(&mut self, batch: &[Box<QueuedChange>]) -> Result<Result<(), CatalogError>, Closed> {
         let number = self.acknowledged.saturating_add(1);
         let mut attempt = 0_u32;
         let mut forgotten = vec![None; batch.len()];
@@ -164,20 +123,22 @@ impl Writer {
                 return Ok(Err(lacks));
             }
             let Some(database) = &self.database else { continue };
-            let Err(error) = commit(database, batch, number, &mut forgotten) else {
+            let Err(error) =
+                commit(database, batch.iter().map(|queued| &queued.change), number, &mut forgotten)
+            else {
                 self.acknowledged = number;
-                let mut memory = notes::lock(&self.memory);
-                for (waiting, forgotten) in batch.iter().zip(forgotten) {
-                    memory.follow(&waiting.change, forgotten);
+                let mut journal = journal::lock(&self.journal);
+                for (queued, forgotten) in batch.iter().zip(forgotten) {
+                    journal.apply(&queued.change, forgotten);
                 }
                 self.health.works();
                 return Ok(Ok(()));
             };
             self.health.fails(&error);
-            // Closed before it is opened again, as its lock is.
+            // The file can be opened again only after the lock of the open database is released.
             self.database = None;
             match self.reopen()? {
-                // The batch is in the file, and may not be on the disk.
+                // The batch is in the file, but perhaps not on the disk: the batch is written again.
                 Ok(found) if found == number => {}
                 Ok(_) if attempt < TRIES => continue,
                 Ok(_) => {
@@ -191,8 +152,9 @@ impl Writer {
         }
     }
 
-    /// Opens the database again, as soon as that is possible, and returns the number of the last transaction in the file: that of the
-    /// last acknowledged one, or the next. An error: what was acknowledged is missing, and the database stays closed.
+    /// Opens the database again as soon as possible. Returns the number of the last transaction in the file: the last
+    /// acknowledged one, or the one after. An error means: an acknowledged transaction is missing, and the database stays
+    /// closed.
     fn reopen(&mut self) -> Result<Result<u64, CatalogError>, Closed> {
         let (database, found) = loop {
             let opened = (self.open)().and_then(|database| {
@@ -217,17 +179,17 @@ impl Writer {
         Ok(Ok(found))
     }
 
-    /// Waits a moment, and refuses the changes that come: nobody knows when they could be made.
+    /// Waits for `pause`. Meanwhile changes are refused: nobody knows when the catalog can be written again.
     fn rest(&self) -> Result<(), Closed> {
         let begun = Instant::now();
         loop {
             match self.queue.recv_timeout(self.pause.saturating_sub(begun.elapsed())) {
-                Ok(Message::Change(waiting)) => {
+                Ok(WriterMessage::Change(queued)) => {
                     let why = self.health.failing().unwrap_or_default();
                     let source = Arc::new(redb::Error::Io(io::Error::other(why)));
-                    let _ = waiting.done.send(Err(CatalogError::Write { path: self.path.clone(), source }));
+                    let _ = queued.done.send(Err(CatalogError::Write { path: self.path.clone(), source }));
                 }
-                Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return Err(Closed),
+                Ok(WriterMessage::Close) | Err(RecvTimeoutError::Disconnected) => return Err(Closed),
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
             }
         }

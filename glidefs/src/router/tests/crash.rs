@@ -1,4 +1,4 @@
-//! What start-up does after a crash at any step of an operation.
+//! The start after a crash at any step of an operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use crate::units::ExportId;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs `work` on a router in a runtime of its own and kills the runtime when the work hangs: the daemon dies right there.
+/// Runs `work` on a router in a separate runtime, and ends the runtime when a call hangs: the daemon dies in the middle of the
+/// call.
 fn killed_while<F>(host: &Host, work: impl FnOnce(Arc<Router>) -> F)
 where
     F: Future<Output = ()>,
@@ -23,7 +24,7 @@ where
                 () = host.kernel.hangs.notified() => {}
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), killed).await.expect("it neither ends nor hangs");
+        tokio::time::timeout(Duration::from_secs(30), killed).await.expect("the work neither ends nor hangs");
     });
     drop(runtime);
     host.kernel.daemon_died();
@@ -95,7 +96,7 @@ fn a_crash_at_any_step_of_delete_ends_deleted() {
         after_restart(&host, async |router| {
             assert!(router.list().is_empty(), "{fault:?}");
             assert!(host.kernel.devices().is_empty(), "{fault:?}");
-            assert_eq!(*host.volumes.removed.lock().unwrap(), [ExportId(1)]);
+            assert_eq!(*host.storage.removed.lock().unwrap(), [ExportId(1)]);
             let id = router.create(create("a", MIB)).await.unwrap().info.id;
             assert_eq!(id, ExportId(2), "the id is not given again");
         });

@@ -1,4 +1,4 @@
-//! Random operations, failures, restarts and reboots against a model of what users were told.
+//! Random operations, failures, restarts and reboots against a model of the answers that users got.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a user knows of an export.
+/// An export according to the answers that users got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     id: u32,
@@ -66,7 +66,7 @@ struct Known {
 enum Wish {
     Attached,
     Detached,
-    /// An attach failed, and its wish may have been written or not.
+    /// An attach failed, and the wish may have been written or not.
     Either,
     /// A delete failed.
     Deleted,
@@ -163,7 +163,7 @@ async fn run(steps: Vec<Step>) {
         }
         check(&host, &router, &model);
     }
-    // Whatever happened: a start without faults makes everything as it should be.
+    // After any history a start without faults gives every export the device it should have.
     drop_last(router);
     host.kernel.daemon_died();
     let router = host.started().await;
@@ -178,7 +178,7 @@ async fn run(steps: Vec<Step>) {
     assert!(devices.values().all(|device| !device.quiesced));
 }
 
-/// Holds after every step.
+/// Checks the router against the model. Holds after every step.
 fn check(host: &Host, router: &crate::router::Router, model: &BTreeMap<&str, Known>) {
     let listed = router.list();
     let names: Vec<_> = listed.iter().map(|info| info.name.as_str().to_owned()).collect();

@@ -1,7 +1,7 @@
-//! What the block cache and reading ahead did, counted.
+//! Counters of the block cache and of reading ahead.
 //!
-//! Owns the cells; names and help texts of metrics live in the metrics table. Invariant: an update is one relaxed addition,
-//! from any thread.
+//! Owns the counters. Does not own the names and help texts of metrics, which the metrics table has. Invariant: an update is one
+//! relaxed addition, from any thread.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,32 +11,32 @@ use crate::store::stats::Count;
 /// How seldom the same trouble is logged.
 const LOG_INTERVAL_MIN: Duration = Duration::from_mins(1);
 
-/// What the block cache holds, and what it did since it was opened.
+/// Present use of memory and disk by the block cache, and counts since the cache was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCacheFigures {
-    /// Blocks found in memory.
+    /// Blocks that readers found in memory.
     pub memory_hits: u64,
-    /// Blocks found on disk.
+    /// Blocks that readers found on disk.
     pub disk_hits: u64,
-    /// Blocks that readers needed and that were not here. Some were on their way already.
+    /// Blocks that readers needed and the cache did not have. Some of these blocks were on their way already.
     pub misses: u64,
     /// Blocks read from the store for readers and taken in, bytes of their data.
     pub inserted_bytes: u64,
     /// Read from the store for readers and by reading ahead, bytes as stored.
     pub fetched_bytes: u64,
-    /// Written to disk, bytes.
+    /// Data of blocks written to disk, bytes.
     pub written_bytes: u64,
     /// Blocks that were not written because the disk was still busy with others, bytes.
     pub unwritten_bytes: u64,
-    /// Blocks that were not what they should be, and were fetched again.
+    /// Blocks with a wrong length or checksum, which were fetched again.
     pub bad_blocks: u64,
-    /// Reads and writes of the disk that failed.
+    /// Failed reads and writes of the disk.
     pub errors: u64,
-    /// Memory in use, bytes: blocks, buffers, and what is known of the blocks on disk.
+    /// Memory in use, bytes: blocks, regions, and the tables of the blocks on disk.
     pub memory_bytes: u64,
     /// Space of the disk in use, bytes.
     pub disk_bytes: u64,
-    /// Windows that were read ahead.
+    /// Windows that reading ahead fetched.
     pub ahead_windows: u64,
     /// Blocks fetched by reading ahead, bytes as stored.
     pub ahead_bytes: u64,
@@ -46,7 +46,7 @@ pub struct BlockCacheFigures {
     pub ahead_skipped: u64,
 }
 
-/// The cells.
+/// The counters that the cache and its readers add to.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Counters {
     pub memory_hits: Count,
@@ -66,7 +66,7 @@ pub(in crate::store) struct Counters {
 }
 
 impl Counters {
-    /// Whether trouble may be logged now. It was not for a while, if so.
+    /// Whether a failure may be logged now: at most one in [`LOG_INTERVAL_MIN`]. The caller logs on `true`.
     pub fn may_log(&self) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let due = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL_MIN);

@@ -1,13 +1,13 @@
-//! What must hold for any bytes at all where a region's header is looked for; checked by `fuzz/` and by a property test.
+//! Property of any bytes in the place of a region's header, checked by `fuzz/` and by a property test: the decoder refuses the
+//! bytes, or the encoder makes exactly these bytes of the decoded header, and no block lies outside of the region.
 //!
-//! Random bytes never get past the checksum, so it is also put right, as a forger could. Does not exist in the daemon. The
-//! property: bytes are refused, or are exactly what the encoder makes of what was decoded, and no block lies outside.
+//! Random bytes never pass the checksum. So the checksum is also put right, as a forger could do. Does not exist in the daemon.
 
 use super::region::{HEADER_BYTES, RegionHeader, sealed};
 
 const REGION_BYTES: u32 = 1 << 20;
 
-/// `bytes` as a header, and with magic, version and checksum put right. Whether that was accepted.
+/// Checks `bytes` as a header, and again with magic, version and checksum put right. Returns whether the second was accepted.
 pub fn check_region(bytes: &[u8]) -> bool {
     let _ = RegionHeader::decode(bytes, REGION_BYTES);
     let forged = sealed(bytes);

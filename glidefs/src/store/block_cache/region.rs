@@ -1,7 +1,7 @@
-//! What the file of the block cache looks like.
+//! The layout of the file of the block cache.
 //!
-//! Owns its layout, and what it says of itself. Does not own the blocks' content, which is checked with what the index of
-//! their pack says. Invariant: what decodes is intact, and every place it names lies inside its region.
+//! Owns superblock and headers. Does not own the content of blocks, which is checked against the index of the pack. Invariant: a
+//! header that decodes is intact, and every place in the header lies inside of the region.
 //!
 //! ```text
 //!  0          4 KiB                                        4 KiB + region
@@ -17,8 +17,8 @@
 //! └─────┴───────┴───┴───────────────┴──────────┴─────┴────┴─────────────────────────────
 //! ```
 //!
-//! All numbers are little-endian. The CRC-32C covers everything before it and the entries. A file whose superblock is another
-//! one is not read, so that blocks, whose content others choose, never stand where a header is looked for.
+//! All numbers are little-endian. The CRC-32C covers all bytes before the CRC, and the entries. A file with another superblock is
+//! not read: guests choose the content of blocks, so a block must never stand where a header is looked for.
 
 use crate::store::format::{BLOCK_BYTES_MAX, crc32c};
 
@@ -28,7 +28,7 @@ pub(super) const SUPERBLOCK_BYTES: u64 = 4096;
 pub(super) const HEADER_BYTES: u32 = 8192;
 /// Most blocks in a region.
 pub(super) const ENTRIES_MAX: usize = (HEADER_BYTES as usize - FIXED_BYTES) / ENTRY_BYTES;
-/// Smallest file, bytes.
+/// Smallest possible file, bytes.
 pub(super) const FILE_BYTES_MIN: u64 = SUPERBLOCK_BYTES + REGIONS_MIN as u64 * REGION_BYTES_MIN as u64;
 
 const FILE_MAGIC: [u8; 8] = *b"GLIDECLF";
@@ -40,20 +40,20 @@ const REGION_BYTES_MIN: u32 = 256 << 10;
 const REGION_BYTES_MAX: u32 = 4 << 20;
 /// One is filled and one written; the others hold something.
 const REGIONS_MIN: u32 = 8;
-/// With so many regions or more, they are as long as can be.
+/// In a file of so many regions or more, the regions have the longest length.
 const REGIONS_USUAL: u64 = 64;
 
 /// How a file is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
-    /// Length of a region with its header, bytes. A power of two.
+    /// Length of a region including the header, bytes. A power of two.
     pub region_bytes: u32,
-    /// How many there are.
+    /// Number of regions in the file.
     pub regions: u32,
 }
 
 impl Geometry {
-    /// That of a file of at most `file_bytes`; `None` when that is too little.
+    /// The geometry of a file of at most `file_bytes`; `None` when the file would be too small.
     pub fn within(file_bytes: u64) -> Option<Self> {
         let body_bytes = file_bytes.checked_sub(SUPERBLOCK_BYTES)?;
         let wanted = u32::try_from(body_bytes / REGIONS_USUAL).unwrap_or(u32::MAX).max(1);
@@ -82,20 +82,19 @@ impl Geometry {
 /// A block in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RegionEntry {
-    /// Which block.
+    /// Digest of the block's pack and offset.
     pub digest: u64,
-    /// Where it begins, bytes from the start of the region.
+    /// Where the block begins, bytes from the start of the region.
     pub at: u32,
-    /// Its length, bytes.
+    /// Length of the block, bytes.
     pub len: u32,
 }
 
-/// What a region says of itself.
+/// The header of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RegionHeader {
     /// Regions with a higher one were filled later.
     pub sequence: u64,
-    /// Its blocks.
     pub entries: Vec<RegionEntry>,
 }
 
@@ -111,7 +110,7 @@ impl RegionHeader {
         bytes
     }
 
-    /// Reads it back; `None`: it is not intact, or there never was one.
+    /// Reads a header. `None`: the header is damaged, or no header was written.
     pub fn decode(bytes: &[u8], region_bytes: u32) -> Option<Self> {
         let (begin, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
         let count = u32::from_le_bytes(*begin[12..].first_chunk()?);
@@ -143,7 +142,7 @@ fn entry_bytes(entry: &RegionEntry) -> [u8; ENTRY_BYTES] {
     bytes
 }
 
-/// The part that both structures begin with, with the checksum of it and of `rest`.
+/// The fields that both structures begin with. The checksum covers these fields and `rest`.
 fn fixed(magic: [u8; 8], number: u32, sequence: u64, rest: &[u8]) -> [u8; FIXED_BYTES] {
     let mut bytes = [0; FIXED_BYTES];
     bytes[..8].copy_from_slice(&magic);
@@ -155,7 +154,7 @@ fn fixed(magic: [u8; 8], number: u32, sequence: u64, rest: &[u8]) -> [u8; FIXED_
     bytes
 }
 
-/// `bytes` as a header with a count, entries and a checksum that fit: sequence, and as many whole entries as there are.
+/// `bytes` as a header with a matching count and checksum: the sequence number, then as many entries as fit.
 pub(super) fn sealed(bytes: &[u8]) -> Vec<u8> {
     let (sequence, entries) = bytes.split_at(bytes.len().min(8));
     let sequence = sequence.iter().fold(0, |sequence, byte| sequence << 8 | u64::from(*byte));

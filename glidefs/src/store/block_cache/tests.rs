@@ -1,4 +1,4 @@
-//! The cache by itself: what it refuses, and what it makes of a broken file.
+//! The block cache by itself: options that are refused, wrong blocks, and broken files.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::disk::FILE_NAME;
+use super::file::FILE_NAME;
 use super::*;
 use crate::units::SectorRange;
 
@@ -20,7 +20,7 @@ fn in_directory(directory: &Path) -> BlockCacheOptions {
 
 const PACK: PackId = PackId([7; 16]);
 
-/// A block of that many sectors, at that place of the pack.
+/// A block of `sectors` sectors, at sector `at` of the volume and of the pack.
 fn block(at: u64, sectors: u64) -> (IndexEntry, Bytes) {
     let mut bytes = vec![0; sectors as usize * 512];
     blake3::Hasher::new().update(&at.to_le_bytes()).finalize_xof().fill(&mut bytes);
@@ -59,7 +59,7 @@ async fn too_little_room_is_an_error_that_says_how_much_is_needed() {
     let error = BlockCache::open(small.clone()).await.unwrap_err();
     let BlockCacheError::TooLittleDisk { needed, .. } = error else { panic!("{error}") };
     BlockCache::open(BlockCacheOptions { disk_bytes_max: needed, ..small }).await.unwrap();
-    // Without a directory its size does not matter.
+    // Without a directory the size of the disk does not matter.
     BlockCache::open(BlockCacheOptions { disk_bytes_max: 0, ..LIMITS }).await.unwrap();
 }
 

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
+use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -12,7 +14,10 @@ use tokio::time::Instant;
 use super::*;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::ScriptedStore;
-use crate::store::{Access, Bucket, PackId, StoreUrl};
+use crate::store::{Access, Bucket, Folder, PackId, StoreUrl};
+
+mod away;
+mod readers;
 
 const VOLUME: VolumeId = VolumeId([7; 16]);
 
@@ -36,7 +41,7 @@ fn stores() -> (Vec<Store>, TempDir) {
     (stores.into(), directory)
 }
 
-/// A store in memory with faults, none of which fires yet, and what it is over.
+/// A store in memory with faults at rate 0, the faults, and the store below without faults.
 fn faulty(seed: u64) -> (Store, Arc<Faults>, Store) {
     let memory = Arc::new(InMemory::new());
     let faults = Faults::new(seed);
@@ -357,179 +362,4 @@ async fn a_listing_may_take_longer_than_any_other_request_as_long_as_it_goes_on(
     let listing = store.list(Folder::Manifests(VOLUME), None).await.unwrap();
     assert_eq!(listing.objects.len(), 100);
     assert!(begun.elapsed() > 2 * RetryPolicy::default().try_time_max);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_directory_that_was_unmounted_is_waited_for_and_nothing_is_written_in_its_place() {
-    let place = TempDir::new().unwrap();
-    let (mounted, aside) = (place.path().join("store"), place.path().join("aside"));
-    let backend = Backend::connect(&StoreUrl::File(mounted.clone()), &Vec::new(), true).unwrap();
-    let store = Store::over(backend, StoreOptions::default());
-    let _ = store.create(&manifest(1), &one(b"m")).await.unwrap();
-    std::fs::rename(&mounted, &aside).unwrap();
-    for made in [false, true] {
-        if made {
-            std::fs::create_dir(&mounted).unwrap();
-        }
-        let error = store.create(&manifest(2), &one(b"m")).await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-        let error = store.list(Folder::Manifests(VOLUME), None).await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-    }
-    assert_eq!(std::fs::read_dir(&mounted).unwrap().count(), 0);
-    std::fs::remove_dir(&mounted).unwrap();
-    std::fs::rename(&aside, &mounted).unwrap();
-    assert_eq!(store.create(&manifest(2), &one(b"m")).await.unwrap(), Created::Created);
-}
-
-/// A store that answers reads after `millis`, with one object in it.
-async fn scripted(millis: u64) -> (Store, Arc<ScriptedStore>) {
-    let objects = ScriptedStore::new(Arc::default());
-    let store = Store::over(Backend::over(objects.clone(), true), StoreOptions::default());
-    let _ = store.create(&manifest(1), &one(b"0123")).await.unwrap();
-    objects.read_for(millis);
-    (store, objects)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_get_of_a_reader_that_is_late_is_sent_a_second_time_and_the_first_answer_counts() {
-    let (store, objects) = scripted(20).await;
-    let reader = store.for_readers(VOLUME);
-    for _ in 0..100 {
-        reader.get(&manifest(1), 4).await.unwrap();
-    }
-    let hedges = |store: &Store| (store.stats().hedges.get(), store.stats().hedges_won.get());
-    assert_eq!(hedges(&store), (0, 0));
-    objects.next_reads_for(&[15_000]);
-    assert_eq!(reader.get(&manifest(1), 4).await.unwrap(), "0123");
-    assert_eq!(hedges(&store), (1, 1));
-    // The first may still be the faster one.
-    objects.next_reads_for(&[30, 15_000]);
-    assert_eq!(reader.get(&manifest(1), 4).await.unwrap(), "0123");
-    assert_eq!(hedges(&store), (2, 1));
-    // What nobody reads for is not worth it.
-    objects.next_reads_for(&[15_000]);
-    store.get(&manifest(1), 4).await.unwrap();
-    assert_eq!(hedges(&store), (2, 1));
-    assert_eq!(store.stats().of(Operation::Get).requests.get(), 105);
-}
-
-#[tokio::test(start_paused = true)]
-async fn second_requests_are_few_however_many_gets_are_late() {
-    let (store, objects) = scripted(20).await;
-    let reader = store.for_readers(VOLUME);
-    for _ in 0..1000 {
-        reader.get(&manifest(1), 4).await.unwrap();
-    }
-    for at in 0..2000_u64 {
-        // One of ten is late: more than there may be second requests.
-        if at % 10 == 0 {
-            objects.next_reads_for(&[500]);
-        }
-        reader.get(&manifest(1), 4).await.unwrap();
-    }
-    let sent = store.stats().hedges.get();
-    assert!((1..=110).contains(&sent), "{sent} second requests");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_down_is_not_asked_twice() {
-    let (store, objects) = scripted(20).await;
-    let reader = store.for_readers(VOLUME);
-    for _ in 0..1000 {
-        reader.get(&manifest(1), 4).await.unwrap();
-    }
-    objects.read_for(3_600_000);
-    let before = store.stats().of(Operation::Get).requests.get();
-    for _ in 0..10 {
-        let error = reader.get(&manifest(1), 4).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unreachable { tries: 1, .. }), "{error}");
-    }
-    assert_eq!(store.stats().hedges.get(), 1, "before the first has failed");
-    assert_eq!(store.stats().of(Operation::Get).requests.get() - before, 11);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reader_that_meets_a_stalled_store_leaves_turns_to_others_and_holds_none_while_it_pauses() {
-    let (store, objects) = scripted(3_600_000).await;
-    let reader = |number: u8| store.for_readers(VolumeId([number; 16]));
-    let stalled: Vec<_> = (0..200)
-        .map(|_| {
-            let reader = reader(1);
-            tokio::spawn(async move { reader.get(&manifest(1), 4).await })
-        })
-        .collect();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    objects.read_for(0);
-    assert_eq!(reader(2).get(&manifest(1), 4).await.unwrap(), "0123");
-    assert!(stalled.iter().all(|read| !read.is_finished()), "they wait for the store, or for those that do");
-    for read in stalled {
-        // Those that were sent fail; they give their turns to the rest, which find the store as it is now.
-        let _ = read.await.unwrap();
-    }
-    let all: Vec<_> =
-        (0..64).map(|number| reader(number).inner.turns.try_take(VolumeId([number; 16]))).collect();
-    assert!(all.iter().all(Option::is_some), "all turns are free again");
-}
-
-/// A store in a directory, as a daemon uses it that was there before.
-fn known_in(directory: &std::path::Path) -> Store {
-    let url = StoreUrl::File(directory.to_owned());
-    let backend = match Backend::connect(&url, &Vec::new(), false) {
-        Ok(backend) => backend,
-        Err(_) => Backend::later(&url, &Vec::new()).unwrap(),
-    };
-    let retry = RetryPolicy { time_budget: Duration::from_secs(5), ..RetryPolicy::default() };
-    Store::over(backend, StoreOptions { retry, checked_first: true, ..StoreOptions::default() })
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_directory_that_is_not_mounted_when_the_daemon_starts_is_waited_for_and_nothing_is_made_in_its_place()
- {
-    let place = TempDir::new().unwrap();
-    let (mounted, aside) = (place.path().join("store"), place.path().join("aside"));
-    let backend = Backend::connect(&StoreUrl::File(mounted.clone()), &Vec::new(), true).unwrap();
-    let access = Access::ReadWrite { now_unix_millis: 0 };
-    let (_, marker) = Store::open(backend, access, StoreOptions::default()).await.unwrap();
-    std::fs::rename(&mounted, &aside).unwrap();
-    for made in [false, true] {
-        if made {
-            std::fs::create_dir(&mounted).unwrap();
-        }
-        let store = known_in(&mounted);
-        let error = store.check(Access::Known(marker.store_id)).await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-        // Nobody else finds anything out before that, or writes anything.
-        let error = store.create(&manifest(1), &one(b"m")).await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-        let error = store.list(Folder::Manifests(VOLUME), None).await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-        assert_eq!(mounted.exists(), made);
-        if made {
-            assert_eq!(std::fs::read_dir(&mounted).unwrap().count(), 0);
-            std::fs::remove_dir(&mounted).unwrap();
-        }
-        std::fs::rename(&aside, &mounted).unwrap();
-        store.check(Access::Known(marker.store_id)).await.unwrap();
-        assert_eq!(store.create(&manifest(1 + u64::from(made)), &one(b"m")).await.unwrap(), Created::Created);
-        std::fs::rename(&mounted, &aside).unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn credentials_that_cannot_be_read_make_a_known_store_one_that_is_away() {
-    let home = TempDir::new().unwrap();
-    let file = home.path().join("credentials");
-    std::fs::write(&file, "[default]\naws_access_key_id = half\n").unwrap();
-    let path = file.to_str().unwrap().to_owned();
-    let variables = vec![("AWS_SHARED_CREDENTIALS_FILE".to_owned(), path)];
-    let url = StoreUrl::S3(Bucket { name: "b".into(), prefix: "p".into() });
-    assert!(matches!(Backend::connect(&url, &variables, false), Err(StoreError::Setup { .. })));
-    let backend = Backend::later(&url, &variables).unwrap();
-    let retry = RetryPolicy { time_budget: Duration::from_secs(5), ..RetryPolicy::default() };
-    let store = Store::over(backend, StoreOptions { retry, checked_first: true, ..StoreOptions::default() });
-    let error = store.check(Access::Known(uuid::Uuid::nil())).await.unwrap_err();
-    assert!(error.is_transient(), "{error}");
-    let cause = crate::observe::chain(&error);
-    assert!(cause.contains("correct the files") && cause.contains("aws_secret_access_key"), "{cause}");
 }

@@ -1,14 +1,14 @@
-//! The line to a store that takes bytes more slowly than somebody writes them, by a clock that is turned by hand.
+//! A line to a store that takes bytes more slowly than a writer makes them. Tests turn the clock by hand.
 //!
-//! Owns the clock, and when creations arrive. Does not own what is created. Invariant: creations arrive one after the other, and
-//! in no time more bytes than the line lets through.
+//! Owns the clock, and the times at which creations arrive. Does not own the created objects. Invariant: creations arrive one
+//! after the other, and in no time more bytes arrive than the line lets through.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The line of a [`super::FaultyStore`], as long as it is slow. Time is counted in bytes: those that a writer could write.
+/// The line of a [`super::FaultyStore`]. Time is counted in bytes: the bytes that a writer can write in the time.
 #[derive(Debug, Default)]
 pub struct Line {
     state: Mutex<State>,
@@ -20,14 +20,14 @@ struct State {
     now: u64,
     /// How much longer a byte takes than the writer needs for one; 0: no time.
     times: u64,
-    /// When all that was sent has arrived.
+    /// When all sent creations have arrived.
     free_at: u64,
-    /// When creations arrive that are on their way.
+    /// When each creation on its way arrives.
     arrivals: BTreeSet<u64>,
     arrived_bytes: u64,
 }
 
-/// A creation on its way, until it has arrived or nobody waits for it.
+/// A creation on its way. Dropped when the creation has arrived or was given up.
 struct Creation<'a> {
     line: &'a Line,
     arrival: u64,
@@ -65,18 +65,18 @@ impl Line {
         self.state().now
     }
 
-    /// How many bytes of creations have arrived while it was slow.
+    /// Bytes of creations that have arrived on the slow line.
     pub fn arrived_bytes(&self) -> u64 {
         self.state().arrived_bytes
     }
 
-    /// Lets the time pass in which the writer writes so much.
+    /// Lets time pass: the time in which the writer writes `bytes`.
     pub fn advance(&self, bytes: u64) {
         self.state().now += bytes;
         self.moved.notify_waiters();
     }
 
-    /// Lets time pass until a creation has arrived. `false`: none is on its way, and no time passes.
+    /// Lets time pass until a creation has arrived. `false`: no creation is on its way, and no time passes.
     pub fn advance_to_arrival(&self) -> bool {
         let mut state = self.state();
         let Some(arrival) = state.arrivals.first().copied() else { return false };

@@ -1,7 +1,7 @@
-//! Making a pack of extents.
+//! Encoder of packs: makes a pack of extents.
 //!
-//! Owns how data is cut into blocks and compressed. Does not own what goes into a pack, or when. Invariant: a pack holds
-//! every sector at most once, and what [`super::verify_pack`] accepts.
+//! Owns the cut of data into blocks, and compression. Does not own the choice of extents. Invariant: a pack holds every sector at
+//! most once, and [`super::verify_pack`] accepts the pack.
 
 use bytes::{Bytes, BytesMut};
 
@@ -16,39 +16,39 @@ use super::pack_ref::PackRef;
 use crate::store::ids::{PackId, VolumeId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
-/// Pieces of a pack that are shorter than this are copied together.
+/// Shorter pieces of a pack are copied together.
 const PART_BYTES_MIN: usize = 16 * 1024;
-/// Room for such pieces.
+/// Room for copied pieces, bytes.
 const PART_BYTES: usize = 256 * 1024;
 static ZEROES: [u8; BLOCK_BYTES_MAX] = [0; BLOCK_BYTES_MAX];
 
-/// What a pack is made with.
+/// Options of a new pack.
 #[derive(Clone, Copy, Debug)]
 pub struct PackOptions {
-    /// Whose data it is.
+    /// The volume of the data.
     pub volume: VolumeId,
-    /// Its identity, new and random.
+    /// Identity of the pack, new and random.
     pub pack: PackId,
-    /// How often its data was compacted.
+    /// How often the data was compacted.
     pub level: u8,
-    /// First sequence number that may be in it.
+    /// First sequence number of the data, or a lower one.
     pub first_seq: Seq,
-    /// Last sequence number that may be in it; not less than the first.
+    /// Last sequence number of the data, or a higher one; not less than the first.
     pub last_seq: Seq,
     /// zstd's level: 1 is fast, 19 is small.
     pub zstd_level: i32,
 }
 
-/// Why an extent was not taken. The builder is as it was.
+/// Why the builder refused an extent. The builder is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// It begins before the end of the extent before it.
+    /// The extent begins before the end of the last extent.
     #[error("extents of a pack must ascend and not overlap")]
     Order,
-    /// It is empty, not in whole sectors, or ends beyond the last possible sector.
+    /// The extent is empty, has a part of a sector, or ends beyond the last possible sector.
     #[error("an extent must have one or more whole sectors")]
     Unfit,
-    /// The pack cannot hold it: finish this one and begin another.
+    /// The pack has no room for the extent: finish this pack and begin another.
     #[error("the pack is full")]
     Full,
 }
@@ -56,35 +56,35 @@ pub enum PushError {
 /// A pack, ready to be created.
 #[derive(Clone, Debug)]
 pub struct EncodedPack {
-    /// Its bytes, in order.
+    /// Bytes of the pack, in order.
     pub parts: Vec<Bytes>,
-    /// What a manifest says of it, and more.
+    /// The trailer, with the description for a manifest.
     pub trailer: PackTrailer,
 }
 
-/// Makes a pack of extents that come in ascending order.
+/// Makes a pack of extents in ascending order.
 ///
-/// Neighbours are joined into blocks of up to [`BLOCK_BYTES_MAX`] that do not cross multiples of it. Data that is all zero
-/// becomes zeroes.
+/// Neighbours are joined into blocks of up to [`BLOCK_BYTES_MAX`] that do not cross multiples of [`BLOCK_BYTES_MAX`]. Zeroed data
+/// takes no block.
 pub struct PackBuilder {
     options: PackOptions,
     compressor: ::zstd::bulk::Compressor<'static>,
     compressed: Vec<u8>,
     hasher: blake3::Hasher,
-    /// Finished parts, and the one that small pieces are added to.
+    /// Finished parts, and the part that collects small pieces.
     parts: Vec<Bytes>,
     part: BytesMut,
-    /// Bytes so far.
+    /// Bytes of the pack so far.
     offset_bytes: u64,
     entries: Vec<IndexEntry>,
     data_bytes: u64,
-    /// Data of the block that may still grow: its first sector, its pieces, and their length.
+    /// Data of the block that may still grow: first sector, pieces, and length of the pieces.
     open_start: u64,
     open: Vec<Bytes>,
     open_bytes: usize,
-    /// One past the last sector that was pushed.
+    /// One past the last pushed sector.
     end: u64,
-    /// The pack is full when it has so many bytes.
+    /// Length at which the pack is full, bytes.
     full_bytes: u64,
 }
 
@@ -121,7 +121,7 @@ impl PackBuilder {
         Ok(builder)
     }
 
-    /// The same, full when it has `bytes`.
+    /// The same builder, full at `bytes`.
     #[must_use]
     pub fn long(self, bytes: u64) -> Self {
         Self { full_bytes: bytes, ..self }
@@ -164,7 +164,7 @@ impl PackBuilder {
         Ok(())
     }
 
-    /// Length of the pack so far without its index, bytes; what is still to be compressed counts in full.
+    /// Length of the pack so far without the index, bytes. Data that is not compressed yet counts in full.
     pub fn bytes(&self) -> u64 {
         self.offset_bytes + self.open_bytes as u64
     }
@@ -235,7 +235,7 @@ impl PackBuilder {
             joined.freeze()
         };
         self.open_bytes = 0;
-        // `admit` has checked the extents it is made of.
+        // `admit` has checked the extents of the block.
         let Some(range) = SectorRange::new(self.open_start, plain.len() as u64 / SECTOR_BYTES) else {
             return;
         };
@@ -244,7 +244,7 @@ impl PackBuilder {
         }
         self.compressed.clear();
         let compressed = self.compressor.compress_to_buffer(&plain[..], &mut self.compressed);
-        // Less than a sixteenth saved is not worth decompressing it.
+        // Saving less than a sixteenth does not pay for the decompression.
         let small = compressed.is_ok_and(|bytes| bytes < plain.len() - plain.len() / 16);
         let (offset_bytes, plain_crc) = (self.offset_bytes, crc32c(&plain));
         self.data_bytes += plain.len() as u64;
@@ -286,7 +286,7 @@ impl PackBuilder {
         self.part.extend_from_slice(bytes);
     }
 
-    /// As [`Self::put`], without a copy where that pays.
+    /// As [`Self::put`], without a copy of long pieces.
     fn put_bytes(&mut self, bytes: Bytes) {
         if bytes.len() < PART_BYTES_MIN {
             return self.put(&bytes);

@@ -1,13 +1,13 @@
-//! Reading fields off the front of bytes, and numbers of variable length.
+//! Reads fields off the front of bytes, and numbers of variable length.
 //!
-//! Owns bounds only, not what fields mean. Invariant: nothing is read beyond the end, and every number has one encoding.
+//! Owns bounds. Does not own the meaning of fields. Invariant: no read goes beyond the end, and every number has one encoding.
 
 use super::error::FormatError;
 
 /// Most bytes a varint takes.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// Bytes that are yet to be read.
+/// The unread bytes.
 #[derive(Debug)]
 pub(super) struct Cursor<'a>(&'a [u8]);
 
@@ -16,12 +16,10 @@ impl<'a> Cursor<'a> {
         Self(bytes)
     }
 
-    /// Bytes that are left.
     pub fn left(&self) -> usize {
         self.0.len()
     }
 
-    /// The next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
         let short = FormatError::Length { found: self.0.len() as u64, needed: count as u64 };
         let (head, rest) = self.0.split_at_checked(count).ok_or(short)?;
@@ -51,7 +49,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Bytes without a meaning are zero, so that a later version can give them one.
+    /// Checks that bytes without a meaning are zero, so that a later version can give these bytes a meaning.
     pub fn zeroes(&mut self, count: usize) -> Result<(), FormatError> {
         if self.bytes(count)?.iter().all(|byte| *byte == 0) {
             Ok(())
@@ -60,7 +58,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Seven bits a byte, lowest first; the highest bit of a byte says that another follows.
+    /// Seven bits a byte, lowest first; the highest bit of a byte tells whether another byte follows.
     pub fn varint(&mut self) -> Result<u64, FormatError> {
         const WRONG: FormatError = FormatError::Malformed("number of variable length");
         let mut value = 0_u64;
@@ -79,13 +77,13 @@ impl<'a> Cursor<'a> {
         Err(WRONG)
     }
 
-    /// Nothing may be left.
+    /// Checks that all bytes were read.
     pub fn end(self) -> Result<(), FormatError> {
         if self.0.is_empty() { Ok(()) } else { Err(FormatError::Malformed("bytes behind the end")) }
     }
 }
 
-/// Appends `value` as [`Cursor::varint`] reads it.
+/// Appends `value` in the encoding of [`Cursor::varint`].
 pub(super) fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push((value & 0x7f) as u8 | 0x80);

@@ -11,7 +11,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// A structure begun: magic, version, and two bytes that mean nothing yet.
+/// The beginning of a structure: magic number, version, and two bytes without a meaning yet.
 pub(super) fn begin(magic: [u8; 8]) -> Vec<u8> {
     begin_version(magic, FORMAT_VERSION)
 }
@@ -23,23 +23,23 @@ pub(super) fn begin_version(magic: [u8; 8], version: u16) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that [`begin`] writes.
+/// Length of the beginning, bytes.
 const BEGIN_BYTES: usize = 12;
 
-/// Closes a structure.
+/// Appends the BLAKE3 of all bytes so far.
 pub(super) fn seal(bytes: &mut Vec<u8>) {
     let hash = blake3::hash(bytes);
     bytes.extend_from_slice(hash.as_bytes());
 }
 
-/// What stands between the beginning and the end of an intact structure of this `magic` and [`FORMAT_VERSION`].
+/// The fields between beginning and end of an intact structure of this `magic` and [`FORMAT_VERSION`].
 pub(super) fn open(bytes: &[u8], magic: [u8; 8]) -> Result<Cursor<'_>, FormatError> {
     open_version(bytes, magic, FORMAT_VERSION).map(|(_, cursor)| cursor)
 }
 
-/// As [`open`], of a structure that has versions up to `newest`, and its version.
+/// As [`open`], for a structure with versions up to `newest`; returns the version as well.
 ///
-/// The version comes after the checksum, so that a damaged version number is reported as damage.
+/// The version is checked after the checksum, so that a damaged version number is reported as damage.
 pub(super) fn open_version(
     bytes: &[u8],
     magic: [u8; 8],

@@ -4,21 +4,21 @@
 
 use super::limits::FORMAT_VERSION;
 
-/// Why bytes are not the structure they should be.
+/// Why bytes are not the expected structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Too few or too many bytes.
     #[error("{found} bytes where {needed} are needed")]
     Length {
-        /// Bytes found.
+        /// Length of the bytes.
         found: u64,
-        /// Bytes needed.
+        /// Length that was expected, at least or at most.
         needed: u64,
     },
-    /// Something else, or nothing at all.
+    /// The bytes are another structure, or none.
     #[error("the magic number of this structure is missing")]
     Magic,
-    /// The bytes changed since they were written.
+    /// The bytes have changed since the encoder wrote them.
     #[error("checksum mismatch")]
     Checksum,
     /// Intact, but laid out as this glidefs does not know.
@@ -26,21 +26,21 @@ pub enum FormatError {
         "format version {found}, this glidefs reads version {FORMAT_VERSION}: run the glidefs that wrote it, or a newer one"
     )]
     Version {
-        /// Version found.
+        /// Version of the structure.
         found: u16,
     },
-    /// Intact, with a section that this glidefs does not know.
+    /// Intact, with a section of an unknown kind.
     #[error(
         "a section of kind {tag}, which this glidefs does not know: run the glidefs that wrote it, or a newer one"
     )]
     Section {
-        /// Its kind.
+        /// The unknown kind.
         tag: u16,
     },
-    /// Intact, but it belongs elsewhere.
+    /// Intact, but of another pack or volume than expected.
     #[error("it belongs to another {0}")]
     Elsewhere(&'static str),
-    /// Intact, but it says what no glidefs writes.
+    /// Intact, with contents that no glidefs writes.
     #[error("impossible contents: {0}")]
     Malformed(&'static str),
 }

@@ -1,8 +1,9 @@
-//! What must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests.
+//! Property of any bytes, checked by the fuzzers in `fuzz/` and by the property tests: a decoder refuses the bytes, or the
+//! encoder makes exactly these bytes of the decoded structure.
 //!
-//! Random bytes never get past a checksum, so they are also laid over valid content by exclusive or, and checksums, magic
-//! and version are put right again, as a forger could. Does not exist in the daemon. The property: bytes are refused, or are
-//! exactly what the encoder makes of what was decoded. Each answers whether what was laid over was accepted.
+//! Random bytes never pass a checksum. So the bytes are also laid over valid content by exclusive or, and checksums, magic and
+//! version are put right again, as a forger could do. Does not exist in the daemon. Each check returns whether the overlaid
+//! content was accepted.
 
 use bytes::Bytes;
 
@@ -116,7 +117,7 @@ pub fn check_records(bytes: &[u8]) -> bool {
     found.is_ok()
 }
 
-/// A pack with a compressed block, one that is not, and zeroes.
+/// A pack with a compressed block, an uncompressed block, and zeroes.
 pub(super) fn sample_pack() -> EncodedPack {
     let options = PackOptions {
         volume: VOLUME,

@@ -1,7 +1,7 @@
-//! The index of a pack: which sectors it holds, and where.
+//! The index of a pack: the sectors of the pack, and the place of each block.
 //!
-//! Owns the encoding and the look-up. Does not own the blocks. Invariant: the entries of a decoded index ascend, do not
-//! overlap, and their blocks lie one behind the other between the header and the index of the pack.
+//! Owns the encoding and the look-up. Does not own the blocks. Invariant: the entries of a decoded index ascend and do not
+//! overlap, and the blocks lie one behind the other between the header and the index of the pack.
 
 use super::cursor::{Cursor, put_varint};
 use super::envelope::{begin, open, seal};
@@ -14,10 +14,10 @@ use crate::units::{SECTOR_BYTES, SectorRange};
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEIDX";
 /// Fewest bytes of an entry in the columns: gap, count, codec.
 const ENTRY_BYTES_MIN: usize = 3;
-/// Most: two varints of a sector, the codec, a varint of a length, two CRCs.
+/// Most bytes of an entry: two varints of a sector, the codec, a varint of a length, two CRCs.
 const ENTRY_BYTES_MAX: usize = 10 + 10 + 1 + 3 + 4 + 4;
 
-// Index. The plain columns have no padding; each holds one value an entry that has it.
+// Index. The plain columns have no padding; a column has one value for each entry to which the column applies.
 //
 //    0     8    10   12        16             20
 //   ┌─────┬─────┬────┬─────────┬──────────────┬──────────────────────┬────────┐
@@ -41,9 +41,9 @@ pub enum Codec {
 /// A run of sectors in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Which sectors. Not empty.
+    /// The sectors of the entry. Not empty.
     pub range: SectorRange,
-    /// How they are kept.
+    /// How the pack keeps the sectors.
     pub codec: Codec,
     /// Where the block is, bytes from the start of the pack. For zeroes: where a block would be.
     pub offset_bytes: u64,
@@ -56,13 +56,13 @@ pub struct IndexEntry {
 }
 
 impl IndexEntry {
-    /// Where the block is in the pack, to fetch it.
+    /// Where the block lies in the pack, to fetch the block.
     pub fn block(&self) -> std::ops::Range<u64> {
         // Cannot overflow: the index was checked to lie behind the block.
         self.offset_bytes..self.offset_bytes + u64::from(self.stored_bytes)
     }
 
-    /// Length of the data in bytes; 0 for zeroes, which may be longer than memory.
+    /// Length of the data, bytes; 0 for zeroes, which may be longer than memory.
     pub fn plain_bytes(&self) -> usize {
         match self.codec {
             Codec::Zero => 0,
@@ -72,33 +72,33 @@ impl IndexEntry {
     }
 }
 
-/// A part of a range that was looked up.
+/// A part of a looked-up range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
-    /// Which sectors.
+    /// The sectors of the part.
     pub range: SectorRange,
-    /// What the pack knows of them.
+    /// Content of these sectors in the pack.
     pub kind: PieceKind<'a>,
 }
 
-/// What a pack knows of some sectors.
+/// Content of some sectors in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceKind<'a> {
-    /// They are in this block, which may begin before them and end behind them.
+    /// The sectors are in this block, which may begin before and end behind the sectors.
     Data(&'a IndexEntry),
-    /// They are zero.
+    /// The sectors are zero in this pack.
     Zero,
-    /// Nothing: an older pack has to be asked.
+    /// The pack has nothing for the sectors: look in an older pack.
     Absent,
 }
 
-/// A decoded index.
+/// The decoded entries of a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackIndex {
     entries: Box<[IndexEntry]>,
 }
 
-/// The index as bytes, and the length of its columns before compression.
+/// The encoded index, and the length of the columns before compression.
 pub(super) fn encode(entries: &[IndexEntry]) -> (Vec<u8>, u32) {
     let columns = columns(entries);
     // Neither can be longer: a builder holds at most ENTRIES_MAX entries.
@@ -130,7 +130,7 @@ pub(super) fn columns(entries: &[IndexEntry]) -> Vec<u8> {
     bytes
 }
 
-/// The entries that `count` rows of columns say, and where the last block ends.
+/// The entries of `count` rows of columns, and the end of the last block.
 pub(super) fn decode_columns(columns: &[u8], count: usize) -> Result<(Box<[IndexEntry]>, u64), FormatError> {
     const RANGE: FormatError = FormatError::Malformed("range of an index entry");
     let mut cursor = Cursor::new(columns);
@@ -194,14 +194,14 @@ pub(super) fn decode_columns(columns: &[u8], count: usize) -> Result<(Box<[Index
 }
 
 impl PackIndex {
-    /// Reads the index of `pack` and compares it with what the manifest or the trailer says of it.
+    /// Decodes the index of `pack`, and compares the index with the description `pack` from the manifest or the trailer.
     pub fn decode(bytes: &[u8], pack: &PackRef) -> Result<Self, FormatError> {
         let needed = u64::from(pack.index_stored_bytes);
         if bytes.len() as u64 != needed {
             return Err(FormatError::Length { found: bytes.len() as u64, needed });
         }
         let mut cursor = open(bytes, MAGIC)?;
-        // `open` has checked that there is a hash.
+        // `open` has checked the length, so a hash is there.
         let (_, hash) = bytes.split_at(bytes.len() - HASH_BYTES);
         if !hash.starts_with(&pack.index_hash) {
             return Err(FormatError::Elsewhere("pack"));
@@ -228,17 +228,17 @@ impl PackIndex {
         Ok(Self { entries })
     }
 
-    /// All entries, ascending.
+    /// All entries of the index, ascending.
     pub fn entries(&self) -> &[IndexEntry] {
         &self.entries
     }
 
-    /// Memory it takes, bytes, for caches.
+    /// Memory of the index for caches, bytes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val::<[IndexEntry]>(&self.entries)
     }
 
-    /// What the pack knows of `range`: pieces that ascend and cover all of it.
+    /// Looks up `range`: pieces that ascend and cover the whole range.
     pub fn lookup(&self, range: SectorRange) -> impl Iterator<Item = Piece<'_>> {
         let mut next = self.entries.partition_point(|entry| entry.range.end() <= range.start());
         let mut at = range.start();

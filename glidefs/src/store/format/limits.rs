@@ -4,14 +4,13 @@
 
 use crate::units::SECTOR_BYTES;
 
-/// Version of every structure in a store, except of a manifest that has sections. Another version is refused, never guessed
-/// at.
+/// Version of every structure in a store, except for a manifest with sections. Another version is refused, never guessed at.
 pub const FORMAT_VERSION: u16 = 1;
 /// Most data in a block of a pack, bytes. A block is compressed, checked and fetched as a whole.
 pub const BLOCK_BYTES_MAX: usize = 64 * 1024;
-/// Most sectors in a block; blocks do not cross multiples of it.
+/// Most sectors in a block. A block does not cross a multiple of this number.
 pub const BLOCK_SECTORS_MAX: u64 = BLOCK_BYTES_MAX as u64 / SECTOR_BYTES;
-/// How long packs should be, bytes: one that holds more than this is complete.
+/// Usual length of a pack, bytes: a longer pack is complete.
 pub const PACK_BYTES_TARGET: u64 = 32 << 20;
 /// Longest pack, bytes. One PUT carries a pack, and stores take 5 GiB in one.
 pub const PACK_BYTES_MAX: u64 = 4 << 30;

@@ -1,7 +1,7 @@
 //! Manifests: the state of a volume at a cut, as a list of packs.
 //!
-//! Owns the encoding. Does not own what a cut is, or which packs a manifest should list. Invariant: what decodes was
-//! written whole, and every pack it lists is described without contradiction.
+//! Owns the encoding. Does not own cuts, nor the choice of the packs of a manifest. Invariant: a manifest that decodes was
+//! written whole, and describes every pack without contradiction.
 
 use super::cursor::Cursor;
 use super::envelope::{begin_version, open_version, seal};
@@ -14,53 +14,54 @@ use crate::store::ids::{NAME_CHARS_MAX, StoreName, VolumeId, WriterId};
 use crate::units::Seq;
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEMAN";
-/// What a manifest says before its packs, at most: the fields of a fixed length, and the name.
+/// Most bytes of a manifest before the packs: fields of a fixed length, and the name.
 const FIXED_BYTES_MAX: usize = 128 + NAME_CHARS_MAX;
-/// The version of a manifest that has sections. A glidefs that does not know sections refuses it as newer than itself.
+/// Version of a manifest with sections. A glidefs without sections refuses such a manifest as newer than itself.
 pub(super) const SECTIONS_VERSION: u16 = 2;
 
-// Manifest. Version 1 ends its body with the packs; version 2 has sections behind the packs.
+// Manifest. The body of version 1 ends with the packs; version 2 has sections behind the packs.
 //
 //    0     8    10   12             16
 //   ┌─────┬─────┬────┬──────────────┬──────────────┬────────┐
 //   │magic│vers.│ .. │ plain length │ body, zstd   │ BLAKE3 │
 //   └─────┴─────┴────┴──────────────┴──────────────┴────────┘
 
-/// Where a fork came from. For information: its packs are listed like all others.
+/// The volume and manifest from which a fork was made. For information only: the manifest lists the packs of the origin like all
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The volume that was forked.
+    /// The forked volume.
     pub volume: VolumeId,
-    /// Number of the manifest that was forked.
+    /// Number of the forked manifest.
     pub manifest: u64,
 }
 
 /// The state of a volume at a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// Which volume.
+    /// The volume of the state.
     pub volume: VolumeId,
-    /// Its place among the manifests of the volume: 1 for the first.
+    /// Number among the manifests of the volume: 1 for the first.
     pub number: u64,
     /// Grows whenever another writer takes the volume over.
     pub epoch: u64,
-    /// Who wrote it.
+    /// The daemon that wrote the manifest.
     pub writer: WriterId,
     /// Size of the volume, sectors.
     pub size_sectors: u64,
-    /// Everything up to this sequence number is in the packs, and nothing behind it.
+    /// The packs have all writes up to this sequence number, and no later write.
     pub cut: Seq,
-    /// When it was made, milliseconds since 1970-01-01 UTC.
+    /// Time of creation, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
-    /// Grows with every compaction.
+    /// Grows with every compaction of the volume.
     pub generation: u32,
     /// The name the volume had.
     pub name: StoreName,
-    /// Where it was forked from.
+    /// The origin of a fork.
     pub origin: Option<Origin>,
-    /// Its packs, newest first: for every sector the first pack that has it counts. At most [`PACKS_MAX`].
+    /// The packs, newest first: the first pack with a sector has the content of the sector. At most [`PACKS_MAX`].
     pub packs: Vec<PackRef>,
-    /// What it says besides.
+    /// The optional parts.
     pub sections: Sections,
 }
 
@@ -68,8 +69,8 @@ impl Manifest {
     /// The manifest as bytes.
     ///
     /// # Errors
-    /// When it is what [`Self::decode`] would refuse: more than [`PACKS_MAX`] packs, the number 0, or packs or
-    /// sections that cannot be.
+    /// When [`Self::decode`] would refuse the bytes: more than [`PACKS_MAX`] packs, the number 0, or impossible packs or
+    /// sections.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         if self.packs.len() > PACKS_MAX || self.number == 0 {
             return Err(FormatError::Malformed("number of packs or of the manifest"));
@@ -79,12 +80,12 @@ impl Manifest {
         Ok(seal_body(self.version(), &self.body()))
     }
 
-    /// The lowest version that can say what it says.
+    /// The lowest version with room for the sections.
     pub(super) fn version(&self) -> u16 {
         if self.sections.is_empty() { FORMAT_VERSION } else { SECTIONS_VERSION }
     }
 
-    /// Memory it takes, bytes, for caches.
+    /// Memory of the manifest for caches, bytes.
     pub fn memory_bytes(&self) -> usize {
         let Sections { damaged, uploaded, .. } = &self.sections;
         size_of::<Self>()
@@ -118,7 +119,7 @@ impl Manifest {
         body
     }
 
-    /// Reads a manifest. Whether it is the one that was asked for is for the caller to compare.
+    /// Decodes a manifest. The caller compares volume and number with the expected ones.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let (version, mut cursor) = open_version(bytes, MAGIC, SECTIONS_VERSION)?;
         let plain_bytes = cursor.u32()? as usize;
@@ -174,14 +175,14 @@ impl Manifest {
 
 pub(super) fn seal_body(version: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = begin_version(MAGIC, version);
-    // PACKS_MAX and SECTIONS_BYTES_MAX bound it to 36 MB.
+    // PACKS_MAX and SECTIONS_BYTES_MAX bound the body to 36 MB.
     bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&zstd::compress(body));
     seal(&mut bytes);
     bytes
 }
 
-/// A name: its length in one byte, then its characters.
+/// Appends a name: the length in one byte, then the characters.
 pub(super) fn put_name(bytes: &mut Vec<u8>, name: &StoreName) {
     // A name has at most 128 characters.
     bytes.push(name.as_str().len() as u8);

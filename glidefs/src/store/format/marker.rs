@@ -1,7 +1,7 @@
-//! The marker that makes a place a store: JSON, so that people who meet it know what it is.
+//! The marker that makes a place a store: JSON, so that people who find the marker can read what the place is.
 //!
-//! Owns its text. Does not own what is done about a marker of another format. Invariant: a marker that decodes is of the
-//! format this glidefs reads.
+//! Owns the text. Does not own the reaction to a marker of another format. Invariant: a marker that decodes has the format that
+//! this glidefs reads.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,15 +9,15 @@ use uuid::Uuid;
 use super::error::FormatError;
 use super::limits::FORMAT_VERSION;
 
-/// Longest marker that is read, bytes.
+/// Longest marker that is decoded, bytes.
 pub(in crate::store) const MARKER_BYTES_MAX: u64 = 64 * 1024;
 
-/// What makes a place a store.
+/// The content of a marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     /// Identity of the store, random.
     pub store_id: Uuid,
-    /// When it was made, RFC 3339.
+    /// Time of creation, RFC 3339.
     pub created: String,
 }
 
@@ -28,14 +28,14 @@ struct Text {
     created: String,
 }
 
-/// What a marker of every format has.
+/// The fields of a marker of any format.
 #[derive(Deserialize)]
 struct AnyText {
     format: u16,
 }
 
 impl Marker {
-    /// The marker as bytes.
+    /// The JSON text, with a line feed at the end.
     pub fn encode(&self) -> Vec<u8> {
         let text = Text {
             format: FORMAT_VERSION,
@@ -48,7 +48,7 @@ impl Marker {
         bytes
     }
 
-    /// Reads a marker. Fields that it does not know are ignored.
+    /// Decodes a marker. Unknown fields are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         const OTHER: FormatError = FormatError::Malformed("not the marker of a glidefs store");
         if bytes.len() as u64 > MARKER_BYTES_MAX {

@@ -46,20 +46,20 @@ use crate::units::Seq;
 
 pub(super) const HEADER_MAGIC: [u8; 8] = *b"GLIDEPAK";
 pub(super) const TRAILER_MAGIC: [u8; 8] = *b"GLIDEPKT";
-/// What the CRC of a trailer covers.
+/// Where the CRC of a trailer is; the CRC covers all bytes before.
 pub(super) const TRAILER_CRC_AT: usize = TRAILER_BYTES - HASH_BYTES - 4;
 
 /// First bytes of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackHeader {
-    /// Whose data it is.
+    /// The volume of the data.
     pub volume: VolumeId,
-    /// Which pack it is.
+    /// Identity of the pack.
     pub pack: PackId,
 }
 
 impl PackHeader {
-    /// The header as bytes.
+    /// The 48 bytes of the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(HEADER_MAGIC);
         bytes.extend_from_slice(&[0; 4]);
@@ -68,7 +68,7 @@ impl PackHeader {
         bytes
     }
 
-    /// Reads the first bytes of a pack. They have no checksum of their own: that of the pack covers them.
+    /// Decodes the first bytes of a pack. The header has no checksum of its own: the checksum of the pack covers the header.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(bytes);
         check_begin(&mut cursor, HEADER_MAGIC)?;
@@ -77,16 +77,16 @@ impl PackHeader {
     }
 }
 
-/// Last bytes of a pack: all that a manifest says of it, for those that have only the pack.
+/// Last bytes of a pack: the whole description of the pack, for a reader without a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackTrailer {
-    /// As a manifest would say it.
+    /// The description, as a manifest has one.
     pub pack: PackRef,
     /// BLAKE3 of the index, whole.
     pub index_hash: [u8; HASH_BYTES],
-    /// First sequence number that may be in it.
+    /// First sequence number of the data, or a lower one.
     pub first_seq: Seq,
-    /// Last sequence number that may be in it.
+    /// Last sequence number of the data, or a higher one.
     pub last_seq: Seq,
 }
 
@@ -110,8 +110,8 @@ impl PackTrailer {
         bytes
     }
 
-    /// Reads the last [`TRAILER_BYTES`] of a pack of `total_bytes`. They are checked by their CRC; the BLAKE3 at their end is
-    /// that of the whole pack, see [`verify_pack`].
+    /// Decodes the last [`TRAILER_BYTES`] of a pack of `total_bytes`, and checks the CRC. The BLAKE3 at the end covers the whole
+    /// pack, see [`verify_pack`].
     pub fn decode(bytes: &[u8], total_bytes: u64) -> Result<Self, FormatError> {
         if bytes.len() != TRAILER_BYTES {
             return Err(FormatError::Length { found: bytes.len() as u64, needed: TRAILER_BYTES as u64 });
@@ -168,7 +168,7 @@ fn check_begin(cursor: &mut Cursor<'_>, magic: [u8; 8]) -> Result<(), FormatErro
     }
 }
 
-/// The data of `entry`, of which `stored` is the block as it was fetched. Data that was not compressed is not copied.
+/// The data of `entry`. `stored` is the fetched block. Uncompressed data is not copied.
 pub fn decode_block(entry: &IndexEntry, stored: &Bytes) -> Result<Bytes, FormatError> {
     let needed = u64::from(entry.stored_bytes);
     if stored.len() as u64 != needed {
@@ -187,7 +187,7 @@ pub fn decode_block(entry: &IndexEntry, stored: &Bytes) -> Result<Bytes, FormatE
     if crc32c(&plain) == entry.plain_crc { Ok(plain.into()) } else { Err(FormatError::Checksum) }
 }
 
-/// Checks every byte of a whole pack. Reading needs no such check: it checks what it fetches.
+/// Checks every byte of a whole pack. Readers do not need this check: they check each fetched block.
 pub fn verify_pack(bytes: &Bytes) -> Result<(PackTrailer, PackIndex), FormatError> {
     const SHORT: u64 = (PACK_HEADER_BYTES + TRAILER_BYTES) as u64;
     let found = bytes.len() as u64;
@@ -210,7 +210,7 @@ pub fn verify_pack(bytes: &Bytes) -> Result<(PackTrailer, PackIndex), FormatErro
     }
     let mut data_bytes = 0;
     for entry in index.entries().iter().filter(|entry| entry.codec != Codec::Zero) {
-        // Blocks end where the index begins, so they are inside.
+        // Blocks end where the index begins, so the range lies inside of the pack.
         let block = bytes.slice(entry.block().start as usize..entry.block().end as usize);
         data_bytes += decode_block(entry, &block)?.len() as u64;
     }

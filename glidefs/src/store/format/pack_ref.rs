@@ -1,7 +1,7 @@
-//! A pack as a manifest lists the pack.
+//! The description of a pack in a manifest.
 //!
-//! Owns the encoding and the check of the fields. Does not own the pack. Invariant: a description that decodes does not contradict
-//! itself.
+//! Owns the encoding, and the check of the fields. Does not own the pack. Invariant: the fields of a decoded description do not
+//! contradict each other.
 
 use super::cursor::Cursor;
 use super::error::FormatError;
@@ -13,16 +13,16 @@ use crate::store::ids::{PackId, VolumeId};
 /// Length of an encoded [`PackRef`], bytes.
 pub(super) const PACK_REF_BYTES: usize = 101;
 
-/// A pack, as a manifest lists it.
+/// A pack, as a manifest lists the pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PackRef {
-    /// The volume it was written for: in a fork, the origin.
+    /// The volume for which the pack was written: for a fork, the origin.
     pub volume: VolumeId,
-    /// Its identity.
+    /// Identity of the pack.
     pub pack: PackId,
-    /// Its length, bytes.
+    /// Length of the pack, bytes.
     pub total_bytes: u64,
-    /// Where its index is, bytes from its start.
+    /// Where the index begins, bytes from the start of the pack.
     pub index_offset_bytes: u64,
     /// Length of the index in the pack.
     pub index_stored_bytes: u32,
@@ -30,22 +30,22 @@ pub struct PackRef {
     pub index_plain_bytes: u32,
     /// First half of the index's BLAKE3.
     pub index_hash: [u8; 16],
-    /// Lowest sector in it.
+    /// Lowest sector with content in the pack.
     pub lowest_sector: u64,
-    /// Highest sector in it.
+    /// Highest sector with content in the pack.
     pub highest_sector: u64,
-    /// How often its data was compacted.
+    /// How often the data was compacted.
     pub level: u8,
-    /// Data in it before compression, bytes; zeroes do not count.
+    /// Data of the pack before compression, bytes; zeroes do not count.
     pub data_bytes: u64,
-    /// Entries of its index.
+    /// Number of entries in the index.
     pub entries: u32,
 }
 
 impl PackRef {
-    /// Where the index is in the pack, to fetch it.
+    /// Where the index lies in the pack, to fetch the index.
     pub fn index(&self) -> std::ops::Range<u64> {
-        // Cannot overflow: `check` compared it with the length of the pack.
+        // Cannot overflow: `check` has compared the sum with the length of the pack.
         self.index_offset_bytes..self.index_offset_bytes + u64::from(self.index_stored_bytes)
     }
 

@@ -1,7 +1,6 @@
-//! The small objects: what a name means, a state that was given a name, the mark of a deleted volume, and what garbage
-//! collection remembers.
+//! The small objects: records of names, snapshots, tombstones of deleted volumes, and candidates of garbage collection.
 //!
-//! Owns the encodings. Invariant: what decodes was written whole.
+//! Owns the encodings. Invariant: a record that decodes was written whole.
 
 use super::cursor::Cursor;
 use super::envelope::{begin, open, seal};
@@ -28,17 +27,17 @@ pub(super) const TOMBSTONE_MAGIC: [u8; 8] = *b"GLIDETMB";
 //   │magic│vers.│ .. │ volume │ when │ writer │     each followed by its BLAKE3
 //   └─────┴─────┴────┴────────┴──────┴────────┘
 
-/// Which volume a name means.
+/// The volume behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRecord {
-    /// The volume.
+    /// The volume with the name.
     pub volume: VolumeId,
     /// When the name was given, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
 }
 
 impl NameRecord {
-    /// The record as bytes.
+    /// The encoded record.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(NAME_MAGIC);
         bytes.extend_from_slice(&self.volume.0);
@@ -47,7 +46,7 @@ impl NameRecord {
         bytes
     }
 
-    /// Reads a name record.
+    /// Decodes a name record.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, NAME_MAGIC)?;
         let record = Self { volume: VolumeId(cursor.array()?), created_unix_millis: cursor.u64()? };
@@ -55,14 +54,14 @@ impl NameRecord {
     }
 }
 
-/// The state of a volume under a name: one object, which by itself keeps the packs it lists.
+/// A named state of a volume: one object, which by itself keeps the packs of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: StoreName,
-    /// When it was made, milliseconds since 1970-01-01 UTC.
+    /// Time of creation, milliseconds since 1970-01-01 UTC.
     pub created_unix_millis: u64,
-    /// The state.
+    /// The state of the volume.
     pub manifest: Manifest,
 }
 
@@ -80,7 +79,7 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Reads a snapshot.
+    /// Decodes a snapshot with the manifest inside.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, SNAPSHOT_MAGIC)?;
         let created_unix_millis = cursor.u64()?;
@@ -90,19 +89,19 @@ impl Snapshot {
     }
 }
 
-/// The volume was deleted; what is left of it may go.
+/// The mark of earlier versions on a deleted volume: garbage collection may delete the rest of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tombstone {
-    /// Which volume.
+    /// The deleted volume.
     pub volume: VolumeId,
-    /// When it was deleted, milliseconds since 1970-01-01 UTC.
+    /// Time of the deletion, milliseconds since 1970-01-01 UTC.
     pub deleted_unix_millis: u64,
-    /// Who deleted it.
+    /// The daemon that deleted the volume.
     pub writer: WriterId,
 }
 
 impl Tombstone {
-    /// The tombstone as bytes.
+    /// The encoded tombstone.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(TOMBSTONE_MAGIC);
         bytes.extend_from_slice(&self.volume.0);
@@ -112,7 +111,7 @@ impl Tombstone {
         bytes
     }
 
-    /// Reads a tombstone.
+    /// Decodes a tombstone of a deleted volume.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, TOMBSTONE_MAGIC)?;
         let volume = VolumeId(cursor.array()?);
@@ -126,19 +125,19 @@ impl Tombstone {
 pub const CANDIDATES_MAX: usize = 1 << 20;
 const CANDIDATE_BYTES: usize = 40;
 
-/// A pack that nothing used when garbage collection last looked.
+/// A pack that no object used in the last run of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The volume it was written for.
+    /// The volume for which the pack was written.
     pub volume: VolumeId,
-    /// Which pack.
+    /// Identity of the pack.
     pub pack: PackId,
-    /// Since when nothing has been seen to use it, milliseconds since 1970-01-01 UTC. 0: since the creation of the object that
-    /// says so.
+    /// Since when no run has seen a use of the pack, milliseconds since 1970-01-01 UTC. 0: since the creation of the object with
+    /// this candidate.
     pub since_unix_millis: u64,
 }
 
-/// What one run of garbage collection saw that nothing used.
+/// The unused packs that one run of garbage collection found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates(pub Vec<Candidate>);
 
@@ -158,7 +157,7 @@ impl Candidates {
         bytes
     }
 
-    /// Reads candidates.
+    /// Decodes a list of candidates.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = open(bytes, CANDIDATES_MAGIC)?;
         let count = cursor.u32()? as usize;

@@ -1,9 +1,9 @@
-//! What a manifest says besides its packs: who holds the volume, which of its sectors are damaged, whether it is deleted, and which
-//! packs are on their way into a later manifest.
+//! Optional sections of a manifest: the holder of the volume, damaged sectors, the deletion of the volume, and packs on their way
+//! into a later manifest.
 //!
-//! Owns the encoding of the sections that end the body of a manifest. Does not own when a volume is held or released, what
-//! becomes of damaged sectors, when a deletion is final, nor when packs are listed before their content is. Invariant: sections have one encoding; a section of an unknown kind was written by a
-//! newer glidefs, and is never taken for damage.
+//! Owns the encoding of the sections at the end of a manifest's body. Does not own when a volume is held or released, the
+//! treatment of damaged sectors, when a deletion is final, nor when packs are listed before their content counts. Invariant:
+//! sections have one encoding. A section of an unknown kind was written by a newer glidefs, and is never taken for damage.
 //!
 //! ```text
 //! section:  tag u16 │ length u32 │ bytes            tags ascend, each at most once
@@ -13,7 +13,7 @@
 //! uploaded: count × pack id
 //! ```
 //!
-//! Tag 2 is not used: a glidefs that took damaged sectors under that tag served them as if they were whole.
+//! Tag 2 is not used: an earlier glidefs knew damaged sectors by this tag, and served damaged sectors as if they were whole.
 
 use super::cursor::Cursor;
 use super::error::FormatError;
@@ -21,9 +21,9 @@ use super::limits::PACKS_MAX;
 use crate::store::ids::{HostName, PackId};
 use crate::units::SectorRange;
 
-/// Most ranges of damaged sectors that a manifest lists.
+/// Most ranges of damaged sectors in a manifest.
 pub const DAMAGED_RANGES_MAX: usize = 1 << 18;
-/// Most bytes that the sections of a manifest take.
+/// Most bytes of all sections of a manifest.
 pub(super) const SECTIONS_BYTES_MAX: usize = 9 << 20;
 
 const HOLDER_TAG: u16 = 1;
@@ -33,37 +33,37 @@ const UPLOADED_TAG: u16 = 5;
 const RANGE_BYTES: usize = 16;
 const ID_BYTES: usize = 16;
 
-/// The host that writes a volume, or wrote it last.
+/// The present or last host that writes a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The name that the host has for its kernel.
+    /// The host name of the kernel.
     pub host: HostName,
-    /// Whether the host has given the volume up: another one may open it without taking it over.
+    /// Whether the host has given the volume up: another host may open a released volume without a take-over.
     pub released: bool,
 }
 
-/// The end of a volume. The manifest that says so is the next one like any other, so one that opens the volume at the same time
-/// comes before it or finds it.
+/// The end of a volume. A deletion takes the next number like any manifest, so a host that opens the volume at the same time
+/// either comes before the deletion or finds the deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// A next manifest without the deletion undoes it.
+    /// A next manifest without the deletion undoes the deletion.
     CanBeUndone,
-    /// Garbage collection takes what is left; no manifest follows.
+    /// Garbage collection deletes the rest; no manifest follows.
     ForGood,
 }
 
 /// The optional parts of a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
-    /// Who writes the volume. `None`: the manifest was written by a glidefs that did not say.
+    /// The host that writes the volume. `None`: the glidefs that wrote the manifest did not say.
     pub holder: Option<Holder>,
-    /// Sectors whose content was lost: ascending, not empty, with a gap between two, and inside the volume. At most
-    /// [`DAMAGED_RANGES_MAX`]. Whatever packs have of these sectors, a read of one is an error.
+    /// Sectors with lost content: ascending, not empty, with a gap between two, and inside the volume. At most
+    /// [`DAMAGED_RANGES_MAX`]. A read of such a sector is an error, whatever the packs hold for the sector.
     pub damaged: Vec<SectorRange>,
     /// Whether the volume is deleted.
     pub deleted: Option<Deletion>,
-    /// Packs of a cut that is being uploaded: in use for garbage collection as long as the manifest is the newest one, and no
-    /// content. At most [`PACKS_MAX`].
+    /// Packs of a cut that is being uploaded. Garbage collection takes these packs for used as long as the manifest is the newest
+    /// one. The packs are no content of the volume. At most [`PACKS_MAX`].
     pub uploaded: Vec<PackId>,
 }
 
@@ -74,7 +74,7 @@ impl Sections {
         holder.is_none() && damaged.is_empty() && deleted.is_none() && uploaded.is_empty()
     }
 
-    /// Whether [`Self::decode`] takes what [`Self::encode`] makes, for a volume of `size_sectors`.
+    /// Whether [`Self::decode`] accepts the output of [`Self::encode`] for a volume of `size_sectors`.
     pub(super) fn check(&self, size_sectors: u64) -> Result<(), FormatError> {
         const WRONG: FormatError = FormatError::Malformed("damaged sectors of a manifest");
         if self.uploaded.len() > PACKS_MAX {
@@ -107,7 +107,7 @@ impl Sections {
         }
     }
 
-    /// Reads all that is left, of a volume of `size_sectors`.
+    /// Decodes the rest of the body of a manifest, for a volume of `size_sectors`.
     pub(super) fn decode(cursor: &mut Cursor<'_>, size_sectors: u64) -> Result<Self, FormatError> {
         let mut sections = Self::default();
         let mut before = 0;

@@ -8,23 +8,23 @@ use ::zstd::bulk::Decompressor;
 
 use super::error::FormatError;
 
-/// Level for bodies, which are small and kept for long.
+/// Level for bodies of index and manifest, which are small and kept for long.
 const BODY_LEVEL: i32 = 3;
 
 const FAILED: FormatError = FormatError::Malformed("compressed bytes");
 
 thread_local! {
-    /// A context is 100 KiB or more: it is kept, not made for every block.
+    /// A context takes 100 KiB or more, so each thread keeps one for all blocks.
     static DECOMPRESSOR: RefCell<Decompressor<'static>> = RefCell::default();
 }
 
-/// `body`, compressed.
+/// Compresses the body of an index or a manifest.
 pub(super) fn compress(body: &[u8]) -> Vec<u8> {
     // Fails only where memory cannot be had, and Rust's own allocations abort then as well.
     ::zstd::bulk::compress(body, BODY_LEVEL).unwrap_or_else(|error| panic!("zstd: {error}"))
 }
 
-/// The `plain_bytes` bytes that were compressed to `stored`.
+/// Decompresses `stored` to exactly `plain_bytes` bytes.
 pub(super) fn decompress(stored: &[u8], plain_bytes: usize) -> Result<Vec<u8>, FormatError> {
     let mut plain = Vec::with_capacity(plain_bytes);
     let written = DECOMPRESSOR

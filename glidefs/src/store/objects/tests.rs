@@ -44,7 +44,7 @@ fn manifest(packs: Vec<PackRef>) -> Manifest {
     }
 }
 
-/// A pack of `blocks` blocks that do not shrink, and one that does.
+/// A pack of `blocks` incompressible blocks and one compressible block.
 fn pack(blocks: u8) -> (EncodedPack, Bytes) {
     let options = PackOptions {
         volume: VOLUME,
@@ -210,7 +210,7 @@ async fn objects_come_back_as_they_were_created() {
     assert_eq!(store.tombstone(VOLUME).await.unwrap(), Some(tombstone));
 }
 
-/// Fails to compile otherwise.
+/// Compiles only if the future is `Send`.
 #[test]
 fn requests_may_run_on_any_thread() {
     fn send<T: Send>(_: impl FnOnce(Store) -> T) {}
@@ -322,7 +322,7 @@ async fn whatever_the_store_does_a_read_is_right_or_an_error() {
                 let at = ((entry.range.start() - 128) * SECTOR_BYTES) as usize;
                 assert_eq!(block, data[at..at + block.len()]);
             }
-            // And something that changes the store, whose answer can be lost.
+            // A request that changes the store, whose answer can be lost.
             let record = NameRecord { volume: VOLUME, created_unix_millis: seed };
             assert_eq!(store.create_name(&name("n"), &record).await?, Created::Created);
             store.delete(&[Key::Name(name("n"))]).await

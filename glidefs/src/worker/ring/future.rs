@@ -55,7 +55,7 @@ impl Promise {
 /// The awaited end of an operation: gives the memory back, with the bytes moved or the cause of the failure.
 ///
 /// Dropping the future neither cancels the operation nor frees the memory: both end with the completion.
-#[must_use = "an operation goes on without it, but nobody learns how it ended"]
+#[must_use = "an operation goes on without its future, but nobody learns the result"]
 pub struct Pending<B> {
     shared: Rc<RefCell<Shared>>,
     buffer: PhantomData<fn() -> B>,
@@ -101,7 +101,7 @@ struct Inner {
 }
 
 impl Reactor {
-    /// A reactor over `ring`.
+    /// A reactor which drives the operations of `ring`.
     pub fn new(ring: Ring<Promise>) -> Self {
         Self { inner: Rc::new(Inner { ring: RefCell::new(ring), events: RefCell::default() }) }
     }

@@ -6,10 +6,12 @@
 //! Invariants: memory is in `under_way` before an entry which points to the memory is pushed, and until the entry's last
 //! completion; `user_data` is made by [`OpId::encode`], or is a token below [`OPERATION`].
 
+mod end;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
@@ -22,9 +24,6 @@ use super::under_way::{
     Completion, Event, GENERATIONS, IGNORED, OPERATION, OpId, REGISTERED_BYTES_MAX, UnderWay,
 };
 use crate::buffer::Pool;
-
-/// How long a dropped ring waits for operations under way, before the ring leaks their memory.
-const DROP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An io_uring whose operations carry contexts of type `C`. The ring stays on the thread which made the ring.
 pub struct Ring<C> {
@@ -238,27 +237,6 @@ impl<C> Ring<C> {
         into.append(&mut self.refused);
     }
 
-    /// Cancels all operations, waits for their completions at most for `patience`, and moves the completions to `into`.
-    pub fn shut_down(&mut self, patience: Duration, into: &mut Vec<Event<C>>) -> io::Result<()> {
-        let ids: Vec<_> = self
-            .under_way
-            .iter()
-            .filter_map(|(key, op)| Some(OpId { key: u32::try_from(key).ok()?, generation: op.generation }))
-            .collect();
-        for id in ids {
-            self.cancel(id)?;
-        }
-        let deadline = Instant::now() + patience;
-        loop {
-            self.drain(into);
-            let left = deadline.saturating_duration_since(Instant::now());
-            if self.under_way.is_empty() || left.is_zero() {
-                return Ok(());
-            }
-            self.submit_and_wait(Some(left))?;
-        }
-    }
-
     /// Takes completions off the shared queue.
     fn collect(&mut self) {
         self.seen.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
@@ -374,25 +352,6 @@ impl<C> AsFd for Ring<C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the ring's own and open as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
-    }
-}
-
-impl<C> Drop for Ring<C> {
-    /// The kernel goes on with operations after a ring is closed, so the operations have to end first.
-    fn drop(&mut self) {
-        if self.under_way.is_empty() {
-            return;
-        }
-        let ended = self.shut_down(DROP_PATIENCE, &mut Vec::new());
-        if !self.under_way.is_empty() {
-            tracing::error!(
-                operations = self.under_way.len(),
-                ?ended,
-                "operations did not end: leaking their memory"
-            );
-            std::mem::forget(std::mem::take(&mut self.under_way));
-            std::mem::forget(self.arena.take());
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::buffer::Slot;
 /// Memory of an operation under way.
 #[derive(Debug)]
 pub enum Memory {
-    /// None at all.
+    /// No memory, as for a sync.
     None,
     /// The bytes of a vector. A read fills the bytes of the vector and does not make the vector longer.
     Heap(Vec<u8>),
@@ -46,7 +46,6 @@ impl Memory {
 
 /// A type of memory which an operation takes at the start and gives back with the completion.
 pub trait OpBuffer: Sized {
-    /// Gives the memory away.
     fn into_memory(self) -> Memory;
 
     /// Takes the memory back; `None` when `memory` is of another kind.

@@ -19,7 +19,7 @@ use crate::cache::SegmentFile;
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// Moves no data, and completes at once.
     Nop,
     /// Makes the data written to the file survive a power cut.
     Sync {
@@ -75,7 +75,7 @@ impl Kind {
 /// The file of an operation, kept open until the completion has been seen.
 #[derive(Clone)]
 pub enum Target {
-    /// No file.
+    /// No file, for an operation without one.
     Nothing,
     /// The file registered at this place of the ring.
     Registered(u32),
@@ -168,7 +168,7 @@ impl<B: OpBuffer> Op<B> {
 }
 
 impl Op<()> {
-    /// Does nothing, and completes.
+    /// Moves no data, and completes at once.
     pub fn nop() -> Self {
         Self::new(Kind::Nop, Target::Nothing, 0, ())
     }

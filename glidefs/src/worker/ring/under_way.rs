@@ -55,17 +55,17 @@ pub struct Completion<C> {
     pub memory: Memory,
 }
 
-/// One completion.
+/// A completion of a command or of an operation.
 #[derive(Debug)]
 pub enum Event<C> {
     /// A command pushed with [`Ring::command`](super::Ring::command).
     Command {
         /// The token given with the command.
         token: u64,
-        /// The kernel's result.
+        /// The kernel's result, as in the completion queue's entry.
         result: i32,
     },
-    /// An operation.
+    /// An operation started with [`Ring::start`](super::Ring::start) or as part of a chain.
     Operation(Completion<C>),
 }
 

@@ -224,7 +224,7 @@ async fn a_device_that_cannot_be_opened_says_why_and_leaves_no_empty_export() {
 #[tokio::test]
 async fn a_snapshot_is_dumped_by_way_of_a_fork_that_is_gone_afterwards_however_it_ends() {
     let daemon = Daemon::start().await;
-    *daemon.host.volumes.has_store.lock().unwrap() = true;
+    *daemon.host.storage.has_store.lock().unwrap() = true;
     write_image(&daemon.path("x.raw"), &image());
     daemon.run("glidefs import DIR/x.raw --name vm").await.unwrap();
     fs::write(daemon.path("ublkb1"), vec![4; 1 << 20]).unwrap();

@@ -1,7 +1,8 @@
-//! The steps of a history in which a cache directory is put back to what it was, or copied.
+//! The steps of a history in which a cache directory is put back to an earlier state, or copied.
 //!
-//! Does not own the oracle. Invariant: an export goes on from a directory only if the store holds a state that the directory has as
-//! well; otherwise nothing of the export is served, and the store keeps what it holds. Two histories are never mixed.
+//! Does not own the oracle. Invariant: an export goes on from a directory only if the directory has the state in the
+//! store as well; otherwise nothing of the export is served, and the store keeps its content. Two histories are never
+//! mixed.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +13,15 @@ use crate::cache::IoError;
 use crate::daemon::tests::host::{Copy, Host};
 use crate::daemon::tests::sim::faults::Crash;
 use crate::daemon::tests::twin::Twin;
-use crate::router::{RouterError, Source};
+use crate::router::{InitialContent, RouterError};
 use crate::units::SectorRange;
 
 /// A backup of a host.
 pub(super) struct Backup {
     copy: Copy,
-    /// The exports it had, and the newest manifest of each.
+    /// The exports of the host, and the newest manifest of each.
     twins: BTreeMap<String, (Twin, Option<u64>)>,
-    /// The exports it had lost.
+    /// The exports that the host had lost.
     lost: Vec<String>,
 }
 
@@ -38,11 +39,11 @@ impl Run {
         self.count("backups");
     }
 
-    /// Puts the backup of a host back, and has every export go on or end as it may.
+    /// Puts the backup of a host back, and has every export go on or end as allowed.
     pub(super) fn restore(&mut self, host: usize) {
         let Some(backup) = self.backups[host].take() else { return };
         self.go_down(host, Crash::Kill);
-        // What the dead daemon sent belongs to the history that ends here.
+        // Requests of the dead daemon that are still in flight belong to the history that ends here.
         self.let_late_ones_arrive();
         self.hosts[host].put(&backup.copy);
         let had = self.names_on(host);
@@ -77,7 +78,7 @@ impl Run {
     fn restored(&mut self, name: &str, host: usize, mut backup: Twin, is_unmoved: bool) {
         let image = self.image(name, None);
         let has_image = backup.find_in_history(&image).is_some();
-        match self.write_and_flush(name, host, Some(&mut backup)) {
+        match self.write_to_store(name, host, Some(&mut backup)) {
             Ok(()) => {
                 assert!(has_image, "{name} went on from a backup that does not have what is in the store");
                 self.replace(name, backup, host);
@@ -93,16 +94,16 @@ impl Run {
         }
     }
 
-    /// An export that is somewhere else, or nowhere, since the backup.
+    /// An export that has moved to another host, or was deleted, since the backup.
     fn restored_elsewhere(&mut self, name: &str, host: usize) {
-        let error = self.write_and_flush(name, host, None).expect_err("the export is not here any more");
+        let error = self.write_to_store(name, host, None).expect_err("the export is not here any more");
         self.refused(name, host, &error);
         let router = self.hosts[host].router();
         self.insist(|| router.delete(name)).unwrap();
         self.count("exports of a backup that were refused");
     }
 
-    /// Lets `twin` be the history of an export of `host` from now on.
+    /// Has `twin` be the history of an export of `host` from now on.
     fn replace(&mut self, name: &str, twin: Twin, host: usize) {
         let old = self.twins.remove(name).unwrap();
         let mut twin = twin;
@@ -110,11 +111,12 @@ impl Run {
         self.twins.insert(name.to_owned(), twin);
     }
 
-    /// Nothing is served of an export that was refused.
+    /// Checks that nothing is served of a refused export.
     fn refused(&mut self, name: &str, host: usize, error: &RouterError) {
         let says_why = matches!(
             error,
-            RouterError::Flush { source: IoError::Fenced | IoError::Diverged, .. } | RouterError::Lost { .. }
+            RouterError::Writeback { source: IoError::Fenced | IoError::Diverged, .. }
+                | RouterError::Lost { .. }
         );
         assert!(says_why, "{name}: {error:?}");
         let volume = self.hosts[host].volume(name);
@@ -124,20 +126,20 @@ impl Run {
         assert!(matches!(read, Err(IoError::Fenced | IoError::Diverged)), "{name}: {read:?}");
     }
 
-    /// Gives up what the host has of an export, if anything, and goes on with what the store has.
+    /// Gives up this host's data of an export, if any, and goes on with the content of the store.
     fn open_from_store(&mut self, name: &str, host: usize) {
         if self.hosts[host].knows(name) {
             let router = self.hosts[host].router();
             self.insist(|| router.delete(name)).unwrap();
         }
-        let waits_for_store = self.create(Source::TakeOver, name, host);
+        let waits_for_store = self.create(InitialContent::TakeOver, name, host);
         let content = self.seen(name, name, host);
         let twin = self.twin(name);
         twin.begins_with(content);
         (twin.host, twin.waits_for_store) = (host, waits_for_store);
     }
 
-    /// A host is lost with all it had, and a new one stands in its place. Its exports are opened from the store.
+    /// A host is lost with all its data, and a new host takes its place. The exports are opened from the store.
     pub(super) fn lose_host(&mut self, host: usize) {
         self.go_down(host, Crash::PowerCut);
         self.hosts[host] = Host::apart(&self.world);
@@ -155,11 +157,11 @@ impl Run {
         self.count("hosts lost with all they had");
     }
 
-    /// Two hosts have the same directory. Both write to an export of it and flush; one of them goes on.
+    /// Two hosts have the same directory. Both write to one of its exports and write back; one of the hosts goes on.
     pub(super) fn clone_host(&mut self, host: usize) {
         let Some(name) = self.any_on(host) else { return };
         for name in self.names_on(host) {
-            self.flush_to_store(&name);
+            self.write_back(&name);
         }
         let crash = self.go_down(host, Crash::Kill);
         let copy = self.hosts[host].copy();
@@ -173,7 +175,7 @@ impl Run {
         let mut went_on = Vec::new();
         for at in [first, 1 - first] {
             let place = [host, clone][at];
-            match self.write_and_flush(&name, place, Some(&mut twins[at])) {
+            match self.write_to_store(&name, place, Some(&mut twins[at])) {
                 Ok(()) => went_on.push(at),
                 Err(error) => self.refused(&name, place, &error),
             }
@@ -184,10 +186,10 @@ impl Run {
         self.hosts.pop().unwrap().go_down(Crash::PowerCut);
         self.count("exports that went on at one of two clones");
 
-        // The clone may have committed something of any export, if only because packs were merged.
+        // The clone may have committed a manifest of any export, for example because packs were merged.
         for name in self.names_on(host) {
             let mut twin = self.twins[&name].clone();
-            match self.write_and_flush(&name, host, Some(&mut twin)) {
+            match self.write_to_store(&name, host, Some(&mut twin)) {
                 Ok(()) => {
                     self.replace(&name, twin, host);
                     self.check(&name);
@@ -201,8 +203,8 @@ impl Run {
         self.count("clones of a host");
     }
 
-    /// Writes to an export and flushes it to the store, so that the host finds out whether it may. `twin` takes note.
-    fn write_and_flush(
+    /// Writes to an export and writes the export back, so that the host notices a loss. `twin` takes note.
+    fn write_to_store(
         &mut self,
         name: &str,
         host: usize,
@@ -213,7 +215,7 @@ impl Run {
         let number = self.numbers;
         let written = self.write_at(name, host, range, number, false);
         let router = self.hosts[host].router();
-        self.insist(|| router.flush(name))?;
+        self.insist(|| router.write_back(name))?;
         written.unwrap();
         if let Some(twin) = twin {
             twin.wrote(range, number, true, false);

@@ -1,7 +1,7 @@
 //! The steps of a history in which a host, its disk or the store fails.
 //!
-//! Owns which faults meet which requests. Does not own what is legal afterwards. Invariant: after each crash the store is looked at
-//! before a daemon runs again, and each export of the host is read before anything else is asked of it.
+//! Owns which faults meet which requests. Does not own which results are legal afterwards. Invariant: after each crash
+//! the store is read before a daemon runs again, and each export of the host is read before any other request.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::cache::IoError;
 use crate::daemon::tests::sim::faults::{Crash, Faults};
 use crate::router::RouterError;
 
-/// Bytes that may be waiting for the store when it goes away: the log has room for more.
+/// Data at risk when the store goes away, bytes: the log has room for more.
 const DIRTY_BYTES_MAX: u64 = 3 << 20;
 
 impl Run {
-    /// A crash while nothing happens.
+    /// A crash while no request is in flight.
     pub(super) fn crash(&mut self, host: usize, crash: Crash) {
         let crash = self.go_down(host, crash);
         let crash = self.come_up(host, crash);
@@ -29,7 +29,7 @@ impl Run {
         self.hosts[host].objects().delay_every(None);
         self.failing = None;
         self.count(if crash == Crash::Kill { "kills" } else { "power cuts" });
-        // A request of the dead daemon may arrive before the next daemon asks, or after it.
+        // A request of the dead daemon may arrive before or after the first request of the next daemon.
         if self.random.random_bool(0.5) {
             self.let_late_ones_arrive();
         }
@@ -39,7 +39,7 @@ impl Run {
         crash
     }
 
-    /// Starts a daemon, which may need another try.
+    /// Starts a daemon, which may need a second attempt.
     pub(super) fn come_up(&mut self, host: usize, before: Crash) -> Crash {
         if self.random.random_bool(0.3) {
             let crash = self.any_crash();
@@ -73,7 +73,7 @@ impl Run {
         (!names.is_empty()).then(|| names[self.random.random_range(0..names.len())].clone())
     }
 
-    /// A crash at some change to the disk or some request of the store, with a flush to the store under way.
+    /// A crash at a random change of the disk or request of the store, with a writeback running.
     pub(super) fn crash_amid(&mut self, host: usize) {
         let (Some(name), crash) = (self.any_on(host), self.any_crash()) else { return };
         self.failing = Some(host);
@@ -82,7 +82,7 @@ impl Run {
                 let (requests, arrives) = (self.random.random_range(0..6), self.random.random_bool(0.5));
                 self.hosts[host].objects().end_after(requests, arrives);
             }
-            // The last manifest of the dead daemon arrives after its death.
+            // The last manifest of the dead daemon arrives after the daemon's death.
             1 => self.hosts[host].objects().delay_every(Some("manifest")),
             _ => {
                 let changes = self.random.random_range(0..40);
@@ -90,7 +90,7 @@ impl Run {
             }
         }
         let position = self.twins[&name].position();
-        let flush = self.ask_writeback(&name);
+        let writeback = self.ask_writeback(&name);
         for _ in 0..self.random.random_range(1..6) {
             if !self.hosts[host].machine().dead() {
                 self.write_or_flush(host);
@@ -104,7 +104,7 @@ impl Run {
             self.count("crashes amid requests");
         }
         self.hosts[host].machine().crash_now(crash);
-        if self.end(flush) == Some(Ok(())) {
+        if self.end(writeback) == Some(Ok(())) {
             self.twin(&name).stored(position);
         }
         let crash = self.go_down(host, crash);
@@ -112,19 +112,19 @@ impl Run {
         self.judge_left(host, crash);
     }
 
-    /// Asks for a flush to the store without waiting.
+    /// Asks for writeback without waiting.
     fn ask_writeback(&mut self, name: &str) -> tokio::task::JoinHandle<Result<(), RouterError>> {
         let (router, name) = (self.hosts[self.twins[name].host].router(), name.to_owned());
-        self.world.runtime.spawn(async move { router.flush(&name).await.map(drop) })
+        self.world.runtime.spawn(async move { router.write_back(&name).await.map(drop) })
     }
 
-    /// Waits no longer for a flush. The answer, if there is one; `()` for any error.
-    fn end(&self, flush: tokio::task::JoinHandle<Result<(), RouterError>>) -> Option<Result<(), ()>> {
-        flush.abort();
-        self.world.runtime.block_on(flush).ok().map(|flushed| flushed.map_err(drop))
+    /// Stops waiting for a writeback. Returns the answer, if there is one; `()` stands for any error.
+    fn end(&self, writeback: tokio::task::JoinHandle<Result<(), RouterError>>) -> Option<Result<(), ()>> {
+        writeback.abort();
+        self.world.runtime.block_on(writeback).ok().map(|written| written.map_err(drop))
     }
 
-    /// A request of an export of `host` that does not wait for the store.
+    /// A request to an export of `host` that does not wait for the store.
     fn write_or_flush(&mut self, host: usize) {
         let Some(name) = self.any_on(host) else { return };
         if self.twins[&name].waits_for_store || self.random.random_bool(0.7) {
@@ -147,7 +147,7 @@ impl Run {
         self.failing = Some(host);
         self.hosts[host].machine().faults = faults;
         let position = self.twins[&name].position();
-        let flush = self.ask_writeback(&name);
+        let writeback = self.ask_writeback(&name);
         for _ in 0..self.random.random_range(2..8) {
             self.write_or_flush(host);
             self.read_some(host);
@@ -159,7 +159,7 @@ impl Run {
         if crashes {
             self.hosts[host].machine().crash_now(crash);
         }
-        if self.end(flush) == Some(Ok(())) {
+        if self.end(writeback) == Some(Ok(())) {
             self.twin(&name).stored(position);
         }
         self.hosts[host].machine().calm();
@@ -174,7 +174,8 @@ impl Run {
         self.names_on(host).iter().for_each(|name| self.check(name));
     }
 
-    /// The store takes packs of a host, and fails at the manifests that would list them, or takes them without an answer.
+    /// The store takes packs of a host, and refuses the manifests that would list these packs, or takes the manifests
+    /// without an answer.
     pub(super) fn fail_manifests(&mut self, host: usize) {
         let Some(name) = self.any_on(host) else { return };
         let (times, arrive) = (self.random.random_range(1..3), self.random.random_bool(0.5));
@@ -182,12 +183,12 @@ impl Run {
         if !self.twins[&name].waits_for_store {
             self.write(&name);
         }
-        self.flush_to_store(&name);
+        self.write_back(&name);
         self.hosts[host].objects().fail_creations("", 0, false);
         self.count("manifests that failed");
     }
 
-    /// A READ, which may fail with the disk.
+    /// A READ, which may fail together with the disk.
     fn read_some(&mut self, host: usize) {
         let Some(name) = self.any_on(host) else { return };
         let (volume, range) = (self.hosts[host].volume(&name), self.range());
@@ -202,7 +203,8 @@ impl Run {
         }
     }
 
-    /// The store is away for a while. Writes go on, a host may start without it, READs and flushes end when it is back.
+    /// The store is away for a while. Writes go on, a host may start without the store, READs and writeback end when
+    /// the store is back.
     pub(super) fn outage(&mut self) {
         self.world.store_goes_away();
         let host = self.random.random_range(0..self.hosts.len());
@@ -225,9 +227,10 @@ impl Run {
             Some(crash) => self.judge_left(host, crash),
             None => self.names_on(host).iter().for_each(|name| self.check(name)),
         }
-        if let Some((position, flush, name)) = asked {
-            let flushed = self.world.runtime.block_on(async { tokio::time::timeout(PATIENCE, flush).await });
-            flushed.expect("a flush ends when the store is back").unwrap().unwrap();
+        if let Some((position, writeback, name)) = asked {
+            let written =
+                self.world.runtime.block_on(async { tokio::time::timeout(PATIENCE, writeback).await });
+            written.expect("a writeback ends when the store is back").unwrap().unwrap();
             self.twin(&name).stored(position);
         }
         self.world.store_comes_back();

@@ -1,4 +1,4 @@
-//! Many histories, each from a seed, and the demand that everything happened in them that can happen.
+//! Many histories, each from a seed, and the demand that every possible event happened in some history.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -9,15 +9,15 @@ use std::time::Instant;
 use super::{Run, Tally};
 use crate::store::faulty::Fault;
 
-/// Histories of one run, unless something else is asked for.
+/// Histories of one run, by default.
 const HISTORIES: u64 = 24;
-/// Histories that are added until everything has happened.
+/// Most histories that are added until every event has happened.
 const HISTORIES_EXTRA: u64 = 48;
 const STEPS: u64 = 200;
-/// Histories at a time. Most of their time they wait for a store.
+/// Histories at a time. Each one waits for its store most of the time.
 const THREADS: usize = 12;
 
-/// What has to happen in a run.
+/// The events that have to happen in a run.
 const EVENTS: [&str; 39] = [
     "writes",
     "writes behind several cuts",
@@ -25,7 +25,7 @@ const EVENTS: [&str; 39] = [
     "FLUSHes",
     "FLUSHes that failed",
     "FLUSHes that waited for the store",
-    "flushes to the store",
+    "writebacks",
     "looks at the store",
     "snapshots",
     "forks",
@@ -65,7 +65,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Lives through the history of `seed`, and looks at both images once more at the end.
+/// Runs the history of `seed`, and judges both images once more at the end.
 fn history(seed: u64) -> Tally {
     history_of(Run::new(seed))
 }
@@ -82,7 +82,7 @@ fn history_of(mut run: Run) -> Tally {
     run.world.calm();
     for name in run.twins.keys().cloned().collect::<Vec<_>>() {
         run.check(&name);
-        run.flush_to_store(&name);
+        run.write_back(&name);
         run.look_at_store(&name);
         run.open_elsewhere(&name);
     }
@@ -109,7 +109,7 @@ fn name_of(fault: Fault) -> &'static str {
     }
 }
 
-/// The model is worth something only if it notices what it is there to notice.
+/// A disk whose syncs do nothing loses data. A model that does not notice this loss proves nothing by passing.
 #[test]
 fn a_disk_that_answers_syncs_without_doing_them_is_found_out_behind_a_store_as_well() {
     let caught = (0..20).any(|seed| {
@@ -119,7 +119,7 @@ fn a_disk_that_answers_syncs_without_doing_them_is_found_out_behind_a_store_as_w
         }
         catch_unwind(AssertUnwindSafe(|| history_of(run))).is_err()
     });
-    assert!(caught, "flushed writes were lost and nobody noticed");
+    assert!(caught, "writes before a FLUSH were lost and nobody noticed");
 }
 
 fn missing(tally: &Tally) -> Vec<&'static str> {

@@ -13,10 +13,14 @@ use std::sync::{Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
-use super::super::tables::{commit, commits};
+use super::super::change::JournalChange;
+use super::super::commit::commit;
+use super::super::tables::commits;
 use super::*;
+use crate::store::VolumeId;
+use crate::store::volume::Past;
 
-/// What ends a failure of the disk.
+/// A number of changes that is never reached.
 const NEVER: u64 = u64::MAX;
 
 const PAGE_BYTES: usize = 4096;
@@ -24,15 +28,15 @@ const PAGE_BYTES: usize = 4096;
 /// A disk with the file of a catalog on it.
 #[derive(Debug)]
 struct Disk {
-    /// The file, as the page cache has it.
+    /// The file in the page cache.
     bytes: Mutex<Vec<u8>>,
-    /// Pages that the disk does not have. A sync that fails forgets about them: no later one writes them.
+    /// Pages missing on the disk. A failed sync forgets these pages: no later sync writes them.
     dirty: Mutex<BTreeSet<usize>>,
-    /// The file, as it is after a power cut.
+    /// The file on the disk, as after a power cut.
     durable: Mutex<Vec<u8>>,
     /// Changes of the file that still succeed.
     left: AtomicU64,
-    /// Changes of the file that fail after those.
+    /// Changes of the file that fail after `left` changes.
     fails: AtomicU64,
 }
 
@@ -47,7 +51,7 @@ impl Disk {
         Arc::new(Self { bytes, dirty, durable, left: NEVER.into(), fails: 0.into() })
     }
 
-    /// The disk after a power cut now.
+    /// The disk after a power cut at this moment.
     fn after_power_cut(&self) -> Arc<Self> {
         Self::with(self.durable.lock().unwrap().clone())
     }
@@ -56,13 +60,13 @@ impl Disk {
         self.bytes.lock().unwrap()
     }
 
-    /// Lets `fails` changes of the file fail after `left` more.
+    /// Has `fails` changes of the file fail after `left` more changes.
     fn fail(&self, left: u64, fails: u64) {
         self.fails.store(fails, SeqCst);
         self.left.store(left, SeqCst);
     }
 
-    /// Whether there was a change that failed since the last call of [`Self::fail`].
+    /// Whether a change failed since [`Self::fail`] was called with `fails`.
     fn has_failed(&self, fails: u64) -> bool {
         self.fails.load(SeqCst) < fails
     }
@@ -136,7 +140,7 @@ fn open(disk: &Arc<Disk>) -> Catalog {
 async fn until_it_works(catalog: &Catalog) {
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
     while catalog.health().failing().is_some() {
-        assert!(std::time::Instant::now() < deadline, "it fails for ever");
+        assert!(std::time::Instant::now() < deadline, "the catalog fails for ever");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -187,38 +191,38 @@ async fn what_was_acknowledged_after_a_failed_sync_survives_a_power_cut() {
 }
 
 #[tokio::test]
-async fn one_error_of_the_disk_leaves_memory_and_file_with_the_same_notes() {
+async fn one_error_of_the_disk_leaves_memory_and_file_with_the_same_journals() {
     for left in 0.. {
         let disk = Disk::new();
         let catalog = open(&disk);
         let (gone, kept) = (resume(1, 0), Resume { volume: VolumeId([3; 16]), ..resume(1, 0) });
         catalog.create(record(1, "a"), Some(gone.clone())).await.unwrap();
         catalog.create(record(2, "b"), Some(kept.clone())).await.unwrap();
-        let notes = catalog.notes();
-        notes.intend(gone.volume, 1, [1; 32]).await.unwrap();
+        let journal = catalog.journal();
+        journal.intend(gone.volume, 1, [1; 32]).await.unwrap();
         disk.fail(left, 1);
         let (noted, lost, removed) = tokio::join!(
-            notes.intend(kept.volume, 2, [2; 32]),
-            notes.lose(gone.volume, 3, &Loss::Deleted),
+            journal.intend(kept.volume, 2, [2; 32]),
+            journal.lose(gone.volume, 3, &Loss::Deleted),
             catalog.remove(ExportId(1)),
         );
         assert!(noted.is_ok() && lost.is_ok() && removed.is_ok(), "after {left} changes of the file");
         let failed = disk.has_failed(1);
-        let check = |notes: Arc<dyn Notes>| {
-            assert_eq!(notes.intended(kept.volume, 2, &[2; 32]), Some(true), "after {left} changes");
-            assert_eq!(notes.intended(gone.volume, 1, &[1; 32]), None, "after {left} changes");
-            assert_eq!(notes.loss(gone.volume, 3), None, "after {left} changes");
+        let check = |journal: Arc<dyn Notes>| {
+            assert_eq!(journal.intended(kept.volume, 2, &[2; 32]), Some(true), "after {left} changes");
+            assert_eq!(journal.intended(gone.volume, 1, &[1; 32]), None, "after {left} changes");
+            assert_eq!(journal.loss(gone.volume, 3), None, "after {left} changes");
         };
-        check(notes);
+        check(journal);
         drop(catalog);
-        check(open(&disk).notes());
+        check(open(&disk).journal());
         if !failed {
             return;
         }
     }
 }
 
-/// Changes of every kind, of an export that is in the catalog and of one that is not.
+/// Changes of every kind, of an export in the catalog and of an unknown one.
 fn changes() -> Vec<Change> {
     let (known, new) = (resume(5, 50), Resume { volume: VolumeId([3; 16]), ..resume(1, 0) });
     let mut changes = Vec::new();
@@ -228,14 +232,14 @@ fn changes() -> Vec<Change> {
             Change::Create(record(id.0, "created"), Some(resume.clone())),
             Change::Replace(id, record(3, "replaced"), new.clone()),
             Change::Tie(id, resume.clone()),
-            Change::Flushed(id, Resume { number: 9, ..resume.clone() }, Seq(0)),
+            Change::WrittenBack(id, Resume { number: 9, ..resume.clone() }, Seq(0)),
             Change::Evicted(vec![(id, Seq(7))]),
-            Change::Intend(resume.volume, 9, [1; 32]),
-            Change::Intend(resume.volume, 7, [2; 32]),
-            Change::Withdraw(resume.volume, 9, [1; 32]),
-            Change::EndAllowance(resume.volume),
-            Change::Forget(Past { volume: resume.volume, number: 8, epoch: 3 }),
-            Change::Lost(resume.volume, 3, Loss::Deleted),
+            Change::Journal(JournalChange::Intend(resume.volume, 9, [1; 32])),
+            Change::Journal(JournalChange::Intend(resume.volume, 7, [2; 32])),
+            Change::Journal(JournalChange::Withdraw(resume.volume, 9, [1; 32])),
+            Change::Journal(JournalChange::EndAllowance(resume.volume)),
+            Change::Journal(JournalChange::Forget(Past { volume: resume.volume, number: 8, epoch: 3 })),
+            Change::Journal(JournalChange::Lost(resume.volume, 3, Loss::Deleted)),
             Change::Remove(id),
         ]);
     }
@@ -244,7 +248,7 @@ fn changes() -> Vec<Change> {
     changes
 }
 
-/// The id of the entry that a change makes, and of the one that a change removes.
+/// The ids of the export that a change adds, and of the export that a change removes.
 fn made_and_removed(change: &Change) -> (Option<u32>, Option<u32>) {
     match change {
         Change::Put(record) | Change::Create(record, _) => (Some(record.id), None),
@@ -255,33 +259,28 @@ fn made_and_removed(change: &Change) -> (Option<u32>, Option<u32>) {
     }
 }
 
-#[expect(clippy::vec_box, reason = "changes come boxed")]
-fn batch_of(changes: Vec<Change>) -> Vec<Box<Waiting>> {
-    changes.into_iter().map(|change| Box::new(Waiting { change, done: oneshot::channel().0 })).collect()
-}
-
 #[test]
 fn a_batch_that_is_written_twice_leaves_what_it_leaves_when_it_is_written_once() {
     let count = changes().len();
     for (first, second) in (0..count).flat_map(|first| (0..count).map(move |second| (first, second))) {
-        let batch = batch_of(vec![changes().swap_remove(first), changes().swap_remove(second)]);
-        let (_, removed) = made_and_removed(&batch[0].change);
-        if removed.is_some() && removed == made_and_removed(&batch[1].change).0 {
+        let batch = [changes().swap_remove(first), changes().swap_remove(second)];
+        let (_, removed) = made_and_removed(&batch[0]);
+        if removed.is_some() && removed == made_and_removed(&batch[1]).0 {
             // An id is never given again.
             continue;
         }
         let database = Database::builder().create_with_backend(File(Disk::new())).unwrap();
         initialise(&database).unwrap();
-        let known = vec![
+        let known = [
             Change::Create(record(1, "a"), Some(resume(5, 50))),
-            Change::Intend(resume(5, 50).volume, 6, [6; 32]),
+            Change::Journal(JournalChange::Intend(resume(5, 50).volume, 6, [6; 32])),
         ];
-        commit(&database, &batch_of(known), 1, &mut [None, None]).unwrap();
+        commit(&database, &known, 1, &mut [None, None]).unwrap();
         let mut forgotten = [None, None];
         commit(&database, &batch, 2, &mut forgotten).unwrap();
         let (once, forgotten_once) = (read(&database).unwrap(), forgotten);
         commit(&database, &batch, 2, &mut forgotten).unwrap();
-        let changes = [&batch[0].change, &batch[1].change];
+        let changes = [&batch[0], &batch[1]];
         assert_eq!((read(&database).unwrap(), forgotten), (once, forgotten_once), "{changes:?}");
         assert_eq!(commits(&database).unwrap(), 2);
     }
@@ -335,7 +334,7 @@ async fn nothing_is_written_to_a_file_that_lacks_what_was_acknowledged() {
     let old = disk.bytes().clone();
     catalog.put(record(2, "b")).await.unwrap();
     catalog.put(record(3, "c")).await.unwrap();
-    // The file of before, as after a failure of the disk that was not told.
+    // The file goes back to an earlier state, as after an unreported failure of the disk.
     disk.fail(0, 1);
     *disk.bytes() = old;
     let put = catalog.put(record(4, "d")).await;

@@ -5,11 +5,11 @@ use super::sim::faults::Crash;
 use crate::cache::IoError;
 use crate::cache::driver::bytes_of;
 use crate::router::tests::fake::Fault;
-use crate::router::{CreateExport, ExportSize, RouterError, Source, State};
+use crate::router::{CreateExport, ExportSize, InitialContent, RouterError, State};
 use crate::units::{SECTOR_BYTES, SectorRange};
 
 fn blank() -> CreateExport {
-    request("vm", Source::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap()))
+    request("vm", InitialContent::Blank(ExportSize::new(256 * SECTOR_BYTES).unwrap()))
 }
 
 fn written(number: u64) -> (SectorRange, Vec<u8>) {
@@ -22,7 +22,7 @@ fn write(host: &mut Host, number: u64) {
     host.driver().write(&volume, range, Some(&data)).unwrap();
 }
 
-/// Which of the writes 1 to 4 an export holds.
+/// The writes among 1 to 4 that an export holds.
 fn held(host: &mut Host, export: &str) -> Vec<u64> {
     let volume = host.volume(export);
     let mut held = Vec::new();
@@ -35,25 +35,25 @@ fn held(host: &mut Host, export: &str) -> Vec<u64> {
     held
 }
 
-/// Whether the export has what write 1 wrote, of which the cache has all.
+/// Whether the export holds write 1. The cache has all data of write 1.
 fn has_first(host: &mut Host) -> bool {
     let (volume, (range, data)) = (host.volume("vm"), written(1));
     host.driver().read(&volume, range).unwrap() == data
 }
 
-/// A host that has lost its export `vm`: 1 was flushed, 2 is the other host's, 3 is only here.
+/// A host that has lost its export `vm`: write 1 was written back, 2 is the other host's, 3 is only on this host.
 fn lost(world: &World) -> (Host, Host) {
     let mut first = Host::new(world);
     world.runtime.block_on(first.router().create(blank())).unwrap();
     write(&mut first, 1);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     let mut other = Host::new(world);
-    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
     write(&mut other, 2);
-    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
     write(&mut first, 3);
-    let flushed = world.runtime.block_on(first.router().flush("vm"));
-    assert!(matches!(flushed, Err(RouterError::Flush { source: IoError::Fenced, .. })), "{flushed:?}");
+    let written = world.runtime.block_on(first.router().write_back("vm"));
+    assert!(matches!(written, Err(RouterError::Writeback { source: IoError::Fenced, .. })), "{written:?}");
     (first, other)
 }
 
@@ -72,13 +72,13 @@ fn either_side_of_a_lost_export_becomes_an_export_of_its_own() {
             assert!(reason.contains(part), "{reason}");
         }
         let router = first.router();
-        let here = request("here", Source::Local { of: name("vm") });
+        let here = request("here", InitialContent::Local { of: name("vm") });
         world.runtime.block_on(router.create(here)).unwrap();
-        let there = request("there", Source::Fork { of: name("vm"), snapshot: None });
+        let there = request("there", InitialContent::Fork { of: name("vm"), snapshot: None });
         world.runtime.block_on(router.create(there)).unwrap();
         drop(router);
         assert_eq!((held(&mut first, "here"), held(&mut first, "there")), (vec![1, 3], vec![1, 2]));
-        // What was lost is as it was.
+        // The lost export is unchanged.
         assert_eq!(first.volume("vm").figures().dirty_bytes, 4096);
         assert_eq!(held(&mut other, "vm"), [1, 2]);
         first.restart(&world);
@@ -95,7 +95,7 @@ fn what_is_on_its_way_out_of_a_lost_export_is_not_given_up_meanwhile() {
             world.objects.pause_before(point);
             let router = first.router();
             let rescue = world.runtime.spawn(async move {
-                router.create(request("here", Source::Local { of: name("vm") })).await.map(drop)
+                router.create(request("here", InitialContent::Local { of: name("vm") })).await.map(drop)
             });
             world.runtime.block_on(world.objects.paused());
             let router = first.router();
@@ -106,7 +106,7 @@ fn what_is_on_its_way_out_of_a_lost_export_is_not_given_up_meanwhile() {
                     router.discard_local("vm").await.map(drop)
                 }
             });
-            // The creation that waits is given up after a moment, and tried again.
+            // The waiting creation is given up after a moment, and tried again.
             world.runtime.block_on(rescue).unwrap().unwrap();
             world.runtime.block_on(gives_up).unwrap().unwrap();
             assert_eq!(held(&mut first, "here"), [1, 3], "{point} {deletes}");
@@ -122,7 +122,8 @@ fn nothing_is_rescued_of_a_lost_export_whose_deletion_has_begun() {
     first.kernel().fault("detach", Fault::Fail);
     world.runtime.block_on(first.router().delete("vm")).unwrap_err();
     let router = first.router();
-    let rescued = world.runtime.block_on(router.create(request("here", Source::Local { of: name("vm") })));
+    let rescued =
+        world.runtime.block_on(router.create(request("here", InitialContent::Local { of: name("vm") })));
     assert!(matches!(rescued, Err(RouterError::HalfDeleted { .. })), "{rescued:?}");
 }
 
@@ -130,16 +131,16 @@ fn nothing_is_rescued_of_a_lost_export_whose_deletion_has_begun() {
 fn a_lost_export_goes_on_with_what_the_store_has_when_it_is_told_to() {
     let world = World::new(12, 0);
     let (mut first, mut other) = lost(&world);
-    let opened = world.runtime.block_on(first.router().create(request("vm", Source::TakeOver)));
+    let opened = world.runtime.block_on(first.router().create(request("vm", InitialContent::TakeOver)));
     assert!(matches!(opened, Err(RouterError::Lost { .. })), "{opened:?}");
     let info = world.runtime.block_on(first.router().discard_local("vm")).unwrap();
     assert_eq!(info.state, State::Serving);
     assert_eq!(held(&mut first, "vm"), [1, 2]);
     write(&mut first, 4);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     first.restart(&world);
     assert_eq!(held(&mut first, "vm"), [1, 2, 4]);
-    // The other host has lost it in its turn.
+    // Now the other host has lost the export.
     other.restart(&world);
     let volume = other.volume("vm");
     assert_eq!(other.driver().read(&volume, written(1).0), Err(IoError::Fenced));
@@ -154,23 +155,24 @@ fn an_export_that_is_not_lost_keeps_what_is_only_here() {
     let router = host.router();
     let discarded = world.runtime.block_on(router.discard_local("vm"));
     assert!(matches!(discarded, Err(RouterError::NotLost { .. })), "{discarded:?}");
-    let forked = world.runtime.block_on(router.create(request("here", Source::Local { of: name("vm") })));
+    let forked =
+        world.runtime.block_on(router.create(request("here", InitialContent::Local { of: name("vm") })));
     assert!(matches!(forked, Err(RouterError::NotLost { .. })), "{forked:?}");
     drop(router);
     assert_eq!(held(&mut host, "vm"), [1]);
 }
 
-/// A host that went down, of which another host has taken the export over meanwhile.
+/// A host that is down, and another host that has taken the export over meanwhile.
 fn down(world: &World, crash: Crash) -> (Host, Host) {
     let mut first = Host::new(world);
     world.runtime.block_on(first.router().create(blank())).unwrap();
     write(&mut first, 1);
-    world.runtime.block_on(first.router().flush("vm")).unwrap();
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
     first.go_down(crash);
     let mut other = Host::new(world);
-    world.runtime.block_on(other.router().create(request("vm", Source::TakeOver))).unwrap();
+    world.runtime.block_on(other.router().create(request("vm", InitialContent::TakeOver))).unwrap();
     write(&mut other, 2);
-    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
     (first, other)
 }
 
@@ -183,7 +185,7 @@ fn what_another_host_took_over_is_not_served_after_a_reboot_while_the_store_is_a
         first.come_up(&world);
         let info = first.router().show("vm").unwrap();
         assert_eq!((info.state, first.router().unconfirmed()), (State::Waiting, 1), "{crash:?}");
-        // A device that waits for a server goes on waiting, and none is made.
+        // A device that waits for a server goes on waiting, and no new device is made.
         assert!(first.kernel().devices().values().all(|device| device.quiesced), "{crash:?}");
         assert_eq!(first.kernel().devices().len(), usize::from(crash == Crash::Kill));
         let attached = world.runtime.block_on(first.router().attach("vm"));
@@ -196,7 +198,7 @@ fn what_another_host_took_over_is_not_served_after_a_reboot_while_the_store_is_a
         let volume = first.volume("vm");
         assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced), "{crash:?}");
         assert_eq!(first.router().unconfirmed(), 0);
-        // The loss is written down: the next start does not have to ask.
+        // The loss is in the catalog: the next start does not have to ask.
         world.store_goes_away();
         first.restart(&world);
         let volume = first.volume("vm");
@@ -223,7 +225,7 @@ fn an_export_that_waits_for_the_store_is_served_when_the_store_has_confirmed_it(
         assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
         assert_eq!(held(&mut host, "vm"), [1]);
     }
-    // With the store there, nothing waits.
+    // With a reachable store nothing waits.
     host.restart(&world);
     assert_eq!(host.router().show("vm").unwrap().state, State::Serving);
 }
@@ -275,7 +277,7 @@ fn where_the_user_wants_that_exports_are_served_before_the_store_has_confirmed_t
                 assert!(has_first(&mut host), "{crash:?}");
             } else {
                 assert_eq!((state, host.router().unconfirmed()), (State::Waiting, 1), "{crash:?}");
-                // The device of the daemon that was killed is left as it is.
+                // The device of the killed daemon is left alone.
                 assert_eq!(served, vec![false; usize::from(crash == Crash::Kill)]);
                 let router = host.router();
                 let attached = world.runtime.block_on(router.attach("vm"));
@@ -288,7 +290,7 @@ fn where_the_user_wants_that_exports_are_served_before_the_store_has_confirmed_t
             world.runtime.block_on(host.router().confirm());
             assert_eq!(held(&mut host, "vm"), [1]);
 
-            // The same of a device that is made while the daemon runs.
+            // The same for a device made while the daemon runs.
             world.runtime.block_on(host.router().detach("vm")).unwrap();
             world.store_goes_away();
             let attached = world.runtime.block_on(host.router().attach("vm"));
@@ -306,7 +308,7 @@ fn what_is_served_unconfirmed_stops_when_the_store_says_that_another_host_has_it
         world.serves_unconfirmed = true;
         world.store_goes_away();
         first.come_up(&world);
-        // Old, as the user was told.
+        // The data is old, as the user was warned.
         assert_eq!(first.router().show("vm").unwrap().state, State::Serving);
         assert!(has_first(&mut first), "{crash:?}");
 
@@ -314,8 +316,8 @@ fn what_is_served_unconfirmed_stops_when_the_store_says_that_another_host_has_it
         world.runtime.block_on(first.router().confirm());
         let volume = first.volume("vm");
         assert_eq!(first.driver().read(&volume, written(1).0), Err(IoError::Fenced), "{crash:?}");
-        let lost = world.runtime.block_on(first.router().flush("vm"));
-        assert!(matches!(lost, Err(RouterError::Flush { source: IoError::Fenced, .. })), "{lost:?}");
+        let lost = world.runtime.block_on(first.router().write_back("vm"));
+        assert!(matches!(lost, Err(RouterError::Writeback { source: IoError::Fenced, .. })), "{lost:?}");
     }
 }
 
@@ -323,16 +325,16 @@ fn what_is_served_unconfirmed_stops_when_the_store_says_that_another_host_has_it
 fn giving_up_what_is_here_takes_no_other_volume_that_has_the_name_now() {
     let world = World::new(77, 0);
     let (first, mut other) = lost(&world);
-    // The host that has the volume deletes the export, and makes another one of the same name.
+    // The host with the volume deletes the export, and creates another one of the same name.
     world.runtime.block_on(other.router().delete("vm")).unwrap();
     world.runtime.block_on(other.router().create(blank())).unwrap();
     write(&mut other, 4);
     let discarded = world.runtime.block_on(first.router().discard_local("vm"));
     assert!(matches!(discarded, Err(RouterError::Replaced { .. })), "{discarded:?}");
-    world.runtime.block_on(other.router().flush("vm")).unwrap();
-    // What the refusal says to do works.
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
+    // The advice in the refusal works.
     world.runtime.block_on(first.router().delete("vm")).unwrap();
-    let opened = world.runtime.block_on(first.router().create(request("vm", Source::Store)));
+    let opened = world.runtime.block_on(first.router().create(request("vm", InitialContent::Store)));
     assert!(opened.is_err(), "the other host has it: {opened:?}");
-    world.runtime.block_on(other.router().flush("vm")).unwrap();
+    world.runtime.block_on(other.router().write_back("vm")).unwrap();
 }

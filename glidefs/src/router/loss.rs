@@ -1,24 +1,26 @@
-//! The ways out for an export that this host has lost: another host has it, or the store has another history.
+//! The ways out for an export that this host has lost: another host has the export, or the store has another history of the
+//! export.
 //!
-//! Owns the order of steps. Does not own how a loss is noticed (`store::volume`). Invariant: what is only here is given up when
-//! the user says so, and not before what the store has can be opened.
+//! Owns the order of steps. Does not own how a loss is noticed (`store::volume`). Invariant: data that only this host has is
+//! given up only when the user says so, and only after the volume in the store is taken over.
 
 use std::sync::Arc;
 
-use super::entry::Held;
+use super::Router;
+use super::catalog::record::Desired;
+use super::entry::HeldExport;
 use super::error::RouterError;
+use super::info::ExportInfo;
 use super::name::ExportName;
-use super::operations::confirm;
-use super::record::Desired;
 use super::removal::Users;
 use super::size::ExportSize;
 use super::state::State;
-use super::{ExportInfo, Router};
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::SECTOR_BYTES;
 
 impl Router {
-    /// Has an export that was lost go on with what the store has, which is taken over. What is only here is given up.
+    /// Takes the volume of a lost export over, and has the export go on with the content in the store. Data that only this host
+    /// has is given up.
     pub async fn discard_local(self: &Arc<Self>, name: &str) -> Result<ExportInfo, RouterError> {
         self.on_held(name, |router, held| async move {
             let held = router.discard_held(held).await?;
@@ -27,26 +29,25 @@ impl Router {
         .await
     }
 
-    async fn discard_held(&self, held: Held) -> Result<Held, RouterError> {
+    async fn discard_held(&self, held: HeldExport) -> Result<HeldExport, RouterError> {
         let (record, name) = (held.record(), held.entry().name().clone());
         if record.desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: record.name });
         }
         if held.entry().export().volume().lost().is_none() {
-            // Nobody may have asked yet.
-            let _: Result<bool, RouterError> =
-                self.unless_stopping(confirm(&held, self.options.confirm_patience)).await;
+            // The store may not have been asked since the loss. The answer is in `lost`.
+            let _: Result<bool, RouterError> = self.store_confirms(held.entry()).await;
         }
         let volume = Arc::clone(held.entry().export().volume());
         if volume.lost().is_none() {
             return Err(RouterError::NotLost { name: record.name });
         }
-        // What used the device has seen another content.
+        // The users of a device must not see the content change.
         if held.entry().state() != State::Detached {
             self.detach_held(&held, Users::Spare).await?;
         }
         let regain = async {
-            let regained = self.volumes.regain(name.clone(), Arc::clone(&volume)).await;
+            let regained = self.storage.regain(name.clone(), Arc::clone(&volume)).await;
             regained.map_err(|source| match source {
                 VolumeError::OtherVolume { .. } => RouterError::Replaced { name: name.to_string(), source },
                 source => RouterError::Store { name: name.to_string(), source },
@@ -72,14 +73,10 @@ impl Router {
         Ok(held)
     }
 
-    /// A volume in the store, called `name`, with what is here of an export that was lost. Nobody can give up what is here of the
-    /// export meanwhile: the export is held until the store has everything. Whoever is to have `name` waits for `of`, and nobody
-    /// who holds an export waits for a name.
-    pub(super) async fn begin_from_lost(
-        &self,
-        name: &ExportName,
-        of: &ExportName,
-    ) -> Result<Resume, RouterError> {
+    /// Creates a volume called `name` in the store with the content that this host has of the lost export `of`. The export is
+    /// held until the store has everything, so nobody can give the content up meanwhile. No deadlock: the creation of `name`
+    /// holds the lock of the name and waits for `of`, and nobody who holds an export waits for a name.
+    pub(super) async fn rescue(&self, name: &ExportName, of: &ExportName) -> Result<Resume, RouterError> {
         let held = self.hold(of.as_str()).await?;
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: of.to_string() });
@@ -89,7 +86,7 @@ impl Router {
             return Err(RouterError::NotLost { name: of.to_string() });
         }
         let size_sectors = held.entry().export().sectors();
-        let begun = self.volumes.rescue(name.clone(), volume, size_sectors).await;
+        let begun = self.storage.rescue(name.clone(), volume, size_sectors).await;
         let begun = begun.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
         begun.ok_or(RouterError::NoStore)
     }

@@ -1,7 +1,7 @@
-//! The data of exports as the router sees it: the cache, and behind it the store.
+//! The data of exports as the router sees the data: the cache, and behind the cache the store.
 //!
-//! Owns how an export's volume in the cache is tied to its counterpart in the store. Does not own either. Invariant: a
-//! daemon starts and serves what it has although the store is away; only what is new needs it.
+//! Owns how an export's volume in the cache is tied to the export's volume in the store. Does not own either volume. Invariant:
+//! a daemon starts and serves the exports of its catalog although the store is away; only new exports need the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,41 +13,42 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::cache::{Cache, Volume, WritebackQueue};
-use crate::router::{Book, Catalog, ExportName, Source, Volumes};
+use crate::router::{Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
-use crate::store::volume::{DeletedVolume, Resume, StatePoint, VolumeError, check_size};
+use crate::store::volume::{self, DeletedVolume, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{self, Access, BlockCache, NameError, StoreError, StoreName, SystemClock};
 use crate::units::{ExportId, SECTOR_BYTES};
 
-/// The cache and the store.
-pub struct DaemonVolumes {
+/// The cache, and the store if one is configured.
+pub struct DaemonStorage {
     cache: Cache,
     store: Option<Arc<StoreSide>>,
 }
 
-/// The store's side.
+/// The store, with the exports of the catalog.
 pub struct StoreSide {
-    volumes: store::volume::VolumeStore,
+    volumes: volume::VolumeStore,
     queue: Arc<WritebackQueue>,
-    /// Where exports of the catalog go on, until they are loaded.
+    /// The states of the catalog from which volumes go on. An entry is taken when the router loads the export.
     resumes: Mutex<HashMap<ExportId, Resume>>,
-    /// Which store it has to be: the one with the exports of the catalog.
+    /// Identity of the store with the volumes of the catalog's exports. No other store is used.
     known: Option<Uuid>,
-    book: Book,
-    /// Which store it is, when that was asked.
+    catalog: CatalogHandle,
+    /// Identity of the configured store, once the store has answered.
     checked: OnceCell<Uuid>,
 }
 
 impl StoreSide {
-    /// The store of `volumes`, with the exports of `catalog` that have a counterpart in it.
-    pub fn new(volumes: store::volume::VolumeStore, queue: Arc<WritebackQueue>, catalog: &Catalog) -> Self {
+    /// The store of `volumes`, with the exports of `catalog`.
+    pub fn new(volumes: volume::VolumeStore, queue: Arc<WritebackQueue>, catalog: &Catalog) -> Self {
         let resumes = Mutex::new(catalog.resumes());
-        let (known, book) = (catalog.store_id(), catalog.book());
-        Self { volumes, queue, resumes, known, book, checked: OnceCell::new() }
+        let (known, catalog) = (catalog.store_id(), catalog.handle());
+        Self { volumes, queue, resumes, known, catalog, checked: OnceCell::new() }
     }
 
-    /// Makes sure that the place is a store of a format that this program knows, and the one that was used so far if there was
-    /// one. Otherwise makes it a store where there is nothing, and notes which one it is.
+    /// Checks that the configured place is a store of a known format, and the store with the catalog's volumes if there are
+    /// any. An empty place becomes a new store. The identity of a new or newly configured store is written to the catalog.
+    /// After a success nothing is asked again.
     pub async fn check(&self) -> Result<(), StoreError> {
         let check = || async {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -55,11 +56,12 @@ impl StoreSide {
             let access = self.known.map_or(Access::ReadWrite { now_unix_millis }, Access::Known);
             let marker = self.volumes.store().check(access).await?;
             if self.known.is_none() {
-                let book = self.book.clone();
-                let noted = tokio::task::spawn_blocking(move || book.store_is(marker.store_id)).await;
-                if let Ok(Err(error)) = noted {
+                let catalog = self.catalog.clone();
+                let written =
+                    tokio::task::spawn_blocking(move || catalog.set_store_id(marker.store_id)).await;
+                if let Ok(Err(error)) = written {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "which store this is could not be written down");
+                    tracing::warn!(error, "the identity of the store could not be written to the catalog");
                 }
             }
             Ok(marker.store_id)
@@ -67,7 +69,7 @@ impl StoreSide {
         self.checked.get_or_try_init(check).await.map(drop)
     }
 
-    /// Makes sure that the store is there now, and the same as when it was checked.
+    /// Checks that the store answers now, and is still the store of [`Self::check`].
     async fn reach(&self) -> Result<(), StoreError> {
         let Some(&known) = self.checked.get() else { return self.check().await };
         let store = self.volumes.store();
@@ -78,8 +80,8 @@ impl StoreSide {
         Err(StoreError::Another { location: store.location().to_owned(), found: Some(found), known })
     }
 
-    /// Whether `error` of [`Self::check`] says that nothing may be served with this store. What is known to be one may refuse
-    /// credentials that have expired, which is no reason to leave devices without a daemon.
+    /// Whether `error` of [`Self::check`] means that nothing may be served with this store. A known store may refuse expired
+    /// credentials, which is no reason to leave devices without a daemon.
     pub fn is_foreign(&self, error: &StoreError) -> bool {
         match error {
             StoreError::Refused { .. } | StoreError::Rejected { .. } => self.known.is_none(),
@@ -87,30 +89,30 @@ impl StoreSide {
         }
     }
 
-    /// The store itself.
     pub fn store(&self) -> store::Store {
         self.volumes.store().clone()
     }
 
-    /// Where it keeps what was read.
+    /// The block cache.
     pub fn clean(&self) -> Option<BlockCache> {
         self.volumes.clean()
     }
 
-    async fn begin(&self, name: &ExportName, source: Source) -> Result<Resume, VolumeError> {
+    /// Creates or opens the volume of a new export. Returns the state to go on from, without the bytes of the manifest.
+    async fn begin(&self, name: &ExportName, content: InitialContent) -> Result<Resume, VolumeError> {
         self.check().await?;
         let name = store_name(name)?;
-        let volume = match source {
-            Source::Blank(size) => {
+        let volume = match content {
+            InitialContent::Blank(size) => {
                 let size_sectors = size.bytes() / SECTOR_BYTES;
                 check_size(size_sectors)?;
                 self.volumes.create(&name, size_sectors).await?
             }
-            Source::Store => self.volumes.open(&name).await?,
-            Source::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
-            Source::TakeOver => self.volumes.take_over(&name).await?,
-            Source::Deleted { of } => self.volumes.undelete(&store_name(&of)?, &name).await?,
-            Source::Fork { of, snapshot } => {
+            InitialContent::Store => self.volumes.open(&name).await?,
+            InitialContent::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),
+            InitialContent::TakeOver => self.volumes.take_over(&name).await?,
+            InitialContent::Deleted { of } => self.volumes.undelete(&store_name(&of)?, &name).await?,
+            InitialContent::Fork { of, snapshot } => {
                 let of = store_name(&of)?;
                 let found = self.volumes.find(&of).await?;
                 let volume = found.ok_or(VolumeError::NoSuchName { name: of })?;
@@ -126,38 +128,42 @@ fn store_name(name: &ExportName) -> Result<StoreName, NameError> {
     name.as_str().parse()
 }
 
-impl DaemonVolumes {
-    /// The volumes of `cache`, tied to those of `store`, where there is one.
+impl DaemonStorage {
+    /// The data in `cache`, tied to the volumes in `store`.
     pub fn new(cache: Cache, store: Option<Arc<StoreSide>>) -> Self {
         Self { cache, store }
     }
 }
 
-impl Volumes for DaemonVolumes {
-    fn volume(&self, id: ExportId, size_bytes: u64, counterpart: Option<&Resume>) -> Arc<Volume> {
-        let volume = match counterpart {
+impl Storage for DaemonStorage {
+    fn volume(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> Arc<Volume> {
+        let volume = match resume {
             Some(resume) => self.cache.begin(id, resume.cut),
             None => self.cache.volume(id),
         };
         let Some(side) = &self.store else { return volume };
         let loaded = side.resumes.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        if let Some(resume) = counterpart.or(loaded.as_ref()) {
+        if let Some(resume) = resume.or(loaded.as_ref()) {
             self.tie(&volume, size_bytes, resume);
         }
         volume
     }
 
-    fn tie(&self, volume: &Volume, size_bytes: u64, counterpart: &Resume) {
+    fn tie(&self, volume: &Volume, size_bytes: u64, resume: &Resume) {
         let Some(side) = &self.store else { return };
-        let remote = side.volumes.resume(counterpart);
+        let remote = side.volumes.resume(resume);
         let queue = Arc::clone(&side.queue);
-        volume.link_to_store(remote, queue, size_bytes / SECTOR_BYTES, counterpart.size_sectors);
+        volume.link_to_store(remote, queue, size_bytes / SECTOR_BYTES, resume.size_sectors);
     }
 
-    fn begin(&self, name: ExportName, source: Source) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+    fn begin(
+        &self,
+        name: ExportName,
+        content: InitialContent,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
         async move {
             match &self.store {
-                Some(side) => side.begin(&name, source).await.map(Some),
+                Some(side) => side.begin(&name, content).await.map(Some),
                 None => Ok(None),
             }
         }
@@ -192,7 +198,7 @@ impl Volumes for DaemonVolumes {
             match fork.commit(kept, size_sectors).await {
                 Ok(committed) => Ok(Some(Resume { manifest: None, ..committed.resume })),
                 Err(error) => {
-                    // Nobody knows of the new volume.
+                    // Nobody else knows the new volume.
                     fork.delete().await?;
                     Err(error)
                 }
@@ -205,7 +211,8 @@ impl Volumes for DaemonVolumes {
         async move {
             let Some(remote) = volume.remote() else { return Ok(()) };
             match remote.delete().await {
-                // Somebody else has the volume or another history of it, or it is gone already.
+                // Another host has the volume, or another history of the volume, or the volume is deleted already: nothing to
+                // delete here.
                 Err(lost) if lost.is_fatal() => Ok(()),
                 deleted => deleted,
             }

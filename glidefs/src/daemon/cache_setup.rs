@@ -1,0 +1,102 @@
+//! The cache and the workers, opened from the configuration.
+//!
+//! Owns process limits and how the cache is written to. Does not own recovery (`cache`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::error::DaemonError;
+use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock};
+use crate::config::{Config, OnFull};
+use crate::router::Catalog;
+use crate::units::REQUEST_BYTES_MAX;
+use crate::worker::WorkerOptions;
+use crate::worker::affinity::Cpu;
+use crate::worker::engine::probe::{self, Probe};
+use crate::worker::engine::{Appends, Engine};
+use crate::worker::ring::REGISTERED_BYTES_MAX;
+
+/// Size of a segment of the cache, bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Measures which engine writes to the cache's directory best.
+pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
+    let directory: &PathBuf = &config.cache.dir;
+    if !directory.is_dir() {
+        return Err(CacheError::DirectoryMissing { directory: directory.display().to_string() }.into());
+    }
+    let mut probe = probe::run(directory, config.cache.engine.wanted())?;
+    let arena_bytes = config.buffers.slots_per_worker.saturating_mul(REQUEST_BYTES_MAX);
+    if arena_bytes > REGISTERED_BYTES_MAX && probe.chosen.appends == Appends::RingFixed {
+        // A record must lie in one registered buffer, and the kernel limits the size of a registered buffer.
+        probe.chosen.appends = probe.chosen.appends.without_registered_buffers();
+        tracing::warn!(engine = %probe.chosen, "buffers.slots_per_worker is too large for registered buffers");
+    }
+    if let Some(Err(error)) = probe.of(Engine::default()) {
+        tracing::warn!(error = %error, "appending to a file in cache.dir failed when it was measured");
+    }
+    tracing::info!(engine = %probe.chosen, "the cache has its engine");
+    Ok(probe)
+}
+
+/// Opens the catalog and the cache, and recovers the log.
+pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), DaemonError> {
+    let directory: &PathBuf = &config.cache.dir;
+    let catalog = Catalog::open(&directory.join("catalog.redb"))?;
+    let exports = catalog.resumes().len();
+    if config.store.url.is_none() && exports > 0 {
+        // Data evicted from the cache would read as zeroes.
+        return Err(DaemonError::NoStore { exports });
+    }
+    let options = cache::Options {
+        size_bytes: config.cache.size.0,
+        segment_bytes: SEGMENT_BYTES,
+        shards: config.worker_cpus.len(),
+        on_full: match config.cache.on_full {
+            OnFull::Wait => cache::OnFull::Wait,
+            OnFull::Enospc => cache::OnFull::Enospc,
+        },
+    };
+    let disk = Arc::new(Directory::new(directory).direct(engine.direct));
+    let (cache, recovered) = Cache::open(
+        disk,
+        Arc::new(MonotonicClock::default()),
+        options,
+        Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()) },
+    )?;
+    tracing::info!(
+        segments = recovered.segments,
+        records = recovered.records,
+        torn_tails = recovered.torn_tails,
+        seconds = recovered.seconds,
+        "the log is recovered"
+    );
+    Ok((catalog, cache))
+}
+
+/// The options of the workers.
+pub(super) fn worker_options(config: &Config, engine: Engine) -> WorkerOptions {
+    // Each queue needs a descriptor in the ring's table, and the kernel allows no table larger than the limit on descriptors.
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    let queues = config.exports.max.saturating_mul(usize::from(config.exports.queues.max(1)));
+    WorkerOptions {
+        cpus: config.worker_cpus.iter().copied().map(Cpu).collect(),
+        slots_per_worker: config.buffers.slots_per_worker,
+        appends: engine.appends,
+        queues_max: u32::try_from(queues.max(64))
+            .unwrap_or(u32::MAX)
+            // One descriptor is for the lock of the cache.
+            .min(u32::try_from(descriptors.saturating_sub(1)).unwrap_or(u32::MAX)),
+    }
+}
+
+/// Raises the limit on descriptors, of which each device needs some, to the hard limit.
+pub(super) fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(error = %error, "the limit on open files could not be raised");
+    }
+}

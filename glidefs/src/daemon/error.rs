@@ -1,0 +1,59 @@
+//! Why the daemon could not start or had to end.
+
+use std::io;
+
+use crate::api::{ServeError, TokenError};
+use crate::cache::CacheError;
+use crate::router::CatalogError;
+use crate::store::{BlockCacheError, StoreError};
+use crate::worker::WorkerError;
+use crate::worker::engine::probe::ProbeError;
+
+/// Why the daemon could not start or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The kernel cannot serve devices.
+    #[error("this machine cannot serve block devices")]
+    Devices(#[from] crate::router::DeviceError),
+    /// The catalog could not be opened.
+    #[error("the catalog of exports could not be opened")]
+    Catalog(#[from] CatalogError),
+    /// The cache could not be opened.
+    #[error("the cache could not be opened")]
+    Cache(#[from] CacheError),
+    /// No engine can write to the cache.
+    #[error("the cache has no engine")]
+    Engine(#[from] ProbeError),
+    /// The workers could not be started.
+    #[error("the workers could not be started")]
+    Workers(#[from] WorkerError),
+    /// The store cannot be used.
+    #[error("the store cannot be used")]
+    Store(#[from] StoreError),
+    /// Exports have data in a store that is not configured.
+    #[error(
+        "{exports} exports have data in a store, and [store] url is not set: set it to where their data is (nothing was changed)"
+    )]
+    NoStore { exports: usize },
+    /// The block cache could not be opened.
+    #[error("the block cache could not be opened: change clean_memory or clean_size in [cache]")]
+    Clean(#[from] BlockCacheError),
+    /// The API could not be served.
+    #[error("the API could not be served")]
+    Serve(#[from] ServeError),
+    /// The group of the API's socket does not exist.
+    #[error("there is no group {name:?}: make it (`groupadd --system {name}`) or change `[api] group`")]
+    Group {
+        /// The name of the group.
+        name: String,
+    },
+    /// The token of the API could not be read.
+    #[error("the token of the API could not be read")]
+    Token(#[from] TokenError),
+    #[error("{what} failed")]
+    System {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}

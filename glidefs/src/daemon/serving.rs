@@ -1,0 +1,172 @@
+//! The daemon while it serves: from the first request of the API to the signal to stop.
+//!
+//! Owns the order of stop, signals, and the messages to systemd. Does not own the API nor the exports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::collecting::collect;
+use super::error::DaemonError;
+use super::figures::Parts;
+use crate::api::{self, Access, Listeners, Readiness, TokenFile};
+use crate::config::{Config, OnStop};
+use crate::router::Router;
+use crate::worker::Worker;
+
+/// Pause between attempts to bring exports to the store.
+const BRING_PAUSE: Duration = Duration::from_mins(5);
+/// How long a worker may take to answer a ping before the watchdog is no longer fed.
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves the API, recovers the devices, and stops at a signal.
+pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonError> {
+    let system = |what| move |source| DaemonError::System { what, source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
+    let access = access(config)?;
+    let listeners = Listeners::bind(config.api.listen.0, &config.api.socket, access.group).await?;
+    let ready = Readiness::default();
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
+    let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
+    let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
+        tokio::spawn(collect(
+            Arc::clone(&parts.router),
+            store.shared_stats(),
+            config.store.gc_interval.0,
+            Arc::clone(&parts.collections),
+        ))
+    });
+
+    let (begin, has_store) = (Arc::clone(&parts.router), parts.store.is_some());
+    let recovering = tokio::spawn(async move {
+        let recovery = begin.start().await;
+        tracing::info!(
+            recovered = recovery.recovered,
+            attached = recovery.attached,
+            detached = recovery.detached,
+            failed = recovery.failed,
+            waiting = recovery.waiting,
+            seconds = recovery.elapsed.as_secs_f64(),
+            "every export has what it should have, or waits for the store"
+        );
+        ready.set();
+        notify(&[NotifyState::Ready]);
+        if has_store {
+            reconcile_with_store(begin).await;
+        }
+    });
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+    }
+    notify(&[NotifyState::Stopping]);
+    recovering.abort();
+    parts.router.stop().await;
+    if config.control.on_stop == OnStop::Remove {
+        let left = parts.router.remove_devices().await;
+        if left > 0 {
+            tracing::warn!(
+                devices = left,
+                "some devices could not be removed; they wait for the next daemon"
+            );
+        }
+        if has_store {
+            drain(&parts.router, config.store.drain_timeout.0).await;
+        }
+    }
+    watchdog.abort();
+    if let Some(collecting) = collecting {
+        collecting.abort();
+    }
+    // An error means that the API has ended already.
+    let _ = stop.send(true);
+    match serving.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(error = %error, "the API ended with an error"),
+        Err(error) => tracing::warn!(error = %error, "the API's task failed"),
+    }
+    Ok(())
+}
+
+/// Who may use the API.
+fn access(config: &Config) -> Result<Access, DaemonError> {
+    let gid = |name: &String| match nix::unistd::Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(DaemonError::Group { name: name.clone() }),
+        Err(error) => {
+            Err(DaemonError::System { what: "reading the groups of this host", source: error.into() })
+        }
+    };
+    Ok(Access {
+        token: config.api.token_file.as_deref().map(TokenFile::open).transpose()?,
+        hosts: config.api.hosts.clone(),
+        group: config.api.group.as_ref().map(gid).transpose()?,
+        connections_max: config.api.connections_max,
+    })
+}
+
+/// Writes everything back within `patience`, because the host may be given up after the stop.
+async fn drain(router: &Arc<Router>, patience: Duration) {
+    match tokio::time::timeout(patience, router.drain()).await {
+        Ok(drain) if drain.written_back == 0 && drain.failed.is_empty() => {}
+        Ok(drain) => {
+            for error in &drain.failed {
+                tracing::warn!(
+                    error = error as &dyn std::error::Error,
+                    "an export is not in the store as a whole"
+                );
+            }
+            tracing::info!(
+                exports = drain.written_back,
+                kept = drain.kept,
+                "everything of these exports is in the store, and other hosts may open those that are not kept"
+            );
+        }
+        Err(_) => tracing::warn!(
+            seconds = patience.as_secs(),
+            "store.drain_timeout is over, and not everything is in the store; what is missing stays in cache.dir"
+        ),
+    }
+}
+
+/// Confirms as long as the daemon runs that exports are still this host's, and brings exports without a volume to the store.
+/// Everything is tried again while the store is away.
+async fn reconcile_with_store(router: Arc<Router>) {
+    let bring = async {
+        while router.bring_to_store().await > 0 {
+            tokio::time::sleep(BRING_PAUSE).await;
+        }
+    };
+    let confirm = async {
+        loop {
+            router.confirm().await;
+            router.has_to_confirm().await;
+        }
+    };
+    let ((), ()) = tokio::join!(confirm, bring);
+}
+
+/// Tells systemd that the daemon lives, as long as every worker answers.
+async fn feed_watchdog(workers: Vec<Worker>) {
+    let Some(interval) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        let all = futures_util::future::join_all(workers.iter().map(Worker::ping));
+        match tokio::time::timeout(PING_PATIENCE, all).await {
+            Ok(pongs) if pongs.iter().all(Result::is_ok) => notify(&[NotifyState::Watchdog]),
+            _ => tracing::error!("a worker does not answer; the watchdog is not fed"),
+        }
+        tokio::time::sleep(interval / 3).await;
+    }
+}
+
+/// Tells systemd. Without systemd nothing happens.
+fn notify(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(error = %error, "systemd could not be told");
+    }
+}

@@ -1,0 +1,99 @@
+//! Work that goes on after its caller has gone away.
+//!
+//! Owns the tasks without a caller, by key. Does not own the work. Invariant: for each key at most one task runs without a
+//! caller: a new caller replaces the task of the one that went away.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::task::AbortHandle;
+
+use super::error::RouterError;
+
+/// Runs `work` on export `name` to the end, also when this future is dropped.
+pub(super) async fn finish<T: Send + 'static>(
+    name: String,
+    work: impl Future<Output = Result<T, RouterError>> + Send + 'static,
+) -> Result<T, RouterError> {
+    tokio::spawn(work).await.map_err(|_| RouterError::Interrupted { name })?
+}
+
+/// Tasks without a caller, by key.
+#[derive(Debug, Default)]
+pub(super) struct Background(Mutex<HashMap<String, AbortHandle>>);
+
+/// Moves `task` to the tasks without a caller when the caller is dropped.
+struct OnCallerGone<'a> {
+    background: &'a Background,
+    key: String,
+    task: AbortHandle,
+}
+
+impl Background {
+    /// Runs `work`, also after this future is dropped: until the end, or until another call with the same key. `None` when the
+    /// runtime ends before the work does.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        key: String,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        if let Some(old) = self.lock().remove(&key) {
+            old.abort();
+        }
+        let task = tokio::spawn(work);
+        let _caller = OnCallerGone { background: self, key, task: task.abort_handle() };
+        task.await.ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, AbortHandle>> {
+        // A panic elsewhere cannot leave the map half changed: each change is one call of the map.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for OnCallerGone<'_> {
+    fn drop(&mut self) {
+        let mut tasks = self.background.lock();
+        tasks.retain(|_, task| !task.is_finished());
+        if !self.task.is_finished()
+            && let Some(other) = tasks.insert(std::mem::take(&mut self.key), self.task.clone())
+        {
+            other.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_goes_on_without_its_caller_until_somebody_asks_for_the_same_again() {
+        let (background, go, done) =
+            (Background::default(), Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+        let work = |number: u32| {
+            let (go, done) = (Arc::clone(&go), Arc::clone(&done));
+            async move {
+                go.notified().await;
+                done.lock().unwrap().push(number);
+            }
+        };
+        for (key, number) in [("a", 1), ("b", 2), ("a", 3)] {
+            assert!(background.run(key.into(), work(number)).now_or_never().is_none());
+        }
+        assert_eq!(background.lock().len(), 2);
+        while done.lock().unwrap().len() < 2 {
+            go.notify_one();
+            tokio::task::yield_now().await;
+        }
+        done.lock().unwrap().sort_unstable();
+        assert_eq!(*done.lock().unwrap(), [2, 3]);
+        assert_eq!(background.run("a".into(), async { 7 }).await, Some(7));
+        assert!(background.lock().is_empty(), "work that has ended is not kept");
+    }
+}

@@ -1,0 +1,66 @@
+//! Bringing exports to the store that were created before there was a store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Router;
+use super::catalog::record::Desired;
+use super::entry::HeldExport;
+use super::error::RouterError;
+use super::size::ExportSize;
+use super::storage::InitialContent;
+use crate::observe::chain;
+
+/// How long the writeback of one export may delay the next export.
+const BRING_PATIENCE: Duration = Duration::from_mins(5);
+
+impl Router {
+    /// Creates volumes in the store for the exports without one, and writes these exports back. Returns the number of exports
+    /// that failed.
+    pub async fn bring_to_store(self: &Arc<Self>) -> usize {
+        let mut failed = 0;
+        for entry in self.entries() {
+            if entry.export().volume().remote().is_some() {
+                continue;
+            }
+            let name = entry.name().to_string();
+            let brought = self.on_held(&name, |router, held| async move { router.bring(&held).await }).await;
+            match brought {
+                // One after the other: the whole export is one cut, and other exports must be written back meanwhile. A failure
+                // or a timeout stops no other export.
+                Ok(()) => drop(timeout(BRING_PATIENCE, self.write_back(&name)).await),
+                Err(RouterError::NotFound { .. } | RouterError::Stopping) => {}
+                Err(error) => {
+                    failed += 1;
+                    tracing::warn!(
+                        export = name,
+                        error = %chain(&error),
+                        "an export that was made before there was a store could not be brought to it"
+                    );
+                }
+            }
+        }
+        failed
+    }
+
+    /// Creates the volume of one export, and ties the export to the volume.
+    async fn bring(&self, held: &HeldExport) -> Result<(), RouterError> {
+        let (record, name) = (held.record(), held.entry().name().clone());
+        let volume = held.entry().export().volume();
+        if volume.remote().is_some() || record.desired == Desired::Deleted {
+            return Ok(());
+        }
+        let size = ExportSize::new(record.size_bytes)?;
+        let begin = async {
+            let begun = self.storage.begin(name.clone(), InitialContent::Blank(size)).await;
+            begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
+        };
+        let Some(resume) = self.unless_stopping(begin).await? else { return Ok(()) };
+        self.catalog.tie(record.export_id(), resume.clone()).await?;
+        self.storage.tie(volume, record.size_bytes, &resume);
+        tracing::info!(export = %name, "an export that was made before there was a store is brought to it");
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! One export in the catalog.
+//!
+//! Owns the fields of a record. Does not own the bytes around the JSON (`encoding`).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::encoding::{DecodeError, decode_json, encode_json};
+use crate::cache::{Bound, Durability, OnUnreachable};
+use crate::router::devices::{DeviceId, DeviceOptions};
+use crate::units::ExportId;
+
+/// The wish of the user for an export. Written before anything is done about the wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::router) enum Desired {
+    /// The export has a device.
+    Attached,
+    /// The export has data and no device.
+    Detached,
+    /// Device and data are gone.
+    Deleted,
+}
+
+/// The device that an export has, had or is about to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::router) struct DeviceRecord {
+    /// N of `/dev/ublkbN`; requested again whenever the export is attached.
+    pub number: u32,
+    /// The boot of the kernel in which the device may exist; `None` when there is certainly no device.
+    pub boot_id: Option<String>,
+    /// The last size the kernel was told, bytes.
+    pub size_bytes: u64,
+}
+
+/// One export in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::router) struct ExportRecord {
+    pub id: u32,
+    /// Valid by the rule of `name`.
+    pub name: String,
+    /// Valid by the rule of `size`.
+    pub size_bytes: u64,
+    pub queues: u16,
+    /// Most requests in flight per queue.
+    pub queue_depth: u16,
+    /// The wish of the user.
+    pub desired: Desired,
+    pub device: DeviceRecord,
+    /// When the export was created, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+    /// Whether FLUSH waits for the store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub flush_waits_for_store: bool,
+    /// Bound on the data that may be lost with the host; `None` without a bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<BoundRecord>,
+    /// Time after which a READ fails for want of the store, milliseconds. `None`: the READ waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads_fail_after_millis: Option<u64>,
+    /// The snapshot of a rollback that has begun. The export gets no device before the rollback is finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolls_back_to: Option<String>,
+    /// Whether the export may have been released in the store, so that another host may have opened the export.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_be_released: bool,
+}
+
+/// Most data, and the oldest data, that an export may have at risk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::router) struct BoundRecord {
+    pub max_bytes: u64,
+    /// Time since the oldest data at risk was acknowledged, milliseconds.
+    pub max_age_millis: u64,
+}
+
+/// The value for [`ExportRecord::reads_fail_after_millis`].
+pub(in crate::router) fn reads_fail_after_millis(on_unreachable: OnUnreachable) -> Option<u64> {
+    let OnUnreachable::FailAfter(limit) = on_unreachable else { return None };
+    Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl BoundRecord {
+    /// The bound of a durability that has one.
+    pub fn of(durability: Durability) -> Option<Self> {
+        let Durability::Bounded(Bound { max_bytes, max_age }) = durability else { return None };
+        Some(Self { max_bytes, max_age_millis: u64::try_from(max_age.as_millis()).unwrap_or(u64::MAX) })
+    }
+}
+
+impl ExportRecord {
+    /// The bytes of the record.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        encode_json(self)
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode_json(bytes)
+    }
+
+    pub fn export_id(&self) -> ExportId {
+        ExportId(self.id)
+    }
+
+    /// The durability of the export.
+    pub fn durability(&self) -> Durability {
+        match self.bound {
+            _ if self.flush_waits_for_store => Durability::Store,
+            None => Durability::Local,
+            Some(BoundRecord { max_bytes, max_age_millis }) => {
+                Durability::Bounded(Bound { max_bytes, max_age: Duration::from_millis(max_age_millis) })
+            }
+        }
+    }
+
+    /// The fate of a READ while the store is away.
+    pub fn on_unreachable(&self) -> OnUnreachable {
+        let limit = self.reads_fail_after_millis.map(Duration::from_millis);
+        limit.map_or(OnUnreachable::Wait, OnUnreachable::FailAfter)
+    }
+
+    pub fn device_id(&self) -> DeviceId {
+        DeviceId(self.device.number)
+    }
+
+    pub fn device_options(&self) -> DeviceOptions {
+        DeviceOptions { queues: self.queues, queue_depth: self.queue_depth }
+    }
+}
+
+#[cfg(test)]
+pub(in crate::router) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(in crate::router) fn record(id: u32, name: &str) -> ExportRecord {
+        ExportRecord {
+            id,
+            name: name.into(),
+            size_bytes: 1 << 30,
+            queues: 1,
+            queue_depth: 64,
+            desired: Desired::Attached,
+            device: DeviceRecord { number: id, boot_id: Some("boot".into()), size_bytes: 1 << 30 },
+            flush_waits_for_store: false,
+            bound: None,
+            reads_fail_after_millis: None,
+            rolls_back_to: None,
+            may_be_released: false,
+            created_unix_millis: 1_700_000_000_000,
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_was_written() {
+        let written = record(7, "vm-7");
+        assert_eq!(ExportRecord::decode(&written.encode().unwrap()).unwrap(), written);
+    }
+
+    #[test]
+    fn a_version_of_the_future_is_named() {
+        let mut bytes = record(7, "vm-7").encode().unwrap();
+        bytes[0] = 2;
+        assert_eq!(
+            ExportRecord::decode(&bytes).unwrap_err().to_string(),
+            "it has format version 2, this glidefs reads version 1"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_byte_is_always_noticed(at in any::<prop::sample::Index>(), flip in 1_u8..) {
+            let mut bytes = record(7, "vm-7").encode().unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(ExportRecord::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert!(ExportRecord::decode(&bytes).is_err());
+        }
+    }
+}

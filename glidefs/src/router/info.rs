@@ -1,0 +1,35 @@
+//! One export as users see it.
+
+use super::devices::DeviceId;
+use super::name::ExportName;
+use super::state::State;
+use crate::cache::{AtRisk, Durability, OnUnreachable};
+use crate::units::ExportId;
+
+/// One export as users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Identity of the export in the cache.
+    pub id: ExportId,
+    pub name: ExportName,
+    pub size_bytes: u64,
+    pub queues: u16,
+    /// Most requests in flight per queue.
+    pub queue_depth: u16,
+    /// The device; `None` without one.
+    pub device: Option<DeviceId>,
+    /// The state of the life cycle; `Failed` for an export lost to another host or history.
+    pub state: State,
+    /// When the export was created, milliseconds since 1970-01-01 UTC.
+    pub created_unix_millis: u64,
+    /// How far data is safe when a FLUSH is answered.
+    pub durability: Durability,
+    /// The fate of a READ while the store is away.
+    pub on_unreachable: OnUnreachable,
+    /// Why a detached export could not be released in the store.
+    pub unreleased: Option<String>,
+    /// Bytes whose content was lost before the store had them, as of the last writeback; `None` without a store.
+    pub damaged_bytes: Option<u64>,
+    /// Data at risk; `None` without a store.
+    pub at_risk: Option<AtRisk>,
+}

@@ -1,0 +1,103 @@
+//! The trait through which the router reaches the data of exports. The composition root implements the trait over the cache and
+//! the store.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::name::ExportName;
+use super::size::ExportSize;
+use crate::cache::Volume;
+use crate::store::gc::{GcError, GcOptions, GcReport};
+use crate::store::volume::{DeletedVolume, Resume, VolumeError};
+use crate::units::ExportId;
+
+/// The content that a new export begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InitialContent {
+    /// Zeroes, of this size.
+    Blank(ExportSize),
+    /// The volume of the export's name in the store. Refused if another host has the volume.
+    Store,
+    /// The volume of the export's name in the store, taken over from the host that has the volume.
+    TakeOver,
+    /// A deleted volume of the store.
+    Deleted {
+        /// The volume's name before the deletion.
+        of: ExportName,
+    },
+    /// A copy of another volume in the store, which stays as it is.
+    Fork {
+        /// The volume's name.
+        of: ExportName,
+        /// The snapshot to copy; the newest content when `None`.
+        snapshot: Option<ExportName>,
+    },
+    /// The content that this host has of an export lost to another host or history.
+    Local {
+        /// The export's name.
+        of: ExportName,
+    },
+}
+
+impl InitialContent {
+    /// Whether an existing volume of the export's name is opened. Such a volume stays when the export cannot be created.
+    pub fn opens_volume(&self) -> bool {
+        matches!(self, Self::Store | Self::TakeOver)
+    }
+}
+
+/// The data of exports, in the cache and in the store.
+pub trait Storage: Send + Sync + 'static {
+    /// The volume of export `id` in the cache: recovered, or empty. An export with a volume in the store is tied to that
+    /// volume, from the state `resume` on, or from the state in the catalog.
+    fn volume(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> Arc<Volume>;
+
+    /// Creates or opens the volume of a new export in the store; `None` without a store.
+    fn begin(
+        &self,
+        name: ExportName,
+        content: InitialContent,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+
+    /// Takes the volume of a lost export over from the host that has the volume. `None` without a store.
+    ///
+    /// # Errors
+    /// [`VolumeError::OtherVolume`] when the store gives `name` to another volume, which is left alone.
+    fn regain(
+        &self,
+        name: ExportName,
+        volume: Arc<Volume>,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+
+    /// Creates a volume in the store with the content that this host has of a lost export: the last state that this host wrote
+    /// back, and the data at risk. `None` without a store.
+    fn rescue(
+        &self,
+        name: ExportName,
+        volume: Arc<Volume>,
+        size_sectors: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+
+    /// Deletes the volume of an export in the store, unless there is none, or another host has taken the volume over.
+    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;
+
+    /// Ties an export's volume in the cache to its new volume in the store.
+    fn tie(&self, volume: &Volume, size_bytes: u64, resume: &Resume);
+
+    /// Asks the store for its identity: whether the store answers, and is the one with the exports' volumes. Asks about no volume.
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>>;
+
+    /// Names of all volumes in the store; `None` without a store.
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>>;
+
+    /// The deleted volumes that can be undeleted; `None` without a store.
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>>;
+
+    /// Removes unused objects from the store; `None` without a store.
+    fn collect(&self, options: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>>;
+
+    /// Removes the data of export `id` from the cache. Called when the device is gone and the catalog has the export as
+    /// deleted, or not at all.
+    fn remove(&self, id: ExportId);
+}

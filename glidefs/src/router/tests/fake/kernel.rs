@@ -1,0 +1,229 @@
+//! A fake kernel: devices in a map that outlives the router, as real devices outlive the daemon.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::export::Export;
+use crate::router::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
+use crate::units::ExportId;
+
+/// A device in the fake kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FakeDevice {
+    pub export: ExportId,
+    pub size_bytes: u64,
+    pub quiesced: bool,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// The call fails, and nothing is done.
+    Fail,
+    /// The call is carried out, and never answers.
+    Hang,
+    /// The call never answers, and nothing is done.
+    HangBefore,
+    /// The call is carried out and reported as failed.
+    FailAfter,
+}
+
+#[derive(Default)]
+pub struct Kernel {
+    pub devices: Mutex<BTreeMap<u32, FakeDevice>>,
+    /// Numbers of other programs' devices.
+    pub foreign: Mutex<HashSet<u32>>,
+    /// Faults by name of the call, in force until changed.
+    pub faults: Mutex<BTreeMap<&'static str, Fault>>,
+    /// Exports for which every call fails.
+    pub broken: Mutex<HashSet<ExportId>>,
+    /// Duration of every call.
+    pub delay: Mutex<Duration>,
+    /// Number of calls that have to run at once before any call goes on.
+    pub meeting: AtomicUsize,
+    /// Told when a call hangs.
+    pub hangs: tokio::sync::Notify,
+    /// How devices are used, by number.
+    pub users: Mutex<BTreeMap<u32, &'static str>>,
+    /// Whether the question how a device is used has no answer.
+    pub users_hang: Mutex<bool>,
+    /// Most devices.
+    pub limit: Mutex<Option<usize>>,
+    /// Whether `owned` lists the devices.
+    pub lists: Mutex<bool>,
+    pub log: Mutex<Vec<String>>,
+    running: AtomicUsize,
+    pub running_max: AtomicUsize,
+}
+
+impl Kernel {
+    /// A kernel without devices and faults that lists its devices.
+    pub fn new() -> Self {
+        Self { lists: Mutex::new(true), ..Self::default() }
+    }
+
+    pub fn devices(&self) -> MutexGuard<'_, BTreeMap<u32, FakeDevice>> {
+        self.devices.lock().unwrap()
+    }
+
+    pub fn fault(&self, call: &'static str, fault: Fault) {
+        self.faults.lock().unwrap().insert(call, fault);
+    }
+
+    /// Has the daemon die: every device waits for a server.
+    pub fn daemon_died(&self) {
+        self.devices().values_mut().for_each(|device| device.quiesced = true);
+        self.faults.lock().unwrap().clear();
+    }
+
+    pub fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    /// Runs one call under the faults in force.
+    async fn call<T>(
+        &self,
+        name: &'static str,
+        target: (ExportId, u32),
+        work: impl FnOnce() -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        self.log.lock().unwrap().push(format!("{name} {}", target.1));
+        let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.running_max.fetch_max(running, Ordering::SeqCst);
+        let meeting = async {
+            while self.running_max.load(Ordering::SeqCst) < self.meeting.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(30), meeting).await;
+        let delay = *self.delay.lock().unwrap();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let fault = self.faults.lock().unwrap().get(name).copied().unwrap_or_default();
+        let broken = self.broken.lock().unwrap().contains(&target.0);
+        let failed = || DeviceError::Kernel {
+            command: "FAKE",
+            path: DeviceId(target.1).path(),
+            source: std::io::Error::from_raw_os_error(libc::EIO),
+        };
+        let result = match fault {
+            _ if broken => Err(failed()),
+            Fault::None => work(),
+            Fault::Fail => Err(failed()),
+            Fault::Hang => {
+                let _ = work();
+                self.hangs.notify_one();
+                std::future::pending().await
+            }
+            Fault::HangBefore => {
+                self.hangs.notify_one();
+                std::future::pending().await
+            }
+            Fault::FailAfter => work().and_then(|_| Err(failed())),
+        };
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
+
+impl Devices for Kernel {
+    fn attach(
+        &self,
+        export: Arc<Export>,
+        _options: DeviceOptions,
+        preferred: Option<DeviceId>,
+    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
+        Box::pin(async move {
+            let wanted = preferred.map_or(0, |id| id.0);
+            self.call("attach", (export.id(), wanted), || {
+                let mut devices = self.devices();
+                if self.limit.lock().unwrap().is_some_and(|limit| devices.len() >= limit) {
+                    return Err(DeviceError::LimitReached);
+                }
+                let foreign = self.foreign.lock().unwrap();
+                let free = |n: &u32| !devices.contains_key(n) && !foreign.contains(n);
+                let number = if free(&wanted) { wanted } else { (0..=1000).find(free).unwrap() };
+                let device =
+                    FakeDevice { export: export.id(), size_bytes: export.size_bytes(), quiesced: false };
+                devices.insert(number, device);
+                Ok(DeviceId(number))
+            })
+            .await
+        })
+    }
+
+    fn find(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
+        let export = export.id();
+        Box::pin(async move {
+            self.call("find", (export, id.0), || {
+                let devices = self.devices();
+                let device = devices.get(&id.0).filter(|device| device.export == export);
+                Ok(device.map(|device| FoundDevice { id, quiesced: device.quiesced }))
+            })
+            .await
+        })
+    }
+
+    fn recover(&self, export: Arc<Export>, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            self.call("recover", (export.id(), id.0), || {
+                let mut devices = self.devices();
+                let device = devices.get_mut(&id.0).ok_or(DeviceError::NotFound { path: id.path() })?;
+                device.quiesced = false;
+                Ok(())
+            })
+            .await
+        })
+    }
+
+    fn user(&self, id: DeviceId) -> BoxFuture<'_, Result<Option<String>, DeviceError>> {
+        if *self.users_hang.lock().unwrap() {
+            return Box::pin(std::future::pending());
+        }
+        let user = self.users.lock().unwrap().get(&id.0).map(ToString::to_string);
+        Box::pin(std::future::ready(Ok(user)))
+    }
+
+    fn detach(&self, export: ExportId, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            self.call("detach", (export, id.0), || {
+                let mut devices = self.devices();
+                if devices.get(&id.0).is_some_and(|device| device.export == export) {
+                    devices.remove(&id.0);
+                }
+                Ok(())
+            })
+            .await
+        })
+    }
+
+    fn resize(&self, export: &Export, id: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let (export, size_bytes) = (export.id(), export.size_bytes());
+        Box::pin(async move {
+            self.call("resize", (export, id.0), || {
+                let mut devices = self.devices();
+                let device = devices.get_mut(&id.0).filter(|device| device.export == export);
+                let device = device.ok_or(DeviceError::NotFound { path: id.path() })?;
+                device.size_bytes = size_bytes;
+                Ok(())
+            })
+            .await
+        })
+    }
+
+    fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
+        let listed = if *self.lists.lock().unwrap() {
+            self.devices().iter().map(|(&number, device)| (device.export, DeviceId(number))).collect()
+        } else {
+            Vec::new()
+        };
+        Box::pin(std::future::ready(Ok(listed)))
+    }
+}

@@ -1,0 +1,93 @@
+//! A fake of cache and store that counts the volumes removed.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::BoxFuture;
+
+use crate::cache::Volume;
+use crate::router::catalog::volume_record::tests::resume;
+use crate::router::{ExportName, InitialContent, Storage};
+use crate::store::gc::{GcError, GcOptions, GcReport};
+use crate::store::volume::{DeletedVolume, Resume, VolumeError};
+use crate::units::ExportId;
+
+/// Cache and store.
+#[derive(Default)]
+pub struct FakeStorage {
+    /// Exports removed from the cache.
+    pub removed: Mutex<Vec<ExportId>>,
+    /// Exports with a volume deleted from the store.
+    pub deleted: Mutex<Vec<ExportId>>,
+    /// Whether deletions in the store fail.
+    pub keeps: Mutex<bool>,
+    /// Whether deletions in the store never answer.
+    pub hangs: Mutex<bool>,
+    /// Whether there is a store.
+    pub has_store: Mutex<bool>,
+}
+
+impl Storage for FakeStorage {
+    fn volume(&self, id: ExportId, _size_bytes: u64, _resume: Option<&Resume>) -> Arc<Volume> {
+        Arc::new(Volume::new(id))
+    }
+
+    fn begin(
+        &self,
+        _name: ExportName,
+        _content: InitialContent,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        let resume = self.has_store.lock().unwrap().then(|| resume(1, 0));
+        Box::pin(std::future::ready(Ok(resume)))
+    }
+
+    fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn rescue(
+        &self,
+        _: ExportName,
+        _: Arc<Volume>,
+        _: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
+
+    fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        if *self.hangs.lock().unwrap() {
+            return Box::pin(std::future::pending());
+        }
+        let kept = *self.keeps.lock().unwrap();
+        if !kept {
+            self.deleted.lock().unwrap().push(volume.id());
+        }
+        let failed = || VolumeError::NoSuchName { name: "a".parse().unwrap() };
+        Box::pin(std::future::ready(if kept { Err(failed()) } else { Ok(()) }))
+    }
+
+    fn remove(&self, id: ExportId) {
+        let mut removed = self.removed.lock().unwrap();
+        // A second removal does nothing.
+        if !removed.contains(&id) {
+            removed.push(id);
+        }
+    }
+}

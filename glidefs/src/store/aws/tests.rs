@@ -1,0 +1,158 @@
+//! Credentials of every kind of profile for which no network, or only the network of this host, is needed.
+
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+use std::fs;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A home directory with the files of AWS's tools.
+pub(super) struct Home(tempfile::TempDir);
+
+impl Home {
+    pub fn empty() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn new(credentials: &str, config: &str) -> Self {
+        let home = Self::empty();
+        fs::create_dir(home.0.path().join(".aws")).unwrap();
+        home.write("credentials", credentials);
+        home.write("config", config);
+        home
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.0.path().join(".aws").join(file), text).unwrap();
+    }
+
+    pub fn variables(&self, more: &[(&str, &str)]) -> Variables {
+        let home = ("HOME", self.0.path().to_str().unwrap());
+        let all = [home].into_iter().chain(more.iter().copied());
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    fn credentials(&self, profile: &str) -> SdkCredentials {
+        Settings::read(&self.variables(&[("AWS_PROFILE", profile)])).unwrap().credentials
+    }
+}
+
+fn credential(key_id: &str, secret_key: &str, token: Option<&str>) -> AwsCredential {
+    AwsCredential { key_id: key_id.into(), secret_key: secret_key.into(), token: token.map(Into::into) }
+}
+
+pub(super) const CREDENTIALS: &str = "# mine\n[default]\naws_access_key_id = AK1\naws_secret_access_key=a/b+c=#;d\n\n\
+                           [work]\naws_access_key_id=AK2\naws_secret_access_key=s2\naws_session_token=t2\n";
+pub(super) const CONFIG: &str = "[default]\nregion = eu-central-1\ns3 =\n  max_concurrent_requests = 20\n\
+                      [profile work]\nregion=us-east-2\nendpoint_url = https://s3.example:9000\n\
+                      [profile ci]\naws_access_key_id=AK3\naws_secret_access_key=s3\n\
+                      [profile half]\naws_access_key_id=AK4\n\
+                      [profile bare]\nregion=us-east-2\n\
+                      [profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = default\n";
+
+#[tokio::test]
+async fn keys_of_a_profile_need_no_network() {
+    let home = Home::new(CREDENTIALS, CONFIG);
+    let default = Settings::read(&home.variables(&[])).unwrap().credentials;
+    assert_eq!(*default.get_credential().await.unwrap(), credential("AK1", "a/b+c=#;d", None));
+    let found = home.credentials("work").get_credential().await.unwrap();
+    assert_eq!(*found, credential("AK2", "s2", Some("t2")));
+    assert_eq!(*home.credentials("ci").get_credential().await.unwrap(), credential("AK3", "s3", None));
+}
+
+#[tokio::test]
+async fn a_file_that_is_named_needs_no_home() {
+    let home = Home::new(CREDENTIALS, CONFIG);
+    let file = home.0.path().join(".aws/credentials").to_str().unwrap().to_owned();
+    let named = vec![("AWS_SHARED_CREDENTIALS_FILE".into(), file)];
+    let found = Settings::read(&named).unwrap().credentials;
+    assert_eq!(*found.get_credential().await.unwrap(), credential("AK1", "a/b+c=#;d", None));
+}
+
+#[tokio::test]
+async fn new_credentials_are_taken_and_broken_ones_are_not() {
+    let home = Home::new(CREDENTIALS, CONFIG);
+    let provider = home.credentials("work");
+    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
+    home.write("credentials", "[work]\naws_access_key_id=A");
+    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
+    home.write("credentials", "[work]\n");
+    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
+    home.write("credentials", "[work]\naws_access_key_id=AK22\naws_secret_access_key=s22\n");
+    assert_eq!(*provider.get_credential().await.unwrap(), credential("AK22", "s22", None));
+}
+
+#[tokio::test]
+async fn a_program_is_asked_once_while_its_credentials_are_valid_and_again_afterwards() {
+    let home = Home::empty();
+    let calls = home.0.path().join("calls");
+    let answer = r#"{"Version":1,"AccessKeyId":"AK5","SecretAccessKey":"s5","SessionToken":"t5","Expiration":"2100-01-01T00:00:00Z"}"#;
+    fs::write(home.0.path().join("answer"), answer).unwrap();
+    let script = home.0.path().join("program");
+    let text = format!("#!/bin/sh\necho >> {0}/calls\ncat {0}/answer\n", home.0.path().display());
+    fs::write(&script, text).unwrap();
+    fs::create_dir(home.0.path().join(".aws")).unwrap();
+    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", script.display()));
+    let provider = home.credentials("program");
+    for _ in 0..3 {
+        assert_eq!(*provider.get_credential().await.unwrap(), credential("AK5", "s5", Some("t5")));
+    }
+    let count = || fs::read_to_string(&calls).unwrap().lines().count();
+    assert_eq!(count(), 1);
+    // The program fails while the credentials are valid, and after they have expired.
+    fs::remove_file(home.0.path().join("answer")).unwrap();
+    provider.state.lock().await.kept.as_mut().unwrap().due = SystemTime::UNIX_EPOCH;
+    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK5");
+    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK5");
+    assert_eq!(count(), 2, "a renewal that failed is tried again after a pause");
+    let mut state = provider.state.lock().await;
+    let kept = state.kept.as_mut().unwrap();
+    (kept.due, kept.expiry) = (SystemTime::UNIX_EPOCH, Some(SystemTime::UNIX_EPOCH));
+    drop(state);
+    let error = provider.get_credential().await.unwrap_err();
+    assert!(matches!(error, object_store::Error::Generic { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_role_is_assumed_with_the_keys_of_its_source_profile() {
+    const ANSWER: &str = "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult>\
+        <Credentials><AccessKeyId>AK6</AccessKeyId><SecretAccessKey>s6</SecretAccessKey><SessionToken>t6</SessionToken>\
+        <Expiration>2100-01-01T00:00:00Z</Expiration></Credentials><AssumedRoleUser><AssumedRoleId>a:b</AssumedRoleId>\
+        <Arn>arn:aws:sts::1:assumed-role/x/b</Arn></AssumedRoleUser></AssumeRoleResult>\
+        <ResponseMetadata><RequestId>1</RequestId></ResponseMetadata></AssumeRoleResponse>";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !String::from_utf8_lossy(&request).contains("Action=AssumeRole") {
+            assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+        }
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/xml\r\ncontent-length: {}\r\n\r\n", ANSWER.len());
+        stream.write_all(&[head.as_bytes(), ANSWER.as_bytes()].concat()).await.unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    let config = CONFIG.to_owned()
+        + &format!("services = here\n[services here]\nsts =\n  endpoint_url = http://127.0.0.1:{port}\n");
+    let found = Home::new(CREDENTIALS, &config).credentials("role").get_credential().await.unwrap();
+    assert_eq!(*found, credential("AK6", "s6", Some("t6")));
+    let request = server.await.unwrap();
+    assert!(request.contains("Credential=AK1/") && request.contains("role%2Fx"), "{request}");
+}
+
+#[test]
+fn credentials_are_renewed_before_they_expire() {
+    let now = SystemTime::now();
+    let due_after = |minutes: Option<u64>| {
+        let expiry = minutes.map(|minutes| now + Duration::from_mins(minutes));
+        let loaded = Credentials::new("key", "secret", None, expiry, "test");
+        Kept::new(&loaded, now).due.duration_since(now).unwrap()
+    };
+    assert_eq!(due_after(Some(60)), Duration::from_mins(55));
+    assert_eq!(due_after(Some(6)), Duration::from_mins(3));
+    assert_eq!(due_after(None), KEEP_MAX);
+}

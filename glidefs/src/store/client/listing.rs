@@ -1,0 +1,114 @@
+//! Listings and deletions.
+//!
+//! Owns the progress of a listing or a deletion over several tries. Invariant: a listing ascends by key, and has every object that was
+//! there all the time.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::ObjectMeta;
+use object_store::path::Path;
+
+use super::{Listing, Store, failure, info};
+use crate::store::classify::{Verdict, classify};
+use crate::store::error::StoreError;
+use crate::store::ids::VolumeId;
+use crate::store::key::{Folder, Key};
+use crate::store::retry::within;
+use crate::store::stats::Operation;
+
+/// Most keys that one request deletes.
+const DELETE_KEYS_MAX: usize = 1000;
+/// Length of a listing for the time limit of a try, bytes: about the length of a listing of ten million objects.
+const LISTING_BYTES_MAX: u64 = 4 << 30;
+
+impl Store {
+    /// The objects of `folder` with keys behind `after`.
+    pub async fn list(&self, folder: Folder, after: Option<&Key>) -> Result<Listing, StoreError> {
+        let (prefix, text) = self.path(&folder);
+        let begin = after.map(|key| self.path(key).0);
+        // Objects that were listed before a try failed are kept, if the store lists in order: the next try goes on behind them.
+        let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
+        let listed = || listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let attempt = || async {
+            let objects = &self.inner.backend.objects;
+            if !self.inner.backend.lists_in_order {
+                listed().clear();
+            }
+            let after = listed().last().map(|meta| meta.location.clone()).or_else(|| begin.clone());
+            let prefix = (!prefix.as_ref().is_empty()).then_some(&prefix);
+            let mut stream = match &after {
+                Some(after) => objects.list_with_offset(prefix, after),
+                None => objects.list(prefix),
+            };
+            // Every page has the time of a request: a listing may have very many pages.
+            let page_time_max = self.inner.options.retry.try_time(0);
+            let next =
+                async |stream: &mut BoxStream<'_, object_store::Result<ObjectMeta>>| Ok(stream.next().await);
+            while let Some(meta) = within(page_time_max, next(&mut stream)).await? {
+                listed().push(meta.map_err(|error| failure(Operation::List, &text, error))?);
+            }
+            Ok(())
+        };
+        self.tries(Operation::List, &text, LISTING_BYTES_MAX).run(attempt).await?;
+        let found = std::mem::take(&mut *listed());
+        let mut listing = Listing::default();
+        for meta in found {
+            match self.key_at(&meta.location) {
+                Some(key) => listing.objects.push(info(key, &meta)),
+                None => listing.foreign += 1,
+            }
+        }
+        listing.objects.sort_by_cached_key(|object| object.key.to_string());
+        Ok(listing)
+    }
+
+    /// The volumes with at least one object.
+    pub async fn volumes(&self) -> Result<Vec<VolumeId>, StoreError> {
+        let (prefix, text) = self.path(&"volumes");
+        let tries = self.tries(Operation::List, &text, 0);
+        let attempt = || async {
+            let found = self.inner.backend.objects.list_with_delimiter(Some(&prefix)).await;
+            found.map_err(|error| failure(Operation::List, &text, error))
+        };
+        let (found, _) = tries.run(attempt).await?;
+        let id = |path: &Path| path.filename().and_then(|name| name.parse().ok());
+        let mut volumes: Vec<VolumeId> = found.common_prefixes.iter().filter_map(id).collect();
+        volumes.sort_unstable();
+        Ok(volumes)
+    }
+
+    /// Deletes objects. Missing objects count as deleted. After an error any of the objects may be gone.
+    pub async fn delete(&self, keys: &[Key]) -> Result<(), StoreError> {
+        for keys in keys.chunks(DELETE_KEYS_MAX) {
+            let paths: Vec<Path> = keys.iter().map(|key| self.path(key).0).collect();
+            let text = match paths.as_slice() {
+                [] => return Ok(()),
+                [one] => one.to_string(),
+                [first, ..] => format!("{first} and {} others", paths.len() - 1),
+            };
+            // Objects that were deleted before a try failed are not deleted again.
+            let left = Mutex::new(paths);
+            let attempt = || async {
+                let paths = left.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let mut failing: HashSet<Path> = paths.iter().cloned().collect();
+                let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
+                let mut deleted = self.inner.backend.objects.delete_stream(paths);
+                let mut failed = None;
+                while let Some(answer) = deleted.next().await {
+                    match answer {
+                        Ok(path) => drop(failing.remove(&path)),
+                        Err(error) if classify(&error) != Verdict::Missing => failed = Some(error),
+                        Err(_) => {}
+                    }
+                }
+                left.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| failing.contains(path));
+                failed.map_or(Ok(()), |error| Err(failure(Operation::Delete, &text, error)))
+            };
+            self.tries(Operation::Delete, &text, 0).run(attempt).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! The parts of the crate that tests, benches and fuzz targets outside of the crate use.
+//!
+//! Owns the list. Not an interface for other programs: everything here may change with every version.
+
+/// Bounce memory.
+pub mod buffer {
+    pub use crate::buffer::{Acquire, Pool, Slot};
+}
+
+/// The log, volumes, and the state machines on both.
+pub mod cache {
+    pub use crate::cache::{
+        Admission, Cache, CacheCatalog, CacheError, Clock, Directory, Disk, Durability, IoError, Keeper,
+        Known, Lock, MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation, SegmentFile,
+        SeqMarks, Shard, ShardStats, Token, Triggers, Volume, Want,
+    };
+
+    /// Structures of the log on disk.
+    pub mod format {
+        #[cfg(fuzzing)]
+        pub use crate::cache::format::fuzzing;
+        pub use crate::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record, frame_crc};
+    }
+
+    /// The index of one layer.
+    pub mod index {
+        pub use crate::cache::{Backing, Extent, Index, Refs};
+    }
+}
+
+/// Keys of the configuration.
+pub mod config {
+    pub use crate::config::keys;
+}
+
+/// A disk, and requests to it.
+pub mod export {
+    pub use crate::export::{Export, Operation, Request};
+}
+
+/// Counters.
+pub mod observe {
+    pub use crate::observe::{counter, io};
+}
+
+/// The life cycle of exports.
+pub mod router {
+    pub use crate::router::{
+        Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
+        FoundDevice, InitialContent, Router, RouterOptions, Storage,
+    };
+}
+
+/// The object store.
+pub mod store {
+    #[cfg(fuzzing)]
+    pub use crate::store::block_cache_fuzzing;
+    pub use crate::store::{
+        Access, Backend, BlockCache, BlockCacheOptions, BoxError, Bucket, Created, Entropy, Folder, Key,
+        Operation, PackId, RetryPolicy, Store, StoreError, StoreName, StoreOptions, StoreUrl, SystemClock,
+        SystemEntropy, Variables, VolumeId, WriterId, gc, process_variables, volume,
+    };
+
+    /// Structures of objects.
+    pub mod format {
+        #[cfg(fuzzing)]
+        pub use crate::store::format::fuzzing;
+        pub use crate::store::format::{EncodedPack, PackBuilder, PackOptions};
+    }
+}
+
+/// Sectors, ids and sequence numbers.
+pub mod units {
+    pub use crate::units::*;
+}
