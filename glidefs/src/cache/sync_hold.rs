@@ -19,8 +19,9 @@ pub(super) struct SyncHold<S: Borrow<Shared>> {
 impl<S: Borrow<Shared>> SyncHold<S> {
     /// Holds the file of segment `number`; `None` while somebody else does.
     pub fn begin(shared: S, number: u32) -> Option<Self> {
+        // A hold that is made ends another one's when it is dropped: none is made while the file is held.
         let is_free = shared.borrow().table.get(number).hold_file();
-        is_free.then_some(Self { shared, number })
+        is_free.then(|| Self { shared, number })
     }
 
     pub fn info(&self) -> &SegmentInfo {
@@ -47,5 +48,29 @@ impl<S: Borrow<Shared>> Drop for SyncHold<S> {
 impl<S: Borrow<Shared>> std::fmt::Debug for SyncHold<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SyncHold").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
+
+    #[test]
+    fn a_hold_ends_when_it_is_dropped_and_a_refused_one_ends_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Directory::new(directory.path()));
+        let options =
+            Options { size_bytes: 8 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+        let clock = Arc::new(MonotonicClock::default());
+        let (cache, _) = Cache::open(disk, clock, options, Known::local(&[])).unwrap();
+        let shared = &*cache.shared;
+        let hold = SyncHold::begin(shared, 0).expect("nobody has the file");
+        assert!(SyncHold::begin(shared, 0).is_none());
+        assert!(SyncHold::begin(shared, 0).is_none(), "the refused hold ended the other one");
+        drop(hold);
+        assert!(SyncHold::begin(shared, 0).is_some());
     }
 }
