@@ -6,7 +6,7 @@
 
 use std::borrow::Borrow;
 
-use super::log::table::SegmentInfo;
+use super::log::info::SegmentInfo;
 use super::shared::Shared;
 
 /// The hold on the file of one segment. Dropping the hold ends the hold without a sync.

@@ -3,9 +3,9 @@
 //! Owns the calls and their log lines. Invariant: whoever syncs a file is the only one to do so, as the kernel reports a failed
 //! write-back to one caller only.
 
+use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::scan;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::table::SegmentInfo;
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 

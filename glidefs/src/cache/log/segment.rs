@@ -195,7 +195,7 @@ impl SegmentWriter {
     }
 
     /// Gives the record of `batch` a place at the segment's end and completes the record's header. The record counts once the
-    /// record was written and the table was told ([`SegmentInfo::set_appended`](super::table::SegmentInfo::set_appended)).
+    /// record was written and the table was told ([`SegmentInfo::set_appended`](super::info::SegmentInfo::set_appended)).
     pub fn place_record(&mut self, table: &SegmentTable, batch: &mut Batch) -> Mark {
         let info = table.get(self.number);
         let stable = info.synced().min(self.position);

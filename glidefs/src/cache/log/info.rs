@@ -1,0 +1,221 @@
+//! One segment as the table knows the segment: state, counters, file and checksums.
+//!
+//! Owns the counters that decide the segment's life cycle (`life`). Invariants: the segment id changes only when nobody needs the
+//! contents; whoever syncs the segment's file holds `sync_busy`, because the kernel reports a failed write of its pages to one caller
+//! only.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::disk::SegmentFile;
+use super::life::{Event, State};
+
+/// The state and the counters of one segment.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct SegmentInfo {
+    state: AtomicU8,
+    /// Data in the segment may not be stable although a sync was tried: the data must be written again, here or elsewhere, before
+    /// anything else is given up.
+    poisoned: AtomicBool,
+    sync_busy: AtomicBool,
+    /// No other segment is put into the file before the next start: the disk did not read or take some of the file, or a damaged
+    /// segment in the file stands for entries of doubt.
+    retired: AtomicBool,
+    /// A write of the header in front failed, so the bytes in front are unknown.
+    pub front_unsure: AtomicBool,
+    /// Number of reads under way.
+    pins: AtomicU32,
+    /// Number of extents that refer to the segment.
+    pub(super) extents: AtomicU32,
+    /// Frames from the segment's start that were appended, and frames that are known to be stable.
+    appended: AtomicU32,
+    pub(super) synced: AtomicU32,
+    pub(super) segment_id: AtomicU64,
+    /// Sectors of data that the extents refer to.
+    pub(super) live_sectors: AtomicI64,
+    /// The part of `extents` and of `live_sectors` that is in the store as well, and so may be given up.
+    pub(super) clean_extents: AtomicU32,
+    pub(super) clean_sectors: AtomicI64,
+    file: OnceLock<Arc<dyn SegmentFile>>,
+    /// CRC-32C of every data frame.
+    crcs: OnceLock<Box<[AtomicU32]>>,
+}
+
+impl SegmentInfo {
+    pub fn state(&self) -> State {
+        State::of(self.state.load(Ordering::Acquire))
+    }
+
+    /// Moves the segment on. An event that must not happen in this state is a bug: the event is reported and ignored.
+    pub fn on(&self, event: Event) {
+        let state = self.state();
+        debug_assert!(state.on(event).is_some(), "{event:?} in {state:?}");
+        if let Some(next) = state.on(event) {
+            self.state.store(next as u8, Ordering::Release);
+        } else {
+            tracing::error!(
+                ?state,
+                ?event,
+                "a segment got an event that its state does not allow: the event is ignored"
+            );
+        }
+    }
+
+    pub fn segment_id(&self) -> u64 {
+        self.segment_id.load(Ordering::Acquire)
+    }
+
+    pub fn extents(&self) -> u32 {
+        self.extents.load(Ordering::Acquire)
+    }
+
+    pub fn live_sectors(&self) -> u64 {
+        u64::try_from(self.live_sectors.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Number of extents whose data is not in the store.
+    pub fn dirty_extents(&self) -> u32 {
+        // The two counters are not read together. A wrong difference does no harm: the caller looks again.
+        self.extents().saturating_sub(self.clean_extents.load(Ordering::Acquire))
+    }
+
+    /// Sectors of data that are not in the store.
+    pub fn dirty_sectors(&self) -> u64 {
+        let clean = u64::try_from(self.clean_sectors.load(Ordering::Relaxed)).unwrap_or(0);
+        self.live_sectors().saturating_sub(clean)
+    }
+
+    pub fn appended(&self) -> u32 {
+        self.appended.load(Ordering::Acquire)
+    }
+
+    pub fn set_appended(&self, frames: u32) {
+        self.appended.store(frames, Ordering::Release);
+    }
+
+    pub fn synced(&self) -> u32 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    pub fn poison(&self) {
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    /// As [`Self::poison`], when recovery knows that only the frames before `stable` are stable.
+    pub fn poison_from(&self, stable: u32) {
+        self.synced.store(stable, Ordering::SeqCst);
+        self.poison();
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Keeps the file from being used for another segment before the next start.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// The segment's file, once opened.
+    pub fn file(&self) -> Option<&Arc<dyn SegmentFile>> {
+        self.file.get()
+    }
+
+    pub fn set_file(&self, file: Arc<dyn SegmentFile>) -> &Arc<dyn SegmentFile> {
+        self.file.get_or_init(|| file)
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) != 0
+    }
+
+    /// Counts a read. The caller holds the lock of a volume that has an extent here.
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn unpin(&self) {
+        self.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Makes the caller the only one to sync the file. `false` when somebody else syncs the file. Only `SyncHold::begin` calls
+    /// this.
+    pub fn hold_file(&self) -> bool {
+        !self.sync_busy.swap(true, Ordering::SeqCst)
+    }
+
+    /// Ends a hold that [`Self::hold_file`] began. Only `SyncHold` calls this, and then wakes everybody who waits for the file.
+    pub fn let_file_go(&self) {
+        let was_held = self.sync_busy.swap(false, Ordering::SeqCst);
+        debug_assert!(was_held, "nobody held the file that was let go");
+    }
+
+    /// Notes the result of a sync that began when `covers` frames had been appended. The caller holds the file.
+    pub fn note_sync(&self, covers: u32, stable: bool) {
+        if stable && !self.is_poisoned() {
+            self.synced.fetch_max(covers, Ordering::AcqRel);
+        } else {
+            self.poison();
+        }
+    }
+
+    /// Notes that the appended frames are stable, after a rewrite and a sync. The caller holds the file; nothing is appended any
+    /// more.
+    pub fn heal(&self) {
+        self.synced.store(self.appended(), Ordering::SeqCst);
+        self.poisoned.store(false, Ordering::Release);
+    }
+
+    /// Ends the use of the segment: nobody needs the contents, so nobody needs the contents to be stable. The caller holds the
+    /// file.
+    pub fn end_use(&self) {
+        self.segment_id.store(0, Ordering::SeqCst);
+        self.poisoned.store(false, Ordering::Release);
+    }
+
+    /// Takes the segment into use for `segment_id`, with `frames` frames written and stable. The caller holds the file, so that
+    /// no sync that began before reports into this use.
+    pub fn begin_use(&self, segment_id: u64, frames: u32) {
+        self.poisoned.store(false, Ordering::Release);
+        self.live_sectors.store(0, Ordering::Relaxed);
+        self.clean_sectors.store(0, Ordering::Relaxed);
+        // A volume may still remember a place of the last use. The new id is stored first: the id tells the volume to forget that
+        // place.
+        self.segment_id.store(segment_id, Ordering::SeqCst);
+        self.synced.store(frames, Ordering::SeqCst);
+        self.appended.store(frames, Ordering::Release);
+    }
+
+    /// CRC of `frame`, or `None` when the segment has no such frame.
+    pub fn crc(&self, frame: u32) -> Option<u32> {
+        Some(self.crcs.get()?.get(frame as usize)?.load(Ordering::Relaxed))
+    }
+
+    /// Makes room for the CRCs of `frames` frames, unless there is room already.
+    pub fn make_crcs(&self, frames: u32) {
+        self.crcs.get_or_init(|| (0..frames).map(|_| AtomicU32::new(0)).collect());
+    }
+
+    /// Sets the CRCs of the frames from `first` on. An index insert or [`Self::set_appended`] publishes the CRCs.
+    pub fn set_crcs(&self, first: u32, crcs: &[u32]) {
+        let cells = self.crcs.get().and_then(|cells| cells.get(first as usize..)).unwrap_or_default();
+        debug_assert!(cells.len() >= crcs.len(), "a record reaches beyond its segment");
+        for (cell, crc) in cells.iter().zip(crcs) {
+            cell.store(*crc, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_costs_little_until_it_is_used() {
+        assert!(size_of::<SegmentInfo>() <= 120, "{} bytes", size_of::<SegmentInfo>());
+    }
+}
