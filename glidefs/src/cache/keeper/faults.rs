@@ -1,4 +1,4 @@
-//! What the keeper does when the disk loses data: the data is lost, and nothing else.
+//! The keeper when the disk loses data: the lost data is lost, and nothing else.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn use_every_segment(driver: &mut Driver) {
 enum Loss {
     /// The kernel dropped the page after the write-back that failed.
     Changed,
-    /// The disk does not read it.
+    /// The disk does not read the frame.
     Unreadable,
 }
 
@@ -106,7 +106,7 @@ fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
     driver.write(&a, range(0, 24), Some(&data)).unwrap();
     let place = disk.find(|frame| frame == [0xA2; 4096]).unwrap();
     disk.faults.wrong_copies.lock().unwrap().insert(place);
-    // What could not be made stable moves.
+    // Data that could not be made stable moves.
     disk.faults.syncs.store(true, Ordering::SeqCst);
     assert_eq!(driver.flush(&a), Err(IoError::Sync));
     disk.faults.syncs.store(false, Ordering::SeqCst);
@@ -165,7 +165,7 @@ fn a_footer_that_the_disk_did_not_take_is_written_once_the_disk_takes_it() {
     let mut driver = open(&disk);
     let a = driver.cache.volume(A);
     disk.faults.footers.store(true, Ordering::SeqCst);
-    // More than a segment holds.
+    // More data than one segment holds.
     for number in 0..12 {
         driver.write(&a, range(number * 256, 256), Some(&[0xA0; 128 << 10])).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Cleaning, at moments that threads seldom meet.
+//! The keeper at moments that threads seldom meet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterward
     let cache = open(&directory);
     let never = std::time::Duration::from_hours(1);
     let triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
-    // From here on there is a store; nobody carries anything to it but this test.
+    // From here on the cache has a store, and only this test writes back.
     drop(cache.writeback(cache.writeback_queue(tokio::runtime::Handle::current()), triggers));
     let shared = Arc::clone(&cache.shared);
     let volume = cache.volume(EXPORT);

@@ -1,4 +1,4 @@
-//! A start, and another one, after the disk lost what the log is read by.
+//! A start, and a second one, after the disk lost frames needed to read the log.
 
 mod again;
 mod dropped;
@@ -29,14 +29,14 @@ fn is_magic(frame: &[u8], magic: &[u8]) -> bool {
     frame.starts_with(magic)
 }
 
-/// Writes number `number` to export A; no two numbers share sectors.
+/// Writes 32 KiB of bytes `number` to export A, at a place of their own, and FLUSHes.
 fn write(driver: &mut Driver, number: u8) {
     let volume = driver.cache.volume(A);
     driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
     driver.flush(&volume).unwrap();
 }
 
-/// Writes `numbers` in a life that ends without a FLUSH.
+/// Writes `numbers` in a run that ends without a FLUSH.
 fn write_unflushed(disk: &Faulty, numbers: &[u8]) {
     let mut driver = open(disk);
     let volume = driver.cache.volume(A);
@@ -47,7 +47,7 @@ fn write_unflushed(disk: &Faulty, numbers: &[u8]) {
     driver.kill();
 }
 
-/// What a read of number `number` says: `true` where the data is there.
+/// Whether the data of number `number` can be read. Panics when a read gives other data.
 fn is_there(driver: &mut Driver, number: u8) -> bool {
     let volume = driver.cache.volume(A);
     match driver.read(&volume, range(u64::from(number) * 64, 64)) {
@@ -60,7 +60,7 @@ fn is_there(driver: &mut Driver, number: u8) -> bool {
     }
 }
 
-/// A cache of two sealed segments and one that was being filled, all of it stored.
+/// A cache of a killed daemon: two sealed segments and one that was being filled, everything FLUSHed.
 fn killed(path: &std::path::Path) -> Faulty {
     let disk = Faulty::new(path);
     let mut driver = open(&disk);
@@ -70,7 +70,7 @@ fn killed(path: &std::path::Path) -> Faulty {
     disk
 }
 
-/// Segment and number of the first frame with `magic` whose segment is sealed, or is not.
+/// Segment number, and number of the first frame with `magic`, in a segment with records that is sealed, or is not.
 fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
     let numbers: Vec<u32> = (0..16)
         .filter(|number| {
@@ -89,8 +89,8 @@ fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
         .unwrap()
 }
 
-/// Name; whether the segment is sealed; what to look for in it; the frame, if not that of what was found; how many numbers
-/// may be lost.
+/// Name; whether the segment is sealed; the magic to look for; the frame to lose, if not the frame found; how many numbers may be
+/// lost.
 type Case = (&'static str, bool, &'static [u8], Option<u64>, usize);
 
 #[test]
@@ -130,7 +130,7 @@ fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
     }
 }
 
-/// The last record of a segment that is sealed, or is not: segment and frame.
+/// Segment number and frame of the last record of a segment that is sealed, or is not.
 fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
     let (number, _) = structure(disk, b"GLIDEREC", sealed);
     let frames: Vec<_> = disk.frames(number).collect();
@@ -138,7 +138,7 @@ fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
     (number, last as u64)
 }
 
-/// Whether `segment` has a segment to which nothing was appended.
+/// Whether segment number `number` is prepared and nothing was appended.
 fn is_standby(disk: &Faulty, number: u32) -> bool {
     let frames: Vec<_> = disk.frames(number).collect();
     frames.first().is_some_and(|front| is_magic(front, b"GLIDESEG")) && !is_magic(&frames[1], b"GLIDEREC")
@@ -162,12 +162,12 @@ fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
         }
         write(&mut driver, 100 + life);
         driver.kill();
-        // As if the end had come before the segment was erased.
+        // As if the daemon had ended before the segment was erased.
         disk.restore(segment, &damaged);
     }
 }
 
-/// A cache of four segments with little in each that is not overwritten; segment and frame of the last record of the last one.
+/// A cache of four segments, most of each overwritten; also segment number and frame of the last record.
 fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
     let disk = Faulty::new(path);
     let mut driver = open(&disk);
@@ -197,7 +197,7 @@ fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
     }
 }
 
-/// Wipes the segments with records of doubt, as if none of them had been stable when the power failed.
+/// Wipes the segments with entries of doubt, as if none of these had been stable when the power failed.
 fn forget_doubts(disk: &Faulty) {
     for number in 0..16 {
         let mut frames: Vec<_> = disk.frames(number).collect();

@@ -1,8 +1,8 @@
-//! Which files a start writes to and removes.
+//! Which files a start writes to, and which a start removes.
 
 use super::*;
 
-/// The first segment is in segment `to`, and no file is in its place.
+/// Makes the first segment file number `to`, and leaves no file in its place.
 fn move_first_segment(disk: &Faulty, to: u32) {
     let frames: Vec<_> = disk.frames(0).collect();
     assert!(frames.iter().any(|frame| is_magic(frame, b"GLIDEREC")));
