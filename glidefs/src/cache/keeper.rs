@@ -259,7 +259,7 @@ impl Keeper {
                 tracing::warn!(
                     free_segments = free,
                     segments = shared.table.limit(),
-                    "the cache is full of data that is needed: writes wait until it is in the store, exports are removed or cache.size grows"
+                    "the cache is full of data that is needed: writes wait until the data is in a store, exports are removed or cache.size grows"
                 );
             }
             for port in &shared.ports {
@@ -302,7 +302,7 @@ fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
         tracing::warn!(
             file = shared.disk.segment_name(number),
             error = &error as &dyn std::error::Error,
-            "a segment file that is not used any more cannot be erased nor removed"
+            "a segment file out of use can be neither erased nor removed"
         );
     }
 }

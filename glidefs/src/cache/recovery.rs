@@ -1,11 +1,11 @@
-//! Opening a cache: the log on the disk becomes the indexes, and no stable record is lost without an error for those who read its
+//! Opening a cache: the log on the disk becomes the indexes, and no stable record is lost without an error for the readers of its
 //! sectors.
 //!
-//! Owns the order of the steps. Does not own the formats, or the use of segments after the start. Invariants: an open that fails
-//! changed nothing that was stable; after an open that succeeds every segment with records, dropped records included, is sealed
-//! and stable, or given up to the keeper, so no record that this recovery dropped can come back; damage to a segment costs the
-//! data in the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data
-//! is shorter than a segment; the disk does not take the closing of a segment from which a dropped record could come back.
+//! Owns the order of the steps. Does not own the formats, or the use of segments after the start. Invariants: a failed open
+//! changed nothing stable; after an open without failure every segment with records, dropped records included, is sealed and
+//! stable, or given up to the keeper, so no record dropped by this recovery can come back; damage to a segment costs the data in
+//! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is
+//! shorter than a segment; a dropped record could come back, because the disk does not take the closing of the record's segment.
 
 mod closing;
 mod identify;
@@ -36,8 +36,7 @@ use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: room for a few of the largest WRITEs.
 const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
-/// Most times that one start reads the cache: a sync that fails may cost frames that the start has read, and then the start reads
-/// again.
+/// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
 const TRIES_MAX: u32 = 4;
 /// Largest segment: the sectors of a segment are counted in 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
@@ -83,7 +82,9 @@ pub(super) fn open(
         given_up.retain(|segment| segment.number < limit);
         doubted += found.doubted;
         if !is_done {
-            tracing::warn!("a sync failed and took what was read before: reading the cache again");
+            tracing::warn!(
+                "a sync failed, and data read before is gone from the page cache: reading the cache again"
+            );
             for (id, marks) in &mut exports {
                 marks.evicted = noted.get(id).copied().unwrap_or_default().max(marks.evicted);
             }
@@ -110,21 +111,20 @@ pub(super) fn open(
         return Ok((Shared::new(parts, options), found));
     }
     // Not reached: on the last try `run` never returns `false`.
-    let source = io::Error::other("what was read went on changing");
+    let source = io::Error::other("segments went on changing after they were read");
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
 
 impl Recovery<'_> {
     /// Reads the segment files with the numbers `present` into the indexes and closes the segments. `false` when a sync failed
-    /// and the page cache dropped frames that this try had read from a segment not known to be stable: then the indexes are worth
-    /// nothing.
+    /// and the page cache dropped frames already read, of a segment not known to be stable: then the indexes are worth nothing.
     fn run(
         &mut self,
         present: &[u32],
         superblock: &mut Superblock,
         catalog: &dyn CacheCatalog,
     ) -> Result<bool, CacheError> {
-        // All files are read before any file is written: damage that refuses the start leaves the cache as it was. When `run`
+        // All files are read before any file is written: when damage refuses the start, the cache stays as it was. When `run`
         // returns `false`, headers, entries of doubt and the catalog's marks may have been written: the next try finds the first
         // two in the log, and is told the marks.
         let mut segments = Vec::new();
@@ -132,8 +132,8 @@ impl Recovery<'_> {
             segments.extend(self.identify(*number)?);
         }
         self.name_the_nameless(&mut segments)?;
-        // Of two copies of one write the index refers to the copy replayed last. Copies that cleaning made come last, the newest
-        // at the end, so that the segment which cleaning emptied is free.
+        // Of two copies of one write the index refers to the copy replayed last. Copies made by cleaning come last, the newest at
+        // the end, so the segment emptied by cleaning is free.
         segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
         for found in &mut segments {
             self.read(found)?;
@@ -237,9 +237,9 @@ fn check_start(log: u32, catalog: &dyn CacheCatalog, directory: String) -> Resul
     Err(CacheError::OtherAges { directory, log, catalog: begun.unwrap_or(last) })
 }
 
-/// Counts this start, in the catalog and in the log. The catalog notes first that the start has begun, so that after a crash
-/// between the steps [`check_start`] accepts the log with the old count and with the new one. An older copy of the log or the
-/// catalog has no such note, and is refused.
+/// Counts this start, in the catalog and in the log. The catalog notes the start as begun first: after a crash between the steps
+/// [`check_start`] accepts the log with the old count and with the new one. An older copy of the log or the catalog has no such
+/// note, and is refused.
 fn count_start(
     disk: &dyn Disk,
     superblock: &mut Superblock,

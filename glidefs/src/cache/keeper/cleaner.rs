@@ -204,7 +204,7 @@ impl Cleaner {
             Ok(cleaned) => cleaned,
             Err(Halt::NoRoom) => return false,
             Err(Halt::Disk(error)) => {
-                report(shared, number, &error, "noting what leaves the cache failed");
+                report(shared, number, &error, "noting in the catalog which data leaves the cache failed");
                 false
             }
         };

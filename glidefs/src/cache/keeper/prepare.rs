@@ -16,7 +16,7 @@ use crate::cache::sync_hold::SyncHold;
 
 /// Bytes of a new segment that are written and synced at once.
 const FILL_BYTES: usize = 1 << 20;
-const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it does; free space on the disk of cache.dir, or lower \
+const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait for one; free space on the disk of cache.dir, or lower \
                           cache.size";
 
 /// Turns free segments into segments ready for appends.

@@ -37,7 +37,7 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
         match read_records(shared, number, info) {
             Ok(Some(records)) => return records,
             Ok(None) => {}
-            Err(error) => report(shared, number, &error, "reading a segment to clean it failed"),
+            Err(error) => report(shared, number, &error, "reading a segment that is to be cleaned failed"),
         }
     }
     let extents = volumes.iter().flat_map(|volume| {

@@ -15,7 +15,7 @@ use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
 const NO_FOOTER: &str =
-    "writing a footer failed, and is tried again: without it the next start has to scan the segment";
+    "writing a footer failed, and is tried again: without a footer the next start has to scan the segment";
 
 /// How far the sealing of a segment came.
 pub(super) enum Sealing {
@@ -82,7 +82,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
             tracing::error!(
                 file = shared.disk.segment_name(segment.number),
                 "a failed sync has cost data in the cache, and there is no room to move the rest to: the rest is stable again, and \
-                 sectors that are lost fail until they are written"
+                 lost sectors fail until they are written again"
             );
         }
         Err(error) => report(shared, segment.number, error, SYNC_FAILED),

@@ -10,7 +10,7 @@ use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
 pub(super) const SYNC_FAILED: &str =
-    "the cache disk failed to make data stable; FLUSH fails until it was written again";
+    "the cache disk failed to make data stable; FLUSH fails until the data has been written again";
 
 /// Writes the records of a segment with a failed sync once more, in their place: this takes no room, and the kernel counts the
 /// pages as unwritten again. `false` when this fails too, or when the pages are gone; then the data must move.

@@ -1,9 +1,9 @@
-//! Closing the segments that recovery has read: making each stable, so that the next recovery finds the same, and removing files
-//! beyond the cache's size.
+//! Closing the segments read by recovery: making each stable, so the next recovery finds the same, and removing files beyond the
+//! cache's size.
 //!
-//! Does not own finding segments and reading them (`identify`, `segments`). Invariants: a frame that tells how far a segment was
-//! stable is overwritten only after something else tells it; a segment that does not become stable is given up: all live data of
-//! the segment moves, and until then no FLUSH says that the data is stable.
+//! Does not own finding and reading segments (`identify`, `segments`). Invariants: a frame with the proof of how far a segment
+//! was stable is overwritten only after the proof is somewhere else; a segment which does not become stable is given up: all live
+//! data of the segment moves, and until then no FLUSH calls the data stable.
 
 use std::sync::Arc;
 
@@ -40,9 +40,9 @@ impl Found {
         // A lost footer whose place the trailer names leaves room for the new footer there.
         let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
         let mut segment = SegmentWriter::resume(self.number, self.key, Arc::clone(&self.file), end, footer);
-        // A vital trailer is stable before the footer is written. Holes need one: exports that are made from now on had nothing
-        // in a hole, so the next start must not find the hole again. So do dropped records, whose headers describe the records
-        // before, and records without a header of their own: without a trailer the next start could miss these.
+        // A vital trailer is stable before the footer is written. Holes need one: exports made from now on had nothing in a hole,
+        // so the next start must not find the hole again. So do dropped records, whose headers describe the records before, and
+        // records without a header of their own: without a trailer the next start could miss these.
         let was_vital = self.trailer.as_ref().is_some_and(|trailer| trailer.vital);
         segment.vital = was_vital || !walk.holes.is_empty() || walk.has_dropped() || walk.made_up() > 0;
         segment
@@ -50,22 +50,22 @@ impl Found {
 }
 
 impl Recovery<'_> {
-    /// Whether a second walk finds the records of the first. A failed sync may have cost frames that only the page cache had.
+    /// Whether a second walk finds the records of the first. A failed sync may have cost frames of the page cache alone.
     fn is_as_found(&self, found: &Found) -> bool {
         let Some(walk) = &found.walk else { return true };
-        // The frames that told how far the segment is stable may be lost now, so the second walk starts from the result of the
-        // first.
+        // The frames with the proof of how far the segment is stable may be lost now, so the second walk is given the result of
+        // the first.
         let file = self.patience.with(&*found.file);
         let again = walk::walk_again(&file, &found.key, self.span(found), walk.stable);
-        // A hole that is gone is no loss: the frames of the hole can be read now, or were written.
+        // A missing hole is no loss: the frames of the hole can be read now, or were written.
         let is_known = |hole: &Hole| walk.holes.contains(hole);
         again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
     }
 
-    /// Writes the headers in `fronts` again and makes them stable: nothing in their segments proves that they are. Where the disk
-    /// does not take a header, the data of the segment moves, and the file is not used again before the next start; until the
-    /// data has moved, the last frame says which segment the file holds, as a copy of the header or as a trailer. `false` when a
-    /// segment is no longer as it was read.
+    /// Writes the headers in `fronts` again and makes the headers stable: nothing in their segments proves them stable. Where the
+    /// disk does not take a header, the data of the segment moves, and the file is not used again before the next start; until
+    /// the data has moved, the last frame says which segment the file holds, as a copy of the header or as a trailer. `false`
+    /// when a segment has changed since recovery read it.
     pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
         for (number, header) in std::mem::take(&mut self.fronts) {
             let used = self.table.get(number);
@@ -82,7 +82,7 @@ impl Recovery<'_> {
             tracing::error!(
                 file = self.disk.segment_name(number),
                 error = &error as &dyn std::error::Error,
-                "the disk does not take a segment header: what the segment holds moves, and its file is not used any more"
+                "the disk does not take a segment header: the data of the segment moves to another one, and the file is not used until the next start"
             );
             match used.state() {
                 State::Free => self.quarantine(number),
@@ -97,7 +97,8 @@ impl Recovery<'_> {
         true
     }
 
-    /// Has the data of a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of the data is stable.
+    /// Has all data of a segment move elsewhere, because the segment cannot be closed. Until then no FLUSH calls all of the data
+    /// stable.
     fn give_up(&mut self, found: &Found) {
         let used = self.table.get(found.number);
         used.retire();
@@ -116,8 +117,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes a segment stable, and closes a segment that was walked for ever. `false` when the segment is no longer as it was
-    /// read.
+    /// Makes a segment stable; a walked segment is closed for ever as well. `false` when the segment has changed since recovery
+    /// read it.
     pub fn seal(&mut self, found: &Found) -> Result<bool, CacheError> {
         let used = self.table.get(found.number);
         if used.is_poisoned() {
@@ -133,7 +134,7 @@ impl Recovery<'_> {
             Err(error) if !is_as_found || used.is_retired() || !found.must_be_closed() => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "a segment cannot be closed: what it holds moves, and its file is not used any more"
+                    "a segment cannot be closed: the data of the segment moves to another one, and the file is not used until the next start"
                 );
                 self.give_up(found);
                 Ok(true)
@@ -181,8 +182,8 @@ impl Recovery<'_> {
 
     /// Removes segment files with numbers beyond the cache's size; fails when one of these files holds live data.
     ///
-    /// While a segment with data is not stable, all files stay until a later start: the newer copies of their data may be in that
-    /// segment.
+    /// While a segment with data is not stable, all files stay until a later start: the newer copies of their data may be in the
+    /// unstable segment.
     pub fn remove_segments_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
         let limit = self.table.limit();
         let needed = |number: u32| self.table.get(number).extents() > 0;

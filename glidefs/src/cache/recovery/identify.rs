@@ -1,8 +1,8 @@
 //! Which segment each file holds: the header, the copy of the header and the trailer tell, and where all three are lost, the
 //! records.
 //!
-//! Does not own reading the records (`segments`). Invariants: a structure that the disk does not read, or that is not as it was
-//! written, costs no more than that structure; nothing is written.
+//! Does not own reading the records (`segments`). Invariants: a structure the disk does not read, or gives back changed, costs no
+//! more than the structure itself; nothing is written.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::cache::log::life::Event;
 use crate::cache::log::scan::{self, Identity};
 use crate::cache::log::superblock::CACHE_VERSION;
 
-/// Shard number in a header that recovery made up for a lost one.
+/// Shard number in a header made up by recovery for a lost one.
 const UNKNOWN_SHARD: u32 = CLEANER - 1;
 /// Stands for the id of a segment until recovery has made up an id; no segment on a disk has this one.
 const NAMELESS: u64 = 0;
@@ -64,7 +64,7 @@ impl Recovery<'_> {
             self.found.bad_footers += 1;
             tracing::warn!(
                 file = name(),
-                "a segment header is damaged or half-written; its copy or the trailer serves instead"
+                "a segment header is damaged or half-written; the copy of the header or the trailer serves instead"
             );
         }
         if bad_header || trailer.is_none() {
@@ -97,7 +97,10 @@ impl Recovery<'_> {
         let (newest, whole) =
             at(scan::newest_segment(&self.patience.with(&*file), cache_id, frames), "reading", name)?;
         self.found.bad_footers += 1;
-        tracing::error!(file = name(), "neither the header nor the trailer of a segment can be read");
+        tracing::error!(
+            file = name(),
+            "neither the header nor the trailer of a segment can be read: looking for records in the file"
+        );
         if newest.is_none() && whole {
             // Nothing was ever appended. But both ends of the file are damaged: the file is not used before another start has
             // looked.
@@ -122,8 +125,8 @@ impl Recovery<'_> {
         }))
     }
 
-    /// Makes up ids for the segments of which nothing tells the id. Call when all other segments have been identified: with the
-    /// id of another segment, damage that an earlier start found in that one would be taken for the damage of this one.
+    /// Makes up ids for the segments of which nothing tells the id. Call when all other segments have been identified: an id must
+    /// be new, or damage of this segment would be taken for known damage of another.
     pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
         for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
             found.key = self.table.key(self.new_segment_id()?);
@@ -143,12 +146,12 @@ impl Recovery<'_> {
     }
 
     /// Takes segment number `number`, which holds nothing, out of use, because the disk does not read the file or does not take
-    /// writes to it.
+    /// writes to the file.
     pub fn quarantine(&mut self, number: u32) {
         self.found.unreadable += 1;
         tracing::error!(
             file = self.disk.segment_name(number),
-            "the disk loses what is written to a segment file, which holds nothing: it is not used until the next start"
+            "the disk does not read a segment file without data, or does not take writes to the file: it is not used until the next start"
         );
         self.table.get(number).on(Event::Quarantine);
     }

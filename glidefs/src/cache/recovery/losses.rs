@@ -1,7 +1,8 @@
-//! Records that cannot be found: which exports may have had data in them, and the entries of doubt that say so in the log.
+//! Records that cannot be found: which exports may have had data in them, and the entries of doubt about these exports in the
+//! log.
 //!
-//! Does not own finding the holes (`walk`). Invariants: an export that may have lost a record answers no READ with content that
-//! may be older than the record; which exports these are is stable in the log before the cache takes a WRITE.
+//! Does not own finding the holes (`walk`). Invariants: an export with a record that may be lost answers no READ with content
+//! that may be older than the record; which exports these are is stable in the log before the cache takes a WRITE.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -27,7 +28,7 @@ use crate::units::{ExportId, SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
 const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
-/// Most free files in which entries of doubt are tried: a disk that fails for a moment must not take all free files out of use.
+/// Most free files in which entries of doubt are tried: a disk failing for a moment must not take all free files out of use.
 const PLACES_MAX: usize = 3;
 /// As many entries of doubt as the smallest segment has room for.
 const ENTRIES_MANY: usize = 1000;
@@ -35,7 +36,7 @@ const ENTRIES_MANY: usize = 1000;
 /// piece lies between the numbers given out before a doubt and the numbers given out after.
 const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
 
-/// The highest sequence number that the log has of each piece of each export's history.
+/// The highest sequence number in the log of each piece of each export's history.
 type Pieces = HashMap<(ExportId, u64), Seq>;
 
 /// The traces of one export in a segment with a hole.
@@ -49,8 +50,8 @@ struct Beside {
 }
 
 impl Recovery<'_> {
-    /// Entries of doubt: for each segment that has been read, one for each export that may have lost records there, unless an
-    /// earlier doubt covers the loss.
+    /// Entries of doubt: for each segment read, one for each export that may have lost records there, unless an earlier doubt
+    /// covers the loss.
     pub fn doubts(&self, segments: &[Found]) -> Vec<Entry> {
         let (mut doubts, mut pieces) = (Vec::new(), None);
         for found in segments {
@@ -63,8 +64,7 @@ impl Recovery<'_> {
                 self.lost_in(*hole, found, walk, &later, pieces, &mut highest);
             }
             for (export, seq) in highest {
-                // An earlier start found the same loss in the segment: anything written since is newer than any record that was
-                // there.
+                // An earlier start found the same loss in the segment: anything written since is newer than any record there.
                 let is_known =
                     |volume: &Arc<Volume>| seq <= volume.doubted_to() || volume.has_doubt_of(range);
                 if self.volumes.get(&export).is_some_and(|volume| !is_known(volume)) {
@@ -75,8 +75,7 @@ impl Recovery<'_> {
         doubts
     }
 
-    /// Raises `highest`, for each export that may have lost a record in `hole`, to the highest number that the lost record may
-    /// have.
+    /// Raises `highest`, for each export that may have lost a record in `hole`, to the highest number possible for a lost record.
     fn lost_in(
         &self,
         hole: Hole,
@@ -102,7 +101,7 @@ impl Recovery<'_> {
             let last = match (before, behind) {
                 (Some(before), Some(behind)) if behind.0 == before.0 + 1 => continue,
                 (_, Some(behind)) => Seq(behind.0 - 1),
-                // Numbers go on behind all that may have been given out, so that no number is given out twice.
+                // Numbers go on behind all that may have been given out, so no number is given out twice.
                 (_, None) => {
                     let last = before.map(|before| last_of_life(pieces, *export, before));
                     let last = last.unwrap_or(volume.figures().last_seq);
@@ -125,8 +124,8 @@ impl Recovery<'_> {
         let mut marks: HashMap<ExportId, Seq> = HashMap::new();
         let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
         for (export, volume) in &self.volumes {
-            // The store has the right content of everything that was written back, and the copies in the log may be older: the
-            // volume forgets these copies.
+            // The store has the right content of everything written back, and the copies in the log may be older: the volume
+            // forgets these copies.
             if volume.has_ended_doubt() || in_doubt.contains(export) {
                 marks.insert(*export, volume.forget_clean(self.table));
             }
@@ -142,15 +141,16 @@ impl Recovery<'_> {
             self.found.doubted += 1;
             tracing::error!(
                 export = export.0,
-                "records of this export may be lost: all of it that was not written since fails until it is written again. \
-                 Restore it from a backup; or, with a store, go back to the snapshot that the next flush makes of what the store has"
+                "records of this export may be lost: all sectors not written since fail until they are written again. Restore \
+                 the export from a backup; or, with a store, go back to the snapshot of the stored content that the next \
+                 writeback makes"
             );
         }
         let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
         marks.retain(|(_, stored)| *stored > Seq(0));
         let name = || self.disk.location();
         if !marks.is_empty() {
-            at(catalog.evicted(&marks), "noting in the catalog what is left out", name)?;
+            at(catalog.evicted(&marks), "noting in the catalog which entries are left out", name)?;
             self.noted.extend(marks);
         }
         if entries.is_empty() {
@@ -183,12 +183,12 @@ impl Recovery<'_> {
         places.into_iter().map(|(number, _)| number).take(PLACES_MAX).collect()
     }
 
-    /// Leaves out segment number `number`, whose file did not take entries of doubt. The keeper erases the part that was written.
+    /// Leaves out segment number `number`, whose file did not take entries of doubt. The keeper erases the written part.
     fn pass_over(&mut self, number: u32, error: &CacheError) {
         tracing::error!(
             file = self.disk.segment_name(number),
             error = error as &dyn std::error::Error,
-            "a segment file does not take what is to be noted of lost records: trying another one"
+            "a segment file does not take the note of lost records: trying another file"
         );
         let info = self.table.get(number);
         if info.state() == State::Open {
@@ -198,8 +198,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Has each damaged segment stand for the `entries` about that segment: the segment stays as it is, so that the next recovery
-    /// finds the same damage, until the keeper has moved the entries to a segment of their own.
+    /// Has each damaged segment stand for the `entries` about the segment: the segment stays as it is, so the next recovery finds
+    /// the same damage, until the keeper has moved the entries to a segment of their own.
     fn hold(&mut self, entries: &[Entry], segments: &mut [Found]) {
         for found in segments {
             let about = found.walk.as_ref().and_then(|walk| evidence(found, walk));
@@ -216,8 +216,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Forgets the doubts about segments that are gone, except the highest of each export, so that the log need not keep the
-    /// entries for ever.
+    /// Forgets the doubts about segments no longer there, except the highest of each export: the log need not keep the entries
+    /// for ever.
     pub fn forget_old_doubts(&self, segments: &[Found]) {
         let ids: HashSet<u64> = segments.iter().map(|found| found.key.segment_id).collect();
         for volume in self.volumes.values() {
@@ -274,7 +274,7 @@ impl Recovery<'_> {
         if !segment.has_room_for(self.table, batch, 0, 0) {
             return Err(CacheError::Exhausted {
                 directory: self.disk.location(),
-                what: "records are lost, of more exports than a segment can name",
+                what: "records of more exports are lost than one segment can name",
             });
         }
         let appended = segment.append(self.table, batch, std::iter::empty());
@@ -302,7 +302,7 @@ fn evidence(found: &Found, walk: &Walk) -> Option<SectorRange> {
     SectorRange::new(found.key.segment_id.min(u64::MAX - checksum), checksum)
 }
 
-/// The lowest sequence number of each export in the segments that the shard of `found` appended to after `found`.
+/// The lowest sequence number of each export in the segments appended to after `found` by the shard of `found`.
 fn first_behind(segments: &[Found], found: &Found) -> HashMap<ExportId, Seq> {
     let mut first = HashMap::new();
     let is_later = |other: &&Found| {
@@ -328,7 +328,7 @@ fn pieces_of(segments: &[Found]) -> Pieces {
     pieces
 }
 
-/// Calls `visit` with each entry for a write in `found`, a segment that has been read.
+/// Calls `visit` with each entry for a write in `found`, a segment already read.
 fn for_writes(found: &Found, mut visit: impl FnMut(&Entry)) {
     let read = found.walk.is_none().then(|| found.footer_again()).flatten();
     let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
@@ -338,9 +338,8 @@ fn for_writes(found: &Found, mut visit: impl FnMut(&Entry)) {
     });
 }
 
-/// The last sequence number that `export` had given out when a hole behind write `before` came to be. A start that found the hole
-/// made numbers go on behind an empty piece, even if the start could not note the doubt: numbers behind an empty piece do not
-/// count.
+/// The last number `export` had given out when a hole behind write `before` came to be. A start with knowledge of the hole made
+/// numbers go on behind an empty piece, even if the start could not note the doubt: numbers behind an empty piece do not count.
 fn last_of_life(pieces: &Pieces, export: ExportId, before: Seq) -> Seq {
     let mut last = before;
     let mut piece = before.0 / SEQS_IN_A_PIECE;

@@ -1,8 +1,8 @@
-//! The segments that recovery finds, and the records in each.
+//! The segments found by recovery, and the records in each.
 //!
 //! Does not own which segment a file holds (`identify`), the consequences of records that cannot be found (`losses`), or making
-//! segments stable (`closing`). Invariants: a structure that the disk does not read, or that is not as it was written, costs no
-//! more than that structure; nothing is written.
+//! segments stable (`closing`). Invariants: a structure the disk does not read, or gives back changed, costs no more than the
+//! structure itself; nothing is written.
 //!
 //! ```text
 //!  on the disk                     trailer  closed  walk           state after reading   closing writes
@@ -14,7 +14,7 @@
 //!  header, and nothing else        None     false   None           Free                  the front again
 //! ```
 //!
-//! Two more cases of a segment that was walked: the segment stands for entries of doubt (`held`: synced, and not closed), or the
+//! Two more cases of a walked segment: the segment stands for entries of doubt (`held`: synced, and not closed), or the
 //! disk does not take the closing (`given_up`: the keeper moves the live data, or closes the segment later).
 
 use std::collections::HashMap;
@@ -46,11 +46,11 @@ pub(super) struct Found {
     pub trailer: Option<Trailer>,
     /// Without a trailer: a trailer was there, or was being written, because the last frame is not the copy of the header.
     pub closed: bool,
-    /// The shard that appended the records; `None` when cleaning did, or nobody knows.
+    /// The shard whose appends filled the segment; `None` when cleaning did, or nobody knows.
     pub shard: Option<u32>,
     /// Cleaning filled the segment, or nobody knows who did.
     pub by_cleaner: bool,
-    /// The segment is not closed on the disk, so that the next recovery finds the same damage.
+    /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
     /// The findings of a walk, all of which may have been dropped. `None` when the footer lists the records, or the walk found
     /// nothing.
@@ -84,18 +84,18 @@ pub(super) struct Recovery<'a> {
     pub table: &'a SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
-    /// The log has announcements. The program that wrote these has also closed the older segments with records, as far as the
+    /// The log has announcements. The program which wrote these has also closed the older segments with records, as far as the
     /// disk took the closing.
     pub announces: bool,
     /// Segment numbers and headers that may not be stable, to be written again.
     pub fronts: Vec<(u32, SegmentHeader)>,
-    /// Segment numbers and headers with ids that were made up.
+    /// Segment numbers and headers with made-up ids.
     pub made_up: Vec<(u32, SegmentHeader)>,
     /// The marks noted in the catalog: recovery takes no entry of an export up to the export's mark from the log.
     pub noted: HashMap<ExportId, Seq>,
-    /// Segments that could not be closed.
+    /// Segments the disk did not let recovery close.
     pub given_up: Vec<SegmentWriter>,
-    /// A segment that changes while this try closes it is given up, and the cache is not read again.
+    /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
     pub found: Recovered,
 }
@@ -161,7 +161,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The records of a sealed segment and the frame where they end, if the footer can be read.
+    /// The records of a sealed segment and the frame behind the last record, if the footer can be read.
     fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
         let trailer = found.trailer.as_ref()?;
         match scan::read_footer(&self.patience.with(&*found.file), trailer) {
@@ -204,7 +204,7 @@ impl Recovery<'_> {
             tracing::error!(
                 file = name(),
                 records = walk.made_up(),
-                "record headers are damaged; the records behind them say the same"
+                "record headers are damaged; the headers behind them describe the same records"
             );
         }
         for hole in &walk.holes {
@@ -213,7 +213,7 @@ impl Recovery<'_> {
                 file = name(),
                 offset_bytes = offset(hole.from),
                 to_bytes = offset(hole.to),
-                "a record header is damaged and no footer says what it was"
+                "a record header is damaged and no footer lists the record"
             );
         }
         if walk.unreadable > 0 {
@@ -229,7 +229,7 @@ impl Recovery<'_> {
             tracing::error!(
                 file = name(),
                 frames = walk.wrong_copies.len(),
-                "the page cache has other data than the disk, which has what was written: check the memory of this host"
+                "the page cache has wrong data where the disk has the right data: check the memory of this host"
             );
         }
         if walk.torn {
@@ -239,11 +239,11 @@ impl Recovery<'_> {
         Ok(walk)
     }
 
-    /// When no segment is free, makes the indexes refer to the originals of the data that an interrupted cleaning copied last, so
-    /// that the segment of the copies becomes free: without a free segment cleaning could never go on.
+    /// When no segment is free, makes the indexes refer to the originals of the data last copied by an interrupted cleaning. The
+    /// segment of the copies becomes free: without a free segment cleaning could never go on.
     ///
     /// Cleaning takes the last free segment only to empty another one into it. All data of the emptied segment is still there
-    /// until that segment is free.
+    /// until the emptied segment is free.
     pub fn make_room_to_clean(&self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.number) else { return };

@@ -121,10 +121,15 @@ impl Cleaner {
         self.unread_frames += 1;
         if self.gives_up {
             info.retire();
-            return self.lose(shared, preparer, number, run, volume, "the disk does not read it");
+            return self.lose(shared, preparer, number, run, volume, "the disk does not read the data");
         }
         if self.unread_frames == 1 {
-            report(shared, number, error, "reading data that must move failed; it is read again in a second");
+            report(
+                shared,
+                number,
+                error,
+                "reading data that must move failed; the data is read again in a second",
+            );
         }
         Ok(())
     }

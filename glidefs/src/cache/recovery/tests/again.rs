@@ -21,7 +21,7 @@ fn segment_id(frame: &[u8]) -> u64 {
     u64::from_le_bytes(frame[32..40].try_into().unwrap())
 }
 
-/// Loses the last record of sealed segment number `number`, and the trailer, without which the footer lists nothing.
+/// Loses the last record of sealed segment number `number`, and the trailer, which leads to the footer.
 fn lose_last_record(disk: &Faulty, number: u32) {
     let frames: Vec<_> = disk.frames(number).collect();
     let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
