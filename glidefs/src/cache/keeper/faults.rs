@@ -49,6 +49,8 @@ fn lose(disk: &Faulty, data: u8, loss: Loss) {
     }
 }
 
+/// A sync fails, so the data of the segment must move, and one frame of the data is lost. A segment that could not be emptied
+/// would keep all others from being freed. A frame that was left out would read as older data.
 #[test]
 fn a_failed_sync_and_a_lost_frame_do_not_stop_the_host_and_the_frame_never_reads_as_older_data() {
     for loss in [Loss::Changed, Loss::Unreadable] {
@@ -96,6 +98,8 @@ fn a_failed_sync_and_a_lost_frame_do_not_stop_the_host_and_the_frame_never_reads
     }
 }
 
+/// The page cache has a wrong copy of a frame that must move, and the disk has the right one. The right one moves, and the frame
+/// does not count as lost.
 #[test]
 fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
     let directory = tempfile::tempdir().unwrap();
@@ -116,6 +120,8 @@ fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
     assert_eq!((driver.cache.stats().lost_frames, driver.cache.stats().corrupt_frames), (0, 0));
 }
 
+/// Record headers are lost in a segment whose data must move, so a walk does not find all records. The indexes still know the
+/// data, and all of the data moves.
 #[test]
 fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
     for loss in [Loss::Changed, Loss::Unreadable] {
@@ -158,6 +164,7 @@ fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
     }
 }
 
+/// The disk does not take footers for a while. Without another try the next start would have to scan each of these segments.
 #[test]
 fn a_footer_that_the_disk_did_not_take_is_written_once_the_disk_takes_it() {
     let directory = tempfile::tempdir().unwrap();

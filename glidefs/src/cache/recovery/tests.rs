@@ -93,6 +93,8 @@ fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
 /// lost.
 type Case = (&'static str, bool, &'static [u8], Option<u64>, usize);
 
+/// A sector goes bad for good under each structure of a segment: reads fail, writes are taken, and the next sync fails. Each
+/// start must open the cache, lose no more than the data of the sector, and keep what was written since.
 #[test]
 fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
     let cases: [Case; 9] = [
@@ -147,6 +149,8 @@ fn is_standby(disk: &Faulty, number: u32) -> bool {
 /// Frames of a record that [`write`] makes.
 const RECORD_FRAMES: u64 = 9;
 
+/// The frame behind the last record of a segment cannot be read, so a start cannot tell whether a record was there, and doubts
+/// the export. The next start finds the same damage, and must not doubt the writes in between.
 #[test]
 fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
@@ -179,6 +183,7 @@ fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
     (disk, segment, last)
 }
 
+/// As above, in a cache without a segment to spare for the entry of doubt: the damaged segment itself stands for the entry.
 #[test]
 fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
@@ -211,6 +216,8 @@ fn forget_doubts(disk: &Faulty) {
     }
 }
 
+/// A start finds a hole, a write follows, and a power cut takes the entry of doubt. The next start finds the hole as if for the
+/// first time, and must not doubt the write in between.
 #[test]
 fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
@@ -232,6 +239,8 @@ fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
     }
 }
 
+/// The path to the disk fails over during a start, and reads fail for a while. The start must wait, and not take the frames for
+/// damaged.
 #[test]
 fn reads_that_fail_for_a_second_and_a_half_at_start_cost_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -244,6 +253,8 @@ fn reads_that_fail_for_a_second_and_a_half_at_start_cost_nothing() {
     driver.kill();
 }
 
+/// The trailer of a sealed segment rots, and the header of the last record. The footer behind the record proves that there was
+/// one, so the start must find a hole and not a torn end.
 #[test]
 fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
     let directory = tempfile::tempdir().unwrap();
@@ -264,6 +275,8 @@ fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
     }
 }
 
+/// After the loss of a record, older content of the export is in doubt. A copy of the export's data to another volume must list
+/// all doubted sectors as damaged, and take none of their content.
 #[test]
 fn what_is_in_doubt_is_not_rescued_into_another_volume() {
     let directory = tempfile::tempdir().unwrap();
@@ -287,6 +300,8 @@ fn what_is_in_doubt_is_not_rescued_into_another_volume() {
     driver.kill();
 }
 
+/// The page cache has a wrong copy of a record header or of data, and the disk has the right frame. A start that believed the
+/// copy dropped the record as torn.
 #[test]
 fn a_copy_in_memory_that_went_wrong_drops_no_record_at_start() {
     let is_data = |frame: &[u8]| frame == [1; FRAME_BYTES];

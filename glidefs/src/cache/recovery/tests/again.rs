@@ -29,6 +29,8 @@ fn lose_last_record(disk: &Faulty, number: u32) {
     disk.rot((number, last as u64));
 }
 
+/// A start doubts the exports because of a lost record. Then a record of another segment is lost: this is a new doubt, and the
+/// next start must not take it for the known one.
 #[test]
 fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() {
     let directory = tempfile::tempdir().unwrap();
@@ -52,6 +54,8 @@ fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() 
     driver.kill();
 }
 
+/// A guest writes data that looks like a record header with a very high segment id. Then both ends of the segment file are lost.
+/// The id must come from the segment's own records.
 #[test]
 fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
     for claimed in [1 << 40, u64::MAX] {
@@ -78,6 +82,8 @@ fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
     }
 }
 
+/// A start doubts the exports because of one segment. Then a file that has been used again since cannot be read at all: this is a
+/// new doubt, though the id made up for the file says nothing of the lost segment.
 #[test]
 fn a_file_of_which_nothing_can_be_read_is_news_after_a_hole_that_an_earlier_start_found() {
     let directory = tempfile::tempdir().unwrap();
@@ -111,6 +117,8 @@ fn a_file_of_which_nothing_can_be_read_is_news_after_a_hole_that_an_earlier_star
     driver.kill();
 }
 
+/// All sectors under a segment file are bad for good. The first start doubts the exports; later starts must know the damage, and
+/// keep what was written in between.
 #[test]
 fn a_file_of_which_nothing_can_be_read_or_written_is_news_once() {
     let directory = tempfile::tempdir().unwrap();

@@ -2,6 +2,8 @@
 
 use super::*;
 
+/// The header of record 81 is lost, and only the header of record 82, which is torn, describes record 81. A start drops record 82
+/// and closes the segment, and a power cut takes the trailer. The next start must still find record 81.
 #[test]
 fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_stable() {
     // How many records follow the dropped one; the first of these has no header any more.
@@ -76,6 +78,8 @@ fn a_record_that_was_dropped_does_not_come_back_when_the_trailer_is_torn() {
     assert!(is_there(&mut driver, 81));
 }
 
+/// The footer behind the kept header of the dropped record cannot be read. The header still describes record 81, so nothing is
+/// lost and nothing in doubt.
 #[test]
 fn a_footer_that_is_lost_costs_nothing_where_a_dropped_record_describes_the_last_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -147,6 +151,9 @@ fn require_overwritten(disk: &Faulty) {
     driver.kill();
 }
 
+/// A start drops all records that a power cut left in a segment, and a later write takes the place of one. Then the frame behind
+/// the segment's header is lost, or the trailer was not stable. If the segment had not been closed because nothing was left, the
+/// dropped record would come back over the later write.
 #[test]
 fn a_record_that_was_dropped_does_not_come_back_though_none_was_left_in_its_segment() {
     // The trailer may not have been stable yet.
@@ -166,6 +173,8 @@ fn a_record_that_was_dropped_does_not_come_back_though_none_was_left_in_its_segm
     }
 }
 
+/// A start drops all records of a segment, and the disk does not take the footer that closes the segment. The file must go out of
+/// use, and the dropped record must not come back.
 #[test]
 fn a_segment_of_which_nothing_is_left_and_that_cannot_be_closed_is_not_used_any_more() {
     let directory = tempfile::tempdir().unwrap();

@@ -17,6 +17,8 @@ fn lose_trailer(disk: &Faulty, number: u32, end: &[u8]) {
     disk.restore(number, &frames);
 }
 
+/// A start read a record of which only the page cache had one frame. A sync failed, the kernel dropped the page, and the start
+/// went on to serve the record. The next start did not find the record.
 #[test]
 fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     let directory = tempfile::tempdir().unwrap();
@@ -36,6 +38,8 @@ fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     assert!(first_frame(&mut open(&disk)) == before, "what a start has served is gone after the next one");
 }
 
+/// A start closes a damaged segment, and the entry of doubt is only in the page cache. The sync of the entry's segment fails and
+/// costs the entry. The loss must be known to this start and to the next.
 #[test]
 fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_damage_is_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -68,6 +72,8 @@ fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_dam
     }
 }
 
+/// A start closes a segment and writes to a sector that takes no writes: the sync fails, and the page cache has the new content.
+/// Before, the sector can be read, or cannot. The cache must open.
 #[test]
 fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_cache_from_opening() {
     for is_read in [false, true] {
