@@ -238,7 +238,7 @@ fn check_start(log: u32, catalog: &dyn CacheCatalog, directory: String) -> Resul
 }
 
 /// Counts this start, in the catalog and in the log. The catalog notes the start as begun first: after a crash between the steps
-/// [`check_start`] accepts the log with the old count and with the new one. An older copy of the log or the catalog has no such
+/// [`check_start`] accepts the log with the old count and with the new one. An older copy of one of the two is covered by no such
 /// note, and is refused.
 fn count_start(
     disk: &dyn Disk,
