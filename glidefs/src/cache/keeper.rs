@@ -1,9 +1,9 @@
-//! The keeper: everything the log needs that may block, on a thread of its own.
+//! The keeper: everything the log needs and that may block, on a thread of its own.
 //!
-//! It gives shards prepared segments, seals the ones they filled, frees those nobody needs and cleans others so that they
-//! can be freed. Does not own appends of clients. Invariant: a segment is freed only when everything that was appended
-//! anywhere before its last extent was replaced is stable; otherwise a power cut could lose both the old and the new
-//! copy of what was stored.
+//! The keeper gives shards prepared segments, seals the segments filled by shards, frees the segments nobody needs, and cleans
+//! others to make them free. Does not own appends of requests. Invariant: a segment is freed only when everything appended
+//! anywhere before the segment's last extent was replaced is stable; otherwise a power cut could lose both the old copy and the
+//! new copy of data covered by a FLUSH.
 
 mod cleaner;
 #[cfg(test)]
@@ -35,21 +35,21 @@ use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
-/// Longest time between two looks at what there is to do.
+/// Longest time between two steps.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Pause between two tries to write what the disk did not take.
+/// Pause between two tries of a write refused by the disk.
 const DISK_PAUSE: Duration = Duration::from_secs(1);
 
-/// The cache's background work. One a cache.
+/// The background work of a cache; one for each cache.
 #[derive(Debug)]
 pub struct Keeper {
     shared: Arc<Shared>,
-    /// Segments to seal.
+    /// Segments let go by shards, to be sealed.
     closed: Vec<SegmentWriter>,
-    /// Sealed segments whose footer or trailer the disk did not take, and when to try again.
+    /// Sealed segments whose footer or trailer the disk did not take, and the time of the next try.
     without_footer: Vec<SegmentWriter>,
     footers_at: Duration,
-    /// When to make stable again what is left of segments, where there is no room to move it to.
+    /// When to make the rest of damaged segments stable again in place, because there is no room to move the rest to.
     rescue_at: Duration,
     barrier: Option<Barrier>,
     cleaner: Cleaner,
@@ -57,7 +57,7 @@ pub struct Keeper {
     stuck: bool,
 }
 
-/// Segments that nobody needs, and what must become stable before they may be used again.
+/// Segments nobody needs, and the places to become stable before the segments may be used again.
 #[derive(Debug)]
 struct Barrier {
     unneeded: Vec<u32>,
@@ -79,7 +79,7 @@ impl Keeper {
         }
     }
 
-    /// Works until `stop` is true; checks it at least ten times a second. Blocks on the disk.
+    /// Works until `stop` is true; checks `stop` at least ten times a second. Blocks on the disk.
     pub fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             if !self.step() {
@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    /// Does some of what there is to do now, and returns whether there was anything.
+    /// Does some of the work that is due, and returns whether there was any.
     pub fn step(&mut self) -> bool {
         let mut progress = self.prepare();
         progress |= self.seal();
@@ -102,7 +102,7 @@ impl Keeper {
         progress | self.publish_pressure(progress)
     }
 
-    /// Gives every shard the segments it should have: first those it cannot do without.
+    /// Gives every shard segments, first those no shard can do without.
     fn prepare(&mut self) -> bool {
         let plenty = self.shared.watermarks.clean_below.saturating_mul(2);
         let mut progress = false;
@@ -114,7 +114,7 @@ impl Keeper {
                     port.offer(segment);
                     progress = true;
                     if std::mem::take(&mut self.preparer.filled) {
-                        // Filling takes long, and nobody waits: other work comes first.
+                        // Filling a file takes long, and no shard waits: other work comes first.
                         return true;
                     }
                 }
@@ -143,14 +143,14 @@ impl Keeper {
                 Sealing::Done => {}
             }
             progress = true;
-            // A sync takes long: do not let shards run dry for several in a row.
+            // A sync takes long: shards must not run dry during several in a row.
             self.prepare();
         }
         self.write_footers();
         progress
     }
 
-    /// Tries again to write the footers that the disk did not take.
+    /// Tries again to write the footers refused by the disk.
     fn write_footers(&mut self) {
         let now = self.shared.clock.now();
         if self.without_footer.is_empty() || now < self.footers_at {
@@ -160,7 +160,7 @@ impl Keeper {
         self.without_footer.retain(|segment| !write_footer_again(&self.shared, segment));
     }
 
-    /// Frees the segments nobody needs, as soon as what replaced them is stable.
+    /// Frees the segments nobody needs, as soon as the data that replaced theirs is stable.
     fn free(&mut self) -> bool {
         let Some(mut barrier) = self.barrier.take().or_else(|| self.raise_barrier()) else { return false };
         let shared = &self.shared;
@@ -180,7 +180,7 @@ impl Keeper {
             }
         });
         if failed {
-            // What was to replace the segments must move first.
+            // The data that was to replace the segments must move first.
             return true;
         }
         if !barrier.needs.is_empty() {
@@ -202,7 +202,8 @@ impl Keeper {
             State::Closed => info.is_poisoned(),
             State::Free | State::Open | State::Quarantined => false,
         };
-        // Looked for before the ends of the appends are read: what replaced their last extent is before those ends.
+        // Unneeded segments are listed before the ends of the appends are read, so the data that replaced their last extents lies
+        // before these ends.
         let unneeded: Vec<u32> = table
             .iter()
             .filter(|(_, info)| done(info) && info.extents() == 0 && !info.is_pinned())
@@ -226,19 +227,19 @@ impl Keeper {
         Some(Barrier { unneeded, needs })
     }
 
-    /// Whether a segment is free and can be had: while the disk gives no new files, only one that has one.
+    /// Whether a segment is free and can be had: while the disk gives no new files, only a segment with a file can.
     fn is_usable(&self, info: &SegmentInfo) -> bool {
         info.state() == State::Free && (!self.preparer.failing || info.file().is_some())
     }
 
-    /// How many can be had.
+    /// How many segments can be had.
     fn usable(&self) -> u32 {
         let usable = self.shared.table.iter().filter(|(_, info)| self.is_usable(info));
-        // At most the limit.
+        // At most the table's limit, a `u32`.
         u32::try_from(usable.count()).unwrap_or(u32::MAX)
     }
 
-    /// Tells the shards how full the cache is, and returns whether that is news to those that wait.
+    /// Tells the shards how full the cache is; `true` when the cache got stuck in this step, which wakes all shards.
     fn publish_pressure(&mut self, progress: bool) -> bool {
         let shared = &self.shared;
         let free = self.usable();
@@ -254,12 +255,12 @@ impl Keeper {
         let news = stuck && !self.stuck;
         self.stuck = stuck;
         if news {
-            // A disk that gives no segment has been reported with its error, and a flush makes room.
+            // A disk that gives no segment has been reported with the disk's error, and with a store a writeback makes room.
             if !self.preparer.failing && !shared.has_store() {
                 tracing::warn!(
                     free_segments = free,
                     segments = shared.table.limit(),
-                    "the cache is full of data that is needed: writes wait until it is in the store, exports are removed or cache.size grows"
+                    "the cache is full of data that is needed: writes wait until the data is in a store, exports are removed or cache.size grows"
                 );
             }
             for port in &shared.ports {
@@ -270,7 +271,7 @@ impl Keeper {
     }
 }
 
-/// Frees a segment that nobody needs, unless a read or a sync of it is still under way.
+/// Frees a segment nobody needs, unless a read or a sync of the segment is still under way.
 fn release(shared: &Shared, number: u32) -> bool {
     let info = shared.table.get(number);
     if info.extents() != 0 || info.is_pinned() {
@@ -286,13 +287,13 @@ fn release(shared: &Shared, number: u32) -> bool {
     true
 }
 
-/// Makes sure that no recovery takes the file of segment `number`, which nobody needs, for a segment with data: the file is erased,
-/// or goes where the disk still does not say that it is.
+/// Makes sure that no recovery takes the file of segment number `number`, which nobody needs, for a segment with data: the file
+/// is erased, or removed where the disk does not confirm the erasing.
 fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
     let frames = shared.table.segment_frames();
     let erased = seal::erase(file, frames);
     file.forget_pages();
-    // After a sync that failed the page cache may have zeroes where the disk has a segment.
+    // After a failed sync the page cache may have zeroes where the disk has a segment: the disk is asked.
     let is_blank =
         || matches!(scan::identify(file, shared.table.cache_id(), frames), Ok(Identity::Blank { .. }));
     if erased.is_ok() && is_blank() {
@@ -302,7 +303,7 @@ fn discard(shared: &Shared, number: u32, file: &dyn SegmentFile) {
         tracing::warn!(
             file = shared.disk.segment_name(number),
             error = &error as &dyn std::error::Error,
-            "a segment file that is not used any more cannot be erased nor removed"
+            "a segment file out of use can be neither erased nor removed"
         );
     }
 }

@@ -1,10 +1,11 @@
-//! Opening a cache: what is there becomes the indexes, and nothing that was stable is lost without saying so.
+//! Opening a cache: the log on the disk becomes the indexes, and no stable record is lost without an error for the readers of its
+//! sectors.
 //!
-//! Owns the order of the steps. Does not own the formats or the segments' use afterwards. Invariants: a failed open changed
-//! nothing that was stable; after a successful one every segment with records, dropped ones included, is sealed and stable, or
-//! given up to the keeper, so that nothing that this recovery dropped can come back; damage to a segment costs the data that was
-//! there. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is shorter than a
-//! segment; a dropped record could come back, because the disk does not take the closing of its segment.
+//! Owns the order of the steps. Does not own the formats, or the use of segments after the start. Invariants: a failed open
+//! changed nothing stable; after an open without failure every segment with records, dropped records included, is sealed and
+//! stable, or given up to the keeper, so no record dropped by this recovery can come back; damage to a segment costs the data in
+//! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is
+//! shorter than a segment; a dropped record could come back, because the disk does not take the closing of the record's segment.
 
 mod closing;
 mod identify;
@@ -33,11 +34,11 @@ use crate::cache::shared::{LockGuard, Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::{ExportId, FRAME_BYTES};
 
-/// Smallest segment: it takes the largest WRITE, and a few of them.
+/// Smallest segment: room for a few of the largest WRITEs.
 const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
-/// Most times that one start reads the cache: failed syncs may take frames that the start has read.
+/// Most times one start reads the cache: a failed sync may cost frames already read, and then the start reads again.
 const TRIES_MAX: u32 = 4;
-/// Largest segment: its sectors are counted in 32 bits.
+/// Largest segment: the sectors of a segment are counted in 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 
 /// Opens the cache on `disk`. See [`super::Cache::open`].
@@ -57,7 +58,7 @@ pub(super) fn open(
     for tries_left in (0..TRIES_MAX).rev() {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
         present.sort_unstable();
-        // Segment numbers are eight digits, so adding one cannot overflow.
+        // A segment number has at most eight digits, so adding one cannot overflow.
         let count = present.last().map_or(0, |last| last + 1).max(limit);
         let table = SegmentTable::new(count, limit, superblock.cache_id, frames);
         let volume = |(id, marks): &(ExportId, SeqMarks)| (*id, Arc::new(Volume::at(*id, *marks)));
@@ -81,7 +82,9 @@ pub(super) fn open(
         given_up.retain(|segment| segment.number < limit);
         doubted += found.doubted;
         if !is_done {
-            tracing::warn!("a sync failed and took what was read before: reading the cache again");
+            tracing::warn!(
+                "a sync failed, and data read before is gone from the page cache: reading the cache again"
+            );
             for (id, marks) in &mut exports {
                 marks.evicted = noted.get(id).copied().unwrap_or_default().max(marks.evicted);
             }
@@ -107,29 +110,30 @@ pub(super) fn open(
         };
         return Ok((Shared::new(parts, options), found));
     }
-    // The last try is always done.
-    let source = io::Error::other("what was read went on changing");
+    // Not reached: on the last try `run` never returns `false`.
+    let source = io::Error::other("segments went on changing after they were read");
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
 
 impl Recovery<'_> {
-    /// Reads the segment files of the segments `present` into the indexes and closes them. `false` when a sync that failed took from
-    /// the page cache what had been read of a segment that nobody knows to be stable: then the indexes are worth nothing.
+    /// Reads the segment files with the numbers `present` into the indexes and closes the segments. `false` when a sync failed
+    /// and the page cache dropped frames already read, of a segment not known to be stable: then the indexes are worth nothing.
     fn run(
         &mut self,
         present: &[u32],
         superblock: &mut Superblock,
         catalog: &dyn CacheCatalog,
     ) -> Result<bool, CacheError> {
-        // Everything is read before anything is written: damage that refuses the start leaves the cache as it was. When `false` is
-        // returned, headers, entries of doubt and the catalog's marks may have been written: the next reading finds or is told them.
+        // All files are read before any file is written: when damage refuses the start, the cache stays as it was. When `run`
+        // returns `false`, headers, entries of doubt and the catalog's marks may have been written: the next try finds the first
+        // two in the log, and is told the marks.
         let mut segments = Vec::new();
         for number in present {
             segments.extend(self.identify(*number)?);
         }
         self.name_the_nameless(&mut segments)?;
-        // Of two copies of the same write the one replayed last is referred to. That is the one that cleaning made, and its
-        // newest, so that what it emptied is free.
+        // Of two copies of one write the index refers to the copy replayed last. Copies made by cleaning come last, the newest at
+        // the end, so the segment emptied by cleaning is free.
         segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
         for found in &mut segments {
             self.read(found)?;
@@ -142,8 +146,9 @@ impl Recovery<'_> {
         let doubts = self.doubts(&segments);
         self.write_down(doubts, &mut segments, superblock, catalog)?;
         self.forget_old_doubts(&segments);
-        // A made-up id hides which segment the file was: by now the log says which exports may have lost records in the file.
-        // A segment in which nothing was found is free, and may have the entries of doubt now.
+        // A header with a made-up id hides which segment the file was, so such headers are written only now, when the log says
+        // which exports may have lost records in the file. A file in which no record was found is free, and may have the entries
+        // of doubt by now: its header stays.
         let is_used = |(number, header): &(u32, SegmentHeader)| {
             self.table.get(*number).segment_id() == header.segment_id
         };
@@ -151,7 +156,8 @@ impl Recovery<'_> {
         if !self.rewrite_fronts(&segments) {
             return Ok(false);
         }
-        // Once a damaged segment is closed, only the entry of doubt tells that something was lost there.
+        // Once a damaged segment is closed, only the entry of doubt tells of the loss there: segments with entries of doubt are
+        // closed first.
         let (doubting, others): (Vec<&Found>, Vec<&Found>) =
             segments.iter().partition(|found| found.says_doubt());
         for found in doubting.into_iter().chain(others) {
@@ -201,7 +207,7 @@ fn read_superblock(
         return Ok(superblock);
     }
     if let Some(number) = at(disk.segments(), "listing", || directory.clone())?.first() {
-        // A new cache has its superblock before its first segment.
+        // A new cache gets its superblock before its first segment.
         return Err(CacheError::Damaged {
             file: format!("{directory}/cache.meta"),
             offset_bytes: 0,
@@ -221,7 +227,8 @@ fn read_superblock(
     Ok(superblock)
 }
 
-/// Whether a log of start `log` and `catalog` are of one age.
+/// Fails unless `catalog` and a log whose last start is `log` are of one age: one of the two may be an older copy that was put
+/// back alone.
 fn check_start(log: u32, catalog: &dyn CacheCatalog, directory: String) -> Result<(), CacheError> {
     let Some(Start { last, begun }) = catalog.start() else { return Ok(()) };
     if log == last || Some(log) == begun {
@@ -230,8 +237,9 @@ fn check_start(log: u32, catalog: &dyn CacheCatalog, directory: String) -> Resul
     Err(CacheError::OtherAges { directory, log, catalog: begun.unwrap_or(last) })
 }
 
-/// Counts this start, in the catalog and in the log. A crash between the steps leaves a start that was begun in the catalog, which is
-/// what an older file does not have.
+/// Counts this start, in the catalog and in the log. The catalog notes the start as begun first: after a crash between the steps
+/// [`check_start`] accepts the log with the old count and with the new one. An older copy of one of the two is covered by no such
+/// note, and is refused.
 fn count_start(
     disk: &dyn Disk,
     superblock: &mut Superblock,
@@ -258,9 +266,9 @@ fn segment_frames(segment_bytes: u64) -> Result<u32, CacheError> {
     }
 }
 
-/// How many segments the options allow.
+/// How many segments the options allow; fails when the shards need more.
 fn segment_limit(options: &Options, segment_bytes: u64) -> Result<u32, CacheError> {
-    // Names of segment files have eight digits.
+    // The name of a segment file has eight digits.
     const LIMIT_MAX: u64 = 100_000_000;
     let shards = options.shards as u64;
     let limit_min = shards.saturating_mul(2).saturating_add(u64::from(RESERVE) + 1);

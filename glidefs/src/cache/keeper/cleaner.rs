@@ -1,10 +1,9 @@
-//! Cleaning: forgetting what the store has of a segment and moving what it has not, so that the segment can be freed.
+//! Cleaning: forgetting the data of a segment that is in the store and moving the data that is not, to free the segment.
 //!
-//! Also empties segments whose disk failed to make them stable. Invariants: what moves keeps its sequence number, so it
-//! never hides anything newer; frames move only when their checksum is right, and unchanged; in the place of a frame that the
-//! disk does not give back an entry moves that says so, so that nothing older takes the place of that frame's sectors; a move
-//! never needs more frames than it frees; before anything is forgotten it is written down that nothing as old may be taken from the log
-//! any more, because older copies of the same sectors may still be in other segments.
+//! Also empties segments that did not become stable, and segments whose file is not to be used again. Invariants: moved data
+//! keeps its sequence number, so a copy never hides newer data; a move never needs more frames than the move frees; before data
+//! is forgotten, the catalog notes that nothing as old may be taken from the log any more, because older copies of the same
+//! sectors may still be in other segments.
 
 mod gain;
 mod moving;
@@ -29,62 +28,64 @@ use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::units::{ExportId, FRAME_SECTORS, SECTOR_BYTES};
 
-/// Segments looked at closely in one step.
+/// Most segments whose records are read in one step.
 const CANDIDATES: usize = 8;
-/// Part of a segment that cleaning it must free, as a divisor: when there is time, and when there is not.
+/// Divisor: cleaning must free at least this part of a segment, when there is time, and when there is not.
 const GAIN_DIVISOR: u32 = 8;
 const GAIN_DIVISOR_URGENT: u32 = 64;
-/// The same where there is a store, and time: a flush frees more than moving does, but not what can never be stored.
+/// The divisor where there is a store, and time: a writeback frees more than a move, but nothing of data that can never be
+/// written back.
 const GAIN_DIVISOR_STORE: u32 = 2;
 
 /// Failures of the disk in a row after which cleaning goes on in another segment.
 const FAILURES_MAX: u32 = 8;
 
-/// Looks at a frame that the disk does not read before the frame is given up, and the pause between two of them: a disk may
-/// come back, as one behind a network does.
+/// Tries to read a frame before the frame is given up, and the pause between two tries: a disk may come back, for example one
+/// behind a network.
 const LOOKS_MAX: u32 = 3;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Segment id, extents, those of them that are not in the store, and sectors of a segment.
+/// Segment id, extents, dirty extents (not in the store) and live sectors of a segment.
 type Counts = (u64, u32, u32, u64);
 
-/// What cleaning keeps from one step to the next.
+/// The state of cleaning between two steps.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
-    /// Where data moves to.
+    /// The segment data moves to.
     segment: Option<SegmentWriter>,
-    /// Times in a row that the disk failed there.
+    /// How often in a row the disk did not take moved data.
     failures: u32,
-    /// Segments that were not worth it, with the counts they had then.
+    /// Segments not worth cleaning, with their counts at that time.
     passed: HashMap<u32, Counts>,
-    /// Segments with frames that the disk does not read.
+    /// Segments with frames the disk does not read.
     unread: HashMap<u32, Unread>,
-    /// Cuts that had reached the store then. While one is taken note of, what it holds counts as clean and is not yet.
+    /// Writebacks ended at the last step. While a volume takes note of a cut in the store, content of the cut counts as clean and
+    /// cannot be forgotten yet: after the writeback, segments passed over are judged anew.
     writebacks_ended: u64,
     batch: Batch,
-    /// Data of `batch`, and the volumes of its entries.
+    /// The data of `batch`; `volumes` has the volume of each entry.
     data: Vec<u8>,
     volumes: Vec<Arc<Volume>>,
-    /// What to do with a frame that the disk does not read, and how many there were, in the segment that is being cleaned.
+    /// Whether unread frames of the segment being cleaned are given up, and the number of such frames.
     gives_up: bool,
     unread_frames: u32,
 }
 
-/// A segment with frames that the disk did not read.
+/// A segment with frames the disk did not read.
 #[derive(Clone, Copy, Debug)]
 struct Unread {
     segment_id: u64,
     looks: u32,
-    /// When to look again.
+    /// The segment is not cleaned again before this time.
     again: Duration,
 }
 
-/// Why a segment was left half-way.
+/// Why the cleaning of a segment stopped half-way.
 #[derive(Debug)]
 enum Halt {
-    /// There is no segment to move to, or its disk does not take data now.
+    /// There is no segment to move to, or the disk does not take data now.
     NoRoom,
-    /// What must outlive the cache could not be written down.
+    /// The catalog did not take a note that must be stable before data is forgotten.
     Disk(io::Error),
 }
 
@@ -95,7 +96,7 @@ impl From<io::Error> for Halt {
 }
 
 impl Cleaner {
-    /// Makes the segment data moves to stable again if a sync of it failed.
+    /// Makes the segment data moves to stable again after a failed sync.
     pub fn heal(&mut self, shared: &Shared) {
         let poisoned = |segment: &&SegmentWriter| shared.table.get(segment.number).is_poisoned();
         if let Some(segment) = self.segment.as_ref().filter(poisoned)
@@ -111,7 +112,7 @@ impl Cleaner {
         }
     }
 
-    /// Cleans one segment if that is due, and returns whether it did.
+    /// Cleans one segment if cleaning is due, and returns whether a segment was cleaned.
     pub fn step(&mut self, shared: &Shared, preparer: &mut Preparer, free: u32) -> bool {
         if self.segment.as_ref().is_some_and(|segment| shared.table.get(segment.number).is_poisoned()) {
             return false;
@@ -145,7 +146,7 @@ impl Cleaner {
         false
     }
 
-    /// Sealed segments with little to move in them, those with least first, and of those the oldest.
+    /// Sealed segments with little to move, the ones with the least first, and among equals the oldest.
     fn candidates(&self, shared: &Shared, gain_min: u32) -> Vec<u32> {
         let frames = u64::from(shared.table.segment_frames());
         let mut found: Vec<(u64, u64, u32)> = shared
@@ -158,7 +159,7 @@ impl Cleaner {
                     && info.dirty_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
                     && !self.was_passed(shared, *number, info)
             })
-            // An extent takes a frame at least, unless it shares one.
+            // An extent takes at least one frame, unless the extent shares the frame with another.
             .map(|(number, info)| {
                 let moving = (info.dirty_sectors() / FRAME_SECTORS).max(u64::from(info.dirty_extents()));
                 (moving, info.segment_id(), number)
@@ -177,7 +178,7 @@ impl Cleaner {
         self.passed.get(&number) == Some(&counts(info))
     }
 
-    /// Moves everything needed out of segment `number`, if that frees `gain_min` frames.
+    /// Moves everything needed out of segment number `number`, if moving frees `gain_min` frames. `None`: whatever moving frees.
     fn clean(
         &mut self,
         shared: &Shared,
@@ -203,7 +204,7 @@ impl Cleaner {
             Ok(cleaned) => cleaned,
             Err(Halt::NoRoom) => return false,
             Err(Halt::Disk(error)) => {
-                report(shared, number, &error, "noting what leaves the cache failed");
+                report(shared, number, &error, "noting in the catalog which data leaves the cache failed");
                 false
             }
         };
@@ -251,12 +252,12 @@ impl Cleaner {
     }
 }
 
-/// Tells whether anything changed in a segment since it was passed over.
+/// The counts of a segment: while they are the same, nothing in the segment has changed.
 fn counts(info: &SegmentInfo) -> Counts {
     (info.segment_id(), info.extents(), info.dirty_extents(), info.live_sectors())
 }
 
-/// Forgets what of `records`, all of segment `number`, is in the store, and returns whether there was anything.
+/// Forgets the data of `records`, all in segment number `number`, that is in the store, and returns whether there was any.
 fn forget(
     shared: &Shared,
     number: u32,
@@ -285,7 +286,7 @@ fn forget(
     shared.catalog.evicted(&marks.iter().map(|(export, mark)| (*export, *mark)).collect::<Vec<_>>())?;
     let before = info.live_sectors();
     for (entry, volume) in entries() {
-        // What has been stored since is not written down.
+        // Data written back since the marks were made is not covered by the catalog's note, and stays.
         if marks.get(&entry.export).is_some_and(|mark| entry.seq <= *mark) {
             volume.evict(&shared.table, entry.range, entry.seq, number);
         }

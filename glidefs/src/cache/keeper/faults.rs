@@ -1,4 +1,4 @@
-//! What the keeper does when the disk loses data: the data is lost, and nothing else.
+//! The keeper when the disk loses data: the lost data is lost, and nothing else.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn use_every_segment(driver: &mut Driver) {
 enum Loss {
     /// The kernel dropped the page after the write-back that failed.
     Changed,
-    /// The disk does not read it.
+    /// The disk does not read the frame.
     Unreadable,
 }
 
@@ -49,6 +49,8 @@ fn lose(disk: &Faulty, data: u8, loss: Loss) {
     }
 }
 
+/// A sync fails, so the data of the segment must move, and one frame of the data is lost. A segment that could not be emptied
+/// would keep all others from being freed. A frame that was left out would read as older data.
 #[test]
 fn a_failed_sync_and_a_lost_frame_do_not_stop_the_host_and_the_frame_never_reads_as_older_data() {
     for loss in [Loss::Changed, Loss::Unreadable] {
@@ -96,6 +98,8 @@ fn a_failed_sync_and_a_lost_frame_do_not_stop_the_host_and_the_frame_never_reads
     }
 }
 
+/// The page cache has a wrong copy of a frame that must move, and the disk has the right one. The right one moves, and the frame
+/// does not count as lost.
 #[test]
 fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
     let directory = tempfile::tempdir().unwrap();
@@ -106,7 +110,7 @@ fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
     driver.write(&a, range(0, 24), Some(&data)).unwrap();
     let place = disk.find(|frame| frame == [0xA2; 4096]).unwrap();
     disk.faults.wrong_copies.lock().unwrap().insert(place);
-    // What could not be made stable moves.
+    // Data that could not be made stable moves.
     disk.faults.syncs.store(true, Ordering::SeqCst);
     assert_eq!(driver.flush(&a), Err(IoError::Sync));
     disk.faults.syncs.store(false, Ordering::SeqCst);
@@ -116,6 +120,8 @@ fn a_copy_in_memory_that_went_wrong_is_not_what_moves() {
     assert_eq!((driver.cache.stats().lost_frames, driver.cache.stats().corrupt_frames), (0, 0));
 }
 
+/// Record headers are lost in a segment whose data must move, so a walk does not find all records. The indexes still know the
+/// data, and all of the data moves.
 #[test]
 fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
     for loss in [Loss::Changed, Loss::Unreadable] {
@@ -158,6 +164,7 @@ fn a_lost_record_header_of_a_segment_that_must_move_loses_nothing() {
     }
 }
 
+/// The disk does not take footers for a while. Without another try the next start would have to scan each of these segments.
 #[test]
 fn a_footer_that_the_disk_did_not_take_is_written_once_the_disk_takes_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -165,7 +172,7 @@ fn a_footer_that_the_disk_did_not_take_is_written_once_the_disk_takes_it() {
     let mut driver = open(&disk);
     let a = driver.cache.volume(A);
     disk.faults.footers.store(true, Ordering::SeqCst);
-    // More than a segment holds.
+    // More data than one segment holds.
     for number in 0..12 {
         driver.write(&a, range(number * 256, 256), Some(&[0xA0; 128 << 10])).unwrap();
     }

@@ -1,6 +1,6 @@
-//! Preparing segments: free segments become segments that can be appended to.
+//! Preparing segments: free segments become segments ready for appends.
 //!
-//! Does not own which shard gets a segment. Invariant: the header of a segment is stable before the segment is given to anybody.
+//! Does not own which shard gets a segment. Invariant: the header of a segment is stable before anybody gets the segment.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::cache::sync_hold::SyncHold;
 
 /// Bytes of a new segment that are written and synced at once.
 const FILL_BYTES: usize = 1 << 20;
-const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait until it does; free space on the disk of cache.dir, or lower \
+const NO_SEGMENT: &str = "the cache disk gave no segment: writes wait for one; free space on the disk of cache.dir, or lower \
                           cache.size";
 
-/// Turns free segments into segments that can be appended to.
+/// Turns free segments into segments ready for appends.
 #[derive(Debug, Default)]
 pub(super) struct Preparer {
-    /// Where to look for a free segment next, so that a segment whose file fails does not stand in the way.
+    /// Where the next search for a free segment begins, so that a segment with a failing file does not stand in the way.
     next: u32,
     /// The disk did not give the last segment.
     pub failing: bool,
-    /// The last segment was filled.
+    /// The file of the last segment was new, and was filled with zeroes.
     pub filled: bool,
 }
 
@@ -40,7 +40,7 @@ impl Preparer {
         let limit = table.limit();
         let free = |number: &u32| table.get(*number).state() == State::Free;
         let in_turn = || (0..limit).map(|step| (self.next + step) % limit).filter(free);
-        // A disk that is full has room in the files that are there.
+        // A full disk has room in the existing files.
         let having_files = in_turn().filter(|number| self.failing && table.get(*number).file().is_some());
         let hold = having_files.chain(in_turn()).find_map(|number| SyncHold::begin(shared, number))?;
         let number = hold.number();
@@ -87,9 +87,9 @@ impl Preparer {
     }
 }
 
-/// Writes zeroes all over a new segment, as long as nobody waits for it. The file system notes for each allocated block
-/// whether it was ever written, and a sync that covers a first write has to make that note stable as well: a FLUSH then
-/// costs a commit of the file system's journal. `false` when nothing was written.
+/// Writes zeroes all over a new segment file, as long as nobody waits for the keeper. The file system notes for each allocated
+/// block whether the block was ever written, and a sync that covers a first write has to make the note stable as well: a FLUSH
+/// then costs a commit of the file system's journal. `false` when nothing was written.
 fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<bool> {
     let zeroes = vec![0; FILL_BYTES];
     let (mut at, end) = (0, shared.table.segment_bytes());
@@ -98,7 +98,7 @@ fn fill(shared: &Shared, file: &dyn SegmentFile) -> std::io::Result<bool> {
         // At most FILL_BYTES.
         let part = &zeroes[..usize::try_from(bytes).unwrap_or(FILL_BYTES)];
         file.write_at(&[IoSlice::new(part)], at)?;
-        // A piece at a time, so that the keeper is never away for long.
+        // One piece at a time is written and synced, so the keeper is never away for long.
         file.sync()?;
         at += bytes;
     }

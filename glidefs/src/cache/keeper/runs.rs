@@ -1,7 +1,7 @@
-//! What of a segment is still needed: its records, and the runs of frames that must move before it can be freed.
+//! The live data of a segment: the records, and the runs of frames that must move before the segment can be freed.
 //!
-//! Does not own the moving. Invariant: everything that an index finds in a segment is in what this finds there, whatever the
-//! disk gives back of its footer and its record headers.
+//! Does not own the moving. Invariant: every extent found by an index in a segment is in the records found here, whatever the
+//! disk gives back of the footer and the record headers.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -18,27 +18,27 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::units::{ExportId, FRAME_SECTORS, SectorRange};
 
-/// Part of an entry that is still needed.
+/// A part of an entry that is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub entry: Entry,
-    /// Frame of the segment with its first byte; no meaning where there are none.
+    /// Frame of the segment with the run's first byte; no meaning in a run without frames.
     pub first: u32,
-    /// 0 for zeroes and for what was lost.
+    /// 0 for entries without data: zeroes, damage and doubt.
     pub frames: u32,
     pub range: SectorRange,
 }
 
-/// What is in segment `number`, which is not appended to any more, or was not while this looked: as the disk says, or, where the
-/// disk does not say all of it, as the indexes do.
+/// The records of segment number `number`, to which nothing is appended any more, or nothing was meanwhile: as the disk has the
+/// records, or, where the disk does not have all, as the indexes describe them.
 pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<FooterRecord> {
     let volumes = shared.all_volumes();
-    // What recovery has a damaged segment stand for is in no record of that segment.
+    // The entries of doubt for which recovery has a damaged segment stand are in no record of the segment.
     if !volumes.iter().any(|volume| volume.is_doubted_in(number)) {
         match read_records(shared, number, info) {
             Ok(Some(records)) => return records,
             Ok(None) => {}
-            Err(error) => report(shared, number, &error, "reading a segment to clean it failed"),
+            Err(error) => report(shared, number, &error, "reading a segment that is to be cleaned failed"),
         }
     }
     let extents = volumes.iter().flat_map(|volume| {
@@ -47,7 +47,7 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
     extents.collect()
 }
 
-/// All records of the segment in segment `number`; `None` when the disk has not got all of them any more.
+/// All records of the segment; `None` when the disk no longer has all of them.
 fn read_records(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<Option<Vec<FooterRecord>>> {
     let Some(file) = info.file() else { return Ok(Some(Vec::new())) };
     let (table, end) = (&shared.table, info.appended());
@@ -73,7 +73,8 @@ fn read_records(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<
     Ok(walked.holes.is_empty().then_some(walked.records))
 }
 
-/// A record for `extent` of `export` alone. It begins where the first frame of `extent` does, and has no checksums.
+/// A record for `extent` of `export` alone, without checksums, placed so that the first frame of the record's data is the first
+/// frame of `extent`.
 fn described(export: ExportId, extent: &Extent) -> Option<FooterRecord> {
     let (start, kind, position_frames) = match extent.backing {
         Backing::Zero { .. } => (extent.range.start(), EntryKind::Zero, 0),
@@ -90,7 +91,7 @@ fn described(export: ExportId, extent: &Extent) -> Option<FooterRecord> {
     Some(FooterRecord { position_frames, entries: vec![entry], crcs: Vec::new() })
 }
 
-/// Adds what is still needed of `entry`, of a record at frame `position` in `segment`, to `runs`.
+/// Adds the parts of `entry` still needed to `runs`; the entry's record is at frame `position` of segment number `number`.
 pub(super) fn live_runs(volume: &Volume, entry: &Entry, number: u32, position: u32, runs: &mut Vec<Run>) {
     let begin = runs.len();
     let first_frame = match entry.kind {
@@ -124,7 +125,7 @@ pub(super) fn live_runs(volume: &Volume, entry: &Entry, number: u32, position: u
     });
 }
 
-/// Frames `from..to` of `run`; `None` when that is nothing.
+/// Frames `from..to` of `run`; `None` when there are none.
 pub(super) fn part_of(run: &Run, from: u32, to: u32) -> Option<Run> {
     if from >= to || to > run.frames {
         return None;
@@ -135,7 +136,7 @@ pub(super) fn part_of(run: &Run, from: u32, to: u32) -> Option<Run> {
     Some(Run { entry: run.entry, first: run.first + from, frames: to - from, range })
 }
 
-/// One run for both, if they touch or overlap; for zeroes always, because what is between them is newer.
+/// One run for both, if the two touch or overlap; for runs without frames always, because everything between the two is newer.
 fn merge(last: &Run, next: &Run) -> Option<Run> {
     let touches = last.frames == 0 || next.first <= last.first + last.frames;
     let frames = if last.frames == 0 { 0 } else { next.first + next.frames - last.first };

@@ -1,8 +1,8 @@
-//! Sealing one segment: making it stable, and writing its footer and trailer.
+//! Sealing a segment: making the segment stable, and writing the footer and the trailer.
 //!
-//! Does not own when. Invariants: the trailer is written only after a sync of all records; no segment is freed or prepared while its
-//! segment is sealed, as one thread, the keeper's, does all three. `sync_busy` alone would not do: [`seal_one`] gives the file
-//! back before the trailer is written.
+//! Does not own when. Invariants: the trailer is written only after a sync of all records; no segment is freed or prepared while
+//! the segment is sealed, as one thread, the keeper's, does all three. The hold on the file alone would not do: [`seal_one`]
+//! gives the file back before the trailer is written.
 
 use std::iter;
 
@@ -15,9 +15,9 @@ use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
 const NO_FOOTER: &str =
-    "writing a footer failed, and is tried again: without it the next start has to scan the segment";
+    "writing a footer failed, and is tried again: without a footer the next start has to scan the segment";
 
-/// How far sealing a segment came.
+/// How far the sealing of a segment came.
 pub(super) enum Sealing {
     /// Somebody else is syncing the file, or the file is not stable.
     Waits,
@@ -26,16 +26,16 @@ pub(super) enum Sealing {
     Done,
 }
 
-/// Makes `segment` stable and seals the segment. With `is_full`, when no segment is free to move frames to, lost frames do not keep
-/// the segment from being sealed.
+/// Makes `segment` stable and seals the segment. With `is_full`, when no segment is free to move frames to, a segment with lost
+/// frames is sealed as well.
 pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) -> Sealing {
     let info = shared.table.get(segment.number);
     if info.segment_id() != segment.key.segment_id || info.state() != State::Closed {
-        // It was emptied and freed before its turn came.
+        // The segment was emptied and freed before the segment's turn came.
         return Sealing::Done;
     }
     if info.is_poisoned() && !heal(shared, info, segment) {
-        // Recovery must not take its contents for stable.
+        // Recovery must not take the contents of the segment for stable.
         return if is_full && seal_what_is_left(shared, info, segment) {
             Sealing::Done
         } else {
@@ -45,7 +45,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
     let Some(hold) = SyncHold::begin(shared, segment.number) else { return Sealing::Waits };
     let covers = info.appended();
     let frames = shared.table.segment_frames();
-    // Without a footer the segment is as good, but recovery has to scan it.
+    // A segment without a footer is as good, but recovery has to scan the segment.
     let footer = (!segment.vital).then(|| seal::write_footer(segment));
     let synced = segment.file.sync();
     hold.end(covers, synced.is_ok());
@@ -65,8 +65,9 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
     Sealing::Done
 }
 
-/// Makes the frames of `segment` that a failed sync has left stable in their place. The trailer becomes stable before any frame
-/// counts as stable: a walk would take a lost frame for the torn end of the segment. Reads of a lost frame fail by its checksum.
+/// Makes the frames of `segment` left by a failed sync stable in their place. The trailer becomes stable before any frame counts
+/// as stable: a walk would take a lost frame for the torn end of the segment. A READ of a lost frame fails by the frame's
+/// checksum.
 fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
     let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
     let crc = |frame| info.crc(frame);
@@ -81,7 +82,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
             tracing::error!(
                 file = shared.disk.segment_name(segment.number),
                 "a failed sync has cost data in the cache, and there is no room to move the rest to: the rest is stable again, and \
-                 sectors that are lost fail until they are written"
+                 lost sectors fail until they are written again"
             );
         }
         Err(error) => report(shared, segment.number, error, SYNC_FAILED),
@@ -89,12 +90,12 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
     sealed.is_ok()
 }
 
-/// Writes footer and trailer of `segment`, all of which is stable; `false` when the disk does not take them, or somebody else has
-/// the file.
+/// Writes footer and trailer of `segment`, all of which is stable; `false` when the disk does not take the writes, or somebody
+/// else has the file.
 pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bool {
     let info = shared.table.get(segment.number);
     let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
-    // Whoever frees the segment, or uses it again, holds its file.
+    // Freeing the segment, or using the segment again, takes the hold on the file.
     let is_done = info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
         let frames = shared.table.segment_frames();
         let written = if segment.vital {

@@ -1,6 +1,6 @@
-//! Syncs of segment files off the workers, and what to do where one failed.
+//! Syncs of segment files off the workers, and the repair after a failed sync.
 //!
-//! Owns the calls and their log lines. Invariant: whoever syncs a file is the only one to do so, as the kernel reports a failed
+//! Owns the calls and their log lines. Invariant: only one thread at a time syncs a file, as the kernel reports a failed
 //! write-back to one caller only.
 
 use crate::cache::log::info::SegmentInfo;
@@ -10,10 +10,10 @@ use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
 pub(super) const SYNC_FAILED: &str =
-    "the cache disk failed to make data stable; FLUSH fails until it was written again";
+    "the cache disk failed to make data stable; FLUSH fails until the data has been written again";
 
-/// Writes a segment again whose sync failed, where it is: that takes no room, and the kernel counts the pages as unwritten
-/// again. `false` when that fails too, or when the pages are gone; then its data must move.
+/// Writes the records of a segment with a failed sync once more, in their place: this takes no room, and the kernel counts the
+/// pages as unwritten again. `false` when this fails too, or when the pages are gone; then the data must move.
 pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
     let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
     let rewritten = scan::rewrite_records(&*segment.file, &segment.key, info.synced(), info.appended());
@@ -31,7 +31,7 @@ pub(super) fn heal(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter)
     healed
 }
 
-/// Syncs a segment's file and returns whether it is stable; `None` when somebody else is at it.
+/// Syncs the file of a segment and returns whether the segment is stable; `None` while somebody else holds the file.
 pub(in crate::cache) fn sync(shared: &Shared, info: &SegmentInfo, number: u32) -> Option<bool> {
     let hold = SyncHold::begin(shared, number)?;
     let covers = info.appended();
@@ -44,7 +44,7 @@ pub(in crate::cache) fn sync(shared: &Shared, info: &SegmentInfo, number: u32) -
     }
     hold.end(covers, synced.is_ok());
     if synced.is_err() {
-        // Its appender must let go of it.
+        // The shard that appends to the segment must let go of the segment.
         for port in &shared.ports {
             port.wake();
         }

@@ -1,4 +1,4 @@
-//! Cleaning, at moments that threads seldom meet.
+//! The keeper at moments that threads seldom meet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,8 @@ fn open(directory: &tempfile::TempDir) -> Cache {
     Cache::open(disk, Arc::new(MonotonicClock::default()), options(), known).unwrap().0
 }
 
+/// Each killed daemon leaves a segment with one small record. Cleaning must count the unused end of such a segment as gain, or
+/// the cache fills up.
 #[test]
 fn a_daemon_that_is_killed_often_after_few_writes_does_not_fill_the_cache() {
     let directory = tempfile::tempdir().unwrap();
@@ -54,13 +56,15 @@ fn a_daemon_that_is_killed_often_after_few_writes_does_not_fill_the_cache() {
     }
 }
 
+/// While a volume takes note of a cut in the store, content counts as clean before cleaning may forget any of the cut. Segments
+/// passed over meanwhile must be judged anew when the writeback has ended.
 #[tokio::test]
 async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterwards() {
     let directory = tempfile::tempdir().unwrap();
     let cache = open(&directory);
     let never = std::time::Duration::from_hours(1);
     let triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
-    // From here on there is a store; nobody carries anything to it but this test.
+    // From here on the cache has a store, and only this test writes back.
     drop(cache.writeback(cache.writeback_queue(tokio::runtime::Handle::current()), triggers));
     let shared = Arc::clone(&cache.shared);
     let volume = cache.volume(EXPORT);
@@ -83,6 +87,8 @@ async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterward
     assert!(driver.cache.stats().evicted_bytes > 0, "nothing was cleaned: {:?}", driver.cache.stats());
 }
 
+/// A FLUSH waits for a file that the keeper holds. The keeper also holds files to prepare and to free segments, without any sync,
+/// and the end of such a hold did not wake the FLUSH.
 #[test]
 fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_does_not_sync() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Closing the segments that recovery has read: making each stable, so that the next recovery finds the same, and removing files
-//! that the cache has no room for.
+//! Closing the segments read by recovery: making each stable, so the next recovery finds the same, and removing files beyond the
+//! cache's size.
 //!
-//! Does not own finding and reading them (`segments`). Invariants: nothing is written over a frame that says what was stable
-//! before something else says that; a segment that does not become stable is given up: all it holds moves, and until then no
-//! FLUSH says that the data is stable.
+//! Does not own finding and reading segments (`identify`, `segments`). Invariants: a frame with the proof of how far a segment
+//! was stable is overwritten only after the proof is somewhere else; a segment which does not become stable is given up: all live
+//! data of the segment moves, and until then no FLUSH calls the data stable.
 
 use std::sync::Arc;
 
@@ -19,29 +19,30 @@ use crate::cache::log::table::Place;
 use crate::cache::log::walk::{self, Hole, Walk};
 
 impl Found {
-    /// Whether a walk left no record of the segment.
+    /// Whether a walk kept no record of the segment.
     fn holds_nothing(&self) -> bool {
         self.walk.as_ref().is_some_and(|walk| walk.records.is_empty())
     }
 
-    /// Whether a start must close the segment or fail: it is whole but for a torn tail, and the dropped record could come back as a
-    /// part of it. Of any other segment the next walk finds the same, whether the segment was closed or not.
+    /// Whether a start must close the segment or fail: the segment is open, has records and ends in a torn tail, and the dropped
+    /// record could come back as a part of the segment. Of any other segment the next walk finds the same, closed or not.
     fn must_be_closed(&self) -> bool {
         let is_open = !self.closed && self.trailer.is_none();
         is_open && !self.holds_nothing() && self.walk.as_ref().is_some_and(|walk| walk.torn)
     }
 
-    /// The segment as it is to be closed, with the records of `walk`.
+    /// The writer that is to close the segment, with the records of `walk` for the footer.
     fn closing(&self, walk: &Walk) -> SegmentWriter {
         let mut footer = FooterBuilder::new();
         for record in &walk.records {
             footer.add_record(record.position_frames, &record.entries, &record.crcs);
         }
-        // In the place of a footer that was lost there is room for another one.
+        // A lost footer whose place the trailer names leaves room for the new footer there.
         let end = self.trailer.as_ref().map_or(walk.evidence_end(), |trailer| trailer.footer_frame);
         let mut segment = SegmentWriter::resume(self.number, self.key, Arc::clone(&self.file), end, footer);
-        // Exports that are made from now on had nothing in a hole of the segment: the next start must not find the hole again. Nor
-        // may that start miss what the headers of dropped records said of the records before, or a record without a header.
+        // A vital trailer is stable before the footer is written. Holes need one: exports made from now on had nothing in a hole,
+        // so the next start must not find the hole again. So do dropped records, whose headers describe the records before, and
+        // records without a header of their own: without a trailer the next start could miss these.
         let was_vital = self.trailer.as_ref().is_some_and(|trailer| trailer.vital);
         segment.vital = was_vital || !walk.holes.is_empty() || walk.has_dropped() || walk.made_up() > 0;
         segment
@@ -49,20 +50,22 @@ impl Found {
 }
 
 impl Recovery<'_> {
-    /// Whether a segment still has the records of its walk. A failed sync may have cost frames that only the page cache had.
+    /// Whether a second walk finds the records of the first. A failed sync may have cost frames of the page cache alone.
     fn is_as_found(&self, found: &Found) -> bool {
         let Some(walk) = &found.walk else { return true };
-        // The frames that said up to where the segment is stable may be among those that are gone.
+        // The frames with the proof of how far the segment is stable may be lost now, so the second walk is given the result of
+        // the first.
         let file = self.patience.with(&*found.file);
         let again = walk::walk_again(&file, &found.key, self.span(found), walk.stable);
-        // A hole that is gone is no loss: its frames can be read now, or were written.
+        // A missing hole is no loss: the frames of the hole can be read now, or were written.
         let is_known = |hole: &Hole| walk.holes.contains(hole);
         again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))
     }
 
-    /// Makes the headers stable of segments that did not get far enough to prove that they are. What is in a segment whose front the
-    /// disk does not take moves, and its file is not used any more; until then its last frame says which segment it is, as a copy
-    /// of the header or as a trailer. `false` when a segment is not what was read any more.
+    /// Writes the headers in `fronts` again and makes the headers stable: nothing in their segments proves them stable. Where the
+    /// disk does not take a header, the data of the segment moves, and the file is not used again before the next start; until
+    /// the data has moved, the last frame says which segment the file holds, as a copy of the header or as a trailer. `false`
+    /// when a segment has changed since recovery read it.
     pub fn rewrite_fronts(&mut self, segments: &[Found]) -> bool {
         for (number, header) in std::mem::take(&mut self.fronts) {
             let used = self.table.get(number);
@@ -74,12 +77,12 @@ impl Recovery<'_> {
             if !is_as_found && !self.is_last_try {
                 return false;
             }
-            // A write may fail for a moment only.
+            // A write may fail for a moment only: one more try.
             let Err(error) = (if is_as_found { rewrite() } else { Err(error) }) else { continue };
             tracing::error!(
                 file = self.disk.segment_name(number),
                 error = &error as &dyn std::error::Error,
-                "the disk does not take a segment header: what the segment holds moves, and its file is not used any more"
+                "the disk does not take a segment header: the data of the segment moves to another one, and the file is not used until the next start"
             );
             match used.state() {
                 State::Free => self.quarantine(number),
@@ -94,12 +97,13 @@ impl Recovery<'_> {
         true
     }
 
-    /// Has what is in a segment that cannot be closed move elsewhere. Until then no FLUSH says that all of it is stable.
+    /// Has all data of a segment move elsewhere, because the segment cannot be closed. Until then no FLUSH calls all of the data
+    /// stable.
     fn give_up(&mut self, found: &Found) {
         let used = self.table.get(found.number);
         used.retire();
         if let Some(walk) = found.walk.as_ref().filter(|_| !found.held) {
-            // The keeper tries to close it as well: there may be no room to move to.
+            // The keeper also tries to close the segment: there may be no room to move the data to.
             self.given_up.push(found.closing(walk));
         }
         used.poison_from(found.walk.as_ref().map_or(1, |walk| walk.stable));
@@ -113,7 +117,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes a segment that was scanned stable and closes it for ever. `false` when it is not what was read any more.
+    /// Makes a segment stable; a walked segment is closed for ever as well. `false` when the segment has changed since recovery
+    /// read it.
     pub fn seal(&mut self, found: &Found) -> Result<bool, CacheError> {
         let used = self.table.get(found.number);
         if used.is_poisoned() {
@@ -124,12 +129,12 @@ impl Recovery<'_> {
         if !is_as_found && !self.is_last_try {
             return Ok(false);
         }
-        // A write may fail for a moment only.
+        // A write may fail for a moment only: one more try.
         match if is_as_found { self.try_seal(found) } else { Err(error) } {
             Err(error) if !is_as_found || used.is_retired() || !found.must_be_closed() => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "a segment cannot be closed: what it holds moves, and its file is not used any more"
+                    "a segment cannot be closed: the data of the segment moves to another one, and the file is not used until the next start"
                 );
                 self.give_up(found);
                 Ok(true)
@@ -143,12 +148,12 @@ impl Recovery<'_> {
         let (number, file) = (*number, Arc::clone(file));
         let name = || self.disk.segment_name(number);
         let Some(walk) = &found.walk else {
-            // The last process may have died before the trailer was stable.
+            // The process that wrote the trailer may have died before the trailer was stable.
             let Some(trailer) = found.trailer.filter(|trailer| trailer.vital) else { return Ok(()) };
             let written = seal::write_trailer(&*file, &trailer, self.table.segment_frames());
             return at(written.and_then(|()| file.sync()), "making the trailer stable", name);
         };
-        // Before anything is written again from the page cache.
+        // Wrong copies in the page cache are replaced first: `rewrite` writes frames from the page cache.
         at(scan::put_back(&*file, &walk.wrong_copies), "rewriting", name)?;
         at(scan::rewrite(&*file, walk.stable, walk.evidence_end()), "rewriting", name)?;
         if *held {
@@ -168,16 +173,17 @@ impl Recovery<'_> {
         let used = self.table.get(number);
         used.on(Event::Seal);
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
-            // Cleaning may have no other segment to move data to.
+            // The segment is free at once: cleaning may have no other segment to move data to.
             used.end_use();
             used.on(Event::Release);
         }
         Ok(())
     }
 
-    /// Removes segment files that the cache's size has no room for, unless they hold data.
+    /// Removes segment files with numbers beyond the cache's size; fails when one of these files holds live data.
     ///
-    /// While a segment with data is not stable, all files stay until a later start: what replaces their data may be in it.
+    /// While a segment with data is not stable, all files stay until a later start: the newer copies of their data may be in the
+    /// unstable segment.
     pub fn remove_segments_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
         let limit = self.table.limit();
         let needed = |number: u32| self.table.get(number).extents() > 0;
@@ -200,7 +206,7 @@ impl Recovery<'_> {
             if !stay {
                 at(self.disk.remove_segment(number), "removing", || self.disk.segment_name(number))?;
             }
-            // No FLUSH waits for a segment that could not be closed.
+            // After this, no FLUSH waits for the segment, even if the segment could not be closed.
             self.table.get(number).end_use();
         }
         Ok(())

@@ -1,6 +1,8 @@
-//! Which segment each file holds: the header, its copy, the trailer and, where all of them are lost, the records tell.
+//! Which segment each file holds: the header, the copy of the header and the trailer tell, and where all three are lost, the
+//! records.
 //!
-//! Does not own the records of a segment (`segments`). Invariant: nothing is written.
+//! Does not own reading the records (`segments`). Invariants: a structure the disk does not read, or gives back changed, costs no
+//! more than the structure itself; nothing is written.
 
 use std::io;
 use std::sync::Arc;
@@ -14,13 +16,13 @@ use crate::cache::log::life::Event;
 use crate::cache::log::scan::{self, Identity};
 use crate::cache::log::superblock::CACHE_VERSION;
 
-/// Shard number in the header of a segment whose header was lost.
+/// Shard number in a header made up by recovery for a lost one.
 const UNKNOWN_SHARD: u32 = CLEANER - 1;
-/// Stands for the id of a segment until that has one; no segment on a disk has this id.
+/// Stands for the id of a segment until recovery has made up an id; no segment on a disk has this one.
 const NAMELESS: u64 = 0;
 
 impl Recovery<'_> {
-    /// Finds out which segment `segment` holds, if any.
+    /// Finds out which segment file number `number` holds, if any.
     pub fn identify(&mut self, number: u32) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(number);
         let file = at(self.disk.open_segment(number, 0), "opening", name)?;
@@ -62,13 +64,13 @@ impl Recovery<'_> {
             self.found.bad_footers += 1;
             tracing::warn!(
                 file = name(),
-                "a segment header is damaged or half-written; its copy or the trailer serves instead"
+                "a segment header is damaged or half-written; the copy of the header or the trailer serves instead"
             );
         }
         if bad_header || trailer.is_none() {
             self.fronts.push((number, header));
         }
-        // The highest id is in some header even if nothing was appended under it.
+        // The highest id may be in a header under which nothing was appended.
         self.last_segment_id = self.last_segment_id.max(header.segment_id);
         let by_cleaner = header.shard >= UNKNOWN_SHARD;
         Ok(Some(Found {
@@ -84,7 +86,7 @@ impl Recovery<'_> {
         }))
     }
 
-    /// The segment in segment `segment`, whose ends say nothing: that of the newest records in it.
+    /// The segment in file number `number`, where neither end of the file tells: the segment of the newest records in the file.
     fn identify_by_records(
         &mut self,
         number: u32,
@@ -95,9 +97,13 @@ impl Recovery<'_> {
         let (newest, whole) =
             at(scan::newest_segment(&self.patience.with(&*file), cache_id, frames), "reading", name)?;
         self.found.bad_footers += 1;
-        tracing::error!(file = name(), "neither the header nor the trailer of a segment can be read");
+        tracing::error!(
+            file = name(),
+            "neither the header nor the trailer of a segment can be read: looking for records in the file"
+        );
         if newest.is_none() && whole {
-            // Nothing was ever appended. But both ends are rotten: the file is not used before another start has looked.
+            // Nothing was ever appended. But both ends of the file are damaged: the file is not used before another start has
+            // looked.
             self.quarantine(number);
             return Ok(None);
         }
@@ -119,8 +125,8 @@ impl Recovery<'_> {
         }))
     }
 
-    /// Gives ids to the segments of which nothing says an id. Call when all others have been identified: what an earlier start
-    /// found of a segment must not be taken for what is known of another one.
+    /// Makes up ids for the segments of which nothing tells the id. Call when all other segments have been identified: an id must
+    /// be new, or damage of this segment would be taken for known damage of another.
     pub fn name_the_nameless(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
         for found in segments.iter_mut().filter(|found| found.key.segment_id == NAMELESS) {
             found.key = self.table.key(self.new_segment_id()?);
@@ -139,17 +145,19 @@ impl Recovery<'_> {
         Ok(next)
     }
 
-    /// Takes a segment that holds nothing out of use, because the disk does not read or take what is in its file.
+    /// Takes segment number `number`, which holds nothing, out of use, because the disk does not read the file or does not take
+    /// writes to the file.
     pub fn quarantine(&mut self, number: u32) {
         self.found.unreadable += 1;
         tracing::error!(
             file = self.disk.segment_name(number),
-            "the disk loses what is written to a segment file, which holds nothing: it is not used until the next start"
+            "the disk does not read a segment file without data, or does not take writes to the file: it is not used until the next start"
         );
         self.table.get(number).on(Event::Quarantine);
     }
 
-    /// A file that is shorter than a segment: one whose making was cut short, or a damaged one.
+    /// Judges a file shorter than a segment: the making of the file was cut short, or the file is damaged. Fails when the file
+    /// has data.
     fn check_short(&mut self, number: u32, file: &dyn SegmentFile) -> Result<(), CacheError> {
         match scan::read_frame(file, 0) {
             Ok(frame) if frame.iter().any(|byte| *byte != 0) => Err(CacheError::Damaged {
@@ -166,7 +174,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// The header that a sealed segment should have.
+    /// A header for a segment whose own header was lost.
     fn rebuilt_header(&self, key: &SegmentKey) -> SegmentHeader {
         SegmentHeader {
             cache_id: key.cache_id,

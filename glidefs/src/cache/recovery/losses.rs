@@ -1,7 +1,8 @@
-//! What to do about records that cannot be found: which exports may have had data in them, and saying so in the log.
+//! Records that cannot be found: which exports may have had data in them, and the entries of doubt about these exports in the
+//! log.
 //!
-//! Does not own finding the holes (`walk`). Invariants: an export that may have lost a record answers no read with what may be
-//! older than that record; which exports those are is stable in the log before the cache takes a write.
+//! Does not own finding the holes (`walk`). Invariants: an export with a record that may be lost answers no READ with content
+//! that may be older than the record; which exports these are is stable in the log before the cache takes a WRITE.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -27,30 +28,30 @@ use crate::units::{ExportId, SectorRange, Seq};
 
 /// More sequence numbers of an export than the records of one segment hold.
 const SEQS_IN_A_SEGMENT: u64 = 1 << 32;
-/// Most free files that entries of doubt are tried in: a disk that fails for a moment must not take all of them out of use.
+/// Most free files in which entries of doubt are tried: a disk failing for a moment must not take all free files out of use.
 const PLACES_MAX: usize = 3;
 /// As many entries of doubt as the smallest segment has room for.
 const ENTRIES_MANY: usize = 1000;
-/// Sequence numbers in a piece of an export's history. A doubt makes an export skip [`SEQS_IN_A_SEGMENT`] numbers, so a piece that
-/// is empty lies between the numbers given out before a doubt and those given out after.
+/// Sequence numbers in a piece of an export's history. A doubt makes an export skip [`SEQS_IN_A_SEGMENT`] numbers, so an empty
+/// piece lies between the numbers given out before a doubt and the numbers given out after.
 const SEQS_IN_A_PIECE: u64 = SEQS_IN_A_SEGMENT / 2;
 
-/// The highest sequence number in each piece of each export's history of which the log has any.
+/// The highest sequence number in the log of each piece of each export's history.
 type Pieces = HashMap<(ExportId, u64), Seq>;
 
-/// What a segment with a hole says of an export.
+/// The traces of one export in a segment with a hole.
 #[derive(Clone, Copy, Debug, Default)]
 struct Beside {
     /// A record before the hole names the export.
     known: bool,
-    /// Sequence numbers next to the hole.
+    /// The highest sequence number before the hole, and the lowest behind the hole.
     before: Option<Seq>,
     behind: Option<Seq>,
 }
 
 impl Recovery<'_> {
-    /// Entries of doubt: one for each segment, of those that have been read, and each export that may have lost records there
-    /// that no earlier doubt covers.
+    /// Entries of doubt: for each segment read, one for each export that may have lost records there, unless an earlier doubt
+    /// covers the loss.
     pub fn doubts(&self, segments: &[Found]) -> Vec<Entry> {
         let (mut doubts, mut pieces) = (Vec::new(), None);
         for found in segments {
@@ -63,7 +64,7 @@ impl Recovery<'_> {
                 self.lost_in(*hole, found, walk, &later, pieces, &mut highest);
             }
             for (export, seq) in highest {
-                // An earlier start found the same in the segment: what was written since is newer than any record that was there.
+                // An earlier start found the same loss in the segment: anything written since is newer than any record there.
                 let is_known =
                     |volume: &Arc<Volume>| seq <= volume.doubted_to() || volume.has_doubt_of(range);
                 if self.volumes.get(&export).is_some_and(|volume| !is_known(volume)) {
@@ -74,7 +75,7 @@ impl Recovery<'_> {
         doubts
     }
 
-    /// Raises `highest` to the highest number that a record lost in `hole` may have, for each export that may have lost one.
+    /// Raises `highest`, for each export that may have lost a record in `hole`, to the highest number possible for a lost record.
     fn lost_in(
         &self,
         hole: Hole,
@@ -84,7 +85,8 @@ impl Recovery<'_> {
         pieces: &Pieces,
         highest: &mut HashMap<ExportId, Seq>,
     ) {
-        // In a segment without a record, nobody could be announced before the first.
+        // A segment without a record does not tell whether exports are announced before their first entry: the rest of the log
+        // does.
         let announces = walk.announces || (walk.records.is_empty() && self.announces);
         let knows_all = announces && !hole.of_anyone;
         let all_beside = beside(&walk.records, hole);
@@ -93,13 +95,13 @@ impl Recovery<'_> {
             if knows_all && !beside.is_some_and(|beside| beside.known) {
                 continue;
             }
-            // Numbers ascend in a segment, unless it has copies.
+            // Sequence numbers of an export ascend in a segment, unless cleaning filled the segment with copies.
             let Beside { before, behind, .. } = beside.filter(|_| !found.by_cleaner).unwrap_or_default();
             let behind = behind.or_else(|| later.get(export).copied());
             let last = match (before, behind) {
                 (Some(before), Some(behind)) if behind.0 == before.0 + 1 => continue,
                 (_, Some(behind)) => Seq(behind.0 - 1),
-                // Numbers go on behind those that may have been given out, so that none is given out twice.
+                // Numbers go on behind all that may have been given out, so no number is given out twice.
                 (_, None) => {
                     let last = before.map(|before| last_of_life(pieces, *export, before));
                     let last = last.unwrap_or(volume.figures().last_seq);
@@ -111,7 +113,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Makes `entries` of doubt stable in the log, and has the indexes heed them.
+    /// Makes `entries` of doubt stable in the log, and tells the volumes.
     pub fn write_down(
         &mut self,
         mut entries: Vec<Entry>,
@@ -122,14 +124,15 @@ impl Recovery<'_> {
         let mut marks: HashMap<ExportId, Seq> = HashMap::new();
         let in_doubt: HashSet<ExportId> = entries.iter().map(|entry| entry.export).collect();
         for (export, volume) in &self.volumes {
-            // What of it is in the store is right there; copies of it here may be older.
+            // The store has the right content of everything written back, and the copies in the log may be older: the volume
+            // forgets these copies.
             if volume.has_ended_doubt() || in_doubt.contains(export) {
                 marks.insert(*export, volume.forget_clean(self.table));
             }
         }
         entries.retain(|entry| marks.get(&entry.export).is_some_and(|stored| entry.seq > *stored));
         if entries.len() > ENTRIES_MANY {
-            // The highest of an export covers the others.
+            // The entry with the highest number of an export covers the others.
             entries.sort_unstable_by_key(|entry| (entry.export.0, Reverse(entry.seq)));
             entries.dedup_by_key(|entry| entry.export);
         }
@@ -138,15 +141,16 @@ impl Recovery<'_> {
             self.found.doubted += 1;
             tracing::error!(
                 export = export.0,
-                "records of this export may be lost: all of it that was not written since fails until it is written again. \
-                 Restore it from a backup; or, with a store, go back to the snapshot that the next flush makes of what the store has"
+                "records of this export may be lost: all sectors not written since fail until they are written again. Restore \
+                 the export from a backup; or, with a store, go back to the snapshot of the stored content that the next \
+                 writeback makes"
             );
         }
         let mut marks: Vec<(ExportId, Seq)> = marks.into_iter().collect();
         marks.retain(|(_, stored)| *stored > Seq(0));
         let name = || self.disk.location();
         if !marks.is_empty() {
-            at(catalog.evicted(&marks), "noting in the catalog what is left out", name)?;
+            at(catalog.evicted(&marks), "noting in the catalog which entries are left out", name)?;
             self.noted.extend(marks);
         }
         if entries.is_empty() {
@@ -170,8 +174,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Segments to write entries of doubt to, the best first: a file system that is full has room in the files that are there.
-    /// [`PLACES_MAX`] at most.
+    /// Numbers of free segments to write entries of doubt to, the best first: those with a file, in which a full file system has
+    /// room, and then one without. [`PLACES_MAX`] at most.
     fn places_for_doubts(&self) -> Vec<u32> {
         let free = self.table.iter().filter(|(_, info)| info.state() == State::Free);
         let (mut places, others): (Vec<_>, Vec<_>) = free.partition(|(_, info)| info.file().is_some());
@@ -179,12 +183,12 @@ impl Recovery<'_> {
         places.into_iter().map(|(number, _)| number).take(PLACES_MAX).collect()
     }
 
-    /// Leaves out segment `number`, whose file did not take entries of doubt. The keeper erases what was written.
+    /// Leaves out segment number `number`, whose file did not take entries of doubt. The keeper erases the written part.
     fn pass_over(&mut self, number: u32, error: &CacheError) {
         tracing::error!(
             file = self.disk.segment_name(number),
             error = error as &dyn std::error::Error,
-            "a segment file does not take what is to be noted of lost records: trying another one"
+            "a segment file does not take the note of lost records: trying another file"
         );
         let info = self.table.get(number);
         if info.state() == State::Open {
@@ -194,8 +198,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Has each damaged segment stand for those of `entries` that are about it: it stays as it is, so that the next recovery
-    /// finds the same, until the keeper has moved these entries to a segment of their own.
+    /// Has each damaged segment stand for the `entries` about the segment: the segment stays as it is, so the next recovery finds
+    /// the same damage, until the keeper has moved the entries to a segment of their own.
     fn hold(&mut self, entries: &[Entry], segments: &mut [Found]) {
         for found in segments {
             let about = found.walk.as_ref().and_then(|walk| evidence(found, walk));
@@ -212,7 +216,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Forgets which damage was found in segments that are gone, so that the log need not keep the entries for ever.
+    /// Forgets the doubts about segments no longer there, except the highest of each export: the log need not keep the entries
+    /// for ever.
     pub fn forget_old_doubts(&self, segments: &[Found]) {
         let ids: HashSet<u64> = segments.iter().map(|found| found.key.segment_id).collect();
         for volume in self.volumes.values() {
@@ -220,7 +225,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Writes a segment of `entries`, none of which has data, into segment `number`, which is free.
+    /// Writes a segment of `entries`, none of which has data, to the free segment number `number`.
     fn append(&mut self, entries: &[Entry], number: u32) -> Result<(), CacheError> {
         let (info, frames) = (self.table.get(number), self.table.segment_frames());
         let name = || self.disk.segment_name(number);
@@ -258,7 +263,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Appends `batch`, and adds to `placed` where each entry is.
+    /// Appends `batch`, and adds the place of each entry to `placed`.
     fn write(
         &self,
         segment: &mut SegmentWriter,
@@ -269,7 +274,7 @@ impl Recovery<'_> {
         if !segment.has_room_for(self.table, batch, 0, 0) {
             return Err(CacheError::Exhausted {
                 directory: self.disk.location(),
-                what: "records are lost, of more exports than a segment can name",
+                what: "records of more exports are lost than one segment can name",
             });
         }
         let appended = segment.append(self.table, batch, std::iter::empty());
@@ -286,17 +291,18 @@ impl Recovery<'_> {
     }
 }
 
-/// What an entry of doubt has for sectors: the id of the segment, and a checksum of which records were found there. When more is
-/// lost of the segment, that is another one. An entry of an older version has 1 in this place.
+/// The sectors of an entry of doubt: the start is the id of the damaged segment, the count is a checksum of the places of the
+/// records found there. When more of the segment is lost, the checksum is another one. An entry of an older version has 1 in the
+/// place of the checksum.
 fn evidence(found: &Found, walk: &Walk) -> Option<SectorRange> {
     let places: Vec<u8> =
         walk.records.iter().flat_map(|record| record.position_frames.to_le_bytes()).collect();
     let checksum = u64::from(frame_crc(&places).max(2));
-    // Ids count up from 1, so this is a range.
+    // Ids count up from 1 and never reach this limit, which keeps the range valid.
     SectorRange::new(found.key.segment_id.min(u64::MAX - checksum), checksum)
 }
 
-/// The first sequence number of each export in the segments that the shard of `found` appended to later.
+/// The lowest sequence number of each export in the segments appended to after `found` by the shard of `found`.
 fn first_behind(segments: &[Found], found: &Found) -> HashMap<ExportId, Seq> {
     let mut first = HashMap::new();
     let is_later = |other: &&Found| {
@@ -322,7 +328,7 @@ fn pieces_of(segments: &[Found]) -> Pieces {
     pieces
 }
 
-/// Calls `visit` with each entry of `found`, which has been read, that is a write.
+/// Calls `visit` with each entry for a write in `found`, a segment already read.
 fn for_writes(found: &Found, mut visit: impl FnMut(&Entry)) {
     let read = found.walk.is_none().then(|| found.footer_again()).flatten();
     let records = found.walk.as_ref().map(|walk| &walk.records).or(read.as_ref());
@@ -332,8 +338,8 @@ fn for_writes(found: &Found, mut visit: impl FnMut(&Entry)) {
     });
 }
 
-/// The last sequence number that `export` had given out when a hole behind write `before` came to be. Where an earlier start
-/// found the hole and could not write that down, numbers go on behind those that may have been in the hole.
+/// The last number `export` had given out when a hole behind write `before` came to be. A start with knowledge of the hole made
+/// numbers go on behind an empty piece, even if the start could not note the doubt: numbers behind an empty piece do not count.
 fn last_of_life(pieces: &Pieces, export: ExportId, before: Seq) -> Seq {
     let mut last = before;
     let mut piece = before.0 / SEQS_IN_A_PIECE;
@@ -344,7 +350,7 @@ fn last_of_life(pieces: &Pieces, export: ExportId, before: Seq) -> Seq {
     last
 }
 
-/// What `records` say of each export that they name.
+/// The traces of each export in `records`, before `hole` and behind.
 fn beside(records: &[FooterRecord], hole: Hole) -> HashMap<ExportId, Beside> {
     let mut found: HashMap<ExportId, Beside> = HashMap::new();
     for record in records {

@@ -1,6 +1,6 @@
 //! Reading at start from a disk that may come back.
 //!
-//! Owns how long a start waits for reads that fail. Does not own the meaning of one that goes on failing. Invariant: all reads
+//! Owns how long a start waits for failing reads. Does not own the meaning of a read that goes on failing. Invariant: all reads
 //! of a start together wait no longer than [`PAUSES_MS`] say, however many fail.
 
 use std::io::{self, IoSlice};
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::cache::log::disk::{Clock, SegmentFile};
 
-/// Pauses before further tries, two seconds in all: a path to a disk that fails over is back by then.
+/// Pauses before further tries, two seconds in all: the path to a disk is back by then after a failover.
 const PAUSES_MS: [u64; 6] = [20, 80, 200, 400, 600, 700];
 
-/// The pauses that a start has left.
+/// The pauses left to a start.
 #[derive(Debug)]
 pub(super) struct Patience<'a> {
     clock: &'a dyn Clock,
@@ -25,7 +25,7 @@ impl<'a> Patience<'a> {
         Self { clock, taken: AtomicUsize::new(0) }
     }
 
-    /// `file`, of which a read that fails is tried again after each pause that is left.
+    /// `file`, with each failed read tried again after each pause still left.
     pub fn with<'f>(&'f self, file: &'f dyn SegmentFile) -> Patient<'f> {
         Patient { file, patience: self }
     }
@@ -40,7 +40,7 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// A segment file that is read with patience.
+/// A segment file whose failed reads are tried again.
 #[derive(Debug)]
 pub(super) struct Patient<'a> {
     file: &'a dyn SegmentFile,
@@ -62,7 +62,7 @@ impl SegmentFile for Patient<'_> {
     }
 
     fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        // A disk that cannot be read past the page cache is not waited for.
+        // A failed read past the page cache is not tried again.
         self.file.read_from_disk(buffer, offset)
     }
 

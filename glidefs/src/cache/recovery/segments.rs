@@ -1,20 +1,21 @@
-//! The segments that recovery finds: which segment holds which, and what is in each.
+//! The segments found by recovery, and the records in each.
 //!
-//! Does not own what to do about records that cannot be found (`losses`), nor making segments stable (`closing`). Invariants:
-//! a structure that the disk does not read, or that is not what was written, costs no more than that structure; nothing is written.
+//! Does not own which segment a file holds (`identify`), the consequences of records that cannot be found (`losses`), or making
+//! segments stable (`closing`). Invariants: a structure the disk does not read, or gives back changed, costs no more than the
+//! structure itself; nothing is written.
 //!
 //! ```text
-//!  on the disk                     trailer  closed  walk           state after reading   what closing does
+//!  on the disk                     trailer  closed  walk           state after reading   closing writes
 //!  trailer, whole footer           Some     –       None           Sealed                a vital trailer again
 //!  trailer, damaged footer         Some     –       To             Closed                footer and trailer again
 //!  no trailer, and the last frame
-//!    is the header's copy          None     false   Open           Closed                footer behind what is kept, trailer
+//!    is the header's copy          None     false   Open           Closed                footer behind the kept records, trailer
 //!    is neither, nor torn          None     true    Closed         Closed                the same
 //!  header, and nothing else        None     false   None           Free                  the front again
 //! ```
 //!
-//! Two more things may happen to a segment that was walked: it stands for entries of doubt (`held`: it is synced and not closed),
-//! or the disk does not take its closing (`given_up`: the keeper moves what it holds, or closes it later).
+//! Two more cases of a walked segment: the segment stands for entries of doubt (`held`: synced, and not closed), or the
+//! disk does not take the closing (`given_up`: the keeper moves the live data, or closes the segment later).
 
 use std::collections::HashMap;
 use std::io;
@@ -37,26 +38,27 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, Seq};
 
-/// A segment that was found.
+/// A segment found on the disk.
 pub(super) struct Found {
     pub number: u32,
     pub key: SegmentKey,
     pub file: Arc<dyn SegmentFile>,
-    /// None when it was not sealed.
+    /// `None` when the segment was not sealed, or when the trailer is lost.
     pub trailer: Option<Trailer>,
-    /// Something is where the trailer should be.
+    /// Without a trailer: a trailer was there, or was being written, because the last frame is not the copy of the header.
     pub closed: bool,
-    /// The shard that appended its records; `None` when cleaning did, or nobody knows.
+    /// The shard whose appends filled the segment; `None` when cleaning did, or nobody knows.
     pub shard: Option<u32>,
-    /// Cleaning filled it, or nobody knows who did.
+    /// Cleaning filled the segment, or nobody knows who did.
     pub by_cleaner: bool,
-    /// It is not closed on the disk, so that the next recovery finds the same in it.
+    /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
-    /// What a walk found, all of which may have been dropped. `None` when the footer lists the records, or the walk found nothing.
+    /// The findings of a walk, all of which may have been dropped. `None` when the footer lists the records, or the walk found
+    /// nothing.
     pub walk: Option<Walk>,
 }
 
-/// What became of entries: put into an index, left out because of the marks, of no known export.
+/// How many entries were put into an index, were left out because of the marks, and are of no known export.
 #[derive(Default)]
 struct Replayed {
     entries: u64,
@@ -65,13 +67,13 @@ struct Replayed {
 }
 
 impl Found {
-    /// Whether an entry in the segment, which has been scanned, says that records are lost.
+    /// Whether the segment was walked and has an entry of doubt.
     pub fn says_doubt(&self) -> bool {
         let records = self.walk.iter().flat_map(|walk| &walk.records);
         records.flat_map(|record| &record.entries).any(|entry| entry.kind == EntryKind::Doubt)
     }
 
-    /// The records of a sealed segment, which have been read before.
+    /// The records of a sealed segment, read from the footer once more.
     pub fn footer_again(&self) -> Option<Vec<FooterRecord>> {
         scan::read_footer(&*self.file, self.trailer.as_ref()?).ok()
     }
@@ -83,24 +85,24 @@ pub(super) struct Recovery<'a> {
     pub table: &'a SegmentTable,
     pub volumes: HashMap<ExportId, Arc<Volume>>,
     pub last_segment_id: u64,
-    /// A program that announces exports in segments has written to the cache, and so has closed the older segments with records,
-    /// as far as the disk took that.
+    /// The log has announcements. The program which wrote these has also closed the older segments with records, as far as the
+    /// disk took the closing.
     pub announces: bool,
-    /// Headers to write again.
+    /// Segment numbers and headers that may not be stable, to be written again.
     pub fronts: Vec<(u32, SegmentHeader)>,
-    /// Headers of segments whose ids were made up.
+    /// Segment numbers and headers with made-up ids.
     pub made_up: Vec<(u32, SegmentHeader)>,
-    /// The marks that the catalog was given: recovery takes no entry of the export up to its mark from the log.
+    /// The marks noted in the catalog: recovery takes no entry of an export up to the export's mark from the log.
     pub noted: HashMap<ExportId, Seq>,
-    /// Segments that could not be closed.
+    /// Segments the disk did not let recovery close.
     pub given_up: Vec<SegmentWriter>,
-    /// A segment that changes while it is closed is given up, and not read again.
+    /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
     pub found: Recovered,
 }
 
 impl Recovery<'_> {
-    /// Fails when the disk reads nothing at all: then it is not a segment that is damaged.
+    /// Fails when the disk reads none of several segment files: then the disk is at fault, and not a segment.
     pub fn refuse_a_disk_that_reads_nothing(&self, present: &[u32]) -> Result<(), CacheError> {
         let is_read = |info: &SegmentInfo| {
             info.extents() > 0 || !(info.is_retired() || info.state() == State::Quarantined)
@@ -117,7 +119,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Reads what a segment holds into the indexes.
+    /// Reads the records of a segment into the indexes.
     pub fn read(&mut self, found: &mut Found) -> Result<(), CacheError> {
         let number = found.number;
         let (records, tail) = if let Some(read) = self.read_footer(found) {
@@ -125,7 +127,7 @@ impl Recovery<'_> {
         } else {
             let mut walk = self.walk(found)?;
             let records = std::mem::take(&mut walk.records);
-            // A segment of which all was dropped is closed as well: otherwise the next walk may find what was dropped.
+            // A segment whose records were all dropped is closed as well: otherwise the next walk may find the dropped records.
             if records.is_empty() && walk.holes.is_empty() && !walk.torn {
                 return Ok(());
             }
@@ -160,7 +162,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The records of a sealed segment and where they end, if its footer says them.
+    /// The records of a sealed segment and the frame behind the last record, if the footer can be read.
     fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
         let trailer = found.trailer.as_ref()?;
         match scan::read_footer(&self.patience.with(&*found.file), trailer) {
@@ -180,7 +182,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Where the records of `found` may be.
+    /// The frames in which the records of `found` may be.
     pub fn span(&self, found: &Found) -> Span {
         // The last frame is the trailer's.
         let end = self.table.segment_frames() - 1;
@@ -203,7 +205,7 @@ impl Recovery<'_> {
             tracing::error!(
                 file = name(),
                 records = walk.made_up(),
-                "record headers are damaged; the records behind them say the same"
+                "record headers are damaged; the headers behind them describe the same records"
             );
         }
         for hole in &walk.holes {
@@ -212,7 +214,7 @@ impl Recovery<'_> {
                 file = name(),
                 offset_bytes = offset(hole.from),
                 to_bytes = offset(hole.to),
-                "a record header is damaged and no footer says what it was"
+                "a record header is damaged and no footer lists the record"
             );
         }
         if walk.unreadable > 0 {
@@ -228,7 +230,7 @@ impl Recovery<'_> {
             tracing::error!(
                 file = name(),
                 frames = walk.wrong_copies.len(),
-                "the page cache has other data than the disk, which has what was written: check the memory of this host"
+                "the page cache has wrong data where the disk has the right data: check the memory of this host"
             );
         }
         if walk.torn {
@@ -238,10 +240,11 @@ impl Recovery<'_> {
         Ok(walk)
     }
 
-    /// When no segment is free, refers to the originals of what an interrupted cleaning moved last, so that the segment of the copies
-    /// becomes free: without a free segment cleaning could never go on.
+    /// When no segment is free, makes the indexes refer to the originals of the data last copied by an interrupted cleaning. The
+    /// segment of the copies becomes free: without a free segment cleaning could never go on.
     ///
-    /// Cleaning takes the last free segment only to empty another one into it. All data of that one is still there until it is free.
+    /// Cleaning takes the last free segment only to empty another one into it. All data of the emptied segment is still there
+    /// until the emptied segment is free.
     pub fn make_room_to_clean(&self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.number) else { return };
@@ -261,7 +264,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Puts records into the indexes and their checksums into the segment.
+    /// Puts the entries of records into the indexes, and the checksums of their data into the segment table.
     fn replay(&self, number: u32, records: &[FooterRecord]) -> Replayed {
         let mut replayed = Replayed::default();
         for record in records {

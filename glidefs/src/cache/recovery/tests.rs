@@ -1,4 +1,4 @@
-//! A start, and another one, after the disk lost what the log is read by.
+//! A start, and a second one, after the disk lost frames needed to read the log.
 
 mod again;
 mod dropped;
@@ -29,14 +29,14 @@ fn is_magic(frame: &[u8], magic: &[u8]) -> bool {
     frame.starts_with(magic)
 }
 
-/// Writes number `number` to export A; no two numbers share sectors.
+/// Writes 32 KiB of bytes `number` to export A, at a place of their own, and FLUSHes.
 fn write(driver: &mut Driver, number: u8) {
     let volume = driver.cache.volume(A);
     driver.write(&volume, range(u64::from(number) * 64, 64), Some(&[number; 32 << 10])).unwrap();
     driver.flush(&volume).unwrap();
 }
 
-/// Writes `numbers` in a life that ends without a FLUSH.
+/// Writes `numbers` in a run that ends without a FLUSH.
 fn write_unflushed(disk: &Faulty, numbers: &[u8]) {
     let mut driver = open(disk);
     let volume = driver.cache.volume(A);
@@ -47,7 +47,7 @@ fn write_unflushed(disk: &Faulty, numbers: &[u8]) {
     driver.kill();
 }
 
-/// What a read of number `number` says: `true` where the data is there.
+/// Whether the data of number `number` can be read. Panics when a read gives other data.
 fn is_there(driver: &mut Driver, number: u8) -> bool {
     let volume = driver.cache.volume(A);
     match driver.read(&volume, range(u64::from(number) * 64, 64)) {
@@ -60,7 +60,7 @@ fn is_there(driver: &mut Driver, number: u8) -> bool {
     }
 }
 
-/// A cache of two sealed segments and one that was being filled, all of it stored.
+/// A cache of a killed daemon: two sealed segments and one that was being filled, everything FLUSHed.
 fn killed(path: &std::path::Path) -> Faulty {
     let disk = Faulty::new(path);
     let mut driver = open(&disk);
@@ -70,7 +70,7 @@ fn killed(path: &std::path::Path) -> Faulty {
     disk
 }
 
-/// Segment and number of the first frame with `magic` whose segment is sealed, or is not.
+/// Segment number, and number of the first frame with `magic`, in a segment with records that is sealed, or is not.
 fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
     let numbers: Vec<u32> = (0..16)
         .filter(|number| {
@@ -89,10 +89,12 @@ fn structure(disk: &Faulty, magic: &[u8], sealed: bool) -> (u32, u64) {
         .unwrap()
 }
 
-/// Name; whether the segment is sealed; what to look for in it; the frame, if not that of what was found; how many numbers
-/// may be lost.
+/// Name; whether the segment is sealed; the magic to look for; the frame to lose, if not the frame found; how many numbers may be
+/// lost.
 type Case = (&'static str, bool, &'static [u8], Option<u64>, usize);
 
+/// A sector goes bad for good under each structure of a segment: reads fail, writes are taken, and the next sync fails. Each
+/// start must open the cache, lose no more than the data of the sector, and keep what was written since.
 #[test]
 fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
     let cases: [Case; 9] = [
@@ -130,7 +132,7 @@ fn a_frame_that_stays_bad_never_keeps_the_cache_from_opening() {
     }
 }
 
-/// The last record of a segment that is sealed, or is not: segment and frame.
+/// Segment number and frame of the last record of a segment that is sealed, or is not.
 fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
     let (number, _) = structure(disk, b"GLIDEREC", sealed);
     let frames: Vec<_> = disk.frames(number).collect();
@@ -138,7 +140,7 @@ fn last_record(disk: &Faulty, sealed: bool) -> (u32, u64) {
     (number, last as u64)
 }
 
-/// Whether `segment` has a segment to which nothing was appended.
+/// Whether segment number `number` is prepared and nothing was appended.
 fn is_standby(disk: &Faulty, number: u32) -> bool {
     let frames: Vec<_> = disk.frames(number).collect();
     frames.first().is_some_and(|front| is_magic(front, b"GLIDESEG")) && !is_magic(&frames[1], b"GLIDEREC")
@@ -147,6 +149,8 @@ fn is_standby(disk: &Faulty, number: u32) -> bool {
 /// Frames of a record that [`write`] makes.
 const RECORD_FRAMES: u64 = 9;
 
+/// The frame behind the last record of a segment cannot be read, so a start cannot tell whether a record was there, and doubts
+/// the export. The next start finds the same damage, and must not doubt the writes in between.
 #[test]
 fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
@@ -162,12 +166,12 @@ fn a_hole_that_an_earlier_start_found_costs_nothing_that_was_written_since() {
         }
         write(&mut driver, 100 + life);
         driver.kill();
-        // As if the end had come before the segment was erased.
+        // As if the daemon had ended before the segment was erased.
         disk.restore(segment, &damaged);
     }
 }
 
-/// A cache of four segments with little in each that is not overwritten; segment and frame of the last record of the last one.
+/// A cache of four segments, most of each overwritten; also segment number and frame of the last record.
 fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
     let disk = Faulty::new(path);
     let mut driver = open(&disk);
@@ -179,6 +183,7 @@ fn overwritten(path: &std::path::Path) -> (Faulty, u32, u64) {
     (disk, segment, last)
 }
 
+/// As above, in a cache without a segment to spare for the entry of doubt: the damaged segment itself stands for the entry.
 #[test]
 fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
@@ -197,7 +202,7 @@ fn a_hole_in_a_full_cache_costs_nothing_that_was_written_since() {
     }
 }
 
-/// Wipes the segments with records of doubt, as if none of them had been stable when the power failed.
+/// Wipes the segments with entries of doubt, as if none of these had been stable when the power failed.
 fn forget_doubts(disk: &Faulty) {
     for number in 0..16 {
         let mut frames: Vec<_> = disk.frames(number).collect();
@@ -211,6 +216,8 @@ fn forget_doubts(disk: &Faulty) {
     }
 }
 
+/// A start finds a hole, a write follows, and a power cut takes the entry of doubt. The next start finds the hole as if for the
+/// first time, and must not doubt the write in between.
 #[test]
 fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
     let directory = tempfile::tempdir().unwrap();
@@ -232,6 +239,8 @@ fn a_hole_whose_finding_was_not_stable_costs_nothing_that_was_written_since() {
     }
 }
 
+/// The path to the disk fails over during a start, and reads fail for a while. The start must wait, and not take the frames for
+/// damaged.
 #[test]
 fn reads_that_fail_for_a_second_and_a_half_at_start_cost_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -244,6 +253,8 @@ fn reads_that_fail_for_a_second_and_a_half_at_start_cost_nothing() {
     driver.kill();
 }
 
+/// The trailer of a sealed segment rots, and the header of the last record. The footer behind the record proves that there was
+/// one, so the start must find a hole and not a torn end.
 #[test]
 fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
     let directory = tempfile::tempdir().unwrap();
@@ -264,6 +275,8 @@ fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
     }
 }
 
+/// After the loss of a record, older content of the export is in doubt. A copy of the export's data to another volume must list
+/// all doubted sectors as damaged, and take none of their content.
 #[test]
 fn what_is_in_doubt_is_not_rescued_into_another_volume() {
     let directory = tempfile::tempdir().unwrap();
@@ -287,6 +300,8 @@ fn what_is_in_doubt_is_not_rescued_into_another_volume() {
     driver.kill();
 }
 
+/// The page cache has a wrong copy of a record header or of data, and the disk has the right frame. A start that believed the
+/// copy dropped the record as torn.
 #[test]
 fn a_copy_in_memory_that_went_wrong_drops_no_record_at_start() {
     let is_data = |frame: &[u8]| frame == [1; FRAME_BYTES];

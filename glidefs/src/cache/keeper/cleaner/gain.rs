@@ -1,4 +1,4 @@
-//! Whether to clean a segment pays: the frames that the segment gives back, and the frames that its live data takes elsewhere.
+//! The gain of cleaning a segment: the frames freed with the segment, and the frames taken by the live data elsewhere.
 
 use crate::cache::keeper::runs::Run;
 use crate::cache::log::batch::HEADERS_MAX;
@@ -7,19 +7,19 @@ use crate::cache::log::table::SegmentInfo;
 use crate::cache::shared::Shared;
 use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 
-/// Data moved with one append, bytes; in small segments an eighth of one, or the longest entry.
+/// Most bytes moved with one append in large segments.
 const MOVE_BYTES: usize = 1 << 20;
-/// Frames of a record's header and of its part of a footer, at most.
+/// Most frames taken by the header of a moved record and the record's part of a footer.
 const MOVE_OVERHEAD_FRAMES: u32 = 8;
 
-/// Most data that is moved with one append, bytes.
+/// Most bytes moved with one append: an eighth of a segment, up to [`MOVE_BYTES`], but never less than the longest entry.
 pub(super) fn move_bytes(shared: &Shared) -> usize {
     let eighth = shared.table.segment_frames() as usize * FRAME_BYTES / 8;
     MOVE_BYTES.min(eighth).max(REQUEST_BYTES_MAX)
 }
 
-/// What freeing a segment with `records` frees, frames. An end that was left unused counts as far as it is longer than moving
-/// leaves one: a segment whose daemon was killed has next to nothing in it.
+/// Frames gained by freeing a segment with `records`. The segment's unused end counts as far as that end is longer than the end
+/// left unused by moving: the segment of a killed daemon is almost all unused.
 pub(super) fn freed_frames(shared: &Shared, info: &SegmentInfo, records: &[FooterRecord]) -> u32 {
     let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut footer = FooterBuilder::new();
@@ -27,7 +27,7 @@ pub(super) fn freed_frames(shared: &Shared, info: &SegmentInfo, records: &[Foote
         footer.add_record(record.position_frames, &record.entries, &record.crcs);
     }
     let used = frames(records.iter().map(|record| 1 + record.crcs.len()).sum());
-    // Behind it comes the trailer.
+    // The trailer follows the footer.
     let end = info.appended().saturating_add(frames(footer.encoded_len() / FRAME_BYTES)).saturating_add(1);
     let unused = shared.table.segment_frames().saturating_sub(end);
     used.saturating_add(
@@ -35,12 +35,12 @@ pub(super) fn freed_frames(shared: &Shared, info: &SegmentInfo, records: &[Foote
     )
 }
 
-/// Frames that `runs` take in another segment, at most. What is estimated too low here is moved for ever.
+/// Most frames taken by `runs` in another segment. With too low an estimate the same data would be moved for ever.
 pub(super) fn frames_for(shared: &Shared, runs: &[Run]) -> u32 {
     let frames = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let data: u32 = runs.iter().map(|run| run.frames).sum();
-    // A run is no longer than a move, so two moves in a row are longer than one. A record header holds the entries and CRCs of
-    // at least a hundred entries of one frame each.
+    // A run is no longer than a move, so two moves in a row have more data than one full move. A record header holds the entries
+    // and CRCs of at least a hundred entries of one frame each.
     let moves = data.saturating_mul(2) / frames(move_bytes(shared) / FRAME_BYTES).max(1);
     let records = moves.saturating_add(frames(runs.len() / 100)).saturating_add(1);
     data.saturating_add(records.saturating_mul(frames(HEADERS_MAX)))

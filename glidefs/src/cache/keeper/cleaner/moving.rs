@@ -1,7 +1,7 @@
-//! Moving: the batch of live data on the way to another segment, and the frames that are lost on that way.
+//! Moving live data to another segment, and giving up the frames that cannot move.
 //!
-//! Does not own which segment is cleaned. Invariants: a frame moves only if the checksum of the frame is right; in the place of a lost
-//! frame moves an entry that says so.
+//! Does not own which segment is cleaned. Invariants: a frame moves only when the frame's checksum is right, and moves unchanged;
+//! in the place of a frame lost by the disk moves an entry that says so, so nothing older takes the place of the frame's sectors.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::cache::volume::extent::extent;
 use crate::units::FRAME_BYTES;
 
 impl Cleaner {
-    /// Puts `run` into the batch, and an entry in the place of each frame that is lost.
+    /// Puts `run` into the batch, and an entry of damage in the place of each lost frame.
     pub(super) fn add(
         &mut self,
         shared: &Shared,
@@ -47,7 +47,7 @@ impl Cleaner {
             if run.frames == 1 {
                 return self.unread(shared, preparer, info, number, run, volume, &error);
             }
-            // One frame that the disk does not read must not take those beside it.
+            // A frame the disk does not read must not cost the frames beside: each is read alone.
             for frame in (0..run.frames).filter_map(|frame| part_of(run, frame, frame + 1)) {
                 self.add(shared, preparer, info, number, &frame, volume)?;
             }
@@ -57,7 +57,7 @@ impl Cleaner {
         let are_intact =
             |crcs: &[u32]| (run.first..).zip(crcs).all(|(frame, crc)| info.crc(frame) == Some(*crc));
         let mut crcs = crcs_of(&self.data[at..]);
-        // The copy in the page cache may be what went wrong.
+        // The copy in the page cache may be wrong, and the disk right.
         if run.frames == 1 && !are_intact(&crcs) {
             if let Err(error) = file.read_from_disk(&mut self.data[at..], offset(run.first)) {
                 self.data.truncate(at);
@@ -72,7 +72,8 @@ impl Cleaner {
                 let reason = "the data does not match its checksum";
                 return self.lose(shared, preparer, number, run, volume, reason);
             }
-            // A long read may have gone past the page cache, which alone has a frame that a failed sync did not write.
+            // A long read may have gone past the page cache, and a frame not written by a failed sync is in the page cache alone:
+            // each is read alone.
             for frame in (0..run.frames).filter_map(|frame| part_of(run, frame, frame + 1)) {
                 self.add(shared, preparer, info, number, &frame, volume)?;
             }
@@ -86,7 +87,7 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Puts what is known of the sectors of `run` into the batch, which has no data.
+    /// Puts an entry of `kind`, without data, for the sectors of `run` into the batch.
     fn add_without_data(
         &mut self,
         shared: &Shared,
@@ -105,7 +106,7 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Takes note that the disk did not read the frame of `run`, and gives the frame up when that has happened often enough.
+    /// Counts the frame of `run`, which the disk did not read, and gives the frame up after enough tries.
     #[expect(clippy::too_many_arguments, reason = "a frame, and where it goes")]
     fn unread(
         &mut self,
@@ -120,15 +121,20 @@ impl Cleaner {
         self.unread_frames += 1;
         if self.gives_up {
             info.retire();
-            return self.lose(shared, preparer, number, run, volume, "the disk does not read it");
+            return self.lose(shared, preparer, number, run, volume, "the disk does not read the data");
         }
         if self.unread_frames == 1 {
-            report(shared, number, error, "reading data that must move failed; it is read again in a second");
+            report(
+                shared,
+                number,
+                error,
+                "reading data that must move failed; the data is read again in a second",
+            );
         }
         Ok(())
     }
 
-    /// Puts into the batch that the frame of `run` is lost.
+    /// Puts an entry into the batch that says that the frame of `run` is lost.
     fn lose(
         &mut self,
         shared: &Shared,
@@ -155,7 +161,7 @@ impl Cleaner {
         self.add_without_data(shared, preparer, number, run, EntryKind::Damaged, volume)
     }
 
-    /// Appends the batch, which comes from segment `from`, and makes the copies the ones to read.
+    /// Appends the batch, which comes from segment number `from`, and makes the indexes refer to the copies.
     pub(super) fn append(&mut self, shared: &Shared, preparer: &mut Preparer, from: u32) -> Result<(), Halt> {
         if self.batch.is_empty() {
             return Ok(());
@@ -177,7 +183,7 @@ impl Cleaner {
         let position = match segment.append(table, &mut self.batch, std::iter::once(&self.data[..])) {
             Ok(position) => position,
             Err(error) => {
-                // Tried again in the same place: to leave it would take one more of the few free segments.
+                // The next try is in the same place: another segment would be one more of the few free ones.
                 if self.failures == 0 {
                     report(
                         shared,

@@ -1,10 +1,10 @@
-//! A start that finds damage after an earlier start did, or that finds what looks like records and is not.
+//! A start that finds damage after an earlier start did, or finds bytes that look like records and are not.
 
 use super::*;
 use crate::cache::log::format::{RecordBuilder, SegmentHeader, SegmentKey};
 use crate::units::Seq;
 
-/// The segments whose segments are sealed, oldest first.
+/// Numbers of the sealed segments with records, oldest first.
 fn sealed(disk: &Faulty) -> Vec<u32> {
     let mut found: Vec<(u64, u32)> = (0..16)
         .filter_map(|number| {
@@ -21,7 +21,7 @@ fn segment_id(frame: &[u8]) -> u64 {
     u64::from_le_bytes(frame[32..40].try_into().unwrap())
 }
 
-/// Loses the last record of the sealed segment in `segment`, and what would make up for that.
+/// Loses the last record of sealed segment number `number`, and the trailer, which leads to the footer.
 fn lose_last_record(disk: &Faulty, number: u32) {
     let frames: Vec<_> = disk.frames(number).collect();
     let last = frames.iter().rposition(|frame| is_magic(frame, b"GLIDEREC")).unwrap();
@@ -29,6 +29,8 @@ fn lose_last_record(disk: &Faulty, number: u32) {
     disk.rot((number, last as u64));
 }
 
+/// A start doubts the exports because of a lost record. Then a record of another segment is lost: this is a new doubt, and the
+/// next start must not take it for the known one.
 #[test]
 fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() {
     let directory = tempfile::tempdir().unwrap();
@@ -37,7 +39,7 @@ fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() 
     for (life, segment) in (0..2).zip(&sealed) {
         lose_last_record(&disk, *segment);
         let (cache, found) = disk.open(Known::local(&[A, B])).unwrap();
-        // Of a record that is wrong nobody knows whose it was.
+        // A wrong header does not tell whose the record was: both exports are in doubt.
         assert_eq!((found.holes, found.doubted), (1, 2), "life {life}: {found:?}");
         let mut driver = Driver::new(cache);
         assert!((1..=80).any(|number| !is_there(&mut driver, number)), "life {life}");
@@ -52,6 +54,8 @@ fn a_hole_in_another_segment_than_the_one_that_an_earlier_start_found_is_news() 
     driver.kill();
 }
 
+/// A guest writes data that looks like a record header with a very high segment id. Then both ends of the segment file are lost.
+/// The id must come from the segment's own records.
 #[test]
 fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
     for claimed in [1 << 40, u64::MAX] {
@@ -78,6 +82,8 @@ fn what_a_guest_wrote_does_not_say_which_segment_a_file_is() {
     }
 }
 
+/// A start doubts the exports because of one segment. Then a file that has been used again since cannot be read at all: this is a
+/// new doubt, though the id made up for the file says nothing of the lost segment.
 #[test]
 fn a_file_of_which_nothing_can_be_read_is_news_after_a_hole_that_an_earlier_start_found() {
     let directory = tempfile::tempdir().unwrap();
@@ -111,6 +117,8 @@ fn a_file_of_which_nothing_can_be_read_is_news_after_a_hole_that_an_earlier_star
     driver.kill();
 }
 
+/// All sectors under a segment file are bad for good. The first start doubts the exports; later starts must know the damage, and
+/// keep what was written in between.
 #[test]
 fn a_file_of_which_nothing_can_be_read_or_written_is_news_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -128,7 +136,8 @@ fn a_file_of_which_nothing_can_be_read_or_written_is_news_once() {
     }
 }
 
-/// Two damaged segments, of which each says that another export may have lost a record, in a cache without a free segment.
+/// Two damaged segments stand for one entry of doubt each, in a cache without a segment to spare. The keeper moves the entries of
+/// one segment elsewhere and erases the segment. Erased any earlier, the segment would take the doubt along.
 #[test]
 fn a_segment_that_stands_for_a_doubt_is_erased_when_the_doubt_is_elsewhere_and_not_before() {
     let directory = tempfile::tempdir().unwrap();
@@ -161,7 +170,8 @@ fn a_segment_that_stands_for_a_doubt_is_erased_when_the_doubt_is_elsewhere_and_n
     }
 }
 
-/// A segment of copies, whose front was lost once: numbers around a hole say nothing of what was in the hole.
+/// A segment of copies lost its header once, and the new header tells nothing of cleaning. Sequence numbers around a hole among
+/// copies say nothing of the records in the hole, since copies are in no order.
 #[test]
 fn a_hole_among_copies_is_not_judged_by_the_numbers_beside_it_after_the_front_was_lost() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,12 @@
-//! Records that a start drops: they do not come back, and what they describe stays.
+//! Records dropped by a start: they do not come back, and the records described by their headers stay.
 
 use super::*;
 
+/// The header of record 81 is lost, and only the header of record 82, which is torn, describes record 81. A start drops record 82
+/// and closes the segment, and a power cut takes the trailer. The next start must still find record 81.
 #[test]
 fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_stable() {
-    // Records behind the one that is dropped, of which the first has no header any more.
+    // How many records follow the dropped one; the first of these has no header any more.
     for dropped_behind in [0, 2] {
         let directory = tempfile::tempdir().unwrap();
         let disk = killed(directory.path());
@@ -42,7 +44,7 @@ fn a_record_that_only_a_dropped_one_describes_outlives_a_trailer_that_was_not_st
 }
 
 /// A cache after a start that dropped the record of number 82, whose header alone describes the record of number 81. Returns the
-/// segment of both, and the frame of that header, which a footer follows.
+/// segment number of both, and the frame of the header, which a footer follows.
 fn described_by_a_dropped_one(path: &std::path::Path) -> (Faulty, u32, u64) {
     let disk = killed(path);
     write_unflushed(&disk, &[81, 82]);
@@ -59,7 +61,8 @@ fn described_by_a_dropped_one(path: &std::path::Path) -> (Faulty, u32, u64) {
     (disk, number, dropped)
 }
 
-/// A footer that was written before the record was dropped may still be behind that record.
+/// Record 82 was dropped, and its header was kept for the sake of record 81. An older footer is still behind record 82, and the
+/// trailer is torn. A start that took the older footer for proof would bring record 82 back.
 #[test]
 fn a_record_that_was_dropped_does_not_come_back_when_the_trailer_is_torn() {
     let directory = tempfile::tempdir().unwrap();
@@ -75,6 +78,8 @@ fn a_record_that_was_dropped_does_not_come_back_when_the_trailer_is_torn() {
     assert!(is_there(&mut driver, 81));
 }
 
+/// The footer behind the kept header of the dropped record cannot be read. The header still describes record 81, so nothing is
+/// lost and nothing in doubt.
 #[test]
 fn a_footer_that_is_lost_costs_nothing_where_a_dropped_record_describes_the_last_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -85,7 +90,8 @@ fn a_footer_that_is_lost_costs_nothing_where_a_dropped_record_describes_the_last
     assert!(is_there(&mut Driver::new(cache), 81));
 }
 
-/// A record that failed is behind the footer that took the place of its announcement, though the disk has all of it.
+/// The write of a record failed, though the disk has all of the record; when the segment was closed, the footer took the place of
+/// a header before. Then the trailer was lost. A start that walked on behind the footer would bring the failed record back.
 #[test]
 fn nothing_behind_a_footer_comes_back_when_the_trailer_is_lost() {
     let directory = tempfile::tempdir().unwrap();
@@ -106,8 +112,8 @@ fn nothing_behind_a_footer_comes_back_when_the_trailer_is_lost() {
     assert!(is_there(&mut driver, 78));
 }
 
-/// A cache that was killed with two records that were not stored, of numbers 81 and 82, in a segment in the last segment; of the
-/// announcement and of the first record's header the disk has something else. Returns the last frame of that segment, too.
+/// A cache of a killed daemon with two records not covered by a FLUSH, of numbers 81 and 82, in segment number [`LAST_SEGMENT`];
+/// the disk has garbage instead of the announcement and of the first record's header. Returns the last frame of the segment, too.
 fn left_by_a_power_cut(path: &std::path::Path) -> (Faulty, Vec<u8>) {
     let disk = killed(path);
     write_unflushed(&disk, &[81, 82]);
@@ -122,7 +128,7 @@ fn left_by_a_power_cut(path: &std::path::Path) -> (Faulty, Vec<u8>) {
 
 const LAST_SEGMENT: u32 = 15;
 
-/// Overwrites number 82 in a life that drops the records of [`left_by_a_power_cut`].
+/// Overwrites number 82 in a run that drops the records of [`left_by_a_power_cut`].
 fn overwrite(disk: &Faulty) {
     let mut driver = open(disk);
     let volume = driver.cache.volume(A);
@@ -145,6 +151,9 @@ fn require_overwritten(disk: &Faulty) {
     driver.kill();
 }
 
+/// A start drops all records that a power cut left in a segment, and a later write takes the place of one. Then the frame behind
+/// the segment's header is lost, or the trailer was not stable. If the segment had not been closed because nothing was left, the
+/// dropped record would come back over the later write.
 #[test]
 fn a_record_that_was_dropped_does_not_come_back_though_none_was_left_in_its_segment() {
     // The trailer may not have been stable yet.
@@ -164,6 +173,8 @@ fn a_record_that_was_dropped_does_not_come_back_though_none_was_left_in_its_segm
     }
 }
 
+/// A start drops all records of a segment, and the disk does not take the footer that closes the segment. The file must go out of
+/// use, and the dropped record must not come back.
 #[test]
 fn a_segment_of_which_nothing_is_left_and_that_cannot_be_closed_is_not_used_any_more() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Which files a start writes to and removes.
+//! Which files a start writes to, and which a start removes.
 
 use super::*;
 
-/// The first segment is in segment `to`, and no file is in its place.
+/// Makes the first segment file number `to`, and leaves no file in its place.
 fn move_first_segment(disk: &Faulty, to: u32) {
     let frames: Vec<_> = disk.frames(0).collect();
     assert!(frames.iter().any(|frame| is_magic(frame, b"GLIDEREC")));
@@ -10,6 +10,8 @@ fn move_first_segment(disk: &Faulty, to: u32) {
     disk.remove_segment(0).unwrap();
 }
 
+/// A cache is opened with a smaller size, and all data of a file beyond that size was replaced by a segment that is not stable. A
+/// power cut after the file is removed would leave neither the old data nor the new.
 #[test]
 fn a_segment_beyond_a_smaller_cache_stays_until_all_that_replaces_its_data_is_stable() {
     let directory = tempfile::tempdir().unwrap();
@@ -40,6 +42,8 @@ fn a_segment_beyond_a_smaller_cache_stays_until_all_that_replaces_its_data_is_st
     driver.kill();
 }
 
+/// A start has to note a doubt while the file system is full, or while the free files take no writes. The start must find a place
+/// for the entry, and not fail.
 #[test]
 fn a_doubt_is_written_where_the_disk_takes_it() {
     for (is_full, is_bad) in [(true, false), (false, true), (true, true)] {

@@ -1,14 +1,15 @@
-//! A start during which syncs fail: what only the page cache had may be gone afterwards.
+//! Starts with failing syncs: frames in the page cache alone may be gone afterwards.
 
 use super::*;
 use crate::cache::log::format::{SegmentHeader, Trailer, frame_crc};
 
-/// Has the next sync of `segment` fail, after which `frame` is empty.
+/// Makes the next sync of segment number `number` fail, and `frame` empty afterwards.
 fn make_unstable(disk: &Faulty, number: u32, frame: u64) {
     disk.faults.unstable.lock().unwrap().insert((number, frame), vec![0; FRAME_BYTES]);
 }
 
-/// Puts `end` back in the place of the trailer of `segment`, as if that had not been stable when the power failed.
+/// Puts `end` in the place of the trailer of segment number `number`, as if the trailer had not been stable when the power
+/// failed.
 fn lose_trailer(disk: &Faulty, number: u32, end: &[u8]) {
     let mut frames: Vec<_> = disk.frames(number).collect();
     assert!(is_magic(frames.last().unwrap(), b"GLIDETRL"));
@@ -16,6 +17,8 @@ fn lose_trailer(disk: &Faulty, number: u32, end: &[u8]) {
     disk.restore(number, &frames);
 }
 
+/// A start read a record of which only the page cache had one frame. A sync failed, the kernel dropped the page, and the start
+/// went on to serve the record. The next start did not find the record.
 #[test]
 fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     let directory = tempfile::tempdir().unwrap();
@@ -35,6 +38,8 @@ fn what_a_sync_that_failed_at_start_has_cost_is_not_taken_for_stable() {
     assert!(first_frame(&mut open(&disk)) == before, "what a start has served is gone after the next one");
 }
 
+/// A start closes a damaged segment, and the entry of doubt is only in the page cache. The sync of the entry's segment fails and
+/// costs the entry. The loss must be known to this start and to the next.
 #[test]
 fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_damage_is_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -47,7 +52,7 @@ fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_dam
     let mut driver = open(&disk);
     assert!(is_lost(&mut driver));
     driver.kill();
-    // As if that start had been killed before it made the doubt stable.
+    // As if the start had been killed before the entry of doubt was stable.
     disk.restore(segment, &damaged);
     let says_doubt = |frame: &[u8]| is_magic(frame, b"GLIDEREC") && frame[48 + 26] == 4;
     let (doubt, frame) = disk.find(says_doubt).unwrap();
@@ -58,7 +63,7 @@ fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_dam
     *frames.last_mut().unwrap() = frames[0].clone();
     disk.restore(doubt, &frames);
     make_unstable(&disk, doubt, frame);
-    // The sync of the front passes, and the one before the trailer fails.
+    // The sync of the front passes, and the sync before the trailer fails.
     disk.faults.unstable_after.store(1, Ordering::SeqCst);
     for life in 0..2 {
         let mut driver = open(&disk);
@@ -67,6 +72,8 @@ fn a_doubt_that_only_the_page_cache_has_outlives_a_sync_that_fails_while_the_dam
     }
 }
 
+/// A start closes a segment and writes to a sector that takes no writes: the sync fails, and the page cache has the new content.
+/// Before, the sector can be read, or cannot. The cache must open.
 #[test]
 fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_cache_from_opening() {
     for is_read in [false, true] {
@@ -80,7 +87,7 @@ fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_c
             disk.faults.copied.lock().unwrap().insert((segment, last + RECORD_FRAMES));
         }
         let mut driver = open(&disk);
-        // Nobody knows whether a record was where nothing is read.
+        // Where the sector cannot be read, a record may have been there.
         assert_eq!(driver.cache.stats().doubted_exports > 0, !is_read);
         write(&mut driver, 100);
         assert!(is_there(&mut driver, 100));
@@ -89,7 +96,9 @@ fn a_sector_that_takes_no_write_though_the_page_cache_has_it_does_not_keep_the_c
     }
 }
 
-/// The file whose ends cannot be read is one in which nothing was ever appended.
+/// A sealed segment has lost its last record, and an empty file cannot be read at either end, so a start makes up an id for the
+/// file. The entry of doubt went into the same file. Then the header with the made-up id was written over the header of the
+/// doubt's segment, and the next start read older data.
 #[test]
 fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost() {
     let directory = tempfile::tempdir().unwrap();
@@ -108,7 +117,8 @@ fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost(
     }
 }
 
-/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Segment and place of 85.
+/// The last segment: 82, then 83 and 84 under one FLUSH, then 85, which is torn. A bit of 83 is rotten. Returns the segment
+/// number, and the first frame of the data of 85.
 fn torn_behind_rot(disk: &Faulty) -> (u32, u64) {
     let mut driver = open(disk);
     write(&mut driver, 82);
@@ -128,7 +138,7 @@ fn torn_behind_rot(disk: &Faulty) -> (u32, u64) {
     (segment, torn)
 }
 
-/// Has the header of 85 follow behind its data once more, as that of another record, and loses it where it was.
+/// Puts the header of 85 behind the data of 85, as the header of another record, and removes the original.
 fn move_header_behind(disk: &Faulty, (number, torn): (u32, u64)) {
     let mut frames: Vec<_> = disk.frames(number).collect();
     let header = usize::try_from(torn).unwrap() - 1;
@@ -141,7 +151,7 @@ fn move_header_behind(disk: &Faulty, (number, torn): (u32, u64)) {
     disk.restore(number, &frames);
 }
 
-/// Fails unless 84 is there and 83, whose data is rotten, cannot be read.
+/// Fails unless 82 and 84 are there and 83, whose data is rotten, cannot be read.
 fn assert_only_rot_is_lost(disk: &Faulty, when: &str) {
     let mut driver = open(disk);
     assert!(is_there(&mut driver, 82) && is_there(&mut driver, 84), "{when}: a flushed write is gone");
@@ -151,8 +161,8 @@ fn assert_only_rot_is_lost(disk: &Faulty, when: &str) {
     driver.kill();
 }
 
-/// Only the header of a dropped record says that what is before was stable, so that 83 is damaged and not torn. A start that had
-/// written its footer over that header, and did not get to the trailer, had the next one drop 83 and 84.
+/// Only the header of a dropped record says that the records before were stable, so that 83 is damaged and not torn. A start
+/// wrote the footer over that header and ended before the trailer. The next start took 83 for torn, and dropped 83 and 84.
 #[test]
 fn what_says_that_records_are_stable_outlives_a_start_that_ends_at_any_write() {
     for is_behind in [false, true] {
@@ -176,21 +186,23 @@ fn what_says_that_records_are_stable_outlives_a_start_that_ends_at_any_write() {
     }
 }
 
-/// The look that follows the failed sync saw the segment with the footer that was to close it.
+/// A sync failed while a start closed a torn segment, and the start walked the segment once more. The second walk met the footer
+/// of the failed closing, in the place of the header that proves 83 and 84 stable.
 #[test]
 fn a_sync_that_fails_while_a_torn_segment_is_closed_costs_nothing_that_was_stable() {
     let directory = tempfile::tempdir().unwrap();
     let disk = killed(directory.path());
     let (number, torn) = torn_behind_rot(&disk);
     make_unstable(&disk, number, torn + 4);
-    // The sync of the front passes, and the one before the trailer fails.
+    // The sync of the front passes, and the sync before the trailer fails.
     disk.faults.unstable_after.store(1, Ordering::SeqCst);
     for life in ["the start whose sync failed", "the next one"] {
         assert_only_rot_is_lost(&disk, life);
     }
 }
 
-/// The next record describes the torn one, whose header is gone: no header is there to be kept.
+/// The header of torn record 83 is lost, and only the header of 84 describes 83. When a start drops both, no header is left to be
+/// kept. The next start must not find a hole, even if the trailer is torn.
 #[test]
 fn a_torn_record_whose_header_is_lost_leaves_no_hole_behind() {
     let directory = tempfile::tempdir().unwrap();
@@ -213,8 +225,9 @@ fn a_torn_record_whose_header_is_lost_leaves_no_hole_behind() {
     }
 }
 
-/// What is left of a segment was made stable, without its last record; the daemon was killed before its trailer was stable, and the
-/// first sync of the next start fails.
+/// After a failed sync the rest of a segment was made stable, without a frame of the last record; the daemon was killed before
+/// the trailer was stable. The first sync of the next start fails. Without the trailer, a later start would take the lost frame
+/// for a torn end.
 #[test]
 fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -236,7 +249,7 @@ fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
         assert_eq!(lost, Err(IoError::Corrupt), "life {life}");
         drop(volume);
         driver.kill();
-        // A power cut: what no sync has reached is as the disk has it.
+        // A power cut: each frame not reached by a sync is as the disk has it.
         for ((segment, frame), bytes) in std::mem::take(&mut *disk.faults.unstable.lock().unwrap()) {
             let mut frames: Vec<_> = disk.frames(segment).collect();
             frames[usize::try_from(frame).unwrap()] = bytes;
@@ -245,8 +258,8 @@ fn the_trailer_of_a_segment_of_which_some_is_lost_is_stable_after_a_start() {
     }
 }
 
-/// A power cut tears the frame that announces an export; the header behind that frame describes it. Once a start has found both, the
-/// record is there for good, and the disk loses that header later.
+/// A power cut tears the frame that announces an export; the header behind describes the announcement. A start finds both and
+/// counts the record as stable. Then the disk loses the header, and the next start must not take the record for a torn end.
 #[test]
 fn a_record_whose_announcement_was_torn_is_not_taken_for_a_torn_end_after_a_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -261,7 +274,7 @@ fn a_record_whose_announcement_was_torn_is_not_taken_for_a_torn_end_after_a_star
     let mut driver = open(&disk);
     assert!(is_there(&mut driver, 82));
     driver.kill();
-    // A power cut before the kernel wrote what no sync had reached.
+    // A power cut now would cost everything not reached by a sync.
     let trailer = disk.frames(number).next_back().unwrap();
     assert_eq!(trailer[10], 1, "the trailer was not made stable");
     disk.lose(number, data - 1);
@@ -270,7 +283,8 @@ fn a_record_whose_announcement_was_torn_is_not_taken_for_a_torn_end_after_a_star
     driver.kill();
 }
 
-/// The footer was written before a power cut that tore 83; the next start did not get far with the trailer that says so.
+/// A footer was on the disk before a power cut tore 83. The next start died while writing the vital trailer, and only a part of
+/// the trailer is on the disk. The footer then proves nothing: 83 is torn, not damaged.
 #[test]
 fn a_footer_proves_nothing_while_a_vital_trailer_is_half_written() {
     let directory = tempfile::tempdir().unwrap();
