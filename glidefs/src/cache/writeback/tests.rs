@@ -3,6 +3,8 @@
 
 mod crowded;
 mod damaged;
+mod restored;
+mod waiting;
 
 use std::collections::HashMap;
 use std::io;
@@ -17,12 +19,12 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::cut::{Cut, OnUnread};
-
-mod waiting;
 use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
 use crate::cache::faulty::{Faults, Faulty};
+use crate::cache::log::disk::Clock;
 use crate::cache::sync_hold::SyncHold;
+use crate::cache::volume::CutState;
 use crate::cache::volume::durability::{Durability, Triggers};
 use crate::cache::volume::fetch::{Fill, OnUnreachable};
 use crate::cache::volume::store_link::WritebackQueue;
@@ -34,64 +36,103 @@ use crate::store::{
 };
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
 
-mod restored;
-
 const SEGMENT_BYTES: u64 = 1 << 20;
 const EXPORT: ExportId = ExportId(7);
 const SECTORS: u64 = 16 * 1024;
 
-/// A catalog that survives its cache, as the catalog does.
-#[derive(Debug, Default)]
-struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>, Failing);
-
-/// Whether a catalog cannot be written, and how often that was tried.
+/// A catalog in memory, which survives the cache of its host and fails as it is told to.
 #[derive(Debug)]
-struct Failing {
-    now: AtomicBool,
-    tries: AtomicU64,
+struct TestCatalog {
+    entries: Mutex<HashMap<ExportId, Noted>>,
     start: Mutex<Start>,
-    /// How many starts can still be noted.
-    start_fails_after: AtomicU64,
+    /// How many more starts can be noted.
+    starts_left: AtomicU64,
+    /// No cut can be noted.
+    fails: AtomicBool,
+    /// How often a cut could not be noted.
+    failures: watch::Sender<u64>,
 }
 
-impl Default for Failing {
-    fn default() -> Self {
-        let (now, tries, start) = (AtomicBool::default(), AtomicU64::default(), Mutex::default());
-        Self { now, tries, start, start_fails_after: AtomicU64::new(u64::MAX) }
+/// What the catalog says of an export.
+#[derive(Clone, Debug)]
+struct Noted {
+    resume: Resume,
+    /// Nothing up to this sequence number may be taken from the log.
+    evicted: Seq,
+}
+
+impl TestCatalog {
+    fn new(entries: HashMap<ExportId, Noted>) -> Self {
+        Self {
+            entries: Mutex::new(entries),
+            start: Mutex::default(),
+            starts_left: AtomicU64::new(u64::MAX),
+            fails: AtomicBool::new(false),
+            failures: watch::Sender::new(0),
+        }
+    }
+
+    /// Adds an export whose volume in the store is at `resume`.
+    fn add(&self, id: ExportId, resume: Resume) {
+        self.entries.lock().unwrap().insert(id, Noted { resume, evicted: Seq(0) });
     }
 }
 
-impl CacheCatalog for Paper {
+impl CacheCatalog for TestCatalog {
     fn start(&self) -> Option<Start> {
-        Some(*self.1.start.lock().unwrap())
+        Some(*self.start.lock().unwrap())
     }
 
     fn set_start(&self, start: Start) -> io::Result<()> {
-        if self.1.start_fails_after.fetch_sub(1, Ordering::AcqRel) == 0 {
+        if self.starts_left.fetch_sub(1, Ordering::AcqRel) == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        *self.1.start.lock().unwrap() = start;
+        *self.start.lock().unwrap() = start;
         Ok(())
     }
 
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
-        let mut entries = self.0.lock().unwrap();
+        let mut entries = self.entries.lock().unwrap();
         for (id, seq) in marks {
-            let entry = entries.get_mut(id).unwrap();
-            entry.1 = entry.1.max(*seq);
+            let noted = entries.get_mut(id).unwrap();
+            noted.evicted = noted.evicted.max(*seq);
         }
         Ok(())
     }
 
     fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
-        if self.1.now.load(Ordering::Acquire) {
-            self.1.tries.fetch_add(1, Ordering::AcqRel);
+        if self.fails.load(Ordering::Acquire) {
+            self.failures.send_modify(|failures| *failures += 1);
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let mut entries = self.0.lock().unwrap();
-        let entry = entries.get_mut(&export).unwrap();
-        *entry = (Resume { manifest: None, ..resume.clone() }, entry.1.max(evicted));
+        let mut entries = self.entries.lock().unwrap();
+        let noted = entries.get_mut(&export).unwrap();
+        noted.resume = Resume { manifest: None, ..resume.clone() };
+        noted.evicted = noted.evicted.max(evicted);
         Ok(())
+    }
+}
+
+/// The machine's clock, which a test may move on.
+#[derive(Debug, Default)]
+struct TestClock {
+    machine: MonotonicClock,
+    ahead: Mutex<Duration>,
+}
+
+impl TestClock {
+    fn advance(&self, time: Duration) {
+        *self.ahead.lock().unwrap() += time;
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Duration {
+        self.machine.now() + *self.ahead.lock().unwrap()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.machine.sleep(time);
     }
 }
 
@@ -99,7 +140,8 @@ impl CacheCatalog for Paper {
 struct Host {
     directory: tempfile::TempDir,
     faults: Arc<Faults>,
-    paper: Arc<Paper>,
+    catalog: Arc<TestCatalog>,
+    clock: Arc<TestClock>,
     volumes: VolumeStore,
     /// Ends the requests to the store.
     stops: watch::Sender<bool>,
@@ -147,12 +189,12 @@ impl Host {
         let volume = runtime.block_on(async {
             if opens { volumes.take_over(&name).await } else { volumes.create(&name, SECTORS).await }
         });
-        let entries = HashMap::from([(EXPORT, (volume.unwrap().state(), Seq(0)))]);
+        let entries = HashMap::from([(EXPORT, Noted { resume: volume.unwrap().state(), evicted: Seq(0) })]);
         Self::with(runtime, volumes, stops, entries)
     }
 
     /// Another host with what a catalog says.
-    fn over(backend: Backend, writer: WriterId, entries: HashMap<ExportId, (Resume, Seq)>) -> Self {
+    fn over(backend: Backend, writer: WriterId, entries: HashMap<ExportId, Noted>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
@@ -164,11 +206,10 @@ impl Host {
         runtime: Runtime,
         volumes: VolumeStore,
         stops: watch::Sender<bool>,
-        entries: HashMap<ExportId, (Resume, Seq)>,
+        entries: HashMap<ExportId, Noted>,
     ) -> Self {
-        let paper = Paper(Mutex::new(entries), Failing::default());
         let directory = tempfile::tempdir().unwrap();
-        let paper = Arc::new(paper);
+        let (catalog, clock) = (Arc::new(TestCatalog::new(entries)), Arc::default());
         let (size_sectors, daemon) = (SECTORS, None);
         let triggers = Triggers {
             size_bytes: 2 << 20,
@@ -176,8 +217,18 @@ impl Host {
             quiet: Duration::from_millis(100),
         };
         let faults = Arc::default();
-        let mut host =
-            Self { directory, faults, paper, volumes, stops, size_sectors, triggers, runtime, daemon };
+        let mut host = Self {
+            directory,
+            faults,
+            catalog,
+            clock,
+            volumes,
+            stops,
+            size_sectors,
+            triggers,
+            runtime,
+            daemon,
+        };
         host.start();
         host
     }
@@ -190,7 +241,7 @@ impl Host {
     }
 
     /// Has nothing stored that nobody asks for.
-    fn flush_when_asked(&mut self) {
+    fn write_back_when_asked(&mut self) {
         let never = Duration::from_hours(1);
         self.triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
         self.restart();
@@ -198,7 +249,7 @@ impl Host {
 
     /// Opens the cache as the catalog says.
     fn open(&self) -> Result<(Cache, Resume), crate::cache::CacheError> {
-        let (resume, evicted) = self.paper.0.lock().unwrap()[&EXPORT].clone();
+        let Noted { resume, evicted } = self.catalog.entries.lock().unwrap()[&EXPORT].clone();
         let options = Options {
             size_bytes: 8 * SEGMENT_BYTES,
             segment_bytes: SEGMENT_BYTES,
@@ -206,8 +257,8 @@ impl Host {
             on_full: OnFull::Wait,
         };
         let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
-        let known = Known { exports, catalog: Arc::clone(&self.paper) as Arc<dyn CacheCatalog> };
-        Cache::open(Arc::new(self.disk()), Arc::new(MonotonicClock::default()), options, known)
+        let known = Known { exports, catalog: Arc::clone(&self.catalog) as Arc<dyn CacheCatalog> };
+        Cache::open(Arc::new(self.disk()), Arc::clone(&self.clock) as Arc<dyn Clock>, options, known)
             .map(|(cache, _)| (cache, resume))
     }
 
@@ -331,6 +382,20 @@ impl Model {
     }
 }
 
+/// Who holds a volume from when its cut is begun until the cut has ended: the cache, the test, the engine, and the task that carries
+/// the cut.
+const HOLDERS_OF_A_CUT_VOLUME: usize = 4;
+
+/// Waits until the engine has begun to carry a cut of each of `volumes`, each of which the test holds once.
+fn until_begun(volumes: &[Arc<Volume>]) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while volumes.iter().any(|volume| Arc::strong_count(volume) < HOLDERS_OF_A_CUT_VOLUME) {
+        assert!(std::time::Instant::now() < deadline, "a cut is not begun");
+        // Looked at again and again: the engine tells nobody that a cut has begun.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
     let mut host = Host::new(memory(), 1, false);
@@ -345,18 +410,14 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
         volume.cut_now();
         volume.ask_writeback();
     }
-    // Time for each of them to be begun.
-    let landing = crate::cache::volume::CutState::Landing;
-    while volumes.iter().any(|volume| volume.cut_state() != landing) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_begun(&volumes);
     let driver = &mut host.daemon.as_mut().unwrap().driver;
     let volume = driver.cache.volume(EXPORT);
     driver.write(&volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
     let stored = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await });
     stored.expect("it waits for cuts that wait").unwrap();
     for volume in &volumes {
-        assert_eq!(volume.cut_state(), crate::cache::volume::CutState::Landing);
+        assert_eq!(volume.cut_state(), CutState::Landing);
     }
 }
 
@@ -372,7 +433,12 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
     let (store, stops) = store(&runtime, memory());
     let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let state = runtime.block_on(volumes.create(&"vm".parse().unwrap(), SECTORS)).unwrap().state();
-    let mut host = Host::with(runtime, volumes, stops, HashMap::from([(EXPORT, (state, Seq(0)))]));
+    let mut host = Host::with(
+        runtime,
+        volumes,
+        stops,
+        HashMap::from([(EXPORT, Noted { resume: state, evicted: Seq(0) })]),
+    );
     let daemon = host.daemon.as_mut().unwrap();
     let shared = Arc::clone(&daemon.driver.cache.shared);
     let mut cut = Vec::new();
@@ -380,7 +446,7 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
         let volume = daemon.driver.cache.volume(ExportId(u32::try_from(id).unwrap()));
         let name = format!("vm-{id}").parse().unwrap();
         let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
-        host.paper.0.lock().unwrap().insert(volume.id(), (remote.state(), Seq(0)));
+        host.catalog.add(volume.id(), remote.state());
         volume.link_to_store(remote, Arc::clone(&daemon.queue), SECTORS, SECTORS);
         cut.push(volume);
     }
@@ -391,8 +457,7 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
         volume.cut_now();
         volume.ask_writeback();
     }
-    // Time for each of them to be begun; without it this shows less, and passes.
-    std::thread::sleep(Duration::from_millis(300));
+    until_begun(&cut);
     let other = host.runtime.spawn_blocking(|| 7);
     let answer = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, other).await });
     drop(busy);
@@ -540,7 +605,7 @@ fn a_new_size_that_the_store_did_not_know_puts_nothing_at_risk() {
     host.size_sectors *= 2;
     host.restart();
     host.write_back().unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    host.clock.advance(Duration::from_millis(20));
     assert_eq!(host.volume().figures().at_risk_for, Duration::ZERO);
 }
 
@@ -548,16 +613,16 @@ fn a_new_size_that_the_store_did_not_know_puts_nothing_at_risk() {
 fn what_the_store_has_is_not_uploaded_again_because_that_could_not_be_written_down() {
     let mut host = Host::new(memory(), 1, false);
     let range = SectorRange::new(0, 8).unwrap();
-    host.paper.1.now.store(true, Ordering::Release);
+    host.catalog.fails.store(true, Ordering::Release);
     let before = requests(&host, Operation::Put);
     host.write(range, Some(&[7; 4096])).unwrap();
     host.volume().ask_writeback();
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while host.paper.1.tries.load(Ordering::Acquire) < 4 {
-        assert!(std::time::Instant::now() < deadline, "it is not tried again");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    host.paper.1.now.store(false, Ordering::Release);
+    let mut failures = host.catalog.failures.subscribe();
+    let tried = async {
+        tokio::time::timeout(PATIENCE, failures.wait_for(|failures| *failures >= 4)).await.map(drop)
+    };
+    host.runtime.block_on(tried).expect("the catalog is not tried again");
+    host.catalog.fails.store(false, Ordering::Release);
     host.write_back().unwrap();
     assert_eq!(requests(&host, Operation::Put) - before, 2, "a pack and a manifest");
 }
@@ -578,7 +643,7 @@ fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one
 #[test]
 fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {
     let mut host = Host::new(memory(), 1, false);
-    host.flush_when_asked();
+    host.write_back_when_asked();
     host.volume().set_durability(Durability::Store);
     let (range, data) = (SectorRange::new(0, 8).unwrap(), [7; 4096]);
     host.write(range, Some(&data)).unwrap();

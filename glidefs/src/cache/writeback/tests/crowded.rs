@@ -6,15 +6,18 @@ use crate::store::volume::{CutExtent, CutSource, FAN_OUT_MAX};
 
 /// A few sectors.
 #[derive(Debug)]
-struct Small(Seq, [CutExtent; 1]);
+struct Small {
+    seq: Seq,
+    extents: [CutExtent; 1],
+}
 
 impl CutSource for Small {
     fn seq(&self) -> Seq {
-        self.0
+        self.seq
     }
 
     fn extents(&self) -> &[CutExtent] {
-        &self.1
+        &self.extents
     }
 
     fn read(
@@ -22,7 +25,7 @@ impl CutSource for Small {
         _: SectorRange,
         buffer: &mut [u8],
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        buffer.fill(self.0.0.to_le_bytes()[0]);
+        buffer.fill(self.seq.0.to_le_bytes()[0]);
         Ok(())
     }
 }
@@ -35,7 +38,7 @@ fn writes_of_a_volume_that_is_as_crowded_as_one_may_be_wait_until_packs_were_mer
         let volume = host.volumes.create(&name, SECTORS).await.unwrap();
         for seq in (1..=FAN_OUT_MAX as u64).map(Seq) {
             let range = SectorRange::new(0, 8).unwrap();
-            let cut = Small(seq, [CutExtent { range, seq, zero: false }]);
+            let cut = Small { seq, extents: [CutExtent { range, seq, zero: false }] };
             volume.commit(Arc::new(cut), SECTORS).await.unwrap();
         }
         volume
@@ -43,7 +46,7 @@ fn writes_of_a_volume_that_is_as_crowded_as_one_may_be_wait_until_packs_were_mer
     let id = ExportId(77);
     let cache = host.driver().cache.clone();
     let crowded = cache.begin(id, volume.cut());
-    host.paper.0.lock().unwrap().insert(id, (volume.state(), Seq(0)));
+    host.catalog.add(id, volume.state());
     // Nobody merges yet.
     let queue = cache.writeback_queue(host.runtime.handle().clone());
     crowded.link_to_store(volume.clone(), Arc::clone(&queue), SECTORS, SECTORS);
@@ -69,7 +72,7 @@ fn an_export_that_went_back_to_a_state_with_few_packs_takes_writes_again() {
         let volume = host.volumes.create(&"crowded".parse().unwrap(), SECTORS).await.unwrap();
         for seq in (1..=FAN_OUT_MAX as u64).map(Seq) {
             let range = SectorRange::new(0, 8).unwrap();
-            let cut = Small(seq, [CutExtent { range, seq, zero: false }]);
+            let cut = Small { seq, extents: [CutExtent { range, seq, zero: false }] };
             volume.commit(Arc::new(cut), SECTORS).await.unwrap();
             if seq == Seq(1) {
                 volume.snapshot(&"before".parse().unwrap()).await.unwrap();
@@ -81,7 +84,7 @@ fn an_export_that_went_back_to_a_state_with_few_packs_takes_writes_again() {
     let id = ExportId(77);
     let cache = host.driver().cache.clone();
     let export = cache.begin(id, volume.cut());
-    host.paper.0.lock().unwrap().insert(id, (volume.state(), Seq(0)));
+    host.catalog.add(id, volume.state());
     let queue = cache.writeback_queue(host.runtime.handle().clone());
     export.link_to_store(volume.clone(), Arc::clone(&queue), SECTORS, SECTORS);
     assert_eq!(export.pace(4096, false), Pace::Wait);

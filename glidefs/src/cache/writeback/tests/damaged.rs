@@ -26,7 +26,7 @@ fn data(generation: u8, number: u8) -> [u8; 4096] {
 /// A host of which the store has the first generation of all frames, and the cache the second.
 fn written(backend: Backend) -> Host {
     let mut host = Host::new(backend, 1, false);
-    host.flush_when_asked();
+    host.write_back_when_asked();
     for generation in 1..=2 {
         (0..FRAMES).for_each(|number| host.write(frame(number), Some(&data(generation, number))).unwrap());
         if generation == 1 {
@@ -76,7 +76,7 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
         drop(volume);
 
         let mut other = Host::new(backend.clone(), 2, true);
-        other.flush_when_asked();
+        other.write_back_when_asked();
         judge(&mut other);
         // Half of it is written.
         let half = range(frame(LOST).start(), 4);
@@ -99,7 +99,7 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
 #[test]
 fn a_frame_that_the_disk_reads_again_is_not_given_up() {
     let mut host = Host::new(memory(), 1, false);
-    host.flush_when_asked();
+    host.write_back_when_asked();
     // One frame and a half.
     host.write(range(100, 12), Some(&[[1; 2048], [2; 2048], [3; 2048]].concat())).unwrap();
     let volume = host.volume();
@@ -157,14 +157,16 @@ fn a_wrong_copy_in_memory_of_what_a_disk_that_is_away_has_is_no_loss() {
 }
 
 /// A cut of nothing but damage, in as many places as a manifest lists.
-struct Sieve(Seq);
+struct Sieve {
+    seq: Seq,
+}
 
 /// A size that has room for the damage of a [`Sieve`] behind what hosts write.
 const SIEVE_SECTORS: u64 = SECTORS + 2 * DAMAGED_RANGES_MAX as u64;
 
 impl CutSource for Sieve {
     fn seq(&self) -> Seq {
-        self.0
+        self.seq
     }
 
     fn extents(&self) -> &[CutExtent] {
@@ -185,7 +187,7 @@ fn damage_in_too_many_places_fails_the_flush_and_leaves_the_disk_its_time_to_com
     let mut host = written(memory());
     let volume = host.volume();
     let remote = volume.remote().unwrap().clone();
-    let sieve = Arc::new(Sieve(remote.state().cut));
+    let sieve = Arc::new(Sieve { seq: remote.state().cut });
     let committed = host.runtime.block_on(remote.commit(sieve, SIEVE_SECTORS)).unwrap();
     volume.replaced(SIEVE_SECTORS, committed.crowd);
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
@@ -221,7 +223,7 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
     assert_eq!(host.driver().cache.stats().doubted_exports, 0);
     assert_eq!(host.volume().damaged_bytes(), Some((SECTORS - 8) * SECTOR_BYTES));
     // Nothing that was in doubt comes back from the log.
-    assert_eq!(host.paper.0.lock().unwrap()[&EXPORT].1, seq);
+    assert_eq!(host.catalog.entries.lock().unwrap()[&EXPORT].evicted, seq);
     drop(shared);
     host.restart();
     judge(&mut host);

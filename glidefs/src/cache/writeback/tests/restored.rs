@@ -8,7 +8,7 @@ use crate::cache::CacheError;
 /// What a backup of a host has: the cache directory, the catalog, and no note that was taken later.
 struct Backup {
     directory: tempfile::TempDir,
-    entries: HashMap<ExportId, (Resume, Seq)>,
+    entries: HashMap<ExportId, Noted>,
     start: Start,
 }
 
@@ -16,20 +16,20 @@ impl Backup {
     fn of(host: &Host) -> Self {
         let directory = tempfile::tempdir().unwrap();
         copy(host.directory.path(), directory.path());
-        let start = *host.paper.1.start.lock().unwrap();
-        Self { directory, entries: host.paper.0.lock().unwrap().clone(), start }
+        let start = *host.catalog.start.lock().unwrap();
+        Self { directory, entries: host.catalog.entries.lock().unwrap().clone(), start }
     }
 
     /// Puts `host`, whose daemon has ended, back.
     fn restore(&self, host: &mut Host) {
         copy(self.directory.path(), host.directory.path());
-        self.restore_book(host);
+        self.restore_catalog(host);
     }
 
     /// Puts the catalog back alone. Another daemon knows nothing of the volume.
-    fn restore_book(&self, host: &mut Host) {
-        *host.paper.0.lock().unwrap() = self.entries.clone();
-        *host.paper.1.start.lock().unwrap() = self.start;
+    fn restore_catalog(&self, host: &mut Host) {
+        *host.catalog.entries.lock().unwrap() = self.entries.clone();
+        *host.catalog.start.lock().unwrap() = self.start;
         let options = VolumeStoreOptions::new(host.writer());
         host.volumes = VolumeStore::new(host.volumes.store().clone(), options);
     }
@@ -49,7 +49,7 @@ fn copy(from: &Path, to: &Path) {
 
 impl Host {
     fn writer(&self) -> WriterId {
-        self.paper.0.lock().unwrap()[&EXPORT].0.writer
+        self.catalog.entries.lock().unwrap()[&EXPORT].resume.writer
     }
 
     fn confirm(&mut self) -> Result<bool, crate::store::volume::VolumeError> {
@@ -148,7 +148,7 @@ fn a_plain_restart_goes_on_whatever_was_on_its_way() {
 }
 
 #[test]
-fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
+fn a_catalog_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(9);
     (0..400).for_each(|_| model.write(&mut host));
@@ -162,10 +162,10 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
         host.stop();
         let newer = Backup::of(&host);
 
-        older.restore_book(&mut host);
+        older.restore_catalog(&mut host);
         let Err(CacheError::OtherAges { log, catalog, .. }) = host.open() else { panic!("an older catalog") };
         assert_eq!(log - catalog, starts);
-        newer.restore_book(&mut host);
+        newer.restore_catalog(&mut host);
 
         copy(older.directory.path(), host.directory.path());
         let Err(error) = host.open() else { panic!("an older log") };
@@ -183,7 +183,7 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
 
 /// Both count the same start, but the store knows more than the catalog noted.
 #[test]
-fn a_book_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() {
+fn a_catalog_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(11);
     (0..200).for_each(|_| model.write(&mut host));
@@ -192,7 +192,7 @@ fn a_book_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() 
     (0..200).for_each(|_| model.write(&mut host));
     host.write_back().unwrap();
     host.stop();
-    older.restore_book(&mut host);
+    older.restore_catalog(&mut host);
     host.start();
     let range = SectorRange::new(0, 8).unwrap();
     // The export may have stopped before.
@@ -209,13 +209,13 @@ fn a_crash_between_the_steps_that_count_a_start_is_not_taken_for_an_older_file()
     for step in 0..12 {
         host.stop();
         // The catalog fails with one of its two notes: before the log is written, or after.
-        host.paper.1.start_fails_after.store(step % 2, Ordering::Release);
+        host.catalog.starts_left.store(step % 2, Ordering::Release);
         assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
         if step % 3 == 0 {
-            host.paper.1.start_fails_after.store((step + 1) % 2, Ordering::Release);
+            host.catalog.starts_left.store((step + 1) % 2, Ordering::Release);
             assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
         }
-        host.paper.1.start_fails_after.store(u64::MAX, Ordering::Release);
+        host.catalog.starts_left.store(u64::MAX, Ordering::Release);
         host.start();
         model.check_all(&mut host);
         model.write(&mut host);
