@@ -1,9 +1,9 @@
-//! The data path takes no memory from the heap once it is warm.
+//! The data path takes no memory from the heap once warm.
 //!
-//! A counting allocator sees every allocation of the test's own thread; the cache's keeper and other tests have threads of
-//! their own. Requests go the whole way from the check of their bounds to completion, over a real directory; writes
-//! replace a fixed set of blocks, so that the index has no reason to grow. Locks cannot be counted from outside: that the
-//! only one on the way is the export's own is left to the reader of `shard`.
+//! A counting allocator sees every allocation of the test's own thread; the cache's keeper and other tests have threads of their
+//! own. Requests go the whole way from the check of their bounds to completion, over a real directory; writes replace a fixed
+//! set of blocks, so that the index has no reason to grow. Locks cannot be counted from outside: the reader of `shard` must see
+//! that the export's lock is the only lock on the way.
 
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
@@ -16,7 +16,7 @@ use std::cell::Cell;
 use rig::Rig;
 
 thread_local! {
-    /// Allocations of this thread so far. Constant and without a destructor, so that reading it allocates nothing.
+    /// Allocations of this thread so far. Constant and without a destructor, so that reading the counter allocates nothing.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -24,12 +24,12 @@ struct Counting;
 
 impl Counting {
     fn count() {
-        // A thread that ends has no counter any more, and is none that is measured.
+        // A thread which ends has no counter any more, and is not measured.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
     }
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of it.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches none of the allocator's memory.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: the caller's promises are `System`'s own.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -96,7 +96,7 @@ fn read_all(rig: &mut Rig) {
     rig.settle();
 }
 
-/// A rig that has done everything a few times.
+/// A rig which has done everything a few times.
 fn warm(directory: &tempfile::TempDir) -> Rig {
     let mut rig = Rig::new(directory.path(), SEGMENTS);
     for batch in [1, 8, 64] {
@@ -143,7 +143,7 @@ fn a_flush_allocates_nothing_whether_or_not_there_is_something_to_sync() {
     assert_eq!(synced, 0, "something unsynced");
 }
 
-/// The lists of the footer are made with a segment, so a writer that fills one meets no growth of them either.
+/// The lists of the footer are made with a segment, so these lists do not grow either while a writer fills a segment.
 #[test]
 fn filling_a_segment_from_its_start_allocates_nothing() {
     let directory = tempfile::tempdir().unwrap();

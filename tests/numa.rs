@@ -1,8 +1,8 @@
-//! Where the memory of a buffer pool is: on the NUMA node of the thread that made it, every page of it.
+//! The place of a buffer pool's memory: every page is on the NUMA node of the thread which made the pool.
 //!
-//! Owns a program of its own instead of the test harness, because it pins threads and must say which machine it ran on.
-//! With one node it checks that node. With `GLIDEFS_TEST_NUMA=1` it asks for two nodes, and fails where there are
-//! fewer: on one node every placement is right, and passing would prove nothing.
+//! Owns a program instead of using the test harness, because the test pins threads and must name the machine's nodes. With one
+//! node the test checks that node. With `GLIDEFS_TEST_NUMA=1` the test asks for two nodes, and fails where there are fewer: on
+//! one node every placement is right, and a success would prove nothing.
 
 use std::fs;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ const COMMAND: &str = "scripts/vm exec --cpus 4 --numa 2 -- env GLIDEFS_TEST_NUM
 const SLOTS: usize = 128;
 const PAGE_BYTES: usize = 4096;
 
-/// A NUMA node, and the first CPU of it that this process may use.
+/// A NUMA node, and the node's first CPU which this process may use.
 #[derive(Clone, Copy)]
 struct Node {
     id: usize,
@@ -50,7 +50,7 @@ fn every_page_of_a_pool_is_on_the_node_of_its_thread() -> Result<(), String> {
             nodes.len()
         ));
     }
-    // Both at once, as the workers of a daemon do it.
+    // All nodes at the same time, as the workers of a daemon make their pools.
     let checks = nodes.into_iter().map(|node| thread::spawn(move || check(node))).collect::<Vec<_>>();
     for check in checks {
         println!("{}", check.join().map_err(|_| "a checking thread panicked")??);
@@ -91,8 +91,8 @@ fn nodes_of_pages(address: *const u8, bytes: usize) -> Result<Vec<i32>, String> 
     let pages: Vec<*const u8> =
         (0..bytes).step_by(PAGE_BYTES).map(|offset| address.wrapping_add(offset)).collect();
     let mut status = vec![i32::MIN; pages.len()];
-    // SAFETY: without a list of nodes the call only reports. It reads `pages` and writes `status`, which have `pages.len()`
-    // elements each; the addresses in `pages` are looked up, not accessed.
+    // SAFETY: without a list of nodes the call only reports. The call reads `pages` and writes `status`, which have
+    // `pages.len()` elements each; the addresses in `pages` are looked up, not accessed.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -107,7 +107,7 @@ fn nodes_of_pages(address: *const u8, bytes: usize) -> Result<Vec<i32>, String> 
     if result == 0 { Ok(status) } else { Err(told("move_pages")(std::io::Error::last_os_error())) }
 }
 
-/// The nodes that have memory and a CPU this process may use.
+/// The nodes with memory and a CPU which this process may use.
 fn nodes() -> Result<Vec<Node>, String> {
     const ROOT: &str = "/sys/devices/system/node";
     let read = |path: String| fs::read_to_string(&path).map_err(told(&path));
@@ -142,7 +142,7 @@ fn two_nodes_are_asked_for() -> Result<bool, String> {
     }
 }
 
-/// Adds to an error what failed.
+/// Adds the failed step to an error.
 fn told<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> String {
     move |error| format!("{what}: {error}")
 }

@@ -1,7 +1,7 @@
-//! One virtual disk: its identity, size, bounds and counters, and the vocabulary of a block request.
+//! One virtual disk: identity, size, bounds and counters, and the vocabulary of a block request.
 //!
-//! Does not own where bytes live (`cache`), which device shows them (`ublk`) or names and life cycle (`router`).
-//! Invariant: a request that passed [`Export::check`] lies inside the export.
+//! Does not own where bytes live (`cache`), which device shows the export (`ublk`), or names and life cycle (`router`).
+//! Invariant: a request which passed [`Export::check`] lies inside the export.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::observe::io::QueueStats;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
-/// What a block request asks for.
+/// The kind of a block request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Copy bytes to the client.
@@ -20,38 +20,38 @@ pub enum Operation {
     Write,
     /// Make every write acknowledged before this request stable.
     Flush,
-    /// The client no longer needs these sectors; they read as zeroes.
+    /// Forget these sectors: the client no longer needs them, and they read as zeroes.
     Discard,
     /// Make these sectors zero.
     WriteZeroes,
 }
 
-/// A block request as the device delivered it, before it has a buffer.
+/// A block request as the device delivered it, without a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// What to do.
+    /// Kind of the request.
     pub operation: Operation,
-    /// Where; empty for FLUSH.
+    /// The sectors meant; empty for FLUSH.
     pub range: SectorRange,
-    /// Stable before it is acknowledged (WRITE, DISCARD and WRITE_ZEROES).
+    /// Whether the data must be stable before the request is acknowledged (WRITE, DISCARD and WRITE_ZEROES).
     pub fua: bool,
 }
 
-/// Why a request was refused before it reached the cache.
+/// Why a request was refused before the cache saw the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It reaches beyond the end of the export.
+    /// The request reaches beyond the end of the export.
     #[error("request ends at sector {end}, export has {sectors}")]
     OutOfBounds {
         /// One past the last sector asked for.
         end: u64,
-        /// Sectors in the export.
+        /// Size of the export in sectors.
         sectors: u64,
     },
-    /// It carries more data than a request may.
+    /// The request carries more data than allowed.
     #[error("request carries {bytes} bytes, {REQUEST_BYTES_MAX} is the most")]
     TooLarge {
-        /// Bytes asked for.
+        /// Bytes of data in the request.
         bytes: u64,
     },
     /// READ or WRITE of nothing.
@@ -83,12 +83,12 @@ impl Export {
         }
     }
 
-    /// Identity in the cache.
+    /// Identity of the export in the cache.
     pub fn id(&self) -> ExportId {
         self.id
     }
 
-    /// Name the user gave.
+    /// The name which the user gave.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -103,7 +103,7 @@ impl Export {
         self.sectors().saturating_mul(SECTOR_BYTES)
     }
 
-    /// Makes the export `size_bytes` long. The router only ever grows it.
+    /// Makes the export `size_bytes` long. The router only ever makes an export longer.
     pub fn set_size_bytes(&self, size_bytes: u64) {
         self.sectors.store(size_bytes / SECTOR_BYTES, Ordering::Release);
     }
@@ -127,7 +127,7 @@ impl Export {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What lets one of many log lines about failed requests pass.
+    /// Lets one of many log lines about failed requests pass.
     pub fn failures(&self) -> &Repeat {
         &self.failures
     }

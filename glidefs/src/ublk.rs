@@ -1,8 +1,8 @@
-//! Real block devices: everything that knows the kernel's ublk driver.
+//! Real block devices: all knowledge of the kernel's ublk driver.
 //!
-//! [`control`] sends the control commands through libublk, off the workers and under a time limit. [`queue`] is our own
-//! data plane: libublk serves one queue a thread, a worker serves thousands from one ring. [`devices`] joins the two into
-//! what the router asks for. Does not own exports, names or what a request does.
+//! [`control`] sends the control commands through libublk, off the workers and under a time limit. [`queue`] is a data plane of
+//! glidefs' own: libublk serves one queue a thread, a worker serves thousands from one ring. [`devices`] joins the two for the
+//! router. Does not own exports, names, or the meaning of a request.
 
 mod abi;
 mod control;

@@ -1,12 +1,12 @@
-//! Newtypes for what the data path counts: sectors, export ids, sequence numbers. Conversions are named and checked.
+//! Newtypes for the units of the data path: sectors, export ids, sequence numbers. Conversions are named and checked.
 //!
-//! Owns the few sizes that several layers must agree on. Does not own configuration.
+//! Owns the few sizes on which several layers must agree. Does not own configuration.
 
 use std::fmt;
 
 /// Bytes in a sector, the unit of every block-layer address.
 pub const SECTOR_BYTES: u64 = 512;
-/// Bytes in a frame, the unit in which the cache stores and checksums data.
+/// Bytes in a frame. The cache stores and checksums data in frames.
 pub const FRAME_BYTES: usize = 4096;
 /// Sectors in a frame.
 pub const FRAME_SECTORS: u64 = FRAME_BYTES as u64 / SECTOR_BYTES;
@@ -23,7 +23,7 @@ impl fmt::Display for ExportId {
     }
 }
 
-/// Position of a write in its export's history: 1 for the first, one more for each later one.
+/// Sequence number of a write in its export: 1 for the first, one more for each later write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
@@ -35,7 +35,7 @@ pub struct SectorRange {
 }
 
 impl SectorRange {
-    /// A range of `count` sectors from `start`, or `None` when its end would overflow.
+    /// A range of `count` sectors from `start`, or `None` when the end would overflow.
     pub const fn new(start: u64, count: u64) -> Option<Self> {
         match start.checked_add(count) {
             Some(_) => Some(Self { start, count }),
@@ -43,19 +43,19 @@ impl SectorRange {
         }
     }
 
-    /// First sector.
+    /// The first sector of the range.
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// Number of sectors.
+    /// Number of sectors in the range.
     pub const fn count(self) -> u64 {
         self.count
     }
 
     /// One past the last sector.
     pub const fn end(self) -> u64 {
-        // Cannot overflow: `new` checked it.
+        // `new` has checked for an overflow.
         self.start + self.count
     }
 
@@ -64,7 +64,7 @@ impl SectorRange {
         self.count == 0
     }
 
-    /// Length in bytes, or `None` when it exceeds `u64::MAX`.
+    /// Length in bytes, or `None` when the length exceeds `u64::MAX`.
     pub const fn bytes(self) -> Option<u64> {
         self.count.checked_mul(SECTOR_BYTES)
     }

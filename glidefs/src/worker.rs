@@ -13,9 +13,9 @@
 //! Invariants: a worker never blocks outside the wait of its ring; each tag has exactly one SQE or one request outstanding; a
 //! worker which ends unexpectedly ends the process, because the worker's devices would hang for ever otherwise.
 
-pub mod affinity;
-pub mod driver;
-pub mod engine;
+pub(crate) mod affinity;
+pub(crate) mod driver;
+pub(crate) mod engine;
 mod executor;
 mod handle;
 mod inbox;
@@ -28,5 +28,5 @@ mod tag;
 mod tests;
 mod waits;
 
-pub use driver::{Failure, QueueDriver, QueueGone};
-pub use handle::{Worker, WorkerError, WorkerOptions, start};
+pub(crate) use driver::{Failure, QueueDriver, QueueGone};
+pub(crate) use handle::{Worker, WorkerError, WorkerOptions, start};

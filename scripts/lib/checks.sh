@@ -23,8 +23,8 @@ lint_shell() {
 	local files
 	mapfile -t files < <(shell_files)
 	[ ${#files[@]} -gt 20 ] || die "only ${#files[@]} shell scripts were found: git ls-files does not work here"
-	shellcheck -x "${files[@]}"
 	say "shellcheck: ${#files[@]} files"
+	shellcheck -x "${files[@]}"
 }
 
 # need_cargo_deny: builds cargo-deny once, into target/tools: two and a half minutes on two processors.

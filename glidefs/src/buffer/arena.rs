@@ -1,8 +1,8 @@
-//! The memory of one pool: a single anonymous mapping, and the record of which of its pages are lent out.
+//! The memory of one pool: a single anonymous mapping, and the map of leased pages.
 //!
-//! Owns the mapping, its residency and every `unsafe` block of the pool. Does not choose who gets which pages: that is
-//! the allocator's business, and it is not trusted. Invariant: a page has at most one [`Lease`], whatever the allocator
-//! asks for, so that a lease may hand out `&mut` to its bytes.
+//! Owns the mapping, the residency of its pages and every `unsafe` of the pool. Does not choose the pages to lend out: the
+//! allocator chooses, and is not trusted. Invariant: a page has at most one [`Lease`], whatever the allocator asks for, so a
+//! lease may hand out `&mut` to the bytes of its pages.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -10,38 +10,38 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::slice;
 
-use super::buddy::{BLOCK_PAGES, Chunk, PAGE_BYTES, SizeClass};
-use super::{BufferError, SLOTS_MAX};
+use super::buddy::{Chunk, PAGE_BYTES, SizeClass, TILE_PAGES};
+use super::limits::{BufferError, SLOTS_MAX};
 use crate::units::REQUEST_BYTES_MAX;
 
-// One word of the record stands for the pages of one block.
-const _: () = assert!(BLOCK_PAGES == u32::BITS && BLOCK_PAGES as usize * PAGE_BYTES == REQUEST_BYTES_MAX);
+// One word of the lease map stands for the pages of one tile.
+const _: () = assert!(TILE_PAGES == u32::BITS && TILE_PAGES as usize * PAGE_BYTES == REQUEST_BYTES_MAX);
 
-/// Who decides what is lent out, and is told when it comes back.
+/// Decides which pages are lent out, and is told when pages come back.
 pub(super) trait Lender {
     /// The pages of `chunk` are not lent out any more.
     fn returned(&self, chunk: Chunk);
 }
 
-/// A mapping of whole blocks, resident from the moment it is made.
+/// A mapping of whole tiles, resident from the start.
 #[derive(Debug)]
 pub(super) struct Arena<L> {
     memory: Mapping,
-    /// One bit a page, one word a block: set while a lease on the page lives.
+    /// One bit a page, one word a tile: set while a lease on the page lives.
     leased: Box<[Cell<u32>]>,
     lender: L,
 }
 
 impl<L: Lender> Arena<L> {
-    /// Maps `blocks` blocks and touches every page from this thread, which decides the NUMA node they are on.
-    pub(super) fn new(blocks: usize, lender: L) -> Result<Rc<Self>, BufferError> {
-        if blocks == 0 || blocks > SLOTS_MAX {
-            return Err(BufferError::SlotCount { slots: blocks });
+    /// Maps `tiles` tiles and touches every page from this thread, which places the pages on this thread's NUMA node.
+    pub(super) fn new(tiles: usize, lender: L) -> Result<Rc<Self>, BufferError> {
+        if tiles == 0 || tiles > SLOTS_MAX {
+            return Err(BufferError::SlotCount { slots: tiles });
         }
-        let bytes = blocks.checked_mul(REQUEST_BYTES_MAX).ok_or(BufferError::SlotCount { slots: blocks })?;
+        let bytes = tiles.checked_mul(REQUEST_BYTES_MAX).ok_or(BufferError::SlotCount { slots: tiles })?;
         let memory = Mapping::new(bytes).map_err(|source| BufferError::Map { arena_bytes: bytes, source })?;
         memory.touch();
-        Ok(Rc::new(Self { memory, leased: (0..blocks).map(|_| Cell::new(0)).collect(), lender }))
+        Ok(Rc::new(Self { memory, leased: (0..tiles).map(|_| Cell::new(0)).collect(), lender }))
     }
 
     /// Address of the first byte, and length in bytes.
@@ -49,7 +49,7 @@ impl<L: Lender> Arena<L> {
         (self.memory.base.as_ptr().cast_const(), self.memory.bytes)
     }
 
-    /// Who decides what is lent out.
+    /// The allocator of the arena.
     #[inline]
     pub(super) fn lender(&self) -> &L {
         &self.lender
@@ -58,18 +58,18 @@ impl<L: Lender> Arena<L> {
     /// Lends out the pages of `chunk` until the lease is dropped.
     ///
     /// # Panics
-    /// When the pages are not all of one block of this arena, or one of them is lent out already: the allocator is
-    /// wrong, and going on would let two requests share memory.
+    /// When the pages are not all of one tile of this arena, or one of the pages is lent out already: the allocator is wrong,
+    /// and going on would let two requests share memory.
     #[inline]
     pub(super) fn lease(self: &Rc<Self>, chunk: Chunk) -> Lease<L> {
-        let (block, bits) = place(&chunk);
-        let word = &self.leased[block];
+        let (tile, bits) = place(&chunk);
+        let word = &self.leased[tile];
         if word.get() & bits != 0 {
             refuse(&chunk, "is lent out already, at least in part");
         }
         word.set(word.get() | bits);
-        // SAFETY: `block` indexes `leased`, which has one word for each block of the mapping, and the pages end within
-        // the block (`place` checked it), so the offset is inside the mapping.
+        // SAFETY: `tile` indexes `leased`, which has one word for each tile of the mapping, and the pages end within the tile
+        // (`place` checked the end), so the offset is inside the mapping.
         let start = unsafe { self.memory.base.add(chunk.first_page() as usize * PAGE_BYTES) };
         // At most REQUEST_BYTES_MAX.
         #[expect(clippy::cast_possible_truncation)]
@@ -90,29 +90,29 @@ fn refuse(chunk: &Chunk, why: &str) -> ! {
     refuse_pages(chunk.first_page(), chunk.class(), why)
 }
 
-/// The word of the record that stands for the block of page `page`.
+/// The word of the lease map for the tile of page `page`.
 #[inline]
 fn word_of(page: u32) -> usize {
-    (page / BLOCK_PAGES) as usize
+    (page / TILE_PAGES) as usize
 }
 
-/// Where a chunk stands in the record: which word, and which bits of it.
+/// The word of the lease map for a chunk, and the bits of the word.
 #[inline]
 fn place(chunk: &Chunk) -> (usize, u32) {
     let (first, pages) = (chunk.first_page(), chunk.class().pages());
-    let at = first % BLOCK_PAGES;
-    if at + pages > BLOCK_PAGES {
-        refuse(chunk, "is not of one block");
+    let at = first % TILE_PAGES;
+    if at + pages > TILE_PAGES {
+        refuse(chunk, "is not of one tile");
     }
     (word_of(first), (u32::MAX >> (u32::BITS - pages)) << at)
 }
 
-/// The sole right to a run of pages. Dropping it returns them to the lender.
+/// The sole right to a run of pages. Dropping the lease returns the pages to the lender.
 #[derive(Debug)]
 pub(super) struct Lease<L: Lender> {
     start: NonNull<u8>,
     bytes: u32,
-    /// Its bits in the record.
+    /// The bits of the pages in the lease map.
     bits: u32,
     /// `None` only while being dropped.
     chunk: Option<Chunk>,
@@ -144,9 +144,9 @@ impl<L: Lender> Deref for Lease<L> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start..start + bytes` is inside the mapping, which `arena` keeps alive, and was initialised by the
-        // kernel (zeroes) and by `touch`. `Arena::lease` set this lease's bits when none of them was set and only our
-        // drop clears them, so no other lease covers these bytes, and mutable access needs `&mut self`.
+        // SAFETY: `start..start + bytes` is inside the mapping, which `arena` keeps alive; the kernel (zeroes) and `touch` have
+        // initialised the bytes. `Arena::lease` set this lease's bits when none of the bits was set, and only the drop of this
+        // lease clears the bits, so no other lease covers these bytes; mutable access needs `&mut self`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes as usize) }
     }
 }
@@ -167,11 +167,11 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// Writes one byte of every page, so that the page exists and is where this thread runs.
+    /// Writes one byte of every page, so that the page exists, on the NUMA node of this thread.
     fn touch(&self) {
         for offset in (0..self.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: `offset < bytes`, so the byte is inside the mapping; nothing else refers to it, because touching
-            // comes before the first lease. Volatile keeps the compiler from dropping a write that nobody reads.
+            // SAFETY: `offset < bytes`, so the byte is inside the mapping; nothing else refers to the byte, because touching
+            // comes before the first lease. Volatile keeps the compiler from dropping a write which nobody reads.
             unsafe { self.base.add(offset).as_ptr().write_volatile(0) };
         }
     }
@@ -180,7 +180,7 @@ impl Mapping {
 #[cfg(not(miri))]
 impl Mapping {
     fn new(bytes: usize) -> std::io::Result<Self> {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory that exists.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -202,18 +202,18 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Tells the kernel how the memory is used. All of it is advice: a kernel that takes none serves as well, slower.
+    /// Tells the kernel how the memory is used. All of this is advice: a kernel which takes none serves as well, only slower.
     fn advise(&self) {
         for (advice, name) in [
             // Fewer TLB misses, and fewer pages for a ring to pin.
             (libc::MADV_HUGEPAGE, "huge pages"),
-            // A fork would make every page copy-on-write, and the first write to it after that would move it away from
-            // its node and from the ring it is registered with.
+            // A fork would make every page copy-on-write. The next write to a page would move the page away from its node, and
+            // from the ring with which the page is registered.
             (libc::MADV_DONTFORK, "no fork"),
-            // What clients store does not belong in a core dump.
+            // Clients' data does not belong in a core dump.
             (libc::MADV_DONTDUMP, "no dump"),
         ] {
-            // SAFETY: the range is exactly our own mapping, and none of these three changes what it holds.
+            // SAFETY: the range is exactly this mapping, and none of the three kinds of advice changes the content.
             let refused = unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) } != 0;
             if refused {
                 let error = std::io::Error::last_os_error();
@@ -226,8 +226,8 @@ impl Mapping {
 #[cfg(not(miri))]
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is exactly what `new` mapped, and every lease keeps the arena alive, so nobody can use it
-        // any more. A failure could only leak it.
+        // SAFETY: the range is exactly the mapping made by `new`. Every lease keeps the arena alive, so nobody can use the
+        // mapping any more. A failure could only leak the mapping.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -241,7 +241,7 @@ impl Mapping {
 
     fn new(bytes: usize) -> std::io::Result<Self> {
         let layout = Self::layout(bytes)?;
-        // SAFETY: the layout is not of size zero, since an arena has at least one block.
+        // SAFETY: the layout is not of size zero, since an arena has at least one tile.
         let address = unsafe { std::alloc::alloc_zeroed(layout) };
         let base = NonNull::new(address).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, bytes })
@@ -268,7 +268,7 @@ mod tests {
     #[cfg(not(miri))]
     fn resident_pages(mapping: &Mapping) -> usize {
         let mut pages = vec![0u8; mapping.bytes / PAGE_BYTES];
-        // SAFETY: the range is a live mapping and the vector has a byte for each of its pages.
+        // SAFETY: the range is a live mapping and the vector has a byte for each page.
         let result =
             unsafe { libc::mincore(mapping.base.as_ptr().cast(), mapping.bytes, pages.as_mut_ptr()) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
@@ -281,10 +281,10 @@ mod tests {
         let mapping = Mapping::new(16 * REQUEST_BYTES_MAX).expect("map");
         assert_eq!(resident_pages(&mapping), 0);
         mapping.touch();
-        assert_eq!(resident_pages(&mapping), 16 * BLOCK_PAGES as usize);
+        assert_eq!(resident_pages(&mapping), 16 * TILE_PAGES as usize);
     }
 
-    /// Notes what came back.
+    /// Keeps the chunks which came back.
     #[derive(Default)]
     struct Shelf(RefCell<Vec<Chunk>>);
 
@@ -294,14 +294,14 @@ mod tests {
         }
     }
 
-    fn arena(blocks: usize) -> Rc<Arena<Shelf>> {
-        Arena::new(blocks, Shelf::default()).expect("arena")
+    fn arena(tiles: usize) -> Rc<Arena<Shelf>> {
+        Arena::new(tiles, Shelf::default()).expect("arena")
     }
 
     #[cfg(not(miri))]
     #[test]
     fn a_new_arena_is_wholly_resident() {
-        assert_eq!(resident_pages(&arena(8).memory), 8 * BLOCK_PAGES as usize);
+        assert_eq!(resident_pages(&arena(8).memory), 8 * TILE_PAGES as usize);
     }
 
     #[test]
@@ -345,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "not of one block")]
-    fn a_lease_never_crosses_the_end_of_a_block() {
+    #[should_panic(expected = "not of one tile")]
+    fn a_lease_never_crosses_the_end_of_a_tile() {
         let _lease = arena(2).lease(Chunk::new(30, KiB16));
     }
 

@@ -1,9 +1,8 @@
 //! Slots: who may have memory, and in which order.
 //!
-//! Owns the order of service and the counters. Does not own memory ([`super::arena`]) or the choice of where in it
-//! ([`super::buddy`]). Invariants: while anybody waits, memory that comes free goes to the oldest waiter and to nobody
-//! else, at the moment it comes free; no waker is run, cloned or dropped while the state is borrowed, because a waker may
-//! come back into the pool.
+//! Owns the order of service and the counters. Does not own memory ([`super::arena`]) or the choice of pages ([`super::buddy`]).
+//! Invariants: while a request waits, freed memory goes to the oldest waiter and to nobody else, at the moment the memory comes
+//! free; no waker is run, cloned or dropped while the state is borrowed, because a waker may come back into the pool.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,17 +15,17 @@ use std::time::Instant;
 
 use super::arena::{Arena, Lease, Lender};
 use super::buddy::{Buddy, Chunk, SizeClass};
+use super::limits::{BufferError, SLOTS_MAX};
 use super::waiters::{Left, Ticket, Waiters};
-use super::{BufferError, SLOTS_MAX};
 use crate::observe::io::WorkerStats;
 
-/// A worker's buffer pool. Clones share it; it stays on the thread that made it.
+/// A worker's buffer pool. Clones share the pool, which stays on the thread that made the pool.
 #[derive(Clone)]
 pub struct Pool {
     arena: Rc<Arena<Ledger>>,
 }
 
-/// Who has memory and who waits for it.
+/// The owners of memory, and the waiters.
 struct Ledger {
     stats: Arc<WorkerStats>,
     state: RefCell<State>,
@@ -38,27 +37,27 @@ struct State {
 }
 
 impl Pool {
-    /// Makes a pool of `slots` × 128 KiB and touches every page of it from this thread, which decides where the memory is:
-    /// call it on the worker's thread after pinning. The counters are `stats.pool`.
+    /// Makes a pool of `slots` × 128 KiB and touches every page from this thread, which places the memory: call this on the
+    /// worker's thread after pinning. The counters are `stats.pool`.
     pub fn new(slots: usize, stats: Arc<WorkerStats>) -> Result<Self, BufferError> {
         // The arena refuses a count beyond the limit.
-        let blocks = u32::try_from(slots.min(SLOTS_MAX)).map_err(|_| BufferError::SlotCount { slots })?;
-        let state = RefCell::new(State { free: Buddy::new(blocks), waiters: Waiters::default() });
+        let tiles = u32::try_from(slots.min(SLOTS_MAX)).map_err(|_| BufferError::SlotCount { slots })?;
+        let state = RefCell::new(State { free: Buddy::new(tiles), waiters: Waiters::default() });
         let arena = Arena::new(slots, Ledger { stats, state })?;
         arena.lender().stats.pool.arena_bytes.add(arena.extent().1 as u64);
         Ok(Self { arena })
     }
 
     /// A slot for `len` bytes, if there is one at once and nobody waits. `None` also for a length of 0 or above
-    /// [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX): [`acquire`](Self::acquire) tells that apart.
+    /// [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX): [`acquire`](Self::acquire) tells the cases apart.
     #[inline]
     pub fn try_acquire(&self, len: usize) -> Option<Slot> {
         let class = SizeClass::for_len(len).ok()?;
         self.arena.lender().try_take(class).map(|chunk| slot(&self.arena, chunk))
     }
 
-    /// A slot for `len` bytes when its turn comes, strictly in the order in which this was *called*: the place in the
-    /// queue is taken here, not at the first poll. So the future must be polled or dropped; dropping it passes the turn on.
+    /// A slot for `len` bytes, strictly in the order of *calls* of this function: a call takes the place in the queue, not the
+    /// first poll. So the future must be polled or dropped; dropping the future gives the place up.
     ///
     /// # Errors
     /// When `len` is 0 or above [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX).
@@ -72,7 +71,7 @@ impl Pool {
         Ok(Acquire { arena: Rc::clone(&self.arena), state })
     }
 
-    /// Address and length in bytes of the arena, to register it with a ring. It stays where it is while the pool or any
+    /// Address and length in bytes of the arena, for the registration with a ring. The arena does not move while the pool or any
     /// slot lives.
     pub fn arena(&self) -> (*const u8, usize) {
         self.arena.extent()
@@ -99,7 +98,7 @@ impl Ledger {
         self.take(&mut state, class)
     }
 
-    /// Takes memory and counts it.
+    /// Takes memory and counts the memory.
     #[inline]
     fn take(&self, state: &mut State, class: SizeClass) -> Option<Chunk> {
         let chunk = state.free.take(class)?;
@@ -115,7 +114,7 @@ impl Ledger {
         self.state.borrow_mut().waiters.join(class, Instant::now())
     }
 
-    /// Gives memory back and lets the oldest waiters have it.
+    /// Gives memory back, and serves the oldest waiters.
     #[inline]
     fn give(&self, chunk: Chunk) {
         self.stats.pool.live_bytes.sub(chunk.class().bytes() as u64);
@@ -155,20 +154,20 @@ impl Ledger {
         }
     }
 
-    /// What `ticket` was granted; if nothing was yet, `waker` will be woken when it is.
-    fn fetch(&self, ticket: &Ticket, waker: &Waker) -> Option<Chunk> {
-        // The borrows are apart, because cloning and dropping a waker runs code that is not ours.
+    /// The memory granted to `ticket`; if none was granted yet, the grant will wake `waker`.
+    fn claim(&self, ticket: &Ticket, waker: &Waker) -> Option<Chunk> {
+        // Three borrows, because cloning and dropping a waker runs foreign code.
         let needs_waker = self.state.borrow().waiters.needs_waker(ticket, waker);
         if needs_waker {
             let fresh = waker.clone();
             let stale = self.state.borrow_mut().waiters.set_waker(ticket, fresh);
             drop(stale);
         }
-        let fetched = self.state.borrow_mut().waiters.fetch(ticket);
-        fetched.map(|(chunk, _unused_waker)| chunk)
+        let claimed = self.state.borrow_mut().waiters.claim(ticket);
+        claimed.map(|(chunk, _unused_waker)| chunk)
     }
 
-    /// Gives up a place in the queue, and whatever it was granted.
+    /// Gives up a place in the queue, and the memory granted.
     fn cancel(&self, ticket: &Ticket) {
         let left = self.state.borrow_mut().waiters.cancel(ticket);
         let Some(left) = left else { return };
@@ -177,7 +176,7 @@ impl Ledger {
             self.give(chunk);
         } else {
             self.count_wait(left.since);
-            // It may have been the head, and the next one may ask for less.
+            // The leaver may have been the oldest waiter, and the next one may ask for less.
             self.serve();
         }
     }
@@ -195,17 +194,17 @@ impl Lender for Ledger {
     }
 }
 
-/// Memory of one size class, the sole access to it until it is dropped: then the oldest waiters have it.
+/// Memory of one size class. A slot is the sole access to its memory until dropped: then the oldest waiters have the memory.
 ///
-/// It reads as whatever its last holder left there, be that another export's data: hand on only bytes you have written.
-/// It keeps the arena alive, so it may outlive its pool.
+/// A new slot holds the bytes of its last holder, perhaps another export's data: hand on only bytes you have written. A slot
+/// keeps the arena alive, so a slot may outlive the pool.
 pub struct Slot {
     lease: Lease<Ledger>,
-    /// Bytes of it that are shown.
+    /// Number of bytes shown.
     len: usize,
 }
 
-/// Makes the slot of memory that was taken.
+/// Makes a slot of the memory taken.
 #[inline]
 fn slot(arena: &Rc<Arena<Ledger>>, chunk: Chunk) -> Slot {
     arena.lender().stats.pool.acquires.add(1);
@@ -214,13 +213,13 @@ fn slot(arena: &Rc<Arena<Ledger>>, chunk: Chunk) -> Slot {
 }
 
 impl Slot {
-    /// Shows only the first `len` bytes from now on, where it shows more. It takes as much of the arena as before.
+    /// Shows at most the first `len` bytes from now on. The slot takes as much of the arena as before.
     #[inline]
     pub fn shorten(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Bytes it takes: 4, 16, 64 or 128 KiB.
+    /// Bytes of the arena which the slot takes: 4, 16, 64 or 128 KiB.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.lease.len()
@@ -265,9 +264,9 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// A place in the queue for a slot, from [`Pool::acquire`]. Dropping it passes the turn on, and with it memory that was
-/// granted and not fetched yet.
-#[must_use = "it holds a place in the queue, and everybody behind it waits until it is polled or dropped"]
+/// A place in the queue for a slot, from [`Pool::acquire`]. Dropping the future gives the place up, and any memory granted but
+/// not claimed yet.
+#[must_use = "an Acquire holds a place in the queue: everybody behind waits until the Acquire is polled or dropped"]
 pub struct Acquire {
     arena: Rc<Arena<Ledger>>,
     state: AcquireState,
@@ -283,11 +282,11 @@ impl Future for Acquire {
     type Output = Slot;
 
     /// # Panics
-    /// When polled after it was ready.
+    /// When polled again after the slot was handed out.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Slot> {
         let this = &mut *self;
         if let AcquireState::Waiting(ticket) = &this.state {
-            let Some(chunk) = this.arena.lender().fetch(ticket, cx.waker()) else { return Poll::Pending };
+            let Some(chunk) = this.arena.lender().claim(ticket, cx.waker()) else { return Poll::Pending };
             this.state = AcquireState::Done;
             return Poll::Ready(slot(&this.arena, chunk));
         }

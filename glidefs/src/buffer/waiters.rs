@@ -1,9 +1,9 @@
-//! The queue of those who wait for a slot, oldest first.
+//! The queue of waiters for slots, oldest first.
 //!
-//! Owns who waits, since when, and whom to wake. Does not own memory and runs no waker: wakers are handed out, so that
-//! the caller can run and drop them when it holds no borrow. Invariants: grants are made in order of arrival only; a
-//! waiter leaves by fetching its grant or by cancelling, and what it was granted comes back from either, so that neither
-//! memory nor a turn is lost.
+//! Owns each waiter's size class, time of arrival and waker. Does not own memory and runs no waker: wakers are handed out, so
+//! that the caller can run and drop wakers outside every borrow. Invariants: grants are made in order of arrival only; a waiter
+//! leaves by claiming the grant or by cancelling, and both give back the memory granted, so that neither memory nor a place is
+//! lost.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -12,16 +12,15 @@ use slab::Slab;
 
 use super::buddy::{Chunk, SizeClass};
 
-/// A place in the queue, good until its grant was fetched or it was cancelled.
+/// A place in the queue, good until the waiter has claimed the grant or cancelled.
 #[derive(Debug)]
 pub(super) struct Ticket(usize);
 
-/// What somebody who left the queue leaves behind.
+/// The remains of a waiter who left the queue.
 #[derive(Debug)]
 pub(super) struct Left {
-    /// Memory that had been granted and was not fetched.
+    /// Memory granted and not claimed.
     pub(super) granted: Option<Chunk>,
-    /// When it arrived.
     pub(super) since: Instant,
     /// To be woken or dropped outside every borrow.
     pub(super) waker: Option<Waker>,
@@ -32,7 +31,7 @@ struct Waiter {
     class: SizeClass,
     since: Instant,
     waker: Option<Waker>,
-    /// Memory that waits to be fetched. With it the waiter is out of the list.
+    /// Memory granted, for the waiter to claim. A waiter with a grant is out of the list.
     granted: Option<Chunk>,
     older: Option<usize>,
     newer: Option<usize>,
@@ -47,13 +46,13 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Whether nobody waits. Those who have been granted memory and did not fetch it yet do not wait.
+    /// Whether nobody waits. A waiter with an unclaimed grant does not wait.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.oldest.is_none()
     }
 
-    /// Joins the queue at its end.
+    /// Adds a waiter at the end of the queue.
     pub(super) fn join(&mut self, class: SizeClass, since: Instant) -> Ticket {
         let older = self.newest;
         let key = self.slab.insert(Waiter { class, since, waker: None, granted: None, older, newer: None });
@@ -62,12 +61,12 @@ impl Waiters {
         Ticket(key)
     }
 
-    /// What the oldest waiter waits for.
+    /// The size class for which the oldest waiter waits.
     pub(super) fn oldest_class(&self) -> Option<SizeClass> {
         self.slab.get(self.oldest?).map(|waiter| waiter.class)
     }
 
-    /// Grants `chunk` to the oldest waiter, which is to be woken then. With nobody there the chunk comes back.
+    /// Grants `chunk` to the oldest waiter: wake the waiter then. With nobody in the queue the chunk comes back.
     pub(super) fn grant(&mut self, chunk: Chunk) -> Result<Left, Chunk> {
         let Some(waiter) = self.oldest.and_then(|key| self.slab.get_mut(key)) else { return Err(chunk) };
         waiter.granted = Some(chunk);
@@ -84,7 +83,7 @@ impl Waiters {
         })
     }
 
-    /// Sets whom to wake. The waker that is no longer needed comes back, to be dropped outside every borrow.
+    /// Sets the waker of a waiter. Returns the waker not needed any more, to be dropped outside every borrow.
     pub(super) fn set_waker(&mut self, ticket: &Ticket, waker: Waker) -> Option<Waker> {
         match self.slab.get_mut(ticket.0) {
             Some(waiter) => waiter.waker.replace(waker),
@@ -92,13 +91,13 @@ impl Waiters {
         }
     }
 
-    /// Fetches what was granted, if anything was, and with it the waker that is no longer needed. The ticket is void then.
-    pub(super) fn fetch(&mut self, ticket: &Ticket) -> Option<(Chunk, Option<Waker>)> {
+    /// Claims the grant, if there is one, together with the waker not needed any more. The ticket is void then.
+    pub(super) fn claim(&mut self, ticket: &Ticket) -> Option<(Chunk, Option<Waker>)> {
         let chunk = self.slab.get_mut(ticket.0)?.granted.take()?;
         Some((chunk, self.slab.remove(ticket.0).waker))
     }
 
-    /// Gives up a place.
+    /// Gives up a place in the queue.
     pub(super) fn cancel(&mut self, ticket: &Ticket) -> Option<Left> {
         let Waiter { since, waker, granted, older, newer, .. } = self.slab.try_remove(ticket.0)?;
         if granted.is_none() {

@@ -12,7 +12,7 @@ use crate::cache::keeper::Keeper;
 use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::frame_crc;
-use crate::cache::log::table::State;
+use crate::cache::log::life::State;
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::recovery;
 use crate::cache::shard::{Shard, Token};

@@ -25,11 +25,12 @@ use self::sealing::{Sealing, seal_one, write_footer_again};
 use self::syncing::sync;
 use super::handoff::{OWNED_MAX, OWNED_MIN};
 use crate::cache::log::disk::SegmentFile;
+use crate::cache::log::life::{Event, State};
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::scan::{self, Identity};
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::table::{Event, Place, SegmentInfo, Stability, State};
+use crate::cache::log::table::{Place, SegmentInfo, Stability};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 

@@ -4,10 +4,12 @@
 //! of an export but its id: the floors above say what data means. Invariant: no file here imports anything of the cache outside
 //! this folder.
 
+pub(super) mod batch;
 pub mod directory;
 pub mod disk;
 pub mod error;
 pub mod format;
+pub(super) mod life;
 pub(super) mod pressure;
 pub(super) mod scan;
 pub(super) mod seal;

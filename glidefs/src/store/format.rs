@@ -40,11 +40,12 @@ pub use self::envelope::crc32c;
 pub use self::error::FormatError;
 pub use self::index::{Codec, IndexEntry, PackIndex, PieceKind};
 pub use self::limits::{
-    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX,
-    PACK_BYTES_TARGET, PACKS_MAX, TRAILER_BYTES,
+    BLOCK_BYTES_MAX, BLOCK_SECTORS_MAX, ENTRIES_MAX, PACK_BYTES_TARGET, PACKS_MAX, TRAILER_BYTES,
 };
 pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
+#[cfg(any(test, fuzzing))]
+pub use self::pack::verify_pack;
 pub use self::pack::{PackTrailer, decode_block};
 pub use self::pack_ref::PackRef;
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};

@@ -1,6 +1,6 @@
 //! The kernel's data-plane interface: command encoding, request descriptors, copy positions.
 //!
-//! The constants and structs come from libublk's bindings of `linux/ublk_cmd.h`; what is here is how they are used.
+//! The constants and structs come from libublk's bindings of `linux/ublk_cmd.h`; this file owns their use.
 
 use io_uring::{opcode, squeue, types};
 use libublk::sys;
@@ -8,14 +8,14 @@ use libublk::sys;
 /// Queues a device may have at most (`UBLK_MAX_NR_QUEUES`).
 pub const QUEUES_MAX: u16 = 4096;
 
-/// Bytes between the descriptor arrays of two queues: the array of the deepest queue there can be
-/// (`UBLK_MAX_QUEUE_DEPTH` × `sizeof(struct ublksrv_io_desc)`), which is a whole number of pages.
+/// Bytes between the descriptor arrays of two queues: the array of the deepest queue there can be (`UBLK_MAX_QUEUE_DEPTH` ×
+/// `sizeof(struct ublksrv_io_desc)`), which is a whole number of pages.
 pub const DESCRIPTOR_STRIDE: usize = sys::UBLK_MAX_QUEUE_DEPTH as usize * size_of::<sys::ublksrv_io_desc>();
 
-/// Completion of a fetch: the tag holds a request.
+/// Result of a FETCH or COMMIT_AND_FETCH: the tag holds a request.
 pub const RESULT_OK: i32 = sys::UBLK_IO_RES_OK.cast_signed();
 
-/// Completion of a fetch: the kernel takes the tag back.
+/// Result of a FETCH or COMMIT_AND_FETCH: the kernel takes the tag back.
 pub const RESULT_ABORT: i32 = sys::UBLK_IO_RES_ABORT;
 
 /// The two data-plane commands, in the encoding the kernel knows.
@@ -35,12 +35,12 @@ impl Commands {
         }
     }
 
-    /// Arms a tag.
+    /// The command which arms a tag.
     pub fn fetch(self, fixed: u32, queue_id: u16, tag: u16, buffer: u64) -> squeue::Entry {
         entry(self.fetch, fixed, queue_id, tag, 0, buffer)
     }
 
-    /// Gives a tag's result and arms it again.
+    /// The command which gives a tag's result and arms the tag again.
     pub fn commit_and_fetch(
         self,
         fixed: u32,
@@ -53,7 +53,7 @@ impl Commands {
     }
 }
 
-/// A `uring_cmd` that carries `struct ublksrv_io_cmd { __u16 q_id, tag; __s32 result; __u64 addr; }`.
+/// A `uring_cmd` with a `struct ublksrv_io_cmd { __u16 q_id, tag; __s32 result; __u64 addr; }`.
 fn entry(command: u32, fixed: u32, queue_id: u16, tag: u16, result: i32, buffer: u64) -> squeue::Entry {
     let mut payload = [0; 16];
     payload[0..2].copy_from_slice(&queue_id.to_ne_bytes());
@@ -65,7 +65,7 @@ fn entry(command: u32, fixed: u32, queue_id: u16, tag: u16, result: i32, buffer:
 
 const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16);
 
-/// Position in the character device that stands for byte 0 of a request's data.
+/// The position in the character device of byte 0 of a request's data.
 pub fn copy_position(queue_id: u16, tag: u16) -> u64 {
     libublk::io::UblkIOCtx::ublk_user_copy_pos(queue_id, tag, 0)
 }

@@ -1,6 +1,7 @@
 //! Control commands: libublk's calls as blocking steps.
 //!
-//! Does not own where and when they run (`steps`). libublk keeps one control ring a thread and panics where there is none, so every step makes sure of it first.
+//! Does not own where and when the steps run (`steps`). libublk keeps one control ring a thread and panics on a thread without
+//! one, so every step makes the ring first.
 
 use std::fs::File;
 use std::io;
@@ -20,27 +21,25 @@ const TARGET: &str = "glidefs";
 
 /// Path of the driver's control device.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
-/// Where the kernel lists ublk devices, and its limit on them.
+/// The folder in which the kernel lists ublk devices, and the file with the kernel's limit on their number.
 const CLASS_PATH: &str = "/sys/class/ublk-char";
 const LIMIT_PATH: &str = "/sys/module/ublk_drv/parameters/ublks_max";
 
-/// Largest request, sectors.
 #[expect(clippy::cast_possible_truncation, reason = "a constant of 256")]
 const REQUEST_SECTORS_MAX: u32 = (REQUEST_BYTES_MAX >> 9) as u32;
 
-/// A device that has been added or taken over but is not yet started.
+/// A device which has been added or taken over, but is not yet started.
 pub struct Opened {
     ctrl: UblkCtrl,
     dev: UblkDev,
 }
 
 impl Opened {
-    /// The kernel's number.
     pub fn id(&self) -> DeviceId {
         DeviceId(self.dev.dev_info.dev_id)
     }
 
-    /// Queues, as the kernel clamped them.
+    /// Number of queues, as the kernel clamped the number.
     pub fn queues(&self) -> u16 {
         self.dev.dev_info.nr_hw_queues
     }
@@ -55,20 +54,20 @@ impl Opened {
         self.dev.dev_info.flags & u64::from(sys::UBLK_F_USER_COPY) == 0
     }
 
-    /// A handle of our own on the character device, which can be opened only once.
+    /// A second handle on the character device, which can be opened only once.
     pub fn char_device(&self) -> io::Result<File> {
-        // SAFETY: `dev` keeps this descriptor open while it is borrowed.
+        // SAFETY: `dev` keeps this descriptor open while `dev` is borrowed.
         let fd = unsafe { BorrowedFd::borrow_raw(self.dev.tgt.fds[0]) };
         Ok(fd.try_clone_to_owned()?.into())
     }
 }
 
-/// What the kernel says of a device.
+/// The kernel's answer about a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
     /// One of the driver's states.
     pub state: State,
-    /// What its maker left for itself.
+    /// The tag which the maker of the device left for itself.
     pub owner_tag: u64,
 }
 
@@ -77,37 +76,33 @@ pub struct Info {
 pub enum State {
     /// Added, not started; or stopped.
     Dead,
-    /// Served.
     Live,
-    /// Its server is gone; it waits for the next.
+    /// The server is gone; the device waits for the next server.
     Quiesced,
-    /// Its server is gone; requests fail.
+    /// The server is gone; requests fail.
     Failing,
 }
 
-/// What is needed to add a device.
+/// Everything needed to add a device.
 #[derive(Clone, Copy, Debug)]
 pub struct NewDevice {
-    /// Number to ask for.
+    /// The device number to ask for.
     pub preferred: Option<DeviceId>,
-    /// Queues.
     pub queues: u16,
     /// Requests in flight a queue.
     pub depth: u16,
-    /// Without USER_COPY.
+    /// Whether the device is made without USER_COPY.
     pub bounce: bool,
     /// Left in the kernel to recognise the device by.
     pub owner_tag: u64,
-    /// Size in sectors.
     pub sectors: u64,
 }
 
-/// Whether the kernel lists a device of this number, whoever serves it.
+/// Whether the kernel lists a device of this number, whoever serves the device.
 fn exists(id: DeviceId) -> bool {
     Path::new(&format!("{CLASS_PATH}/ublkc{}", id.0)).exists()
 }
 
-/// Adds a device and opens it.
 pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     let mut flags =
         sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE | sys::UBLK_F_CMD_IOCTL_ENCODE;
@@ -126,8 +121,8 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
             .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
             .build()
     };
-    // When the kernel refuses a number that is taken, libublk 0.4.8 deletes the device that has it: somebody else's. So it is
-    // never asked for one that is taken, and no two daemons look and ask at the same time.
+    // When the kernel refuses a number in use, libublk 0.4.8 deletes the device of that number, which is somebody else's. So
+    // libublk is never asked for a number in use, and no two daemons look and ask at the same time.
     let alone = File::open(CONTROL_PATH).and_then(|file| file.lock().map(|()| file));
     let alone = alone.map_err(|source| DeviceError::Kernel {
         command: "locking",
@@ -147,7 +142,7 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
         })?,
     };
     drop(alone);
-    // From here on the device stays until it is deleted by name: dropping `ctrl` must not delete it.
+    // From here on the device stays until deleted by number: dropping `ctrl` must not delete the device.
     ctrl.disown();
     let id = DeviceId(ctrl.dev_info().dev_id);
     leave_note(&ctrl);
@@ -160,7 +155,7 @@ pub fn add(new: NewDevice) -> Result<Opened, DeviceError> {
     }
 }
 
-/// Deletes a device that was added for nobody.
+/// Deletes a device which was added for a caller who has given up.
 pub fn take_back(opened: Opened) {
     let id = opened.id();
     drop(opened);
@@ -185,18 +180,18 @@ pub fn start_recovery(id: DeviceId) -> Result<Opened, DeviceError> {
     Ok(Opened { ctrl, dev })
 }
 
-/// Starts a device whose queues are all armed; ends the recovery of one that was taken over.
+/// Starts a device whose queues are all armed; ends the recovery of a device which was taken over.
 pub fn start(opened: &Opened) -> Result<(), DeviceError> {
     ensure_ring()?;
     for _ in 0..opened.queues() {
-        // libublk waits for this in bounce mode; our queues hand their buffers over with each fetch.
+        // libublk waits for this in bounce mode; the queues hand their buffers over with each command.
         opened.dev.notify_buffer_registration_complete(false);
     }
     accepted(opened.ctrl.start_dev(&opened.dev))
         .map_err(|error| kernel("START_DEV", Some(opened.id()), error))
 }
 
-/// What the kernel says of device `id`, `None` when there is none.
+/// Asks the kernel about device `id`; `None` when there is no such device.
 pub fn info(id: DeviceId) -> Result<Option<Info>, DeviceError> {
     let Some(ctrl) = open(id)? else { return Ok(None) };
     let info = ctrl.dev_info();
@@ -222,28 +217,29 @@ pub fn list() -> Result<Vec<DeviceId>, DeviceError> {
     Ok(entries.filter_map(|entry| number(entry.ok()?.file_name())).collect())
 }
 
-/// Stops device `id`: its block device goes away and its tags come back. True when there was such a device.
+/// Stops device `id`: the block device goes away and the tags come back. True when there was such a device.
 pub fn stop(id: DeviceId) -> Result<bool, DeviceError> {
     let Some(ctrl) = open(id)? else { return Ok(false) };
     accepted(ctrl.stop_dev()).map_err(|error| kernel("STOP_DEV", Some(id), error))?;
     Ok(true)
 }
 
-/// Deletes device `id`, which no worker may refer to any more. The kernel gives its number back when nobody has the block device
+/// Deletes device `id`, to which no worker may refer any more. The kernel frees the number when nobody has the block device
 /// open: see [`is_taken`].
 pub fn delete(id: DeviceId) -> Result<(), DeviceError> {
     let Some(ctrl) = open(id)? else { return Ok(()) };
     let deleted = match accepted(ctrl.del_dev_async()) {
-        // Linux before 6.9, which waits until nobody has it open.
+        // Linux before 6.9. This command waits until nobody has the device open.
         Err(UblkError::UringIOError(code)) if is_unknown_command(code) => accepted(ctrl.del_dev()),
         deleted => deleted,
     };
     deleted.map_err(|error| kernel("DEL_DEV", Some(id), error))
 }
 
-/// Whether number `id` cannot be given to a new device: it is a device's, or was one's that somebody still has open.
+/// Whether number `id` cannot be given to a new device: a device has the number, or somebody still has a deleted device of that
+/// number open.
 pub fn is_taken(id: DeviceId) -> bool {
-    // The driver does not list what it has deleted, but still knows it.
+    // The driver does not list deleted devices, but still knows them.
     exists(id)
         || i32::try_from(id.0).is_ok_and(|number| {
             ensure_ring().is_ok()
@@ -251,7 +247,7 @@ pub fn is_taken(id: DeviceId) -> bool {
         })
 }
 
-/// What kernels answer to a command that they do not have: EOPNOTSUPP, ENOTSUPP (which has no name outside the kernel), EINVAL.
+/// Whether `code` is a kernel's answer to an unknown command: EOPNOTSUPP, ENOTSUPP (a name that only the kernel has), EINVAL.
 fn is_unknown_command(code: i32) -> bool {
     [libc::EOPNOTSUPP, 524, libc::EINVAL].contains(&code.saturating_abs())
 }
@@ -262,8 +258,8 @@ pub fn resize(id: DeviceId, size_bytes: u64) -> Result<(), DeviceError> {
     accepted(ctrl.update_size(size_bytes)).map_err(|error| kernel("UPDATE_SIZE", Some(id), error))
 }
 
-/// Leaves the note that libublk and its tools expect of a device's server, and complain about when it is missing.
-/// Deleting the device removes it.
+/// Leaves the note which libublk and its tools expect of a device's server; without the note they complain. Deleting the device
+/// removes the note.
 fn leave_note(ctrl: &UblkCtrl) {
     let path = std::path::PathBuf::from(ctrl.run_path());
     let note = format!("{{\"target\":{{\"type\":\"{TARGET}\"}}}}");
@@ -274,7 +270,7 @@ fn leave_note(ctrl: &UblkCtrl) {
     }
 }
 
-/// What clients see of a device of `sectors` sectors.
+/// Sets the size and the limits of a device of `sectors` sectors, as clients see them.
 fn with_params(sectors: u64) -> impl FnOnce(&mut UblkDev) -> Result<(), UblkError> {
     move |dev| {
         dev.tgt.dev_size = sectors << 9;
@@ -311,7 +307,7 @@ fn params(sectors: u64) -> sys::ublk_params {
 /// A handle on an existing device.
 fn open(id: DeviceId) -> Result<Option<UblkCtrl>, DeviceError> {
     ensure_ring()?;
-    // Asking the driver about a number it does not know is an error like any other; sysfs tells the two apart.
+    // The driver answers a question about an unknown number with an ordinary error; sysfs tells the two cases apart.
     if !exists(id) {
         return Ok(None);
     }
@@ -349,8 +345,8 @@ fn kernel(command: &'static str, id: Option<DeviceId>, error: UblkError) -> Devi
     DeviceError::Kernel { command, path: id.map_or_else(|| "a new device".into(), DeviceId::path), source }
 }
 
-/// Whether the kernel's limit of devices, in file `limit`, is reached by those listed in folder `devices`. Kernels before 6.2
-/// and those that limit unprivileged devices only never get here with it reached.
+/// Whether the number of devices in folder `devices` has reached the kernel's limit in file `limit`. Kernels before 6.2, and
+/// kernels which limit only unprivileged devices, refuse no device because of the limit.
 fn at_limit(limit: &Path, devices: &Path) -> bool {
     let limit = std::fs::read_to_string(limit).ok().and_then(|text| text.trim().parse::<usize>().ok());
     let devices = std::fs::read_dir(devices).map(Iterator::count).ok();

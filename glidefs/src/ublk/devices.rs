@@ -1,8 +1,9 @@
 //! Devices as the router sees them: attach, find, recover, detach, resize.
 //!
-//! Owns which devices this process serves and which worker serves which queue. Invariants: a device is deleted only after
-//! the workers have let go of all of its queues, as any reference to its character device blocks the deletion; only a device with
-//! the owner tag of its export is stopped or deleted, as the kernel gives the number of a deleted device away.
+//! Owns the list of devices which this process serves, and the choice of the worker for each queue. Invariants: a device is
+//! deleted only after the workers have let go of all its queues, because any reference to the character device blocks the
+//! deletion; only a device with the owner tag of its export is stopped or deleted, because the kernel gives the number of a
+//! deleted device away.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,10 +24,10 @@ use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, Foun
 use crate::units::ExportId;
 use crate::worker::{QueueGone, Worker};
 
-/// How long a device whose server has died may still look served: the kernel lets go of it asynchronously.
+/// How long a device whose server has died may still look served: the kernel lets go of such a device asynchronously.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(20);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
-/// How long the programs that have a device open are given to see that it is gone, before its number counts as taken.
+/// Time for the programs which have a removed device open to notice the removal, before the device's number counts as taken.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The kernel's ublk devices, served by the workers.
@@ -36,13 +37,13 @@ pub struct UblkDevices {
     placed: Vec<AtomicUsize>,
     features: Features,
     bounce: bool,
-    /// The upper half of every device's owner tag: which cache directory it belongs to.
+    /// The upper half of every device's owner tag: the number of the cache directory.
     cache_tag: u32,
     steps: Steps,
     hosted: Mutex<HashMap<DeviceKey, Hosted>>,
 }
 
-/// An export and the number of its device: a number alone may be another export's by now.
+/// An export and the number of its device: the number alone may be another export's by now.
 type DeviceKey = (ExportId, DeviceId);
 
 /// A device this process serves.
@@ -53,8 +54,8 @@ struct Hosted {
 }
 
 impl UblkDevices {
-    /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel that lacks it gets them anyway.
-    /// `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
+    /// Devices served by `workers`. `bounce` asks for devices without USER_COPY; a kernel without USER_COPY always gives such
+    /// devices. `cache_tag` tells this cache directory's devices from others; `limit` bounds every control command.
     pub fn new(
         workers: Vec<Worker>,
         features: Features,
@@ -87,19 +88,19 @@ impl UblkDevices {
         (u64::from(self.cache_tag) << 32) | u64::from(export.0)
     }
 
-    /// What the kernel says of a device; `None` when there is none that was made for that export.
+    /// Asks the kernel about a device; `None` when no device was made for that export.
     async fn info(&self, (export, id): DeviceKey) -> Result<Option<Info>, DeviceError> {
         let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
         Ok(info.filter(|info| info.owner_tag == self.owner_tag(export)))
     }
 
-    /// Arms every queue of `opened` on a worker, then starts it.
+    /// Arms every queue of `opened` on a worker, then starts the device.
     async fn serve(&self, export: Arc<Export>, opened: Opened) -> Result<DeviceId, DeviceError> {
         let id = opened.id();
         export.volume().allow_waits();
         let mut hosted = Hosted { export: Arc::clone(&export), gone: Vec::new(), workers: Vec::new() };
         let armed = self.arm(&export, &opened, &mut hosted).await;
-        // Queues that were armed before one failed are let go of like those of a device that was served.
+        // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert((export.id(), id), hosted);
         armed?;
         self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
@@ -120,7 +121,8 @@ impl UblkDevices {
             let (export, char_device) = (Arc::clone(export), Arc::clone(&char_device));
             UblkQueue::new(export, id.0, queue_id, opened.depth(), commands, char_device, opened.bounce())
         };
-        // Before the first is armed: the kernel gives the tags of a device that is taken over back only when this process ends.
+        // All queues are made before the first is armed: the kernel gives the armed tags of a device that was taken over back
+        // only when this process ends.
         let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
         for queue in queues {
             let worker = self.least_loaded(&hosted.workers);
@@ -135,7 +137,7 @@ impl UblkDevices {
         Ok(())
     }
 
-    /// The worker with the fewest queues, one that has none of this device's queues yet where possible.
+    /// The worker with the fewest queues, where possible one without a queue of this device.
     fn least_loaded(&self, taken: &[usize]) -> usize {
         let load = |&worker: &usize| {
             let own = taken.iter().filter(|&&other| other == worker).count();
@@ -144,7 +146,7 @@ impl UblkDevices {
         (0..self.workers.len()).min_by_key(load).unwrap_or(0)
     }
 
-    /// Fails the requests of a device that wait: the kernel stops a device when all of them have ended, not before.
+    /// Fails the waiting requests of a device. The kernel stops a device only when all its requests have ended.
     async fn end_waits(&self, key: DeviceKey) {
         let hosted = {
             let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,12 +155,12 @@ impl UblkDevices {
         let Some((export, workers)) = hosted else { return };
         export.volume().end_waits();
         for worker in workers.into_iter().collect::<BTreeSet<_>>() {
-            // A worker that has ended takes the process with it.
+            // A worker which has ended takes the process with it.
             let _ = self.workers[worker].end_waits().await;
         }
     }
 
-    /// Stops device `id`, waits until no worker refers to it, and deletes it, if the device is that of `export`.
+    /// Stops device `id`, waits until no worker refers to the device, and deletes the device, if the device is that of `export`.
     async fn remove(&self, export: ExportId, id: DeviceId) -> Result<(), DeviceError> {
         self.end_waits((export, id)).await;
         let is_own = self.info((export, id)).await?.is_some();
@@ -177,7 +179,7 @@ impl UblkDevices {
         Ok(())
     }
 
-    /// Returns when no worker refers to a device that has been stopped, or is gone.
+    /// Returns when no worker refers to a device which has been stopped, or is gone.
     async fn let_go(&self, key: DeviceKey) -> Result<(), DeviceError> {
         let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         let Some(mut hosted) = hosted else { return Ok(()) };
@@ -216,7 +218,7 @@ impl UblkDevices {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
     }
 
-    /// Removes what a failed attach left, and gives back its error.
+    /// Removes the remains of a failed attach, and gives back its error.
     async fn undo(&self, (export, id): DeviceKey, error: DeviceError) -> DeviceError {
         if let Err(again) = self.remove(export, id).await {
             tracing::warn!(
@@ -271,7 +273,7 @@ impl Devices for UblkDevices {
                     }
                     State::Live | State::Failing => return Ok(Some(FoundDevice { id, quiesced: false })),
                     State::Dead => {
-                        // Its maker died between adding and starting it: nobody can have used it.
+                        // The maker died between adding and starting the device, so nobody can have used the device.
                         self.remove(export, id).await?;
                         return Ok(None);
                     }
@@ -288,7 +290,7 @@ impl Devices for UblkDevices {
                 let info = self.steps.on("GET_DEV_INFO", id, move || control::info(id)).await?;
                 let Some(info) = info else { continue };
                 if info.owner_tag >> 32 == u64::from(self.cache_tag) {
-                    // The lower half, where `owner_tag` put it.
+                    // The lower half of the tag, where `owner_tag` put the export.
                     owned.push((
                         ExportId((info.owner_tag & u64::from(u32::MAX)).try_into().unwrap_or(u32::MAX)),
                         id,
@@ -316,13 +318,13 @@ impl Devices for UblkDevices {
                 && let Some(info) = self.info((export.id(), id)).await?
                 && info.state == State::Live
             {
-                // Removing it failed before it was stopped.
+                // An earlier removal failed before the device was stopped.
                 export.volume().allow_waits();
                 return Ok(());
             }
             let opened =
                 self.steps.on("START_USER_RECOVERY", id, move || control::start_recovery(id)).await?;
-            // A device that waits is never deleted because serving it failed: its clients' data may hang on it.
+            // When serving fails, the waiting device stays: the data of its clients may depend on the device.
             self.serve(export, opened).await.map(drop)
         }
         .boxed()

@@ -1,8 +1,8 @@
-//! The one place where a failure becomes an errno, as the kernel wants it: a negative number.
+//! The one place where a failure becomes an errno, in the kernel's form: a negative number.
 
 use crate::worker::Failure;
 
-/// The result to commit for a request that failed.
+/// The result with which to answer a failed request.
 pub fn of(failure: &Failure) -> i32 {
     let errno = match failure {
         Failure::Refused(_) => libc::EINVAL,

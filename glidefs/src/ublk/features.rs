@@ -1,4 +1,4 @@
-//! What the running kernel's ublk driver can do, asked for and never guessed from its version.
+//! Features of the running kernel's ublk driver: asked for, and never guessed from the version.
 
 use libublk::ctrl::UblkCtrl;
 use libublk::sys;
@@ -6,7 +6,7 @@ use libublk::sys;
 use super::control::CONTROL_PATH;
 use crate::router::devices::DeviceError;
 
-/// Kernel releases whose driver is known to be broken, and how.
+/// Kernel releases with a driver known to be broken, and the defect.
 const BROKEN: &[(&str, &str)] = &[
     ("6.18.4", "adding a device can crash the kernel"),
     ("6.18.5", "adding a device can crash the kernel"),
@@ -14,14 +14,14 @@ const BROKEN: &[(&str, &str)] = &[
     ("7.0.14", "control commands can be lost"),
 ];
 
-/// What the driver can do.
+/// The features which matter to glidefs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     bits: u64,
 }
 
 impl Features {
-    /// Asks the driver. One that is too old to be asked (before Linux 6.5) has no feature.
+    /// Asks the driver. A driver too old to be asked (before Linux 6.5) has no feature.
     pub fn probe() -> Result<Self, DeviceError> {
         use std::io::ErrorKind;
         match std::fs::File::options().read(true).write(true).open(CONTROL_PATH) {

@@ -1,8 +1,8 @@
-//! Who holds a block device for himself: mounts, swap, devices on top of it, and whoever has it open exclusively.
+//! The users of a block device: mounts, swap, devices on top, and programs which have the device open exclusively.
 //!
-//! Owns how the kernel is asked. Does not own what follows from the answer. Blocks; to be run off the workers. Invariant:
-//! whether there is a user follows from the kernel's answer to an exclusive open alone, and a failed question is an error; /proc
-//! only gives the user a name.
+//! Owns how the kernel is asked. Does not own what follows from the answer. Blocks; to be run off the workers. Invariant: only
+//! the kernel's answer to an exclusive open says whether there is a user, and a failed question is an error; /proc only gives
+//! the user a name.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::router::devices::DeviceId;
 
-/// Where the kernel says what.
+/// The folders in which the kernel describes mounts, block devices and device files.
 #[derive(Clone, Debug)]
 struct KernelPaths {
     proc: PathBuf,
@@ -29,8 +29,8 @@ struct Part {
     folder: PathBuf,
 }
 
-/// Who uses device `id` in a way that its removal would harm, as a sentence to be read after "the device is"; `None` when
-/// nobody does. Programs that merely have the device open do not count.
+/// The user of device `id` whom a removal would harm, as a sentence to be read after "the device is"; `None` when there is none.
+/// Programs which merely have the device open do not count.
 ///
 /// # Errors
 /// When the kernel does not tell.
@@ -48,7 +48,7 @@ impl KernelPaths {
         Ok(if self.is_claimed(device)? { Some(self.usage(device)) } else { None })
     }
 
-    /// How `device`, which somebody has open exclusively, is used.
+    /// The use of `device`, which somebody has open exclusively.
     fn usage(&self, device: &str) -> String {
         let parts = self.parts(device);
         if self.is_swap(&parts) {
@@ -82,7 +82,7 @@ impl KernelPaths {
             if fs::read_link(folder.join("ns/mnt")).is_ok_and(|namespace| !seen.insert(namespace)) {
                 continue;
             }
-            // One that has ended meanwhile has no mounts.
+            // A process which has ended meanwhile has no mounts.
             let Ok(table) = fs::read(folder.join("mountinfo")) else { continue };
             let table = String::from_utf8_lossy(&table);
             mounts.extend(table.lines().filter_map(|line| mounted(line, parts, &sources)));
@@ -110,7 +110,7 @@ impl KernelPaths {
     }
 }
 
-/// The mount point in a line of `mountinfo` that is about one of `parts`. A file system that spans devices has a number of its
+/// The mount point in a line of `mountinfo` about one of `parts`. A file system over several devices has a device number of its
 /// own, and is known by its source.
 fn mounted(line: &str, parts: &[Part], sources: &HashSet<String>) -> Option<String> {
     let mut fields = line.split(' ');

@@ -1,8 +1,8 @@
-//! The data plane of one queue: its descriptors, the character device, and in bounce mode its buffers.
+//! The data plane of one queue: descriptors, the character device, and in bounce mode the tags' buffers.
 //!
-//! Owns the mappings and the commands' contents; the worker owns when they are sent. Invariants: a copy moves all of a
-//! request's bytes or fails, because the kernel trusts the result it is given; the mappings live until the driver is
-//! dropped, which the worker does after every tag's last completion.
+//! Owns the mappings and the contents of the commands; the worker owns when commands are sent. Invariants: a copy moves all of a
+//! request's bytes or fails, because the kernel trusts the result; the mappings live until the driver is dropped, and the worker
+//! drops the driver after every tag's last completion.
 
 use std::fs::File;
 use std::io;
@@ -22,13 +22,13 @@ use crate::units::{REQUEST_BYTES_MAX, SectorRange};
 use crate::worker::driver::TagEvent;
 use crate::worker::{Failure, QueueDriver};
 
-/// A mapping that is undone when dropped.
+/// A memory mapping; dropping the value unmaps the memory.
 struct Mapping {
     start: NonNull<u8>,
     len: NonZeroUsize,
 }
 
-// SAFETY: a mapping is plain memory of the process; the one thread that owns the value uses it.
+// SAFETY: a mapping is plain memory of the process; the one thread which owns the value uses the memory.
 unsafe impl Send for Mapping {}
 
 impl Drop for Mapping {
@@ -74,7 +74,7 @@ impl UblkQueue {
         let len = NonZeroUsize::new(len.next_multiple_of(4096)).ok_or(io::ErrorKind::InvalidInput)?;
         let offset = i64::from(sys::UBLKSRV_CMD_BUF_OFFSET)
             + i64::try_from(usize::from(queue_id) * abi::DESCRIPTOR_STRIDE).map_err(io::Error::other)?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it is read only.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; the mapping is read only.
         let start = unsafe {
             mmap(
                 None,
@@ -92,8 +92,9 @@ impl UblkQueue {
 
     fn descriptor(&self, tag: u16) -> sys::ublksrv_io_desc {
         assert!(tag < self.depth, "tag {tag} of a queue of depth {}", self.depth);
-        // SAFETY: the mapping holds `depth` descriptors and the tag is below that. The kernel writes a descriptor before
-        // it completes the fetch and not again before the commit; volatile, as the compiler knows nothing of that.
+        // SAFETY: the mapping holds `depth` descriptors and the tag is below `depth`. The kernel writes a descriptor before the
+        // completion which announces the request, and not again before the answer; volatile, because the compiler knows nothing
+        // of these writes.
         unsafe { self.descriptors.start.cast::<sys::ublksrv_io_desc>().add(usize::from(tag)).read_volatile() }
     }
 
@@ -102,7 +103,7 @@ impl UblkQueue {
     }
 }
 
-/// Address space for the buffers of `depth` tags; the kernel gives it memory as it is used.
+/// Address space for the buffers of `depth` tags; the kernel backs a buffer with memory at the first use.
 fn map_buffers(depth: u16) -> io::Result<Mapping> {
     let len = NonZeroUsize::new(usize::from(depth) * REQUEST_BYTES_MAX).ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
@@ -134,11 +135,11 @@ impl QueueDriver for UblkQueue {
         self.char_device.as_raw_fd()
     }
 
-    fn fetch(&mut self, tag: u16, fixed: u32) -> io_uring::squeue::Entry {
+    fn arm(&mut self, tag: u16, fixed: u32) -> io_uring::squeue::Entry {
         self.commands.fetch(fixed, self.queue_id, tag, self.stable_address(tag))
     }
 
-    fn commit(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> io_uring::squeue::Entry {
+    fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> io_uring::squeue::Entry {
         let result = match result {
             Ok(bytes) => i32::try_from(bytes).unwrap_or(-libc::EIO),
             Err(failure) => errno::of(failure),
@@ -205,7 +206,7 @@ impl QueueDriver for UblkQueue {
     fn stable_buffer(&self, tag: u16) -> Option<NonNull<[u8]>> {
         let stable = self.stable.as_ref()?;
         assert!(tag < self.depth, "tag {tag} of a queue of depth {}", self.depth);
-        // SAFETY: the mapping holds `depth` buffers and the tag is below that.
+        // SAFETY: the mapping holds `depth` buffers and the tag is below `depth`.
         let start = unsafe { stable.start.add(usize::from(tag) * REQUEST_BYTES_MAX) };
         Some(NonNull::slice_from_raw_parts(start, REQUEST_BYTES_MAX))
     }

@@ -1,9 +1,9 @@
 //! Control commands as steps: each on a thread of its own, under a time limit, one at a time for a device number.
 //!
-//! Owns when a step may begin. Does not own what a step does (`control`). Invariants: a step whose caller has given up before
-//! the step began is never begun; while a step on a device number runs, however long, no other step on that number begins. So
-//! a step that timed out cannot meet another device of the same number later: that device could only be made after this one
-//! was deleted, which is a step too.
+//! Owns when a step may begin. Does not own the action of a step (`control`). Invariants: a step whose caller has given up
+//! before the step began is never begun; while a step on a device number runs, however long, no other step on that number
+//! begins. So a step which timed out cannot meet another device of the same number later: such a device could only be made after
+//! the first one was deleted, and the deletion is a step too.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,16 +14,16 @@ use std::time::Duration;
 use crate::router::devices::{DeviceError, DeviceId};
 
 /// Who may run a step on a device number.
-type Turn = tokio::sync::Mutex<()>;
+type StepLock = tokio::sync::Mutex<()>;
 
-/// Runs steps.
+/// Begins steps, and waits for their ends.
 #[derive(Debug)]
 pub struct Steps {
     limit: Duration,
-    turns: Mutex<HashMap<DeviceId, Weak<Turn>>>,
+    locks: Mutex<HashMap<DeviceId, Weak<StepLock>>>,
 }
 
-/// Says when dropped that nobody waits for a step any more.
+/// A caller who waits for a step. Dropping the value says that nobody waits any more.
 struct Caller(Arc<AtomicBool>);
 
 impl Drop for Caller {
@@ -35,7 +35,7 @@ impl Drop for Caller {
 impl Steps {
     /// Steps that are waited for at most `limit`.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, turns: Mutex::default() }
+        Self { limit, locks: Mutex::default() }
     }
 
     /// How long a step is waited for.
@@ -50,12 +50,12 @@ impl Steps {
         id: DeviceId,
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
-        let turn = self.turn(id);
+        let lock = self.lock_of(id);
         self.bounded(command, id.path(), async move {
-            let turn = turn.lock_owned().await;
+            let guard = lock.lock_owned().await;
             off_the_workers(
                 move || {
-                    let _turn = turn;
+                    let _guard = guard;
                     step()
                 },
                 drop,
@@ -65,7 +65,8 @@ impl Steps {
         .await
     }
 
-    /// Runs `step`, which is about no device in particular. `undo` takes back what a step has done whose caller has given up.
+    /// Runs `step`, which is about no device in particular. When the caller has given up meanwhile, `undo` takes the result of
+    /// `step` back.
     pub async fn anywhere<T: Send + 'static>(
         &self,
         command: &'static str,
@@ -88,19 +89,19 @@ impl Steps {
         }
     }
 
-    fn turn(&self, id: DeviceId) -> Arc<Turn> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = turns.get(&id).and_then(Weak::upgrade) {
-            return turn;
+    fn lock_of(&self, id: DeviceId) -> Arc<StepLock> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(&id).and_then(Weak::upgrade) {
+            return lock;
         }
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::default();
-        turns.insert(id, Arc::downgrade(&turn));
-        turn
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::default();
+        locks.insert(id, Arc::downgrade(&lock));
+        lock
     }
 }
 
-/// Runs `step` on a thread that may block, unless the caller has given up before.
+/// Runs `step` on a thread which may block, unless the caller has given up before.
 async fn off_the_workers<T: Send + 'static>(
     step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
@@ -138,7 +139,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
     }
 
-    /// A step that ends when told, the way to tell, and what is heard when the step has begun.
+    /// A step which ends when told, the way to tell, and the announcement that the step has begun.
     fn stuck() -> (
         impl FnOnce() -> Result<(), DeviceError> + Send + 'static,
         mpsc::Sender<()>,
@@ -153,7 +154,7 @@ mod tests {
         (step, tell, begun)
     }
 
-    /// Waits for `step` until it has begun, and no longer.
+    /// Waits for `step` until `step` has begun, and no longer.
     async fn give_up_when<T>(
         begun: tokio::sync::oneshot::Receiver<()>,
         step: impl Future<Output = Result<T, DeviceError>>,

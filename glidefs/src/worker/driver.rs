@@ -57,17 +57,16 @@ pub trait QueueDriver {
     /// Number of the device, and of the queue in the device, for logs and counters.
     fn ids(&self) -> (u32, u16);
 
-    /// Tags in the queue.
     fn depth(&self) -> u16;
 
     /// The character device, to be registered with the worker's ring.
     fn char_device(&self) -> RawFd;
 
     /// The command which arms `tag`. `fixed` is the number of the character device in the ring's file table.
-    fn fetch(&mut self, tag: u16, fixed: u32) -> squeue::Entry;
+    fn arm(&mut self, tag: u16, fixed: u32) -> squeue::Entry;
 
     /// The command which gives the result of `tag`'s request and arms the tag again. `Ok` carries the bytes moved.
-    fn commit(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry;
+    fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry;
 
     /// The meaning of completion `result` of a command for `tag`.
     fn event(&self, tag: u16, result: i32) -> TagEvent;

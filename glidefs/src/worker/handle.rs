@@ -23,9 +23,7 @@ pub enum WorkerError {
         index: usize,
         /// The CPU chosen for the worker.
         cpu: usize,
-        /// The step which failed.
         what: &'static str,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -40,13 +38,11 @@ pub enum WorkerError {
     Attach {
         /// Number of the worker, counted from 0.
         index: usize,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// How workers are made.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// The CPUs to use, one worker each.
@@ -94,11 +90,6 @@ impl Worker {
         let (pong, is_alive) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::Ping(pong));
         is_alive.await.map_err(|_| WorkerError::Gone { index: self.index })
-    }
-
-    /// Number of the worker, counted from 0.
-    pub fn index(&self) -> usize {
-        self.index
     }
 
     /// Counters of the worker's shard of the log.

@@ -14,7 +14,6 @@ use super::driver::{QueueDriver, QueueGone};
 
 /// A message to a worker.
 pub enum Message {
-    /// Serve a queue.
     Attach {
         driver: Box<dyn QueueDriver + Send>,
         /// Told when every tag is armed, or why a tag could not be armed.
@@ -49,7 +48,6 @@ impl Inbox {
         let _ = self.event.write(1);
     }
 
-    /// Takes the oldest message.
     pub fn take(&self) -> Option<Message> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }

@@ -79,16 +79,16 @@ impl Queues {
         let free = u32::try_from(entry.key()).ok().filter(|index| *index < self.queues_max);
         let queue_index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
         ring.register_file(queue_index, driver.char_device())?;
-        let fetches: Vec<_> = (0..driver.depth())
-            .map(|tag| (driver.fetch(tag, queue_index), TagId { queue_index, tag }))
+        let commands: Vec<_> = (0..driver.depth())
+            .map(|tag| (driver.arm(tag, queue_index), TagId { queue_index, tag }))
             .collect();
         let (gone_sender, gone) = oneshot::channel();
         let depth = driver.depth();
         entry.insert(HostedQueue { driver, export, stats, tags_gone: 0, gone: Some(gone_sender) });
         self.stats.queues.add(1);
         let mut armed = 0;
-        let outcome = fetches.into_iter().try_for_each(|(fetch, tag)| {
-            command(ring, fetch, tag)?;
+        let outcome = commands.into_iter().try_for_each(|(arm, tag)| {
+            command(ring, arm, tag)?;
             armed += 1;
             Ok(())
         });
@@ -110,10 +110,10 @@ impl Queues {
         Ok(queue.driver.event(tag, result))
     }
 
-    /// Takes the request which a tag holds. Each request taken is committed exactly once.
+    /// Takes the request which a tag holds. Each request taken is answered exactly once.
     ///
     /// # Errors
-    /// When the request is malformed or reaches beyond the export: commit the failure.
+    /// When the request is malformed or reaches beyond the export: answer with the failure.
     #[inline]
     pub fn take_request(&mut self, tag: TagId, now: Instant) -> Result<TagRequest, Failure> {
         let queue = &self.table[tag.queue_index as usize];

@@ -1,6 +1,6 @@
 //! A request in a worker's hands.
 //!
-//! Owns everything which travels with a request until the commit: the tag, the time of arrival, the buffer.
+//! Owns everything which travels with a request until the answer: the tag, the time of arrival, the buffer.
 //! Invariant: an [`InFlight`] lives exactly as long as the tag holds the request, so the tag's stable buffer is valid.
 
 use std::ptr::NonNull;
@@ -73,7 +73,7 @@ impl RequestBuffer {
             Self::None => &mut [],
             Self::Slot(slot) => slot,
             // SAFETY: the driver keeps the tag's buffer until the driver is dropped, which is after every tag is gone, and a
-            // tag with a request is not gone. The kernel touches the buffer only between commit and fetch.
+            // tag with a request is not gone. The kernel touches the buffer only between the answer and the next request.
             Self::Stable(bytes) => unsafe { bytes.as_mut() },
         }
     }

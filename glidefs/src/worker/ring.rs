@@ -4,7 +4,8 @@
 //!  operation.rs   Op<B>: the description of an operation, with the buffer B
 //!    │ start, start_chain                                            ▲ Completion, or Pending<B>.await
 //!    ▼                                                               │
-//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there)
+//!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there);
+//!    │                kernel/end.rs: the end of a ring
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
 //!    ├─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
@@ -22,7 +23,6 @@
 //! nobody waits for the completion any more; a dropped ring waits for such memory or leaks the memory; a registered arena lives
 //! as long as the ring; a transfer is never reported as longer than the transfer was.
 
-mod future;
 mod kernel;
 mod memory;
 mod operation;

@@ -4,15 +4,16 @@
 //!
 //! # Where a request waits
 //!
-//! A request is in one of these places from the client's call until the commit of the result. `Loop`, `Shard` and `Ring` stand for
-//! [`Loop`], [`Loop::shard`] and [`Loop::ring`]. The last two columns say what happens to a waiting request when the export's
-//! device is removed ([`Loop::end_waits`]) and when the export is lost (fenced, or two histories).
+//! From the client's call until the worker's answer a request is in one of these places, or on the way between two of them.
+//! `Loop` is [`Loop`], `Shard` is [`Loop::shard`] (`cache/shard`) and `Ring` is [`Loop::ring`]. The last two columns tell the fate
+//! of a waiting request when the export's device is removed ([`Loop::end_waits`]), and when the export is lost (fenced, or two
+//! histories).
 //!
 //! ```text
 //!  waits for                owner                      woken by                    order               removed   lost
 //!  ───────────────────────  ─────────────────────────  ──────────────────────────  ──────────────────  ────────  ────────
-//!  a free tag               the kernel: queue of the   a commit for that queue     the kernel's        goes on   goes on
-//!                           block device               (`Queues::finish`)          scheduler
+//!  a free tag               the kernel: queue of the   an answer in the queue      the kernel's        goes on   goes on
+//!                           block device               (`Queues::answer`)          scheduler
 //!  the next turn            the kernel: completion     any completion              first in, first     goes on   goes on
 //!                           queue; `Ring::seen`                                    out
 //!  less at risk, or packs   `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
@@ -40,12 +41,12 @@
 //!  the disk (R)             `Shard`: `Reads::queue`,   `Shard::read_done`          starts first in,    goes on   goes on
 //!                           then `Reads::waiting`                                  first out, 32 reads
 //!                                                                                  at a time
-//!  an operation             `Ring::under_way`: data    the kernel                  the kernel's        goes on   goes on
-//!                           of the three above
-//!  the commit               `Shard::done`,             nobody: emptied each turn   first in, first out goes on   goes on
+//!  an operation (append,    `Ring::under_way`          the kernel                  the kernel's        goes on   goes on
+//!  sync, read)
+//!  the answer               `Shard::done`,             nobody: emptied each turn   first in, first out goes on   goes on
 //!                           `Loop::done`
-//!  the kernel's look        the kernel: submission     the end of the turn         first in, first out goes on   goes on
-//!                           queue of the ring
+//!  the answer's submission  the kernel: submission     `Ring::submit_and_wait`,    first in, first out goes on   goes on
+//!                           queue of the ring          which begins each turn
 //! ```
 //!
 //! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES.
@@ -53,8 +54,8 @@
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
 //!   is lost. *refused* is the same failure, without `Volume::settled`, because no bytes were promised.
 //! - *goes on*: the wait is not ended. In most places the wait cannot last: only the disk, this worker or requests with a buffer
-//!   are waited for. A request which comes to the shard after the loss fails there; a write which the shard had taken before is
-//!   appended and acknowledged. Writes of a lost export in `log_line` and `Log::backlog` wait for log space like all others, until
+//!   are waited for. A request which comes to the shard after the loss fails there; a write which the shard
+//!   took before is still appended, and acknowledged unless the write is FUA and waits for the store. Writes of a lost export in `log_line` and `Log::backlog` wait for log space like all others, until
 //!   the device is removed.
 //! - When the daemon stops, a request in any place stays the kernel's, which gives the request to the next daemon.
 

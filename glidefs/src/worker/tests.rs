@@ -1,7 +1,7 @@
-//! The worker's loop against a queue that lives in this process: a pipe a tag stands for the kernel.
+//! The worker's loop against a queue in this process: one pipe a tag stands for the kernel.
 //!
-//! A byte in a tag's pipe completes its fetch with a request; closing the pipe takes the tag back. Everything else is the
-//! real thing: ring, pool, executor, cache on a real directory.
+//! A byte in a tag's pipe announces a request; closing the pipe takes the tag back. Everything else is the real thing: ring,
+//! pool, executor, cache on a real directory.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -30,7 +30,7 @@ const DEPTH: u16 = 8;
 const SLOTS: usize = 4;
 const QUEUES_MAX: u32 = 8;
 
-/// What client and queue share of one tag.
+/// State of one tag, shared by client and queue.
 #[derive(Default)]
 struct Tag {
     request: Option<Request>,
@@ -44,7 +44,7 @@ struct SharedTags {
     completed: Condvar,
 }
 
-/// The queue's end.
+/// The worker's end of a queue.
 struct PipeQueue {
     export: Arc<Export>,
     shared: Arc<SharedTags>,
@@ -70,22 +70,22 @@ impl QueueDriver for PipeQueue {
         self.pipes[0].as_raw_fd()
     }
 
-    fn fetch(&mut self, tag: u16, _fixed: u32) -> squeue::Entry {
+    fn arm(&mut self, tag: u16, _fixed: u32) -> squeue::Entry {
         let tag = usize::from(tag);
         opcode::Read::new(types::Fd(self.pipes[tag].as_raw_fd()), &raw mut self.bytes[tag], 1).build()
     }
 
-    fn commit(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry {
+    fn answer(&mut self, tag: u16, fixed: u32, result: Result<u32, &Failure>) -> squeue::Entry {
         let mut tags = self.shared.tags.lock().unwrap();
         let shared = &mut tags[usize::from(tag)];
-        assert!(shared.request.take().is_some(), "tag {tag} was committed without a request");
+        assert!(shared.request.take().is_some(), "tag {tag} was answered without a request");
         assert!(
             shared.result.replace(result.map_err(ToString::to_string)).is_none(),
-            "tag {tag} was committed twice"
+            "tag {tag} was answered twice"
         );
         self.shared.completed.notify_all();
         drop(tags);
-        self.fetch(tag, fixed)
+        self.arm(tag, fixed)
     }
 
     fn event(&self, _tag: u16, result: i32) -> TagEvent {

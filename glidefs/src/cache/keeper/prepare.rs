@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::syncing::report;
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::format::SegmentHeader;
+use crate::cache::log::life::{Event, State};
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::table::{Event, State};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 
 use super::syncing::report;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord};
+use crate::cache::log::life::State;
 use crate::cache::log::scan::{self, Identity};
-use crate::cache::log::table::{SegmentInfo, State, frames_of};
+use crate::cache::log::table::{SegmentInfo, frames_of};
 use crate::cache::log::walk::{self, Span};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;

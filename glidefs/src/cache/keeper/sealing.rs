@@ -7,8 +7,9 @@
 use std::iter;
 
 use super::syncing::{SYNC_FAILED, heal, report};
+use crate::cache::log::life::{Event, State};
 use crate::cache::log::segment::SegmentWriter;
-use crate::cache::log::table::{Event, SegmentInfo, State};
+use crate::cache::log::table::SegmentInfo;
 use crate::cache::log::{scan, seal};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;

@@ -2,21 +2,19 @@
 //!
 //! Owns system calls on those files. Does not own what is in them.
 
+mod lock;
+
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use self::lock::{name_of, wait_for_lock};
 use super::disk::{Disk, Lock, SegmentFile};
 use crate::units::FRAME_BYTES;
-
-/// How long the kernel may take to end what it does for a process that has ended.
-const LOCK_PATIENCE: Duration = Duration::from_mins(1);
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A cache directory on a real file system.
 #[derive(Clone, Debug)]
@@ -60,46 +58,8 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Takes the lock; `false` when the process that has it lives, or the kernel does not end its work for one that has ended.
-fn wait_for_lock(file: &File) -> io::Result<bool> {
-    let began = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if owner_lives(file) || began.elapsed() > LOCK_PATIENCE => {
-                return Ok(false);
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-    }
-}
-
-/// Whether the process named in the lock's file lives; also `true` when none is named.
-fn owner_lives(file: &File) -> bool {
-    let mut text = [0; 64];
-    let read = file.read_at(&mut text, 0).unwrap_or(0);
-    let named = std::str::from_utf8(&text[..read]).unwrap_or_default().trim();
-    match named.split_whitespace().next().and_then(|process| process.parse().ok()) {
-        Some(process) => name_of(process).is_some_and(|name| name == named),
-        None => true,
-    }
-}
-
-/// Number and start time of a process, because numbers are used again; `None` when there is none, or when it has ended and
-/// waits for its parent to take note.
-fn name_of(process: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // "PID (name) state …": the name may hold anything; the start time is the twentieth field from the state on.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    let state = fields.next()?;
-    let started = fields.nth(18)?;
-    (!matches!(state, "Z" | "X")).then(|| format!("{process} {started}"))
-}
-
 /// Segment number of a file called `NNNNNNNN.seg`.
-fn slot_of(name: &OsStr) -> Option<u32> {
+fn number_of(name: &OsStr) -> Option<u32> {
     let digits = name.to_str()?.strip_suffix(".seg")?;
     (digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }
@@ -149,11 +109,11 @@ impl Disk for Directory {
     }
 
     fn segments(&self) -> io::Result<Vec<u32>> {
-        let mut table = Vec::new();
+        let mut numbers = Vec::new();
         for entry in fs::read_dir(self.segments_path())? {
-            table.extend(slot_of(&entry?.file_name()));
+            numbers.extend(number_of(&entry?.file_name()));
         }
-        Ok(table)
+        Ok(numbers)
     }
 
     fn segment_name(&self, number: u32) -> String {
@@ -324,20 +284,6 @@ impl SegmentFile for RealSegment {
 mod tests {
     use super::*;
 
-    /// The lock's file, locked, naming its owner.
-    fn owned(directory: &Path, owner: &str) -> File {
-        let file = File::options()
-            .create(true)
-            .read(true)
-            .write(true)
-            .truncate(true)
-            .open(directory.join("LOCK"))
-            .unwrap();
-        file.lock().unwrap();
-        file.write_all_at(owner.as_bytes(), 0).unwrap();
-        file
-    }
-
     #[test]
     fn only_frames_that_the_page_cache_does_not_give_are_read_past_it() {
         let bad = FRAME_BYTES as u64;
@@ -355,38 +301,5 @@ mod tests {
         assert_eq!(read, [1, 2, 1]);
         let fails = |_: &mut [u8], _| Err(io::ErrorKind::Other.into());
         assert!(by_frames(&mut buffer, 0, cached, fails).is_err());
-    }
-
-    #[test]
-    fn a_directory_whose_owner_lives_is_not_waited_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let _owner = owned(directory.path(), &name_of(std::process::id()).unwrap());
-        assert!(Directory::new(directory.path()).lock().unwrap().is_none());
-    }
-
-    #[test]
-    fn what_the_kernel_still_does_for_a_process_that_ended_is_waited_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("sleep").arg("0.1").spawn().unwrap();
-        let owner = owned(directory.path(), &name_of(child.id()).unwrap());
-        child.wait().unwrap();
-        let ending = std::thread::spawn(move || {
-            std::thread::sleep(LOCK_PAUSE * 4);
-            drop(owner);
-        });
-        let lock = Directory::new(directory.path()).lock().unwrap();
-        ending.join().unwrap();
-        let text = fs::read_to_string(directory.path().join("LOCK")).unwrap();
-        assert_eq!(Some(text), name_of(std::process::id()));
-        assert!(lock.unwrap().fd().is_some());
-    }
-
-    #[test]
-    fn a_number_that_was_given_to_another_process_is_not_taken_for_the_owner() {
-        let directory = tempfile::tempdir().unwrap();
-        let owner = owned(directory.path(), &format!("{} 1", std::process::id()));
-        assert!(!owner_lives(&owner));
-        owner.set_len(0).unwrap();
-        assert!(owner_lives(&owner), "nobody is named");
     }
 }

@@ -20,6 +20,7 @@
 //! meets old bytes. A client can guess a segment id and write a frame that looks like a record; it cannot guess 122
 //! random bits it never sees. So nothing a client writes is ever taken for a record, not even after a crash.
 
+mod entry;
 mod footer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -27,11 +28,9 @@ mod record;
 mod segment;
 mod sparse;
 
+pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
-pub use record::{
-    Entry, EntryKind, PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder,
-    decode_record, newer_version,
-};
+pub use record::{PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, newer_version};
 pub use segment::{CLEANER, SegmentHeader, Trailer, is_torn_end};
 
 use crate::units::FRAME_BYTES;

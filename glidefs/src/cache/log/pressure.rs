@@ -49,17 +49,17 @@ impl Watermarks {
 pub(in crate::cache) struct Pressure {
     pause_nanos_per_frame: AtomicU32,
     stuck: AtomicBool,
-    flush: AtomicBool,
+    writeback: AtomicBool,
 }
 
 impl Pressure {
     /// Sets the pause a frame, whether the cache is full of data that cannot be moved out, and whether all that can be
     /// stored should be.
-    pub fn set(&self, pause_per_frame: Duration, stuck: bool, flush: bool) {
+    pub fn set(&self, pause_per_frame: Duration, stuck: bool, writeback: bool) {
         let nanos = u32::try_from(pause_per_frame.as_nanos()).unwrap_or(u32::MAX);
         self.pause_nanos_per_frame.store(nanos, Ordering::Relaxed);
         self.stuck.store(stuck, Ordering::Relaxed);
-        self.flush.store(flush, Ordering::Relaxed);
+        self.writeback.store(writeback, Ordering::Relaxed);
     }
 
     /// Time that an append of `frames` frames should take at least.
@@ -70,7 +70,7 @@ impl Pressure {
 
     /// Whether the cache fills up, so that all that can be stored to the store should be.
     pub fn wants_writeback(&self) -> bool {
-        self.flush.load(Ordering::Relaxed)
+        self.writeback.load(Ordering::Relaxed)
     }
 
     /// Whether waiting for room is in vain as long as nobody removes data.

@@ -10,62 +10,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::disk::SegmentFile;
 use super::format::SegmentKey;
+use super::life::{Event, State};
 use crate::units::{FRAME_BYTES, FRAME_SECTORS};
-
-/// Where a segment is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(in crate::cache) enum State {
-    /// Holds nothing anybody needs.
-    Free,
-    /// Being appended to, or ready to be.
-    Open,
-    /// No longer appended to; its footer is not on disk.
-    Closed,
-    /// Stable, with footer and trailer unless the disk refused them or the segment stands for entries of doubt.
-    Sealed,
-    /// Holds nothing anybody needs, and is retired: nothing is written there before the next start.
-    Quarantined,
-}
-
-/// What moves a segment on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) enum Event {
-    /// A fresh header was written.
-    Prepare,
-    /// Its appender let go of it.
-    Close,
-    /// Its contents are stable.
-    Seal,
-    /// Nobody needs its contents.
-    Release,
-    /// Nobody needs its contents, and its file cannot be relied on.
-    Quarantine,
-}
-
-impl State {
-    /// Where `event` leads from here; `None` when it must not happen here.
-    pub fn on(self, event: Event) -> Option<Self> {
-        match (self, event) {
-            (Self::Free, Event::Prepare) => Some(Self::Open),
-            (Self::Open, Event::Close) => Some(Self::Closed),
-            (Self::Closed, Event::Seal) => Some(Self::Sealed),
-            (Self::Closed | Self::Sealed, Event::Release) => Some(Self::Free),
-            (Self::Free | Self::Closed | Self::Sealed, Event::Quarantine) => Some(Self::Quarantined),
-            _ => None,
-        }
-    }
-
-    fn of(byte: u8) -> Self {
-        match byte {
-            1 => Self::Open,
-            2 => Self::Closed,
-            3 => Self::Sealed,
-            4 => Self::Quarantined,
-            _ => Self::Free,
-        }
-    }
-}
 
 /// One segment.
 #[derive(Debug, Default)]
@@ -414,30 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_goes_round_its_life_and_nowhere_else() {
-        use Event::{Close, Prepare, Quarantine, Release, Seal};
-        use State::{Closed, Free, Open, Quarantined, Sealed};
-        let allowed = [
-            (Free, Prepare, Open),
-            (Open, Close, Closed),
-            (Closed, Seal, Sealed),
-            (Closed, Release, Free),
-            (Sealed, Release, Free),
-            (Free, Quarantine, Quarantined),
-            (Closed, Quarantine, Quarantined),
-            (Sealed, Quarantine, Quarantined),
-        ];
-        for state in [Free, Open, Closed, Sealed, Quarantined] {
-            assert_eq!(State::of(state as u8), state);
-            for event in [Prepare, Close, Seal, Release, Quarantine] {
-                let next = allowed.iter().find(|case| (case.0, case.1) == (state, event)).map(|case| case.2);
-                assert_eq!(state.on(event), next, "{event:?} in {state:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_place_in_an_earlier_use_of_a_slot_counts_as_stable() {
+    fn a_place_in_an_earlier_use_of_a_segment_counts_as_stable() {
         let table = SegmentTable::new(1, 1, [0; 16], 64);
         table.get(0).begin_use(5, 1);
         table.get(0).set_appended(10);

@@ -11,11 +11,11 @@ use super::at;
 use super::segments::{Found, Recovery};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::FooterBuilder;
+use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::Place;
-use crate::cache::log::table::{Event, State};
 use crate::cache::log::walk::{self, Hole, Walk};
 
 impl Found {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::request::Token;
 use crate::cache::handoff::OWNED_MAX;
-use crate::cache::log::segment::{Batch, HEADERS_MAX, Mark, Room, SegmentWriter};
+use crate::cache::log::batch::{Batch, HEADERS_MAX};
+use crate::cache::log::segment::{Mark, Room, SegmentWriter};
 use crate::cache::log::table::Place;
 use crate::cache::volume::Volume;
 use crate::units::SectorRange;

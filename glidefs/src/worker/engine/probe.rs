@@ -37,7 +37,6 @@ const LATER: f64 = 1.05;
 /// The figures of one way.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// The way measured.
     pub engine: Engine,
     /// Median time of an append until the append may be acknowledged, and of an append with a sync behind; or why the way cannot
     /// be used here.
@@ -50,7 +49,6 @@ pub type Outcome = Result<(Duration, Duration), Arc<io::Error>>;
 /// The figures of all ways, and the choice.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// The way to use.
     pub chosen: Engine,
     /// In the order of [`Engine::ALL`].
     pub figures: Vec<Figures>,
@@ -76,7 +74,6 @@ pub enum ProbeError {
         engine: Engine,
         /// The directory of the log.
         directory: String,
-        /// The cause.
         #[source]
         source: Arc<io::Error>,
     },

@@ -1,4 +1,4 @@
-//! The end of a request: the copy to the client, the counters, the log line of a failure, the commit.
+//! The end of a request: the copy to the client, the counters, the log line of a failure, the answer to the kernel.
 
 use std::io;
 use std::time::Instant;
@@ -37,7 +37,7 @@ impl Queues {
             Ok(()) => {
                 count(&queue.stats, operation, bytes as u64, range.bytes(), nanos);
                 // REQUEST_BYTES_MAX fits in 32 bits.
-                self.commit(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))
+                self.answer(ring, tag, Ok(u32::try_from(bytes).unwrap_or(u32::MAX)))
             }
             Err(failure) => self.refuse(ring, tag, Some(operation), &failure),
         }
@@ -54,14 +54,14 @@ impl Queues {
         failure: &Failure,
     ) -> io::Result<()> {
         self.report(tag, operation, failure);
-        self.commit(ring, tag, Err(failure))
+        self.answer(ring, tag, Err(failure))
     }
 
-    fn commit<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {
+    fn answer<C>(&mut self, ring: &mut Ring<C>, tag: TagId, result: Result<u32, &Failure>) -> io::Result<()> {
         let queue = &mut self.table[tag.queue_index as usize];
         queue.stats.in_flight.sub(1);
-        let commit = queue.driver.commit(tag.tag, tag.queue_index, result);
-        command(ring, commit, tag)
+        let answer = queue.driver.answer(tag.tag, tag.queue_index, result);
+        command(ring, answer, tag)
     }
 
     fn report(&self, TagId { queue_index, tag }: TagId, operation: Option<Operation>, failure: &Failure) {

@@ -8,7 +8,7 @@ use crate::buffer::Slot;
 /// Memory of an operation under way.
 #[derive(Debug)]
 pub enum Memory {
-    /// None at all.
+    /// No memory, as for a sync.
     None,
     /// The bytes of a vector. A read fills the bytes of the vector and does not make the vector longer.
     Heap(Vec<u8>),
@@ -46,10 +46,10 @@ impl Memory {
 
 /// A type of memory which an operation takes at the start and gives back with the completion.
 pub trait OpBuffer: Sized {
-    /// Gives the memory away.
     fn into_memory(self) -> Memory;
 
     /// Takes the memory back; `None` when `memory` is of another kind.
+    #[cfg(test)]
     fn from_memory(memory: Memory) -> Option<Self>;
 }
 
@@ -69,6 +69,7 @@ impl OpBuffer for Memory {
         self
     }
 
+    #[cfg(test)]
     fn from_memory(memory: Memory) -> Option<Self> {
         Some(memory)
     }
@@ -80,6 +81,7 @@ impl OpBuffer for () {
         Memory::None
     }
 
+    #[cfg(test)]
     fn from_memory(memory: Memory) -> Option<Self> {
         matches!(memory, Memory::None).then_some(())
     }
@@ -92,6 +94,7 @@ macro_rules! buffer {
                 Memory::$variant(self)
             }
 
+            #[cfg(test)]
             fn from_memory(memory: Memory) -> Option<Self> {
                 match memory {
                     Memory::$variant(buffer) => Some(buffer),

@@ -18,7 +18,7 @@ pub struct Options {
     pub submissions: u32,
     /// Entries of the completion queue, at least. When the queue is full the kernel keeps a backlog.
     pub completions: u32,
-    /// Places for registered files.
+    /// Places in the ring's table of registered files.
     pub files_max: u32,
     /// A kernel thread which picks up submissions, so that submitting needs no system call.
     pub submission_thread: Option<SubmissionThread>,

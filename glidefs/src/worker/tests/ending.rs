@@ -1,4 +1,4 @@
-//! Requests that wait, and a device that is about to be removed.
+//! Waiting requests, and a device which is about to be removed.
 
 use tokio::sync::watch;
 
@@ -14,10 +14,10 @@ use crate::units::Seq;
 const LARGE: u64 = 256;
 const LARGE_BYTES: usize = 128 << 10;
 const SECTORS: u64 = 1 << 15;
-/// Bytes of an export as [`Bench::export`] makes them.
+/// Large writes which fill an export as [`Bench::export`] makes one.
 const EXPORT_LARGE_WRITES: u64 = (16 << 20) / LARGE_BYTES as u64;
 
-/// A store that fails on purpose, and one volume in it.
+/// A store which fails on purpose, and one volume in the store.
 async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
     let faults = Faults::new(1);
     let objects = Arc::new(FaultyStore::new(ScriptedStore::new(Arc::default()), Arc::clone(&faults)));
@@ -29,7 +29,7 @@ async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
     (faults, remote)
 }
 
-/// A worker with an export that is tied to `remote`, of which nothing is here.
+/// A worker with an export tied to `remote`, without any data of the export.
 fn tied(remote: &volume::VolumeWriter, durability: Durability) -> (Bench, Arc<Export>, watch::Sender<bool>) {
     let (id, never) = (ExportId(1), Duration::from_hours(1));
     let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
@@ -50,7 +50,7 @@ fn assert_ended(client: &Client, tag: u16, what: &str) {
     assert!(error.contains("device of the export is being removed"), "{what}: {error}");
 }
 
-/// Whether the request of tag 0 ends; it does not when the cache has come to rest before.
+/// Whether the request of tag 0 ends. A cache at rest ends no request.
 fn is_served(client: &Client, bench: &Bench) -> bool {
     let (mut last, mut rests) = (None, 0);
     while rests < 10 {
@@ -72,7 +72,7 @@ async fn deleting_the_export_that_fills_the_cache_fails_its_writes_and_makes_roo
     for export in &exports {
         clients.push(Client::attach(&bench.worker, export).await);
     }
-    // 64 MiB of cache, and four exports of 16 MiB that no store takes.
+    // 64 MiB of cache, and four exports of 16 MiB which no store takes.
     let mut full = None;
     'filling: for at in 0..EXPORT_LARGE_WRITES {
         for (number, client) in clients.iter_mut().take(4).enumerate() {

@@ -1,4 +1,4 @@
-//! What is logged of requests that fail.
+//! Log lines of failed requests.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! READs of what is in the store.
+//! READs of data in the store.
 
 use tokio::sync::watch;
 
@@ -40,7 +40,7 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
     }
     export.volume().written_back().await.unwrap();
 
-    // A host that has nothing of it.
+    // A host without any data of the export.
     let (bench, export) = tied();
     let mut client = Client::attach(&bench.worker, &export).await;
     for round in 0..ROUNDS {

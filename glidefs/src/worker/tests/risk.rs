@@ -1,4 +1,4 @@
-//! An export that bounds what is at risk, while the store is away.
+//! An export with a bound on the data at risk, while the store is away.
 
 use std::collections::HashMap;
 
@@ -56,7 +56,7 @@ async fn a_bounded_export_waits_for_the_store_at_its_bound_and_no_other_export_d
     let mut client = Client::attach(&bench.worker, &bounded).await;
     let mut other = Client::attach(&bench.worker, &local).await;
 
-    // With a store that takes everything, more than the bound goes through, though nobody asks for a flush.
+    // With a store which takes everything, more than the bound goes through, though nobody asks for writeback.
     for round in 0..24_u64 {
         assert_eq!(
             client.run(Operation::Write, round * LARGE, LARGE, pattern(round as u8, 128 << 10)).0,

@@ -4,10 +4,10 @@
 //! decoded without its trailer. Invariant: the records of a decoded footer ascend, do not overlap, and end where the
 //! footer begins or before.
 
-use super::record::{ENTRY_BYTES, FRAME_CRC_BYTES, decode_entries};
+use super::entry::{ENTRY_BYTES, Entry, FRAME_CRC_BYTES, decode_entries};
 use super::{
-    BODY_AT, Entry, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused, frame_crc,
-    get, put, put_preamble,
+    BODY_AT, FormatError, SegmentKey, Trailer, check_key, check_preamble, check_unused, frame_crc, get, put,
+    put_preamble,
 };
 use crate::units::FRAME_BYTES;
 
@@ -109,11 +109,6 @@ impl FooterBuilder {
         self.bytes.get(self.last..).unwrap_or_default()
     }
 
-    /// Records added.
-    pub fn records(&self) -> u32 {
-        self.records
-    }
-
     /// Length of the footer in bytes, in whole frames, without the trailer.
     pub fn encoded_len(&self) -> usize {
         self.bytes.len().next_multiple_of(FRAME_BYTES)
@@ -134,13 +129,6 @@ impl FooterBuilder {
         put_preamble(&mut bytes, MAGIC, key);
         put(&mut bytes, RECORD_COUNT_AT, &self.records.to_le_bytes());
         bytes
-    }
-
-    /// Forgets all records and keeps the memory.
-    pub fn reset(&mut self) {
-        self.bytes.truncate(BODY_AT);
-        self.records = 0;
-        self.last = BODY_AT;
     }
 }
 

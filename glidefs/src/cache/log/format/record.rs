@@ -7,13 +7,14 @@
 
 use std::fmt;
 
+use super::entry::{ENTRY_BYTES, Entry, EntryKind, FRAME_CRC_BYTES, decode_entries};
 use super::footer::{FooterRecord, take_record};
 use super::sparse::crc_around;
 use super::{
     BODY_AT, CACHE_ID_AT, CRC_AT, FormatError, Frame, SEGMENT_ID_AT, SegmentKey, VERSION_AT, check_frame,
     check_key, check_unused, get, put, put_preamble,
 };
-use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SectorRange, Seq};
+use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
 pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
 
@@ -34,147 +35,10 @@ const POSITION_AT: usize = BODY_AT;
 const STABLE_AT: usize = POSITION_AT + 4;
 const ENTRIES_AT: usize = STABLE_AT + 4;
 
-// Entry.
-//
-//    0     8              16             20       24            26     27     28
-//   ┌─────┬──────────────┬──────────────┬────────┬─────────────┬──────┬──────┐
-//   │ seq │ sector start │ sector count │ export │ first frame │ kind │  ..  │
-//   └─────┴──────────────┴──────────────┴────────┴─────────────┴──────┴──────┘
-pub(super) const ENTRY_BYTES: usize = 28;
-const KIND_DATA: u8 = 1;
-const KIND_ZERO: u8 = 2;
-const KIND_DAMAGED: u8 = 3;
-const KIND_DOUBT: u8 = 4;
-const KIND_ANNOUNCED: u8 = 5;
-
-pub(super) const FRAME_CRC_BYTES: usize = 4;
-
 /// Most entries a record can hold (zero entries: they bring no CRC).
 pub const RECORD_ENTRIES_MAX: usize = (CRC_AT - ENTRIES_AT) / ENTRY_BYTES;
 /// Most data frames a record can hold (one entry).
 pub const RECORD_DATA_FRAMES_MAX: usize = (CRC_AT - ENTRIES_AT - ENTRY_BYTES) / FRAME_CRC_BYTES;
-
-/// What an entry does to its sectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    /// They hold the data that begins at this frame of the record's data (0 = the frame after the record header).
-    Data {
-        /// First data frame, counted from the first data frame of the record.
-        first_frame: u32,
-    },
-    /// They read as zeroes.
-    Zero,
-    /// Their content was lost to the disk: they cannot be read until they are written again.
-    Damaged,
-    /// Says nothing of the range: a record of the export may be lost, so whatever is not newer than this entry cannot be
-    /// relied on.
-    Doubt,
-    /// Changes nothing: entries of the export follow in this segment. The announcement comes in a record of its own, before the
-    /// first of them, so that a lost header never hides an export that nothing else in the segment names.
-    Announced,
-}
-
-/// One write of one export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Whose sectors.
-    pub export: ExportId,
-    /// Place in that export's history.
-    pub seq: Seq,
-    /// Which sectors: 1 to `u32::MAX` of them.
-    pub range: SectorRange,
-    /// What they become.
-    pub kind: EntryKind,
-}
-
-impl Entry {
-    /// Frames of data the entry has in its record: 0 for zeroes and for what was lost.
-    pub fn data_frames(&self) -> u64 {
-        match self.kind {
-            EntryKind::Data { .. } => self.range.count().div_ceil(FRAME_SECTORS),
-            EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt | EntryKind::Announced => 0,
-        }
-    }
-
-    /// The entry as bytes, or `None` for one that the format has no room for or that no decoder accepts.
-    pub(super) fn encode(&self) -> Option<[u8; ENTRY_BYTES]> {
-        let count = u32::try_from(self.range.count()).ok().filter(|count| *count > 0)?;
-        let (kind, first_frame) = match self.kind {
-            EntryKind::Data { first_frame } => (KIND_DATA, u16::try_from(first_frame).ok()?),
-            EntryKind::Zero => (KIND_ZERO, 0),
-            EntryKind::Damaged => (KIND_DAMAGED, 0),
-            EntryKind::Doubt => (KIND_DOUBT, 0),
-            EntryKind::Announced => (KIND_ANNOUNCED, 0),
-        };
-        if self.seq == Seq::default() {
-            return None;
-        }
-        let mut bytes = [0; ENTRY_BYTES];
-        put(&mut bytes, 0, &self.seq.0.to_le_bytes());
-        put(&mut bytes, 8, &self.range.start().to_le_bytes());
-        put(&mut bytes, 16, &count.to_le_bytes());
-        put(&mut bytes, 20, &self.export.0.to_le_bytes());
-        put(&mut bytes, 24, &first_frame.to_le_bytes());
-        bytes[26] = kind;
-        Some(bytes)
-    }
-
-    fn decode(bytes: &[u8; ENTRY_BYTES]) -> Result<Self, FormatError> {
-        let [s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] = *bytes;
-        let [a0, a1, a2, a3, a4, a5, a6, a7, rest @ ..] = rest;
-        let [c0, c1, c2, c3, e0, e1, e2, e3, f0, f1, kind, reserved] = rest;
-        let seq = Seq(u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]));
-        let start = u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
-        let count = u32::from_le_bytes([c0, c1, c2, c3]);
-        let first_frame = u32::from(u16::from_le_bytes([f0, f1]));
-        let kind = match (kind, first_frame) {
-            (KIND_DATA, first_frame) => EntryKind::Data { first_frame },
-            (KIND_ZERO, 0) => EntryKind::Zero,
-            (KIND_DAMAGED, 0) => EntryKind::Damaged,
-            (KIND_DOUBT, 0) => EntryKind::Doubt,
-            (KIND_ANNOUNCED, 0) => EntryKind::Announced,
-            _ => return Err(FormatError::Malformed("kind of an entry")),
-        };
-        if reserved != 0 {
-            return Err(FormatError::Malformed("unused bytes are set"));
-        }
-        if seq == Seq::default() {
-            return Err(FormatError::Malformed("sequence number of an entry"));
-        }
-        match SectorRange::new(start, u64::from(count)) {
-            Some(range) if count > 0 => {
-                Ok(Self { export: ExportId(u32::from_le_bytes([e0, e1, e2, e3])), seq, range, kind })
-            }
-            _ => Err(FormatError::Malformed("sectors of an entry")),
-        }
-    }
-}
-
-/// Entries from `bytes`, a whole number of them, whose data must tile `data_frames` frames.
-pub(super) fn decode_entries(bytes: &[u8], data_frames: usize) -> Result<Vec<Entry>, FormatError> {
-    let (chunks, rest) = bytes.as_chunks::<ENTRY_BYTES>();
-    debug_assert!(rest.is_empty(), "the caller counted entries");
-    let mut entries = Vec::with_capacity(chunks.len());
-    let mut next_frame = 0;
-    for chunk in chunks {
-        let entry = Entry::decode(chunk)?;
-        if let EntryKind::Data { first_frame } = entry.kind {
-            if u64::from(first_frame) != next_frame {
-                return Err(FormatError::Malformed("data of an entry is not behind that of the one before"));
-            }
-            // Cannot overflow: an entry has fewer than 2^32 sectors, and there are fewer than 2^32 entries.
-            next_frame += entry.data_frames();
-        }
-        entries.push(entry);
-    }
-    if entries.is_empty() {
-        return Err(FormatError::Malformed("no entries"));
-    }
-    if next_frame != data_frames as u64 {
-        return Err(FormatError::Malformed("entries and data frames disagree"));
-    }
-    Ok(entries)
-}
 
 /// Why an entry was not added to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -221,12 +85,8 @@ impl RecordBuilder {
         Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
     }
 
-    /// Whether nothing was added.
-    pub fn is_empty(&self) -> bool {
-        self.entries == 0
-    }
-
     /// Entries added.
+    #[cfg(test)]
     pub fn entries(&self) -> usize {
         usize::from(self.entries)
     }

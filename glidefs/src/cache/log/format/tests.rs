@@ -4,6 +4,9 @@
 
 use proptest::prelude::*;
 
+use super::footer::Footer;
+use super::record::RECORD_DATA_FRAMES_MAX;
+use super::segment::SEGMENT_BYTES_MIN;
 use super::*;
 use crate::units::{ExportId, FRAME_SECTORS, REQUEST_BYTES_MAX, SectorRange, Seq};
 
@@ -164,7 +167,7 @@ proptest! {
             let frame = *builder.finish(&KEY, position, stable, before);
             prop_assert_eq!(decode_record(&frame, &KEY, position), Ok(expected));
             builder.reset();
-            prop_assert!(builder.is_empty());
+            prop_assert_eq!(builder.entries(), 0);
         }
     }
 
@@ -368,7 +371,7 @@ fn what_no_record_can_hold_is_not_called_full() {
     assert_eq!(data(9, &[1]), Err(PushError::Unfit));
     assert_eq!(data(9, &[1, 2, 3]), Err(PushError::Unfit));
     assert_eq!(data(1005 * 8, &[0; 1005]), Err(PushError::Unfit));
-    assert!(builder.is_empty());
+    assert_eq!(builder.entries(), 0);
 }
 
 #[test]

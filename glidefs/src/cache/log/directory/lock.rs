@@ -1,0 +1,107 @@
+//! The lock of a cache directory, and the name of the lock's owner in the lock's file.
+//!
+//! Owns waiting for the lock. Invariant: a start waits only for a process that has ended and for which the kernel still works, and
+//! for no more than [`LOCK_PATIENCE`]. For a process that lives nobody waits.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to end what it does for a process that has ended.
+const LOCK_PATIENCE: Duration = Duration::from_mins(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Takes the lock; `false` when the process that has it lives, or the kernel does not end its work for one that has ended.
+pub(super) fn wait_for_lock(file: &File) -> io::Result<bool> {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if owner_lives(file) || began.elapsed() > LOCK_PATIENCE => {
+                return Ok(false);
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Whether the process named in the lock's file lives; also `true` when none is named.
+fn owner_lives(file: &File) -> bool {
+    let mut text = [0; 64];
+    let read = file.read_at(&mut text, 0).unwrap_or(0);
+    let named = std::str::from_utf8(&text[..read]).unwrap_or_default().trim();
+    match named.split_whitespace().next().and_then(|process| process.parse().ok()) {
+        Some(process) => name_of(process).is_some_and(|name| name == named),
+        None => true,
+    }
+}
+
+/// Number and start time of a process, because numbers are used again; `None` when there is none, or when it has ended and
+/// waits for its parent to take note.
+pub(super) fn name_of(process: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // "PID (name) state …": the name may hold anything; the start time is the twentieth field from the state on.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?;
+    (!matches!(state, "Z" | "X")).then(|| format!("{process} {started}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cache::log::directory::Directory;
+    use crate::cache::log::disk::Disk;
+
+    /// The lock's file, locked, naming its owner.
+    fn owned(directory: &Path, owner: &str) -> File {
+        let file = File::options()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(true)
+            .open(directory.join("LOCK"))
+            .unwrap();
+        file.lock().unwrap();
+        file.write_all_at(owner.as_bytes(), 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_directory_whose_owner_lives_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let _owner = owned(directory.path(), &name_of(std::process::id()).unwrap());
+        assert!(Directory::new(directory.path()).lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_the_kernel_still_does_for_a_process_that_ended_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("0.1").spawn().unwrap();
+        let owner = owned(directory.path(), &name_of(child.id()).unwrap());
+        child.wait().unwrap();
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_PAUSE * 4);
+            drop(owner);
+        });
+        let lock = Directory::new(directory.path()).lock().unwrap();
+        ending.join().unwrap();
+        let text = fs::read_to_string(directory.path().join("LOCK")).unwrap();
+        assert_eq!(Some(text), name_of(std::process::id()));
+        assert!(lock.unwrap().fd().is_some());
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_process_is_not_taken_for_the_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let owner = owned(directory.path(), &format!("{} 1", std::process::id()));
+        assert!(!owner_lives(&owner));
+        owner.set_len(0).unwrap();
+        assert!(owner_lives(&owner), "nobody is named");
+    }
+}
