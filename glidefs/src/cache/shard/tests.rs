@@ -446,6 +446,8 @@ fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
     assert_eq!(rig.read(A, 0, 8).unwrap(), [1; FRAME_BYTES]);
 }
 
+/// Writes without a segment once kept their sequence numbers. The cut that would have made room waited for these numbers, and the
+/// writes waited for the room.
 #[test]
 fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there_is_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -466,7 +468,7 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     assert!(matches!(a.cut_state(), CutState::Complete(_)), "{:?}", a.cut_state());
     let numbers = a.figures().last_seq;
     rig.shard.turn();
-    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while they wait");
+    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while the writes wait");
     assert_eq!(rig.shard.completed().len(), 0);
 
     b.end_waits();

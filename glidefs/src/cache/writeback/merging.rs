@@ -185,6 +185,7 @@ fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
 mod tests {
     use super::*;
 
+    /// A volume once kept a place for steps until no merge was due for the volume, and all other volumes waited.
     #[test]
     fn volumes_take_turns_however_many_steps_one_of_them_needs() {
         let mut turns = Turns { queue: VecDeque::new(), known: HashSet::new() };
