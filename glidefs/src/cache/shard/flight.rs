@@ -143,10 +143,7 @@ fn settle<T: Token>(shard: &mut Shard<T>) {
 /// Ends a flight that is in front of all others.
 fn land<T: Token>(shard: &mut Shard<T>, mut flight: Flight<T>, outcome: io::Result<()>) {
     debug_assert!(
-        shard.log.flights.steps.iter().all(|step| match step {
-            LogStep::Land(behind) => behind.place.segment_id != flight.place.segment_id || behind.mark.position >= flight.place.end,
-            LogStep::Close(_) => true,
-        }),
+        shard.log.flights.steps.iter().all(|step| may_follow(step, &flight)),
         "the records of a segment land in the order of their places"
     );
     let behind_failed = shard.log.flights.failed == Some(flight.place.segment_id);
@@ -161,6 +158,16 @@ fn land<T: Token>(shard: &mut Shard<T>, mut flight: Flight<T>, outcome: io::Resu
     }
     flight.load.batch.reset();
     shard.log.flights.loads.push(flight.load);
+}
+
+/// Whether `step` may be taken after `flight` has landed: a later record of the same segment has a place behind the flight.
+fn may_follow<T>(step: &LogStep<T>, flight: &Flight<T>) -> bool {
+    match step {
+        LogStep::Land(later) if later.place.segment_id == flight.place.segment_id => {
+            later.mark.position >= flight.place.end
+        }
+        LogStep::Land(_) | LogStep::Close(_) => true,
+    }
 }
 
 /// Ends the segment of a failed record where the record was to begin: the bytes from there on are unknown.

@@ -220,9 +220,9 @@ fn is_whole(extent: &Extent, doubt: Option<Seq>) -> bool {
     !matches!(extent.backing, Backing::Damaged { .. }) && doubt.is_none_or(|doubt| extent.seq > doubt)
 }
 
-/// The losses known before any frame is read: extents of `found` without content; and, with a `doubt`, all sectors before the sector
-/// where the doubt ends, except for extents of `found` that are newer than the doubt. `found` is in ascending order. The keys are first
-/// sectors, the values numbers of sectors.
+/// The losses known before any frame is read: extents of `found` without content; and, with a `doubt`, all sectors before the
+/// sector where the doubt ends, except for extents of `found` that are newer than the doubt. `found` is in ascending order. The
+/// keys are first sectors, the values numbers of sectors.
 fn known_losses(found: &[Extent], doubt: Option<(Seq, u64)>) -> BTreeMap<u64, u64> {
     let empty = found.iter().filter(|extent| !is_whole(extent, None));
     let mut lost: BTreeMap<u64, u64> =
