@@ -1,8 +1,8 @@
-//! One worker's part of the log: a state machine that appends, and says what it must wait for.
+//! One worker's part of the log: a state machine for requests. The shard appends records and names the operations to wait for.
 //!
-//! Owns the requests inside it and their order. Does not own threads, rings or timers: the worker does what [`Want`] asks
-//! for and tells the result. Invariants: a token comes back exactly once; nothing here blocks, except that an append which
-//! is not deferred is one write into the page cache; after the first requests nothing here allocates per request.
+//! Owns the requests inside the shard and the order of the requests. Does not own threads, rings or timers: the worker carries
+//! out every [`Want`] and reports the result. Invariants: a token comes back exactly once; no call blocks, except for an append
+//! without deferral, a write into the page cache; after the first requests no call allocates memory per request.
 //!
 //! ```text
 //! admit ─▶ write/zero ─▶ open batch ──turn──▶ one append ─▶ index ─▶ completed
@@ -39,8 +39,9 @@ use crate::units::SectorRange;
 
 /// One worker's part of the log.
 ///
-/// Each turn the worker calls `read`/`write`/`zero`/`flush` for what arrived and `sync_done`/`read_done` for what ended,
-/// then [`turn`](Self::turn), then carries out [`wants`](Self::wants) and acknowledges [`completed`](Self::completed).
+/// In each turn the worker calls `read`/`write`/`zero`/`flush` for new requests and `append_done`/`sync_done`/`read_done` for
+/// operations with a result; then the worker calls [`turn`](Self::turn), carries out [`wants`](Self::wants) and acknowledges
+/// [`completed`](Self::completed).
 #[derive(Debug)]
 pub struct Shard<T: Token> {
     shared: Arc<Shared>,
@@ -51,9 +52,12 @@ pub struct Shard<T: Token> {
     reads: Reads<T>,
     done: Done<T>,
     wanted: Vec<Want<T::Part>>,
-    /// What lets one of many log lines pass about appends, and about syncs, that fail.
+    /// Limits the log lines about failed appends, and those about failed syncs.
     bad_appends: Repeat,
     bad_syncs: Repeat,
+    /// Number of requests taken and not handed back.
+    #[cfg(debug_assertions)]
+    inside: usize,
 }
 
 impl<T: Token> Shard<T> {
@@ -69,72 +73,100 @@ impl<T: Token> Shard<T> {
             wanted: Vec::new(),
             bad_appends: Repeat::default(),
             bad_syncs: Repeat::default(),
+            #[cfg(debug_assertions)]
+            inside: 0,
         }
     }
 
-    /// From now on appends are not done at once but handed out as [`Want::Append`], one for every two of `headers`:
-    /// memory of 4 KiB each for the headers of records. Call it before the first write.
+    /// From now on appends are not done at once but handed out as [`Want::Append`]. A record under way needs two of `headers`:
+    /// memory of 4 KiB each for the headers of the record. Call this before the first write.
     pub fn defer_appends(&mut self, headers: Vec<T::Part>) {
         self.log.flights.defer(headers);
     }
 
-    /// Takes a FLUSH: comes back when every write of this volume acknowledged before, by any shard, survives a power
+    /// Takes a FLUSH. The token comes back when every write to this volume acknowledged before, by any shard, survives a power
     /// cut.
     pub fn flush(&mut self, volume: &Arc<Volume>, token: T) {
+        self.count_in();
         if let Some(lost) = volume.lost() {
             return self.finish(token, Err(lost));
         }
         sync::flush(self, volume, token);
     }
 
-    /// Takes a READ of at most [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX): sees every write acknowledged
-    /// before. The token's buffer holds the range's bytes when it comes back without error, and undefined bytes
-    /// otherwise.
+    /// Takes a READ of at most [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX). The READ sees every write acknowledged
+    /// before. When the token comes back without an error, the token's buffer holds the bytes of the range; after an error the
+    /// bytes are undefined.
     ///
-    /// It comes back with [`IoError::Remote`] when it needs what only the store has: fetch that with
-    /// [`Volume::fetch`], and ask again with it as `fill`.
+    /// The token comes back with [`IoError::Remote`] when only the store has some of the data: fetch the data with
+    /// [`Volume::fetch`], and call this again with the data as `fill`.
     pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, fill: Option<&Fill>, token: T) {
+        self.count_in();
         if let Some(lost) = volume.lost() {
             return self.finish(token, Err(lost));
         }
         read::read(self, volume, range, fill, token);
     }
 
-    /// Ends a turn of the worker's loop: appends the open batch and starts syncs that are due. Call it also when the
-    /// progress hook has woken the worker, even when no request arrived.
+    /// Ends a turn of the worker's loop: appends the open batch and begins the syncs that are due. Call this also when the
+    /// progress hook has woken the worker and no request has arrived.
     pub fn turn(&mut self) {
         self.append_turn();
         sync::turn(self);
     }
 
-    /// Requests that are finished, each exactly once.
+    /// The finished requests, each exactly once.
     pub fn completed(&mut self) -> std::vec::Drain<'_, (T, Result<(), IoError>)> {
+        self.count_out();
         self.done.drain(..)
     }
 
-    /// What to wait for now, each exactly once.
+    /// The operations to begin now, each exactly once.
     pub fn wants(&mut self) -> std::vec::Drain<'_, Want<T::Part>> {
         self.wanted.drain(..)
     }
 
-    /// Ends the [`Want::Sync`] with this `op`.
-    #[expect(clippy::needless_pass_by_value, reason = "the worker is done with it, as with `read_done`'s")]
+    /// Takes the result of the [`Want::Sync`] with this `op`.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the worker has no more use for the result, as in `read_done`"
+    )]
     pub fn sync_done(&mut self, op: u32, result: io::Result<()>) {
         sync::done(self, op, &result);
     }
 
-    /// Ends the [`Want::Read`] with this `op`; `buffer` is the one that was handed out.
+    /// Takes the result of the [`Want::Read`] with this `op`; `buffer` is the buffer of the want.
     pub fn read_done(&mut self, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
         read::done(self, op, result, buffer);
     }
 
-    /// Whether no request is inside: nothing batched, nothing waiting, nothing to collect.
+    /// Whether no request is inside: none in the batch, none waiting, none to collect.
     pub fn idle(&self) -> bool {
-        self.done.is_empty()
+        let is_idle = self.done.is_empty()
             && self.wanted.is_empty()
             && self.log.is_idle()
             && self.syncs.is_idle()
-            && self.reads.is_idle()
+            && self.reads.is_idle();
+        #[cfg(debug_assertions)]
+        assert!(!is_idle || self.inside == 0, "{} tokens were lost", self.inside);
+        is_idle
+    }
+
+    /// Counts a taken token, in debug builds.
+    fn count_in(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.inside += 1;
+        }
+    }
+
+    /// Counts the tokens that come back now, in debug builds.
+    fn count_out(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            assert!(self.inside >= self.done.len(), "a token came back that was not inside");
+            self.inside -= self.done.len();
+        }
     }
 
     fn finish(&mut self, token: T, result: Result<(), IoError>) {

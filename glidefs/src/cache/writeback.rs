@@ -1,8 +1,8 @@
-//! From the log to the store: when a cut of a volume is made, how it is carried there, and what is fetched back.
+//! From the log to the store: when a cut of a volume is made, how the cut gets to the store, and which packs are merged.
 //!
-//! Owns the order of those steps. Does not own what a cut holds (`volume`, `layers`) nor what the store looks like
-//! (`store`). Invariants: a cut leaves the host only when all it covers is stable, so that no sequence number that the store
-//! knows is ever given out again; data counts as being in the store only when the catalog has that on disk.
+//! Owns the order of these steps. Does not own the content of a cut (`volume`, `layers`) nor the layout of the store (`store`).
+//! Invariants: a cut leaves the host only when all writes in the cut are stable, so that no sequence number known to the store is
+//! ever given out again; data counts as being in the store only when the catalog on disk says so.
 //!
 //! ```text
 //!  first write ─▶ announced ─▶ due: size, age, quiet, asked for, cache full

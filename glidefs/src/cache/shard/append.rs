@@ -1,7 +1,7 @@
-//! Writes: admission, the open batch, the append that makes it one record, and the change of segment when one is full.
+//! Writes: admission, the open batch, the append of the batch as one record, and the change to the next segment.
 //!
-//! Invariants: what was admitted finds room in the active segment, or all of it in an empty one; an append either
-//! succeeds for every request in it, and then all are indexed, or fails for all, and then none is.
+//! Invariants: all admitted requests together have room in the active segment, or together in an empty segment; an append
+//! succeeds for every request in the record, and then all are indexed, or fails for every request, and then none is indexed.
 
 use std::io;
 use std::sync::Arc;
@@ -25,24 +25,24 @@ const WRITE_FRAMES_MAX: usize = REQUEST_BYTES_MAX / FRAME_BYTES;
 const ENTRY_SECTORS_MAX: u64 = u32::MAX as u64;
 /// Most entries a zero range is divided into.
 const ZERO_ENTRIES_MAX: u32 = 16;
-/// Longest pause asked for at once, so that a write notices soon when there is room again.
+/// Longest pause asked for at once, so that a write soon notices new room.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 impl<T: Token> Shard<T> {
-    /// May a write of `data_bytes` (0 for zero ranges) be taken now? Reserves log space when accepted.
-    /// Call it before the request gets a buffer.
+    /// May a write of `data_bytes` (0 for a range of zeroes) be taken now? Reserves room in the log when the answer is
+    /// [`Admission::Accept`]. Call this before the request gets a buffer.
     pub fn admit(&mut self, data_bytes: usize) -> Admission {
         admit(self, data_bytes)
     }
 
-    /// Gives reserved room back.
+    /// Gives back the room of a reservation that no write will use.
     pub fn cancel(&mut self, reservation: Reservation) {
         release(self, reservation.into_room());
     }
 
-    /// Takes a WRITE of `range`, 1 byte to [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX), from the token's
-    /// buffer. It joins the open batch; bytes of the buffer after the range, up to the end of its last frame, are
-    /// overwritten with zeroes. With `fua` it comes back when it survives a power cut.
+    /// Takes a WRITE of `range`, 1 byte to [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX), from the token's buffer, and
+    /// adds the WRITE to the open batch. The bytes of the buffer after the range, up to the end of the range's last frame, are
+    /// overwritten with zeroes. With `fua` the token comes back when the data survives a power cut.
     pub fn write(
         &mut self,
         volume: &Arc<Volume>,
@@ -51,6 +51,7 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
+        self.count_in();
         if let Some(lost) = volume.lost() {
             self.cancel(reservation);
             return self.finish(token, Err(lost));
@@ -58,7 +59,8 @@ impl<T: Token> Shard<T> {
         write(self, volume, range, fua, reservation.into_room(), token);
     }
 
-    /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` it comes back when it survives a power cut.
+    /// Takes a DISCARD or `WRITE_ZEROES` of `range`, at most 32 TiB. With `fua` the token comes back when the zeroes survive a
+    /// power cut.
     pub fn zero(
         &mut self,
         volume: &Arc<Volume>,
@@ -67,6 +69,7 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
+        self.count_in();
         if let Some(lost) = volume.lost() {
             self.cancel(reservation);
             return self.finish(token, Err(lost));
@@ -74,12 +77,12 @@ impl<T: Token> Shard<T> {
         zero(self, volume, range, fua, reservation.into_room(), token);
     }
 
-    /// Lets go of requests that wait for a segment although their volume's requests may not wait any more.
+    /// Ends requests that wait for a segment and are of a volume where no request may wait any more.
     pub fn end_waits(&mut self) {
         end_waits(self);
     }
 
-    /// The appends of a turn: requests that waited for a segment first, then the open batch.
+    /// Does the appends of a turn: first the requests that waited for a segment, then the open batch.
     pub(super) fn append_turn(&mut self) {
         turn(self);
     }
@@ -119,7 +122,7 @@ fn admit<T: Token>(shard: &mut Shard<T>, data_bytes: usize) -> Admission {
     Admission::Wait
 }
 
-/// Whether `total` fits into the active segment, or all of it into an empty one.
+/// Whether `total` has room in the active segment, or all of `total` in an empty segment.
 fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
     let table = &shard.shared.table;
     if shard.log.active.as_ref().is_some_and(|active| active.has_room(table, total)) {
@@ -131,7 +134,7 @@ fn has_room<T: Token>(shard: &mut Shard<T>, total: Room) -> bool {
     fetch_standby(shard)
 }
 
-/// Makes sure that there is a standby segment, if the keeper has one ready.
+/// Takes a standby segment from the keeper unless the shard has one. Returns whether the shard has one now.
 fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
     if shard.log.standby.is_none() {
         shard.log.standby = shard.shared.ports[shard.index].take();
@@ -141,7 +144,12 @@ fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
 }
 
 fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
-    shard.log.reserved = shard.log.reserved.minus(room);
+    let reserved = shard.log.reserved;
+    debug_assert!(
+        reserved.frames >= room.frames && reserved.footer_bytes >= room.footer_bytes,
+        "{room:?} is given back of the {reserved:?} that is reserved"
+    );
+    shard.log.reserved = reserved.minus(room);
     shard.log.released = true;
 }
 
@@ -161,7 +169,7 @@ fn write<T: Token>(
         shard.finish(token, Err(IoError::TooLarge));
         return;
     }
-    // The checksum covers the padding, so it must not depend on what the buffer held before.
+    // The checksum covers the padding, and must not depend on the former content of the buffer.
     token.buffer()[bytes..frames * FRAME_BYTES].fill(0);
     take(shard, Pending { token, volume: Arc::clone(volume), range, frames, entries: 1, fua, room });
 }
@@ -195,7 +203,8 @@ fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
     }
 }
 
-/// Adds a request to the open batch, appending first what is in the way. Gives it back when there is no segment.
+/// Adds a request to the open batch. Where the batch or the active segment is too full for one request more, the batch is
+/// appended before. Gives the request back when the append is not possible now.
 fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), Pending<T>> {
     let frames = u32::try_from(pending.frames).unwrap_or(u32::MAX);
     let (log, batch) = (&shard.log, &shard.log.open.batch);
@@ -237,7 +246,7 @@ fn push<T: Token>(batch: &mut Batch, pending: &mut Pending<T>, first: Seq) -> bo
     true
 }
 
-/// Lets go of requests that wait for a segment behind the open batch, where they may not wait any more.
+/// Ends the requests of the backlog that may not wait any more, with [`IoError::Detached`].
 fn end_waits<T: Token>(shard: &mut Shard<T>) {
     for _ in 0..shard.log.backlog.len() {
         let Some(pending) = shard.log.backlog.pop_front() else { return };
@@ -257,7 +266,7 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
     {
         let joined = shard.log.open.joined.len();
         if let Err(pending) = join(shard, pending) {
-            // Behind those that were taken out of the open batch just now, where there are any.
+            // The failed append may have moved the open batch to the front of the backlog; this request belongs behind the batch.
             let before = joined - shard.log.open.joined.len();
             shard.log.backlog.insert(before, pending);
             break;
@@ -274,14 +283,14 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
     shard.log.released = false;
 }
 
-/// Whether there is a segment that takes a record, now or once the active one was left.
+/// Whether some segment can take a record: the active one, or the standby.
 fn has_segment<T: Token>(shard: &mut Shard<T>) -> bool {
     let table = &shard.shared.table;
     shard.log.active.as_ref().is_some_and(|active| !table.get(active.number).is_poisoned())
         || fetch_standby(shard)
 }
 
-/// Makes the active segment one that takes the open batch; `false` when there is none yet.
+/// Makes a segment active that has room for the open batch; `false` when the keeper has no segment ready.
 fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
     if let Some(active) = &shard.log.active {
         let table = &shard.shared.table;
@@ -294,11 +303,25 @@ fn make_room<T: Token>(shard: &mut Shard<T>) -> bool {
     if !fetch_standby(shard) {
         return false;
     }
+    debug_assert!(
+        shard.log.active.is_none(),
+        "the active segment was left before the next one takes its place"
+    );
     shard.log.active = shard.log.standby.take();
+    debug_assert!(
+        shard.log.active.as_ref().is_some_and(|active| active.has_room_for(
+            &shard.shared.table,
+            &shard.log.open.batch,
+            0,
+            0
+        )),
+        "what was admitted has room in an empty segment"
+    );
     true
 }
 
-/// Appends the open batch; `false` when there is no segment for it or too much is under way, and then it stays open.
+/// Appends the open batch. Returns `false`, and appends nothing, when no segment has room for the batch or too many records are
+/// under way.
 fn append<T: Token>(shard: &mut Shard<T>) -> bool {
     if shard.log.open.batch.is_empty() {
         return true;
@@ -319,8 +342,8 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
     true
 }
 
-/// Puts the requests of the open batch, for which there is no segment, in front of those that wait for one. Their sequence
-/// numbers are given back: a cut would wait for these writes otherwise, and they for the room that the cut makes.
+/// Moves the requests of the open batch to the front of the backlog, because no segment has room for the batch. The requests give
+/// their sequence numbers back. Otherwise a cut would wait for these writes, and these writes for the room made by the cut.
 fn take_apart<T: Token>(shard: &mut Shard<T>) {
     let Load { batch, joined } = &mut shard.log.open;
     let mut end = batch.entries().len();
@@ -332,13 +355,21 @@ fn take_apart<T: Token>(shard: &mut Shard<T>) {
         end = first;
         shard.log.backlog.push_front(pending);
     }
+    debug_assert_eq!(end, 0, "every entry of a batch is of a request that joined it");
     batch.reset();
 }
 
-/// Indexes the requests of a record that was written, and lets them go unless they wait for a sync.
+/// Puts the requests of a written record into the index and ends the requests. A FUA write has to wait for a sync first.
 pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
     let Flight { mark, place, load, .. } = flight;
-    shard.shared.table.get(place.number).set_appended(place.end);
+    let info = shard.shared.table.get(place.number);
+    debug_assert_eq!(
+        info.segment_id(),
+        place.segment_id,
+        "a segment is in use until its shard has let go of it"
+    );
+    debug_assert_eq!(info.appended(), mark.position, "a record lands where the record before it ended");
+    info.set_appended(place.end);
     shard.stats.appends.add(1);
     shard.stats.appended_requests.add(load.joined.len() as u64);
     shard.stats.appended_bytes.add(u64::from(place.end - mark.position) * FRAME_BYTES as u64);
@@ -358,9 +389,14 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
             outcome => shard.finish(pending.token, outcome),
         }
     }
+    debug_assert_eq!(
+        first,
+        load.batch.entries().len(),
+        "every entry of a record is of a request that joined it"
+    );
 }
 
-/// Lets the requests of a record go that was not written.
+/// Fails the requests of a record that was not written.
 pub(super) fn fail<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>, error: &io::Error) {
     let Flight { mark, place, load, .. } = flight;
     shard.stats.append_errors.add(1);

@@ -1,8 +1,8 @@
-//! Records between the moment they have their place and the moment their requests may be acknowledged.
+//! Records from the moment when a record has a place until the requests of the record may be acknowledged.
 //!
-//! Invariants: the records of a segment land in the order of their places, because recovery ends at the first hole, and so
-//! nothing behind a hole may have been acknowledged; when one fails, those behind it in that segment fail as well; a
-//! segment is let go of when nothing is written to it any more.
+//! Invariants: the records of a segment land in the order of their places, because recovery ends at the first hole, and so no
+//! record behind a hole may be acknowledged; when one record fails, all records behind the failed one in the same segment fail as
+//! well; a segment is closed when no write to the segment is under way.
 
 use std::io;
 
@@ -12,13 +12,17 @@ use super::request::{Token, Want};
 use super::state::{Flight, Flights, Load, LogStep};
 use crate::units::FRAME_BYTES;
 
-/// Writes `load`, for which the active segment has room, or hands it out to be written.
+/// Writes the record of `load`, or hands the record out to be written. The active segment has room for the record.
 pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     let Shard { shared, log, wanted, .. } = shard;
-    let Some(active) = &mut log.active else { return };
+    let Some(active) = &mut log.active else {
+        debug_assert!(false, "a record is written only when there is a segment for it");
+        return;
+    };
     let flights = &mut log.flights;
     let mark = active.place_record(&shared.table, &mut load.batch);
     let place = active.place();
+    debug_assert!(place.end < shared.table.segment_frames(), "a record leaves room for footer and trailer");
     let op = flights.next_op;
     let outcome = if let Some(headers) = &mut flights.headers {
         flights.next_op = op.wrapping_add(1);
@@ -44,14 +48,14 @@ pub(super) fn start<T: Token>(shard: &mut Shard<T>, mut load: Load<T>) {
     };
     let flight = Flight { op, mark, place, load, outcome: None };
     match outcome {
-        // Nothing is under way before it.
+        // No record before this one is under way.
         Some(outcome) if log.flights.steps.is_empty() => land(shard, flight, outcome),
         outcome => log.flights.steps.push_back(LogStep::Land(Flight { outcome, ..flight })),
     }
     settle(shard);
 }
 
-/// Moves the memory that makes up the record of `load` to `parts`.
+/// Moves the memory of the record of `load` to `parts`: headers first, then the data of the requests.
 fn lend<T: Token>(
     headers: &mut Vec<T::Part>,
     load: &mut Load<T>,
@@ -70,19 +74,19 @@ fn lend<T: Token>(
     Ok(())
 }
 
-/// Keeps the `count` headers of a record that was written and drops the rest.
+/// Puts the first `count` of `parts`, the headers of a record, back to `headers`, and drops the rest.
 fn take_back<P>(headers: &mut Vec<P>, parts: &mut Vec<P>, count: usize) {
     headers.extend(parts.drain(..).take(count));
 }
 
 impl<T: Token> Shard<T> {
-    /// Ends the [`Want::Append`] with this `op`; `parts` are those that were handed out.
+    /// Takes the result of the [`Want::Append`] with this `op`; `parts` are the parts of the want.
     pub fn append_done(&mut self, op: u32, result: io::Result<()>, parts: Vec<T::Part>) {
         done(self, op, result, parts);
     }
 }
 
-/// Notes how the write of record `op` ended.
+/// Notes how the write of record `op` ended, and lands every record that waited for this result only.
 fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut parts: Vec<T::Part>) {
     let Flights { headers, steps, parts: spare, .. } = &mut shard.log.flights;
     let found = steps.iter_mut().find_map(|step| match step {
@@ -92,7 +96,13 @@ fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut par
     debug_assert!(found.is_some(), "no append {op} is under way");
     if let Some(flight) = found {
         if let Some(headers) = headers {
-            take_back(headers, &mut parts, flight.load.batch.header_count());
+            let count = flight.load.batch.header_count();
+            debug_assert!(
+                parts.len() >= count,
+                "append {op} came back with {} of its {count} headers",
+                parts.len()
+            );
+            take_back(headers, &mut parts, count);
         }
         flight.outcome = Some(result);
     }
@@ -100,7 +110,7 @@ fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, mut par
     settle(shard);
 }
 
-/// Lets go of the active segment, once what is being written to it has landed.
+/// Gives up the active segment. The segment is closed after the last record under way in the segment has landed.
 pub(super) fn leave<T: Token>(shard: &mut Shard<T>) {
     if let Some(active) = shard.log.active.take() {
         shard.log.flights.steps.push_back(LogStep::Close(active));
@@ -108,7 +118,7 @@ pub(super) fn leave<T: Token>(shard: &mut Shard<T>) {
     }
 }
 
-/// Takes all steps that need not wait.
+/// Takes all steps up to the first record that is still being written.
 fn settle<T: Token>(shard: &mut Shard<T>) {
     while let Some(step) = shard.log.flights.steps.pop_front() {
         match step {
@@ -130,10 +140,15 @@ fn settle<T: Token>(shard: &mut Shard<T>) {
     }
 }
 
-/// Ends a flight that nothing is before.
+/// Ends a flight that is in front of all others.
 fn land<T: Token>(shard: &mut Shard<T>, mut flight: Flight<T>, outcome: io::Result<()>) {
+    debug_assert!(
+        shard.log.flights.steps.iter().all(|step| may_follow(step, &flight)),
+        "the records of a segment land in the order of their places"
+    );
     let behind_failed = shard.log.flights.failed == Some(flight.place.segment_id);
-    let outcome = if behind_failed { Err(io::Error::other("a record before it failed")) } else { outcome };
+    let outcome =
+        if behind_failed { Err(io::Error::other("a record in front of this one failed")) } else { outcome };
     match outcome {
         Ok(()) => publish(shard, &mut flight),
         Err(error) => {
@@ -145,7 +160,17 @@ fn land<T: Token>(shard: &mut Shard<T>, mut flight: Flight<T>, outcome: io::Resu
     shard.log.flights.loads.push(flight.load);
 }
 
-/// Ends the segment of a record that failed where that record was to begin: what is there now is unknown.
+/// Whether `step` may be taken after `flight` has landed: a later record of the same segment has a place behind the flight.
+fn may_follow<T>(step: &LogStep<T>, flight: &Flight<T>) -> bool {
+    match step {
+        LogStep::Land(later) if later.place.segment_id == flight.place.segment_id => {
+            later.mark.position >= flight.place.end
+        }
+        LogStep::Land(_) | LogStep::Close(_) => true,
+    }
+}
+
+/// Ends the segment of a failed record where the record was to begin: the bytes from there on are unknown.
 fn give_up<T: Token>(shard: &mut Shard<T>, flight: &Flight<T>) {
     let id = flight.place.segment_id;
     let log = &mut shard.log;
@@ -161,7 +186,7 @@ fn give_up<T: Token>(shard: &mut Shard<T>, flight: &Flight<T>) {
         LogStep::Close(segment) if segment.key.segment_id == id => Some(segment),
         _ => None,
     });
-    debug_assert!(left.is_some(), "a record of no segment");
+    debug_assert!(left.is_some(), "the segment of a record is not closed before the record has landed");
     if let Some(segment) = left {
         segment.retract(flight.mark);
     }

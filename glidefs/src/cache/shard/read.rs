@@ -1,9 +1,9 @@
-//! Reads: from the index to pieces, from the page cache where they are there, from the disk where they are not, and
-//! nothing reaches a client unverified.
+//! Reads: the index divides a READ into pieces; the bytes of a piece come from the page cache or else from the disk. No byte
+//! reaches a client unverified.
 //!
-//! Invariants: every frame that is read is compared with the checksum made when it was acknowledged; a segment stays pinned
-//! from the look-up until its bytes have been copied; no more than [`READS_MAX`] reads of the disk are under way, and
-//! further ones start in the order of their arrival.
+//! Invariants: every frame read is compared with the checksum made when the data was acknowledged; a segment stays pinned from
+//! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, and further reads begin
+//! in the order of their arrival.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +23,7 @@ use crate::cache::volume::extent::{Backing, Piece};
 use crate::cache::volume::fetch::Fill;
 use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
 
-/// Reads of the disk under way, at most; each has a buffer of up to 132 KiB.
+/// Most reads of the disk under way; each has a buffer of up to 132 KiB.
 const READS_MAX: usize = 32;
 
 /// A READ that waits for the disk.
@@ -35,37 +35,36 @@ struct WaitingRead<T> {
     outcome: Result<(), IoError>,
 }
 
-/// Bytes of a segment for a part of a token's buffer.
+/// Bytes of a segment, and their place in a token's buffer.
 #[derive(Clone, Copy, Debug)]
 struct SegmentBytes {
     number: u32,
-    /// First frame, and how many.
+    /// First frame, and number of frames.
     first: u32,
     frames: u32,
-    /// Bytes of the first frame that are not wanted.
+    /// Bytes of the first frame before the wanted ones.
     skip: usize,
-    /// Bytes wanted.
+    /// Number of bytes wanted.
     len: usize,
-    /// Where they go in the token's buffer.
+    /// Offset in the token's buffer.
     to: usize,
-    /// Whose, for the log.
+    /// The export of the READ, for log lines.
     export: ExportId,
 }
 
-/// A piece that waits for the disk, and the READ it belongs to.
+/// A piece to be read from the disk, and the READ that waits for the piece.
 #[derive(Clone, Copy, Debug)]
 struct DiskRead {
     source: SegmentBytes,
     waiting: usize,
 }
 
-/// The shard's reads.
 #[derive(Debug)]
 pub(super) struct Reads<T> {
     waiting: Slab<WaitingRead<T>>,
     flights: Slab<DiskRead>,
     queue: VecDeque<DiskRead>,
-    /// Kept for their room.
+    /// Empty between calls: only the capacity is kept.
     plan: Vec<Piece>,
     fetches: Vec<SegmentBytes>,
     spare: Vec<Vec<u8>>,
@@ -88,7 +87,12 @@ impl<T> Default for Reads<T> {
 
 impl<T> Reads<T> {
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        let is_idle = self.waiting.is_empty();
+        debug_assert!(
+            !is_idle || (self.flights.is_empty() && self.queue.is_empty()),
+            "a read of the disk is for a READ that waits"
+        );
+        is_idle
     }
 }
 
@@ -100,6 +104,7 @@ pub(super) fn read<T: Token>(
     mut token: T,
 ) {
     shard.stats.reads.add(1);
+    debug_assert!(shard.reads.fetches.is_empty(), "the READ before has taken its reads of the disk");
     let mut plan = std::mem::take(&mut shard.reads.plan);
     volume.plan(&shard.shared.table, range, &mut plan);
     let mut outcome = Ok(());
@@ -130,7 +135,7 @@ pub(super) fn read<T: Token>(
     start(shard);
 }
 
-/// Where the bytes of `piece` are, which begins at `sector` of `segment`.
+/// Where the bytes of `piece` are: `piece` begins at `sector` of segment `number`.
 fn source_of(
     piece: &Piece,
     (number, sector): (u32, u32),
@@ -138,22 +143,18 @@ fn source_of(
     export: ExportId,
 ) -> SegmentBytes {
     let (first, frames) = frames_of(sector, piece.range.count());
-    SegmentBytes {
-        number,
-        first,
-        frames,
-        skip: bytes_of(u64::from(sector) % FRAME_SECTORS),
-        len: bytes_of(piece.range.count()),
-        to: bytes_of(piece.range.start() - range.start()),
-        export,
-    }
+    let skip = bytes_of(u64::from(sector) % FRAME_SECTORS);
+    let len = bytes_of(piece.range.count());
+    debug_assert!(skip + len <= frames as usize * FRAME_BYTES, "the bytes of a piece lie in its frames");
+    let to = bytes_of(piece.range.start() - range.start());
+    SegmentBytes { number, first, frames, skip, len, to, export }
 }
 
 fn bytes_of(sectors: u64) -> usize {
     usize::try_from(sectors.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX)
 }
 
-/// The bytes of a piece of which the log has nothing: `None` when it was never written.
+/// The bytes of a piece that the log does not have: `None` where the store has none either, as the sectors were never written.
 fn without_log<'a>(
     volume: &Volume,
     piece: &Piece,
@@ -162,11 +163,11 @@ fn without_log<'a>(
     if !volume.store_link().is_some_and(|link| link.covers(piece.range)) {
         return Ok(None);
     }
-    // It may have left the log since the fill was fetched.
+    // The log may have forgotten the piece after the fill was fetched. Then the fill does not have the piece.
     fill.and_then(|fill| fill.part(piece.range)).map(Some).ok_or(IoError::Remote)
 }
 
-/// Fills the part of `buffer` that `piece` is for with `bytes`, or with zeroes.
+/// Fills the part of `buffer` for `piece` with `bytes`, or with zeroes.
 fn put(range: SectorRange, piece: &Piece, bytes: Option<&[u8]>, buffer: &mut [u8]) -> Result<(), IoError> {
     let to = bytes_of(piece.range.start() - range.start());
     let part =
@@ -178,8 +179,8 @@ fn put(range: SectorRange, piece: &Piece, bytes: Option<&[u8]>, buffer: &mut [u8
     Ok(())
 }
 
-/// Fills the part of `buffer` that `source` is for, or puts it on the list of what must be fetched. Ends the pin of what is
-/// not fetched.
+/// Fills the part of `buffer` for `source`, or adds `source` to the list of reads of the disk. Unpins the segment unless the disk
+/// is to be read.
 fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8]) -> Result<(), IoError> {
     let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
         None => Err(IoError::TooLarge),
@@ -195,7 +196,7 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
     outcome.map(drop)
 }
 
-/// Fills `part` with the bytes of `source` if they are in the page cache; `false` when they are not.
+/// Fills `part` with the bytes of `source` where the page cache has all of them; `false` where not.
 fn read_now(
     shared: &Shared,
     source: &SegmentBytes,
@@ -227,7 +228,8 @@ fn read_now(
     Ok(true)
 }
 
-/// Fills `buffer`, whole frames, from frame `first` on, and verifies it.
+/// Fills `buffer` with whole frames, the first of which is `first`, and verifies them; `false` where the page cache does not have
+/// all.
 fn frames_now(
     shared: &Shared,
     source: &SegmentBytes,
@@ -245,7 +247,7 @@ fn frames_now(
     }
 }
 
-/// Compares frames read from frame `first` on with their checksums.
+/// Compares `buffer`, the frames from `first` on, with their checksums.
 fn verify(shared: &Shared, source: &SegmentBytes, first: u32, buffer: &[u8]) -> Result<(), IoError> {
     let info = shared.table.get(source.number);
     for (frame, bytes) in (first..).zip(buffer.chunks_exact(FRAME_BYTES)) {
@@ -257,7 +259,7 @@ fn verify(shared: &Shared, source: &SegmentBytes, first: u32, buffer: &[u8]) -> 
                 file = shared.disk.segment_name(source.number),
                 offset_bytes = u64::from(frame) * FRAME_BYTES as u64,
                 suppressed,
-                "cached data does not match its checksum; reads of it fail until it is written again"
+                "cached data does not match the checksum; reads of the data fail until the data is written again"
             );
             return Err(IoError::Corrupt);
         }
@@ -265,7 +267,8 @@ fn verify(shared: &Shared, source: &SegmentBytes, first: u32, buffer: &[u8]) -> 
     Ok(())
 }
 
-/// Whether a line about data of `source` is logged now. An export that is gone has nobody who reads.
+/// Whether a line about data of `source` is logged now; if so, how many lines were held back before. An export without a volume
+/// was removed, and has no reader.
 fn passes(shared: &Shared, source: &SegmentBytes) -> Option<u64> {
     shared.find_volume(source.export)?.bad_reads().pass()
 }
@@ -282,7 +285,7 @@ fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error)
     );
 }
 
-/// Starts reads of the disk, as many as may be under way.
+/// Begins queued reads of the disk while fewer than [`READS_MAX`] are under way.
 fn start<T: Token>(shard: &mut Shard<T>) {
     while shard.reads.flights.len() < READS_MAX
         && let Some(fetch) = shard.reads.queue.pop_front()
@@ -317,7 +320,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
     if outcome.is_ok()
         && let Some(waiting) = shard.reads.waiting.get_mut(fetch.waiting)
     {
-        // In bounds: `serve` measured the token's buffer, and the source lies inside its frames.
+        // In bounds: `serve` measured the token's buffer, and the wanted bytes lie inside the frames of the source.
         waiting.token.buffer()[source.to..source.to + source.len]
             .copy_from_slice(&buffer[source.skip..source.skip + source.len]);
     }
@@ -328,11 +331,12 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
     start(shard);
 }
 
-/// Counts a piece that needs nothing more of the disk.
+/// Ends one piece of a READ; the last piece ends the READ.
 fn arrived<T: Token>(shard: &mut Shard<T>, fetch: &DiskRead, outcome: Result<(), IoError>) {
     shard.shared.table.get(fetch.source.number).unpin();
     let waiting = &mut shard.reads.waiting[fetch.waiting];
     waiting.outcome = waiting.outcome.and(outcome);
+    debug_assert!(waiting.open > 0, "a READ waits for a piece that it has not counted");
     waiting.open -= 1;
     if waiting.open == 0 {
         let WaitingRead { token, outcome, .. } = shard.reads.waiting.remove(fetch.waiting);

@@ -1,4 +1,4 @@
-//! The vocabulary between a worker and its shard: requests, admission, and operations that the worker carries out.
+//! The words between a worker and the worker's shard: requests, admission, and operations for the worker to carry out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::segment::Room;
 use crate::cache::volume::error::IoError;
 
-/// A request as the cache sees it. It owns its buffer and comes back exactly once with its result.
+/// A request as the cache sees the request. A token owns a buffer and comes back exactly once, with the result of the request.
 pub trait Token {
-    /// Memory of a token's buffer that was given away to be written.
+    /// Memory of a token's buffer that the token gave away to be written.
     type Part: AsMut<[u8]> + std::fmt::Debug;
 
-    /// READ and WRITE: at least the range's bytes rounded up to whole frames. Others: may be empty.
+    /// READ and WRITE: at least the bytes of the range, rounded up to whole frames. Other requests: may be empty.
     fn buffer(&mut self) -> &mut [u8];
 
-    /// Gives away the first `bytes` bytes of the buffer, whole frames; the rest may go with them. Asked of a WRITE, once, where
-    /// appends are deferred. `None` when the buffer cannot be given away: the write fails then.
+    /// Gives away the first `bytes` bytes of the buffer, whole frames; the rest of the buffer may be given away as well. Called
+    /// once for a WRITE where appends are deferred. `None` when the buffer cannot be given away: then the WRITE fails.
     fn lend(&mut self, bytes: usize) -> Option<Self::Part>;
 }
 
-/// Room in the log, held for one write. Give it to [`Shard::write`], [`Shard::zero`] or [`Shard::cancel`].
+/// Room in the log, held for one write. To be given to [`Shard::write`], [`Shard::zero`] or [`Shard::cancel`].
 #[derive(Debug)]
 #[must_use = "log space stays reserved until this is used or cancelled"]
 pub struct Reservation {
@@ -36,10 +36,9 @@ impl Reservation {
 /// May a write be taken now?
 #[derive(Debug)]
 pub enum Admission {
-    /// Yes.
+    /// Yes, with room reserved.
     Accept(Reservation),
-    /// Not yet: ask again after this long. The cache fills up faster than it empties. Requests that arrived later must
-    /// not be asked for before.
+    /// Not yet: the cache fills faster than data leaves. Ask again after this time, and ask for no later request before.
     Delay(Duration),
     /// Not now: ask again when the progress hook has been called.
     Wait,
@@ -47,41 +46,41 @@ pub enum Admission {
     Full,
 }
 
-/// Something the shard waits for, for the worker to have done without blocking.
+/// An operation that the shard waits for, to be carried out by the worker without blocking.
 #[derive(Debug)]
 pub enum Want<P> {
-    /// Write all of `parts`, one after the other, from `offset` of `file` through [`SegmentFile::append_fd`]; hand the result
-    /// and the parts to [`Shard::append_done`]. Only where appends are deferred.
+    /// Write all of `parts`, one after the other, from `offset` of `file` through [`SegmentFile::append_fd`]; hand the result and
+    /// the parts to [`Shard::append_done`]. Only where appends are deferred.
     Append {
-        /// Which want this is.
+        /// Number of the append, to be handed back.
         op: u32,
-        /// Where to write.
+        /// The segment file to write to.
         file: Arc<dyn SegmentFile>,
-        /// From which byte, a multiple of 4096.
+        /// First byte to write, a multiple of 4096.
         offset: u64,
-        /// What to write: whole frames each.
+        /// The memory to write, whole frames each.
         parts: Vec<P>,
     },
-    /// `fdatasync` of `file`; hand the result to [`Shard::sync_done`].
+    /// Sync `file` with `fdatasync`; hand the result to [`Shard::sync_done`].
     Sync {
-        /// Which want this is.
+        /// Number of the sync, to be handed back.
         op: u32,
-        /// What to sync.
+        /// The segment file to sync.
         file: Arc<dyn SegmentFile>,
     },
-    /// Fill all of `buffer` from `offset` of `file`; hand both to [`Shard::read_done`]. Fewer bytes are an error
-    /// (`UnexpectedEof`).
+    /// Fill all of `buffer` from `offset` of `file`; hand the result and the buffer to [`Shard::read_done`]. Fewer bytes are an
+    /// error (`UnexpectedEof`).
     Read {
-        /// Which want this is.
+        /// Number of the read, to be handed back.
         op: u32,
-        /// Where to read.
+        /// The segment file to read.
         file: Arc<dyn SegmentFile>,
-        /// From which byte, a multiple of 4096.
+        /// First byte to read, a multiple of 4096.
         offset: u64,
-        /// To be filled; its length is a multiple of 4096, at most 132 KiB.
+        /// The memory to fill; the length is a multiple of 4096, at most 132 KiB.
         buffer: Vec<u8>,
     },
 }
 
-/// Requests that are finished, with their results.
+/// Finished requests, with their results.
 pub(super) type Done<T> = Vec<(T, Result<(), IoError>)>;

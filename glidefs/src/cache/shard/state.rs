@@ -1,6 +1,6 @@
-//! What a shard holds of writes: those that were admitted, the open batch, and the records that are being written.
+//! The writes inside a shard: the admitted writes, the open batch, and the records being written.
 //!
-//! Owns the containers and their order. Does not own the steps from one to the next (`append`, `flight`).
+//! Owns the containers and the order of the writes. Does not own the steps from one container to the next (`append`, `flight`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,29 +23,28 @@ pub(super) struct Pending<T> {
     pub range: SectorRange,
     /// Frames of data; 0 for zeroes.
     pub frames: usize,
-    /// Entries it takes.
+    /// Number of entries in a record.
     pub entries: usize,
     pub fua: bool,
     pub room: Room,
 }
 
-/// The shard's end of the log.
+/// The segments that a shard appends to, and the writes on their way there.
 #[derive(Debug)]
 pub(super) struct Log<T: Token> {
     pub active: Option<SegmentWriter>,
     pub standby: Option<SegmentWriter>,
-    /// Room promised to admitted requests that are not appended yet.
+    /// Room promised to admitted requests and not used by an append yet.
     pub reserved: Room,
-    /// The open batch.
     pub open: Load<T>,
     pub flights: Flights<T>,
     /// Requests that wait for a segment, behind the open batch.
     pub backlog: VecDeque<Pending<T>>,
-    /// A request was told to wait, maybe because of what is reserved.
+    /// A request was told to wait, perhaps because of the reserved room.
     pub crowded: bool,
-    /// Something reserved was released since the last turn.
+    /// Reserved room was given back since the last turn.
     pub released: bool,
-    /// While writes are slowed: when the next may be admitted.
+    /// The time of the next admission, while writes are slowed.
     pub next_admission: Duration,
 }
 
@@ -71,7 +70,7 @@ impl<T: Token> Log<T> {
     }
 }
 
-/// A batch and its requests, in the order of its entries.
+/// A batch and the requests in the batch, in the order of the entries.
 #[derive(Debug)]
 pub(super) struct Load<T> {
     pub batch: Batch,
@@ -84,37 +83,38 @@ impl<T> Default for Load<T> {
     }
 }
 
-/// A record that is being written.
+/// A record being written.
 #[derive(Debug)]
 pub(super) struct Flight<T> {
     pub op: u32,
-    /// Where it begins.
+    /// Begin of the record.
     pub mark: Mark,
-    /// Where it ends.
+    /// End of the record.
     pub place: Place,
     pub load: Load<T>,
     /// How the write ended; `None` while it is under way.
     pub outcome: Option<io::Result<()>>,
 }
 
-/// What happens next at the end of the log, in this order.
+/// A step at the end of the log; steps are taken in order.
 #[derive(Debug)]
 pub(super) enum LogStep<T> {
     Land(Flight<T>),
-    /// Let go of a segment.
+    /// Close the segment: the shard appends no more to the segment.
     Close(SegmentWriter),
 }
 
 /// The records of a shard that are being written.
 #[derive(Debug)]
 pub(super) struct Flights<T: Token> {
-    /// Memory for record headers, [`HEADERS_MAX`] a flight that may start; `None` where records are written at once.
+    /// Memory for record headers: [`HEADERS_MAX`] for each further record that may be handed out; `None` where records are
+    /// written at once.
     pub headers: Option<Vec<T::Part>>,
     pub steps: VecDeque<LogStep<T>>,
     pub next_op: u32,
-    /// The segment at the front of which a record failed.
+    /// Id of the segment where a record failed, until the segment is closed.
     pub failed: Option<u64>,
-    /// Kept for their room.
+    /// Empty loads and lists: only the capacity is kept.
     pub loads: Vec<Load<T>>,
     pub parts: Vec<Vec<T::Part>>,
 }
@@ -137,7 +137,7 @@ impl<T: Token> Flights<T> {
         self.steps.is_empty()
     }
 
-    /// From now on records are handed out to be written, [`HEADERS_MAX`] of `headers` for each that is under way.
+    /// From now on records are handed out to be written. A record under way has [`HEADERS_MAX`] of `headers`.
     pub fn defer(&mut self, headers: Vec<T::Part>) {
         let flights = headers.len() / HEADERS_MAX;
         self.steps.reserve(flights + OWNED_MAX as usize);
@@ -146,12 +146,12 @@ impl<T: Token> Flights<T> {
         self.headers = Some(headers);
     }
 
-    /// Whether another record may be written.
+    /// Whether one more record may be written.
     pub fn may_start(&self) -> bool {
         self.headers.as_ref().is_none_or(|headers| headers.len() >= HEADERS_MAX)
     }
 
-    /// An empty load.
+    /// An empty load, with memory from an earlier one where possible.
     pub fn spare_load(&mut self) -> Load<T> {
         self.loads.pop().unwrap_or_default()
     }

@@ -1,7 +1,8 @@
-//! FLUSH and FUA: which segments must become stable, one sync a file at a time, who waits for which, and who for the store.
+//! FLUSH and FUA: the segments that must become stable, one sync at a time for each file, and the requests that wait for segments
+//! or for the store.
 //!
-//! Invariants: a waiter ends when every place it needs is stable, or fails when one of them never will be; a FLUSH that
-//! arrives during a sync waits for the next one, because the running one may not cover what it needs.
+//! Invariants: a waiter ends when every needed place is stable, or fails when one of the places never will be; a FLUSH that
+//! arrives during a sync waits for the next sync, because the sync under way may not cover all data of the FLUSH.
 
 use std::io;
 use std::sync::Arc;
@@ -22,30 +23,30 @@ use crate::units::Seq;
 #[derive(Debug)]
 struct Waiter<T> {
     token: T,
-    /// Needs that are not met.
+    /// Number of needs not met.
     open: usize,
     outcome: Result<(), IoError>,
-    /// What the store must have as well.
+    /// The data that must be in the store as well.
     store: Option<InStore>,
 }
 
-/// Everything of a volume up to a sequence number.
+/// All writes to a volume up to a sequence number.
 #[derive(Debug)]
 pub(super) struct InStore {
     volume: Arc<Volume>,
     seq: Seq,
-    /// Cuts that could not be read before.
+    /// Cuts that could not be read before the wait began: one more fails the wait.
     unreadable: u64,
 }
 
 impl InStore {
-    /// Where FLUSH of `volume` waits for the store: everything up to `seq`.
+    /// All writes to `volume` up to `seq`, where a FLUSH of the volume waits for the store; `None` elsewhere.
     pub fn of(volume: &Arc<Volume>, seq: Seq) -> Option<Self> {
         let unreadable = volume.unreadable_cuts();
         volume.waits_for_store().then(|| Self { volume: Arc::clone(volume), seq, unreadable })
     }
 
-    /// Whether the store has it; an error when it does not get it.
+    /// Whether the store has all the writes; an error when waiting for the store is in vain.
     fn is_met(&self) -> Result<bool, IoError> {
         self.volume.is_in_store(self.seq, self.unreadable)
     }
@@ -58,34 +59,32 @@ struct Need {
     waiter: usize,
 }
 
-/// A segment somebody waits for.
+/// A segment with frames that some waiter needs to be stable.
 #[derive(Debug)]
 struct Target {
     number: u32,
     segment_id: u64,
     needs: Vec<Need>,
-    /// A sync of this shard is under way.
+    /// Whether a sync begun by this shard is under way.
     busy: bool,
 }
 
-/// A sync under way.
 #[derive(Debug)]
 struct Syncing {
     hold: SyncHold<Arc<Shared>>,
     segment_id: u64,
-    /// Frames that had been appended when it began.
+    /// Frames appended before the sync began.
     covers: u32,
 }
 
-/// The shard's syncs.
 #[derive(Debug)]
 pub(super) struct Syncs<T> {
     waiters: Slab<Waiter<T>>,
     targets: Vec<Target>,
     under_way: Slab<Syncing>,
-    /// Waiters that need nothing more but the store.
+    /// Waiters that wait for the store only.
     stored: Vec<(T, InStore)>,
-    /// Kept for their room.
+    /// Empty between calls: only the capacity is kept.
     places: Vec<Place>,
     spare: Vec<Vec<Need>>,
 }
@@ -108,7 +107,7 @@ impl<T> Syncs<T> {
         self.waiters.is_empty() && self.under_way.is_empty() && self.stored.is_empty()
     }
 
-    /// Ends a waiter whose needs are met, unless the store must have it as well.
+    /// Ends a waiter without needs, or puts the waiter among those that wait for the store.
     fn end(&mut self, waiter: Waiter<T>, done: &mut Done<T>) {
         let Waiter { token, outcome, store, .. } = waiter;
         match (outcome, store) {
@@ -157,7 +156,7 @@ pub(super) fn flush<T: Token>(shard: &mut Shard<T>, volume: &Arc<Volume>, token:
     shard.syncs.places = places;
 }
 
-/// Lets `token` go when `place` is stable and the store has `store`.
+/// Ends `token` when `place` is stable and the store has `store`.
 pub(super) fn wait_for<T: Token>(shard: &mut Shard<T>, place: Place, store: Option<InStore>, token: T) {
     shard.stats.sync_waiters.add(1);
     let waiter = shard.syncs.waiters.insert(Waiter { token, open: 1, outcome: Ok(()), store });
@@ -191,7 +190,7 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     }
 }
 
-/// Ends the needs of target `at` that are met, and those that never will be.
+/// Ends the needs of target `at` that are met, and the needs that never will be.
 fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
     let Shard { shared, syncs, done, .. } = shard;
     let (number, segment_id) = (syncs.targets[at].number, syncs.targets[at].segment_id);
@@ -202,6 +201,10 @@ fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
             Stability::Stable => Ok(()),
             Stability::Lost => Err(IoError::Sync),
         };
+        debug_assert!(
+            syncs.waiters.get(need.waiter).is_some_and(|waiter| waiter.open > 0),
+            "a need is counted by a waiter that has not ended"
+        );
         let waiter = &mut syncs.waiters[need.waiter];
         waiter.outcome = waiter.outcome.and(outcome);
         waiter.open -= 1;
@@ -214,28 +217,29 @@ fn settle<T: Token>(shard: &mut Shard<T>, at: usize) {
     syncs.targets[at].needs = needs;
 }
 
-/// Starts a sync for target `at`, unless somebody else syncs that file.
+/// Begins a sync for target `at`, unless a sync of the file, by anybody, is under way.
 fn begin<T: Token>(shard: &mut Shard<T>, at: usize) {
     let Shard { shared, syncs, stats, wanted, index, .. } = shard;
     let target = &mut syncs.targets[at];
     let begin = || SyncHold::begin(Arc::clone(shared), target.number);
     let hold = begin().or_else(|| {
-        // Asked for before the second try, so that an end between the two is not missed.
+        // Set before the second try, so that the end of a sync between the tries wakes the shard.
         shared.ports[*index].block_on_sync();
         begin()
     });
     let Some(hold) = hold else { return };
     let info = shared.table.get(target.number);
     let (Some(file), true) = (info.file(), info.segment_id() == target.segment_id) else {
-        // The segment was given up since; the next turn finds nothing left to wait for.
+        // The segment is not in use any more; the next turn finds all needs met.
         drop(hold);
         shared.ports[*index].wake();
         return;
     };
+    debug_assert!(!target.needs.is_empty(), "nobody waits for the sync that begins");
     target.busy = true;
     stats.syncs.add(1);
     let flight = Syncing { hold, segment_id: target.segment_id, covers: info.appended() };
-    // No more flights than targets.
+    // At most one for each target.
     let op = u32::try_from(syncs.under_way.insert(flight)).unwrap_or(u32::MAX);
     wanted.push(Want::Sync { op, file: Arc::clone(file) });
 }
@@ -252,7 +256,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
                 file = shard.shared.disk.segment_name(flight.hold.number()),
                 error = error as &dyn std::error::Error,
                 suppressed,
-                "the cache disk failed to make data stable; FLUSH fails for the exports concerned until it was written again"
+                "the cache disk failed to make data stable; FLUSH fails for the exports concerned until the data was written again"
             );
         }
     }
@@ -263,7 +267,10 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: &io::Result<
         shard.shared.signal.raise();
     }
     let same = |target: &Target| (target.number, target.segment_id) == (number, segment_id);
-    if let Some(at) = shard.syncs.targets.iter().position(same) {
+    let found = shard.syncs.targets.iter().position(same);
+    debug_assert!(found.is_some(), "a target is kept until its sync has ended");
+    if let Some(at) = found {
+        debug_assert!(shard.syncs.targets[at].busy, "one sync at a time is under way for a target");
         shard.syncs.targets[at].busy = false;
         settle(shard, at);
     }

@@ -1,4 +1,4 @@
-//! The shard on a real directory: what is written is read, survives reopening, and is counted.
+//! The shard on a real directory: data that is written is read, survives reopening, and is counted.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Token for Request {
     }
 }
 
-/// A cache in a temporary directory with one shard and a keeper that runs when asked.
+/// A cache in a temporary directory with one shard, and a keeper that runs on demand.
 struct Rig {
     cache: Cache,
     keeper: Keeper,
@@ -100,7 +100,7 @@ impl Rig {
         self.shard.zero(&volume, range, false, reservation, Request { name: 0, buffer: Vec::new() });
     }
 
-    /// Takes turns and does what is wanted until nothing is.
+    /// Takes turns and carries out wants until the shard is idle.
     fn settle(&mut self) -> Vec<(Request, Result<(), IoError>)> {
         let mut completed = Vec::new();
         for _ in 0..1000 {
@@ -211,7 +211,7 @@ fn flushes_of_many_volumes_share_one_sync() {
 fn overwriting_many_times_the_size_of_the_cache_never_fails() {
     let directory = tempfile::tempdir().unwrap();
     let mut rig = open(&directory, 8);
-    // Half of what the cache holds, written over and over in another order each time.
+    // Half of the cache's size, written over and over in a new order each time.
     let blocks = 4 * SEGMENT_BYTES / 16_384;
     for round in 0..12_u64 {
         for step in 0..blocks {
@@ -272,7 +272,7 @@ fn a_damaged_frame_fails_exactly_the_reads_that_need_it() {
     assert_eq!(rig.cache.stats().corrupt_frames, 2);
     rig.write(A, 8, &[2; 4096], false);
     rig.settle();
-    assert_eq!(rig.read(A, 8, 8), Ok(vec![2; 4096]), "writing it again heals it");
+    assert_eq!(rig.read(A, 8, 8), Ok(vec![2; 4096]), "writing the frame again heals the frame");
 }
 
 #[test]
@@ -328,27 +328,34 @@ fn headers(count: usize) -> Vec<Vec<u8>> {
     (0..2 * count).map(|_| vec![0; FRAME_BYTES]).collect()
 }
 
-/// An append that was handed out.
-type Handed = (u32, Arc<dyn SegmentFile>, u64, Vec<Vec<u8>>);
+/// An append handed out by the shard.
+struct Handed {
+    op: u32,
+    file: Arc<dyn SegmentFile>,
+    offset: u64,
+    parts: Vec<Vec<u8>>,
+}
 
 impl Rig {
-    /// Writes one frame of `byte` to sector `at` of A, in a record of its own that is handed out.
+    /// Writes one frame of `byte` to sector `at` of A, in a record of its own, and returns the append.
     fn hand_out(&mut self, at: u64, byte: u8) -> Handed {
         assert!(self.write(A, at, &[byte; FRAME_BYTES], false));
         self.shard.turn();
         let mut wants: Vec<_> = self.shard.wants().collect();
         match wants.pop() {
-            Some(Want::Append { op, file, offset, parts }) if wants.is_empty() => (op, file, offset, parts),
+            Some(Want::Append { op, file, offset, parts }) if wants.is_empty() => {
+                Handed { op, file, offset, parts }
+            }
             other => panic!("{other:?} and {wants:?}"),
         }
     }
 
-    fn land(&mut self, (op, file, offset, parts): Handed) {
+    fn land(&mut self, Handed { op, file, offset, parts }: Handed) {
         let result = write(&*file, offset, &parts);
         self.shard.append_done(op, result, parts);
     }
 
-    fn fail(&mut self, (op, _, _, parts): Handed) {
+    fn fail(&mut self, Handed { op, parts, .. }: Handed) {
         self.shard.append_done(op, Err(io::ErrorKind::StorageFull.into()), parts);
     }
 
@@ -363,7 +370,7 @@ fn a_deferred_record_is_acknowledged_and_seen_only_when_those_before_it_are_writ
     let mut rig = open(&directory, 8);
     rig.shard.defer_appends(headers(4));
     let (first, second) = (rig.hand_out(0, 1), rig.hand_out(8, 2));
-    assert!(first.2 < second.2);
+    assert!(first.offset < second.offset);
     rig.land(second);
     assert_eq!(rig.completed(), []);
     assert_eq!(rig.cache.stats().extents, 0);
@@ -418,12 +425,12 @@ fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
     let mut rig = open(&directory, 8);
     rig.shard.defer_appends(headers(4));
     let held = rig.hand_out(0, 1);
-    let slot_of = |handed: &Handed| handed.1.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let file_of = |handed: &Handed| handed.file.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd));
     let mut at = 0;
     let last = loop {
         at += 8;
         let next = rig.hand_out(at, 2);
-        if slot_of(&next) != slot_of(&held) {
+        if file_of(&next) != file_of(&held) {
             break next;
         }
         rig.land(next);
@@ -439,6 +446,8 @@ fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
     assert_eq!(rig.read(A, 0, 8).unwrap(), [1; FRAME_BYTES]);
 }
 
+/// Writes without a segment once kept their sequence numbers. The cut that would have made room waited for these numbers, and the
+/// writes waited for the room.
 #[test]
 fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there_is_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -450,7 +459,7 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     }
     let (a, b) = (rig.cache.volume(A), rig.cache.volume(B));
     let shared = Arc::clone(&rig.cache.shared);
-    // The segment that they were to be appended to fails, and the keeper has no other.
+    // The segment for these writes fails, and the keeper has no other one.
     let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take()).collect();
     shared.table.get(rig.shard.log.active.as_ref().unwrap().number).poison();
     a.cut_now();
@@ -459,13 +468,13 @@ fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there
     assert!(matches!(a.cut_state(), CutState::Complete(_)), "{:?}", a.cut_state());
     let numbers = a.figures().last_seq;
     rig.shard.turn();
-    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while they wait");
+    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while the writes wait");
     assert_eq!(rig.shard.completed().len(), 0);
 
     b.end_waits();
     rig.shard.end_waits();
     let ended: Vec<_> = rig.shard.completed().map(|(_, result)| result).collect();
-    assert_eq!(ended, [Err(IoError::Detached)], "the device behind it is being removed");
+    assert_eq!(ended, [Err(IoError::Detached)], "the device of B is being removed");
 
     for segment in spare {
         shared.ports[0].offer(segment);

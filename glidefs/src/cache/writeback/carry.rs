@@ -1,7 +1,7 @@
 //! The way of one cut to the store, step by step.
 //!
-//! Owns the order of the steps and the permits they need. Does not own when a cut is made (`engine`). Invariants: a cut is stable here
-//! before it leaves the host; it is written down in the catalog before its extents count as clean.
+//! Owns the order of the steps and the permits for the steps. Does not own when a cut is made (`engine`). Invariants: a cut is
+//! stable on the local disk before the cut leaves the host; the catalog has the cut before the extents of the cut count as clean.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +23,20 @@ use crate::cache::volume::error::IoError;
 use crate::cache::volume::store_link::StoreLink;
 use crate::store::volume::{Resume, VolumeError};
 
-/// Cuts on their way to the store at the same time, at most.
+/// Most cuts being uploaded at the same time.
 const UPLOADS_MAX: usize = 8;
-/// Cuts whose data is being made stable at the same time, at most: each has a thread of those that may block, which are shared.
+/// Most cuts whose data is being made stable at the same time: each takes one of the threads for blocking work, which others need
+/// as well.
 const SYNCS_MAX: usize = 8;
 /// Extents that change layer while a volume's lock is held once.
 const THAW_EXTENTS: usize = 128;
-/// Cuts in a row that could not be read, a pause apart, after which what the disk does not read is lost: a disk may come back.
-/// With the longest pause ten minutes.
+/// After so many unreadable cuts in a row, with a pause between two, data that the disk does not read counts as lost. Until then
+/// the disk may come back: with the longest pause the cuts take ten minutes.
 pub(super) const UNREADABLE_CUTS_MAX: u64 = 20;
-/// Pause of a look at writes that are being appended.
+/// Pause between two looks at writes being appended, and at a file that somebody else syncs.
 const LANDING_PAUSE: Duration = Duration::from_millis(1);
 
-/// How many cuts may be at a step at the same time. Neither semaphore is ever closed.
+/// Limits how many cuts are at a step at the same time. Neither semaphore is ever closed.
 #[derive(Debug)]
 pub(super) struct Permits {
     syncs: Semaphore,
@@ -48,23 +49,23 @@ impl Default for Permits {
     }
 }
 
-/// How carrying a cut ended.
+/// The result of carrying a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// The store has it. Its packs should be made fewer if `compact`.
+    /// The store has the cut. `compact` says that packs should be merged.
     Done { compact: bool },
-    /// It was taken back, because data in it cannot be read.
+    /// The cut was taken back, because some data of the cut cannot be read.
     Undone,
-    /// Another writer has the volume, or it was deleted.
+    /// Another writer has the volume, or the volume was deleted.
     Fenced,
     /// The export was removed.
     Removed,
 }
 
-/// Carries the cut of `volume` to the store, as often as it takes.
+/// Carries the cut of `volume` to the store, with as many tries as needed.
 pub(super) async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
     let Some(link) = volume.store_link() else { return Carried::Removed };
-    // What was uploaded is used by later tries of this cut, and by no other.
+    // Only later tries of the same cut may use the packs uploaded for the cut.
     link.upload().clear();
     let carried = carry_on(shared, volume, link, permits).await;
     link.upload().clear();
@@ -113,15 +114,15 @@ async fn carry_on(
     }
 }
 
-/// Carries the cut of `volume` to the store; returns whether its packs should be made fewer.
+/// Tries once to carry the cut of `volume` to the store; returns whether packs should be merged.
 ///
-/// A permit for uploads is held for the way to the store only. What comes before and after waits for the disk, for log space or
-/// for the catalog: a cut that waits there may wait for room that only another cut makes.
+/// A permit for uploads is held on the way to the store only. The steps before and after wait for the disk, for log space or for
+/// the catalog: a cut that waits there may wait for room made by another cut alone.
 ///
-/// A permit for syncs is held while appended data is made stable, which waits for syncs of segment files and nothing else: those
-/// of this cut, and those that the keeper, a shard or another cut has begun. Whoever has begun a sync of a file holds the file for
-/// that one call to the disk, and waits for no room and no permit meanwhile. So every holder of a permit goes on as soon as the
-/// disk answers, and cuts that wait for a permit wait for no room that they would have to make.
+/// A permit for syncs is held while appended data is made stable. This step waits for syncs of segment files and for nothing
+/// else: syncs of this cut, and syncs begun by the keeper, a shard or another cut. Whoever has begun a sync of a file holds the
+/// file for one call to the disk, and waits for no room and no permit meanwhile. So every holder of a permit goes on as soon as
+/// the disk answers, and no cut that waits for a permit would have to make room for the holders.
 async fn try_carry(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
@@ -135,7 +136,7 @@ async fn try_carry(
         match volume.cut_state() {
             CutState::Complete(seq) => break seq,
             CutState::None => {
-                // Asked for, and nothing to flush but perhaps a new size.
+                // Somebody asked, and there is no data to write back, but perhaps a new size.
                 return resize(shared, volume, link, permits).await;
             }
             CutState::Landing => tokio::time::sleep(LANDING_PAUSE).await,
@@ -170,8 +171,8 @@ async fn try_carry(
     Ok(compact)
 }
 
-/// Has the store take `cut`, in turns with all other cuts, the first of which is that of `permit`; returns what is to be written down,
-/// and whether the packs should be made fewer.
+/// Commits `cut` in turns with all other cuts, beginning with the turn of `permit`. Returns the state to note in the catalog, and
+/// whether packs should be merged.
 async fn commit<'a>(
     volume: &Arc<Volume>,
     link: &StoreLink,
@@ -183,7 +184,7 @@ async fn commit<'a>(
     let committed = loop {
         let committed = link.remote().commit_turn(Arc::clone(&cut) as _, size_sectors, link.upload()).await;
         let committed = committed.map_err(|error| match error {
-            // What was removed cannot be read, and nobody wants it stored.
+            // The data of a removed volume cannot be read, and nobody wants the data in the store.
             VolumeError::Cut(_) if volume.is_removed() => Failure::Removed,
             error => failure(volume, &error),
         })?;
@@ -205,9 +206,10 @@ async fn commit<'a>(
     Ok((committed.resume, committed.compaction_due))
 }
 
-/// Has the catalog say that the store has a cut.
+/// Notes in the catalog that the store has a cut.
 async fn note(shared: &Arc<Shared>, volume: &Arc<Volume>, resume: Resume) -> Result<(), Failure> {
-    // A write that failed is not in the cut, and must not be taken for a part of it if recovery finds it.
+    // A failed write is not in the cut. If recovery finds the record of the write, recovery must not take the write for a part of
+    // the cut.
     let failed = volume.failed_in_cuts().min(resume.cut);
     persist(volume, || write_down(shared, volume, resume.clone(), failed)).await
 }
@@ -221,7 +223,7 @@ async fn resize(
     if !link.has_new_size() {
         return Ok(false);
     }
-    // A FLUSH may make a cut meanwhile, which comes later.
+    // A FLUSH may make a cut meanwhile. Such a cut is carried later.
     let seq = volume.figures().stored;
     let cut = Arc::new(Cut::empty(Arc::clone(shared), Arc::clone(volume), seq));
     let permit = permits.uploads.acquire().await;
@@ -230,11 +232,11 @@ async fn resize(
     Ok(compact)
 }
 
-/// Syncs what `volume` appended until all of it is stable. It may have appended more than the cut covers.
+/// Syncs the segments appended to by `volume` until all appended data is stable, which may be more than the data of the cut.
 fn make_stable(shared: &Shared, volume: &Volume) -> Result<(), Failure> {
     let mut needs = Vec::new();
     if volume.unsynced(&shared.table, &mut needs).is_err() {
-        // The keeper moves what could not be made stable.
+        // The keeper writes the data of a failed sync once more.
         trouble(volume, IoError::Sync.to_string());
         return Err(Failure::Later);
     }
@@ -243,7 +245,7 @@ fn make_stable(shared: &Shared, volume: &Volume) -> Result<(), Failure> {
             match syncing::sync(shared, shared.table.get(place.number), place.number) {
                 Some(true) => {}
                 Some(false) => return Err(Failure::Later),
-                // Somebody else is at it.
+                // Somebody else is syncing the file.
                 None => std::thread::sleep(LANDING_PAUSE),
             }
         }

@@ -1,8 +1,8 @@
-//! A cut as the store reads it: its extents, their bytes out of the segments, verified, and which sectors have none any more.
+//! A cut as the store reads a cut: the extents, the bytes of each from the segments, verified, and the sectors without content.
 //!
-//! Owns the reading, and when an unreadable frame counts as lost. Does not own when a cut is made or ends. Invariants: bytes that
-//! are not here any more are an error or damage, never zeroes; a sector of which the newest content is lost is damaged in the
-//! store as well, and nothing older takes its place.
+//! Owns the reading, and the decision that an unreadable frame is lost. Does not own when a cut is made or ends. Invariants:
+//! bytes that are not on this host any more are an error or damage, never zeroes; where the newest content of a sector is lost,
+//! the sector is damaged in the store as well, and no older content takes the sector.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,7 +20,7 @@ use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::store::volume::{CutExtent, CutSource};
 use crate::units::{FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange, Seq};
 
-/// What becomes of a frame that the disk does not read. A frame that does not match its checksum is lost either way.
+/// What to do about a frame that the disk does not read. A frame that does not match the checksum is lost in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnUnread {
     /// The cut fails: the disk may read the frame later.
@@ -36,36 +36,36 @@ pub(in crate::cache) struct Cut {
     volume: Arc<Volume>,
     seq: Seq,
     extents: Vec<CutExtent>,
-    /// Whether all that is not in the store is meant, and not what the volume's cut holds.
+    /// The cut stands for all data that is not in the store, and not for the first cut of the volume.
     all: bool,
     on_unread: OnUnread,
-    /// Sectors whose content is lost: how many from which on.
+    /// Sectors of lost content: first sector, and number of sectors.
     lost: Mutex<BTreeMap<u64, u64>>,
-    /// Segments and frames that were given up because the disk did not read them.
+    /// Segment numbers and frames given up because the disk did not read the frame.
     unread: Mutex<Vec<(u32, u32)>>,
 }
 
 impl Cut {
-    /// The cut at `seq` of `volume`, which is complete and stable.
+    /// The first cut of `volume`, made at `seq`; the cut is complete and stable.
     pub(super) fn new(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, on_unread: OnUnread) -> Self {
         let found = volume.cut_extents();
         Self { on_unread, ..Self::of(shared, volume, seq, &found) }
     }
 
-    /// A cut at `seq` of `volume` that changes nothing.
+    /// A cut at `seq` of `volume` without changes.
     pub(super) fn empty(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq) -> Self {
         Self::of(shared, volume, seq, &[])
     }
 
-    /// Everything of `volume` that is not in the store. Nothing may be written to the volume any more. What the disk does not read
-    /// is given up in the copy only: the volume keeps it.
+    /// All data of `volume` that is not in the store. The volume may not be written to any more. A frame that the disk does not
+    /// read is given up in this copy only: the volume keeps the frame.
     pub fn all(shared: Arc<Shared>, volume: Arc<Volume>) -> Self {
         let (seq, dirty) = volume.dirty();
         Self { all: true, ..Self::of(shared, volume, seq, &dirty) }
     }
 
     fn of(shared: Arc<Shared>, volume: Arc<Volume>, seq: Seq, found: &[Extent]) -> Self {
-        // A doubt is ended by a cut that goes as far, which has all that is newer.
+        // A cut at or after the doubt ends the doubt, because the cut has all newer writes.
         let doubt = volume.doubt().filter(|(doubt, _)| *doubt <= seq);
         let lost = known_losses(found, doubt);
         let whole = found.iter().filter(|extent| is_whole(extent, doubt.map(|(seq, _)| seq)));
@@ -87,26 +87,26 @@ impl Cut {
         self.extents.is_empty() && !self.has_losses()
     }
 
-    /// Whether content was lost, as far as the cut was read.
+    /// Whether content is known to be lost, as far as the cut was read until now.
     pub fn has_losses(&self) -> bool {
         !self.lost().is_empty()
     }
 
     fn lost(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        // A map is whole between its own calls.
+        // A panic of another thread cannot leave a half-changed map.
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unread(&self) -> MutexGuard<'_, Vec<(u32, u32)>> {
-        // A list is whole between its own calls.
+        // A panic of another thread cannot leave a half-changed list.
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies the bytes of `piece` to `out`, which is as long; those of frames that are lost mean nothing.
+    /// Copies the bytes of `piece` to `out`, a buffer of the same length. The bytes of lost frames are undefined.
     fn copy(&self, piece: &Piece, out: &mut [u8]) -> Result<(), IoError> {
         let (number, sector) = match piece.backing {
             Some(Backing::Data { number, sector }) => (number, sector),
-            // The frame was given up since the cut was made.
+            // The frame was given up after the cut was made.
             Some(Backing::Damaged { .. } | Backing::Doubt { .. }) => {
                 self.lose(piece.range);
                 return Ok(());
@@ -115,7 +115,7 @@ impl Cut {
                 out.fill(0);
                 return Ok(());
             }
-            // An extent of the cut has content for as long as the cut: the volume was removed, or the cut was taken back.
+            // An extent of a cut has content for as long as the cut exists: so the volume was removed, or the cut was taken back.
             None if self.volume.is_removed() => return Err(IoError::Removed(self.volume.id())),
             None => return Err(IoError::Unreadable),
         };
@@ -123,14 +123,14 @@ impl Cut {
         let mut buffer = vec![0; frames as usize * FRAME_BYTES];
         let read = self.read_frames(number, first, &mut buffer);
         if read.is_err() || self.first_bad(number, first, &buffer).is_some() {
-            // One frame must not take those beside it.
+            // Each frame by itself: one bad frame must not make its neighbours lost.
             for (frame, bytes) in (first..).zip(buffer.chunks_exact_mut(FRAME_BYTES)) {
                 if let Err(reason) = self.read_frame(number, frame, bytes)? {
                     self.lose_frame(piece, sector, (number, frame), reason);
                 }
             }
         }
-        // Less than a frame.
+        // Fewer bytes than a frame has.
         let skip = usize::try_from(u64::from(sector) % FRAME_SECTORS * SECTOR_BYTES).unwrap_or(0);
         let bytes = buffer.get(skip..skip.saturating_add(out.len())).ok_or(IoError::TooLarge)?;
         out.copy_from_slice(bytes);
@@ -142,14 +142,14 @@ impl Cut {
         self.shared.table.get(number).file().ok_or_else(closed)?.read_at(buffer, offset(first))
     }
 
-    /// The first frame of `buffer`, which begins with frame `first` of segment `number`, that does not match its checksum.
+    /// The first frame of `buffer` that does not match the checksum. `buffer` begins with frame `first` of segment `number`.
     fn first_bad(&self, number: u32, first: u32, buffer: &[u8]) -> Option<u32> {
         let info = self.shared.table.get(number);
         let mut frames = (first..).zip(buffer.chunks_exact(FRAME_BYTES));
         frames.find(|(frame, bytes)| info.crc(*frame) != Some(frame_crc(bytes))).map(|(frame, _)| frame)
     }
 
-    /// Reads one frame, once more if need be; says why the frame is lost, if so.
+    /// Reads one frame, several times if the disk fails; the inner error says why the frame is lost.
     fn read_frame(
         &self,
         number: u32,
@@ -159,7 +159,7 @@ impl Cut {
         let file = self.shared.table.get(number).file().ok_or(IoError::Read)?;
         let mut read = read_again(&**file, bytes, offset(frame));
         if read.is_ok() && self.first_bad(number, frame, bytes).is_some() {
-            // The copy in the page cache may be what went wrong. Where the disk does not say what it has, nobody knows.
+            // Perhaps only the copy in the page cache is wrong. Where the disk itself does not answer, nobody knows.
             read = file.read_from_disk(bytes, offset(frame));
         }
         match read {
@@ -171,7 +171,7 @@ impl Cut {
             Err(error) if self.on_unread == OnUnread::GiveUp && is_of_the_medium(&error) => {
                 self.shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
                 self.unread().push((number, frame));
-                Ok(Err("the disk does not read it"))
+                Ok(Err("the disk does not read the frame"))
             }
             Err(error) => {
                 let file = self.shared.disk.segment_name(number);
@@ -179,14 +179,14 @@ impl Cut {
                     file,
                     offset_bytes = offset(frame),
                     error = &error as &dyn Error,
-                    "reading data to flush failed"
+                    "reading data to write back failed"
                 );
                 Err(IoError::Read)
             }
         }
     }
 
-    /// Takes note that what `piece`, which begins at `sector` of its segment, has in a frame is lost.
+    /// Notes the loss of the part of `piece` in frame `frame`; `piece` begins at `sector` of segment `number`.
     fn lose_frame(&self, piece: &Piece, sector: u32, (number, frame): (u32, u32), reason: &'static str) {
         let begin = (u64::from(frame) * FRAME_SECTORS).saturating_sub(u64::from(sector));
         let end = (u64::from(frame) * FRAME_SECTORS + FRAME_SECTORS).saturating_sub(u64::from(sector));
@@ -194,7 +194,7 @@ impl Cut {
         let count = end.min(piece.range.count()).saturating_sub(begin);
         let Some(range) = SectorRange::new(start, count) else { return };
         self.lose(range);
-        // A cut is read again for each try to store it.
+        // A cut is read again for each try to write the cut back, and would log the loss each time.
         let Some(suppressed) = self.volume.bad_writebacks().pass() else { return };
         tracing::error!(
             export = self.volume.id().0,
@@ -204,7 +204,7 @@ impl Cut {
             offset_bytes = offset(frame),
             reason,
             suppressed,
-            "data that has to be written back is lost: these sectors fail, in the store as well, until they are written again or discarded"
+            "data that has to be written back is lost: these sectors fail, in the store as well, until written again or discarded"
         );
     }
 
@@ -215,13 +215,14 @@ impl Cut {
     }
 }
 
-/// Whether `extent` has content, where nothing up to `doubt` can be relied on.
+/// Whether `extent` has content that can be relied on. With a doubt, only writes after the doubt can be.
 fn is_whole(extent: &Extent, doubt: Option<Seq>) -> bool {
     !matches!(extent.backing, Backing::Damaged { .. }) && doubt.is_none_or(|doubt| extent.seq > doubt)
 }
 
-/// What is known to be lost before anything is read of `found`, which ascend: what has no content, and in doubt all but what is newer,
-/// before the sector where the doubt ends.
+/// The losses known before any frame is read: extents of `found` without content; and, with a `doubt`, all sectors before the
+/// sector where the doubt ends, except for extents of `found` that are newer than the doubt. `found` is in ascending order. The
+/// keys are first sectors, the values numbers of sectors.
 fn known_losses(found: &[Extent], doubt: Option<(Seq, u64)>) -> BTreeMap<u64, u64> {
     let empty = found.iter().filter(|extent| !is_whole(extent, None));
     let mut lost: BTreeMap<u64, u64> =

@@ -1,9 +1,9 @@
-//! A cut that ends a doubt: of an export that may have lost a record the store gets what can be relied on, and that everything
-//! else is damaged.
+//! A cut that ends a doubt. An export in doubt may have lost a record: the cut has the reliable writes, and marks all other
+//! sectors as damaged.
 //!
-//! Owns what has to be safe before and after such a cut. Does not own which records may be lost (`recovery`), nor what the cut
-//! holds (`cut`). Invariants: what the store had before stays to be had, as a snapshot, because most of it is whole; nothing
-//! that was in doubt is taken from the log once the store says what is damaged.
+//! Owns the notes needed before and after such a cut. Does not own the decision which records may be lost (`recovery`), nor the
+//! content of the cut (`cut`). Invariants: the state that the store had before is kept as a snapshot, because most of the state
+//! is whole; once the store has the damaged sectors, no data that was in doubt is taken from the log.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::store::StoreName;
 use crate::store::volume::VolumeError;
 use crate::units::Seq;
 
-/// Keeps the state that the store has as a snapshot, unless an earlier try has.
+/// Keeps the state in the store as a snapshot, unless an earlier try made the snapshot.
 pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Seq) -> Result<(), Failure> {
     let Ok(name) = format!("before-doubt-{}", doubt.0).parse::<StoreName>() else {
-        debug_assert!(false, "letters, digits and hyphens make a name");
+        debug_assert!(false, "a name of letters, digits and hyphens is valid");
         return Ok(());
     };
     match link.remote().snapshot(&name).await {
@@ -26,7 +26,7 @@ pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Se
             tracing::warn!(
                 export = volume.id().0,
                 snapshot = %name,
-                "records of the export may be lost: what the store has of it is kept as a snapshot, to go back to or to fork"
+                "records of the export may be lost: the state in the store is kept as a snapshot, to go back to or to fork"
             );
             Ok(())
         }
@@ -35,8 +35,8 @@ pub(super) async fn keep_state(volume: &Arc<Volume>, link: &StoreLink, doubt: Se
     }
 }
 
-/// Writes down that nothing up to the cut `seq`, which the store has, may be taken from the log: some of it is older than what
-/// was lost.
+/// Notes in the catalog that no write up to the cut `seq` may be taken from the log: some writes are older than the lost ones.
+/// The store has the cut.
 pub(super) async fn give_up_local(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,

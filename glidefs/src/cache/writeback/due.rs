@@ -1,6 +1,6 @@
-//! When a volume that has something to flush is cut.
+//! When a volume with data to write back is cut.
 //!
-//! Owns the decision only: it is a function of what was seen of the volume and of the time.
+//! Owns the decision only: a function of the figures of the volume and of the time.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use crate::cache::volume::VolumeFigures;
 use crate::cache::volume::durability::Triggers;
 use crate::units::Seq;
 
-/// How long a cut that is due waits for a FLUSH to be made at, before it is made anyway.
+/// How long a due cut waits for a FLUSH. After that time the cut is made without one.
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 
-/// What to do about a volume.
+/// The decision about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Nothing yet.
+    /// No cut yet.
     Later,
-    /// Cut it at its next FLUSH.
+    /// A cut at the next FLUSH.
     AtFlush,
-    /// Cut it now.
+    /// A cut at once.
     Now,
 }
 
-/// What was seen of a volume that has something to flush.
+/// The state of a volume with data to write back, as seen until now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
-    /// When it was first seen to have something that is not in a cut.
+    /// Time of the first look at data that is in no cut.
     pub since: Duration,
-    /// The last sequence number seen, and when it was first seen.
+    /// The last sequence number seen, and the time of the first look with this number.
     last_seq: Seq,
     changed: Duration,
-    /// When a cut was first due.
+    /// Time of the first look at which a cut was due.
     due: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ impl Watch {
         Self { since: now, last_seq: Seq::default(), changed: now, due: None }
     }
 
-    /// What to do at `now`. `hurry` is true when somebody waits for the cut.
+    /// The decision at `now`. `hurry` is true when somebody waits for the cut.
     pub fn look(&mut self, now: Duration, figures: &VolumeFigures, triggers: &Triggers, hurry: bool) -> Due {
         if figures.last_seq != self.last_seq {
             self.last_seq = figures.last_seq;

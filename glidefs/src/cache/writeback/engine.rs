@@ -1,8 +1,9 @@
 //! The engine that carries cuts to the store.
 //!
-//! Owns when each volume's next cut is made and the steps of a cut under way. Invariants: one cut a volume at a time; a cut
-//! that could not be carried is tried again, the same cut, until the store has it; content that was lost here keeps nothing
-//! else from the store; nothing here runs on a worker. A host whose volumes have nothing to flush does nothing at all.
+//! Owns when each volume's next cut is made, and the tasks that carry cuts. Invariants: at most one cut of a volume is carried at
+//! a time; a cut that failed to get to the store is tried again, the same cut, until the store has the cut; content lost on this
+//! host keeps no other content from the store; nothing here runs on a worker. While no volume has data to write back, the engine
+//! only waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use crate::cache::volume::durability::Triggers;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::units::ExportId;
 
-/// How often volumes that have something to flush are looked at.
+/// How often the engine looks at the volumes with data to write back.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Carries cuts to the store until it is told to stop. One a cache.
+/// Carries cuts to the store until the daemon stops. One for each cache.
 #[derive(Debug)]
 pub struct Writeback {
     shared: Arc<Shared>,
@@ -32,14 +33,14 @@ pub struct Writeback {
     triggers: Triggers,
 }
 
-/// A volume that has something to flush.
+/// A volume with data to write back.
 #[derive(Debug)]
 struct Watched {
     volume: Arc<Volume>,
     watch: Watch,
-    /// Somebody waits for all that was written before.
+    /// Somebody waits for all earlier writes to be in the store.
     asked: bool,
-    /// A cut is on its way.
+    /// A cut is being carried.
     busy: bool,
 }
 
@@ -48,7 +49,7 @@ impl Writeback {
         Self { shared, queue, triggers }
     }
 
-    /// Works until `stop` is true. Cuts under way are dropped then; the next daemon makes them again.
+    /// Works until `stop` is true. Cuts under way are dropped then; the next daemon makes new ones.
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut watched: HashMap<ExportId, Watched> = HashMap::new();
         let mut uploads = JoinSet::new();
@@ -102,7 +103,7 @@ impl Writeback {
         }
     }
 
-    /// Takes note of a cut that is no longer under way; returns a volume that is to be compacted.
+    /// Takes the result of a cut; returns the volume when the volume has packs to merge.
     fn ended(
         &self,
         watched: &mut HashMap<ExportId, Watched>,
@@ -112,7 +113,10 @@ impl Writeback {
             Ok(ended) => ended,
             // Panics abort the process, and nobody aborts these tasks.
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a flush ended without a result");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "carrying a cut to the store ended without a result"
+                );
                 return None;
             }
         };

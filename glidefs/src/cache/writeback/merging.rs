@@ -1,7 +1,8 @@
-//! Whose packs are merged next.
+//! The order in which volumes have their packs merged.
 //!
-//! Owns the turns: a step each, on a few places. Does not own which packs a step merges (`store::volume`). Invariant: a volume is at
-//! its step once at most, and one that needs many steps keeps no other volume waiting for more than one of them.
+//! Owns the turns: a turn is one step of merging, and a few steps are done at the same time. Does not own the choice of packs
+//! (`store::volume`). Invariant: a volume has at most one step under way, and a volume that needs many steps lets every other
+//! volume wait for at most one of these steps.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use crate::cache::volume::Volume;
 use crate::store::volume::{Resume, VolumeError};
 use crate::units::{ExportId, Seq};
 
-/// Steps at the same time, at most.
+/// Most steps at the same time.
 const STEPS_MAX: usize = 2;
-/// Pause before a volume whose writes are slowed is tried again after a failure.
+/// Pause after a failed step of a volume with slowed writes, before the next try.
 const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// The volumes that have packs to merge.
@@ -28,18 +29,18 @@ pub(super) struct Merging {
     pauses: JoinSet<Arc<Volume>>,
 }
 
-/// Who is next: `T` each, for an export.
+/// The order of turns: one `T` for each export.
 #[derive(Debug)]
 struct Turns<T> {
     queue: VecDeque<T>,
-    /// Those in the queue, and those that had a turn and may have another.
+    /// Exports in the queue, and exports with a step or a pause under way.
     known: HashSet<ExportId>,
 }
 
-/// How a step ended.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stepped {
-    /// Another one is due.
+    /// The volume needs one more step.
     More,
     Done,
     Failed,
@@ -51,7 +52,7 @@ impl Merging {
         Self { shared, turns, steps: JoinSet::new(), pauses: JoinSet::new() }
     }
 
-    /// Gives `volume` turns until nothing is due.
+    /// Gives `volume` turns until no more packs are to be merged.
     pub fn add(&mut self, volume: Arc<Volume>) {
         if self.turns.add(volume.id(), volume) {
             self.begin();
@@ -73,7 +74,7 @@ impl Merging {
     fn stepped(&mut self, volume: Arc<Volume>, stepped: Stepped) {
         match stepped {
             Stepped::More => self.turns.again(volume),
-            // No flush may come before some packs were merged.
+            // Slowed writes may end in no further commit, and so nobody but this pause would ask for the merge again.
             Stepped::Failed if volume.store_link().is_some_and(|link| link.crowding().is_slow()) => {
                 self.pauses.spawn(async move {
                     tokio::time::sleep(RETRY_PAUSE).await;
@@ -98,7 +99,7 @@ impl Merging {
 }
 
 impl<T> Turns<T> {
-    /// Gives `id` turns; `false` when it has them already.
+    /// Gives `id` turns; `false` when `id` has turns already.
     fn add(&mut self, id: ExportId, item: T) -> bool {
         let is_new = self.known.insert(id);
         if is_new {
@@ -111,7 +112,7 @@ impl<T> Turns<T> {
         self.queue.pop_front()
     }
 
-    /// Gives one that had its turn another, behind all others.
+    /// Gives an export another turn, behind all others.
     fn again(&mut self, item: T) {
         self.queue.push_back(item);
     }
@@ -121,7 +122,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// Merges some packs of `volume`. Nothing depends on it: after a failure, the next flush has it tried again.
+/// Merges some packs of `volume`. Nobody waits for the result: the commit after a failure has the merge tried again.
 async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
     let Some(link) = volume.store_link().filter(|link| !volume.is_removed() && !link.is_fenced()) else {
         return Stepped::Done;
@@ -131,7 +132,8 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
     match compacted {
         Ok(Some(compacted)) => {
             link.crowding().set(compacted.crowd);
-            // The store may have a cut that is still to be noted here, with all that must be noted of it.
+            // The store may have a cut that this host has not noted in the catalog yet. The task that carries the cut notes the
+            // cut's number, together with the failed writes of the cut.
             let resume =
                 Resume { cut: compacted.resume.cut.min(volume.figures().stored), ..compacted.resume };
             let written = write_down(shared, volume, resume, Seq(0)).await;
@@ -142,8 +144,9 @@ async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
             }
         }
         Ok(None) => {
-            // Writes that wait for a merge make no commit, and only a commit would correct an older figure. The manifest is in
-            // memory, as the step has just looked at it, or is fetched once more.
+            // The figure of how crowded the volume is may be old, from before a rollback. While writes wait for a merge no commit
+            // is made, and only a commit would correct the figure. The manifest is in memory, because the step has just read it,
+            // or is fetched once more.
             match link.remote().view().await {
                 Ok(view) => {
                     link.crowding().set(view.crowd());
@@ -168,13 +171,13 @@ fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
         link.fence();
         shared.writeback_ended();
     }
-    // Where the store does not let this host, that has been logged for all volumes.
+    // The store's client has logged for all volumes together that the store refuses this host.
     if error.is_refused() {
         return;
     }
     if let Some(suppressed) = volume.bad_writebacks().pass() {
         let error = error as &dyn std::error::Error;
-        tracing::warn!(export = volume.id().0, error, suppressed, "compaction failed; it is tried again");
+        tracing::warn!(export = volume.id().0, error, suppressed, "merging packs failed; trying again later");
     }
 }
 
@@ -182,14 +185,15 @@ fn failed(shared: &Shared, volume: &Volume, error: &VolumeError) {
 mod tests {
     use super::*;
 
+    /// A volume once kept a place for steps until no merge was due for the volume, and all other volumes waited.
     #[test]
     fn volumes_take_turns_however_many_steps_one_of_them_needs() {
         let mut turns = Turns { queue: VecDeque::new(), known: HashSet::new() };
         for id in 0..5 {
             assert!(turns.add(ExportId(id), id));
         }
-        assert!(!turns.add(ExportId(3), 3), "one turn at a time");
-        // Two at once; the first volumes need steps without end, the others one.
+        assert!(!turns.add(ExportId(3), 3), "an export has one turn at a time");
+        // Two steps at once; the first two volumes need steps without end, the other volumes one step each.
         let (mut working, mut began) = (VecDeque::new(), Vec::new());
         for _ in 0..8 {
             while working.len() < STEPS_MAX
@@ -205,6 +209,6 @@ mod tests {
             }
         }
         assert_eq!(began, [0, 1, 2, 3, 4, 0, 1, 0, 1]);
-        assert!(turns.add(ExportId(4), 4), "again, when it is due again");
+        assert!(turns.add(ExportId(4), 4), "an export that has ended its turns may have new ones");
     }
 }

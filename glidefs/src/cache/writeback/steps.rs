@@ -1,4 +1,4 @@
-//! Steps of writeback that several of its parts take: failures and what follows, and writing to the catalog.
+//! Steps that several parts of writeback share: failures and their consequences, and notes in the catalog.
 
 use std::io;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::observe::chain;
 use crate::store::volume::{Crowd, Resume, VolumeError};
 use crate::units::Seq;
 
-/// Pauses before a cut that failed is tried again.
+/// Shortest and longest pause before a failed cut is tried again.
 pub(super) const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
 pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Why a cut did not reach the store. The details have been logged.
+/// Why a cut did not get to the store. The details are in the log already.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     /// Try the same cut again.
     Later,
-    /// Data in it cannot be read: try a newer cut later.
+    /// Some data of the cut cannot be read: try a newer cut later.
     Source,
-    /// More places of it are lost than the store can note: the same, but the disk answered.
+    /// More places of the cut are lost than the store can note: try a newer cut later. Unlike with `Source`, the disk answered.
     TooDamaged,
     Fenced,
     Removed,
 }
 
-/// Calls `write` until the catalog has it. The store has a cut: what is tried again is only to say so.
+/// Calls `write` until the catalog has the note. The store has the cut already: only the note is tried again.
 pub(super) async fn persist<F>(volume: &Volume, write: impl Fn() -> F) -> Result<(), Failure>
 where
     F: Future<Output = Result<(), Failure>>,
@@ -43,7 +43,7 @@ where
     Ok(())
 }
 
-/// Has the catalog say how far the store is, and up to where nothing may be taken from the log any more.
+/// Notes in the catalog how far the store is, and the number up to which no write may be taken from the log any more.
 pub(super) async fn write_down(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,
@@ -56,43 +56,45 @@ pub(super) async fn write_down(
     .await
 }
 
-/// Notes for those who wait why a cut did not get to the store.
+/// Notes why a cut did not get to the store, for those who wait for the cut.
 pub(super) fn trouble(volume: &Volume, trouble: String) {
     if let Some(link) = volume.store_link() {
         link.set_trouble(Some(trouble));
     }
 }
 
-/// Logs that the catalog could not be written, and tells those who wait.
+/// Logs that the catalog could not be written, and tells those who wait for the cut.
 pub(super) fn not_written(volume: &Volume, error: &io::Error) -> Failure {
-    trouble(volume, format!("what was written back could not be noted in the catalog: {}", chain(error)));
+    trouble(volume, format!("the catalog could not note that data was written back: {}", chain(error)));
     if let Some(suppressed) = volume.bad_writebacks().pass() {
         tracing::error!(
             export = volume.id().0,
             error = error as &dyn std::error::Error,
             suppressed,
-            "what was written back could not be noted in the catalog; trying again: make room on the disk of cache.dir"
+            "the catalog could not note that data was written back; trying again: make room on the disk of cache.dir"
         );
     }
     Failure::Later
 }
 
-/// Logs why a commit failed, tells those who wait, and decides what follows. A commit that may succeed later is tried again and again.
+/// Logs why a commit failed, tells those who wait, and decides what follows. A commit that may succeed later is tried again and
+/// again.
 pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
     trouble(volume, chain(error));
     let (failure, message) = match error {
         lost if lost.is_fatal() => {
-            (Failure::Fenced, "the export stops here; what it had not written back stays in the cache")
+            (Failure::Fenced, "the export stops on this host; data not written back stays in the cache")
         }
         VolumeError::Cut(_) => (Failure::Source, "data cannot be written back; trying again later"),
-        VolumeError::TooDamaged { .. } => {
-            (Failure::TooDamaged, "too much data is lost to be written back without it; trying again later")
-        }
-        _ => (Failure::Later, "flushing to the store failed; trying again"),
+        VolumeError::TooDamaged { .. } => (
+            Failure::TooDamaged,
+            "the export has more places of lost data than the store can note; trying again later",
+        ),
+        _ => (Failure::Later, "writing back to the store failed; trying again"),
     };
     let suppressed = match failure {
         Failure::Fenced => Some(0),
-        // The store said for the whole host that it does not let us.
+        // The store's client has logged the refusal for the whole host.
         _ if error.is_refused() => None,
         _ => volume.bad_writebacks().pass(),
     };
@@ -103,19 +105,19 @@ pub(super) fn failure(volume: &Volume, error: &VolumeError) -> Failure {
     failure
 }
 
-/// Says so when writes of a volume wait that has nothing to merge.
+/// Logs an error when writes of a volume wait for a merge, and no packs of the volume can be merged.
 pub(super) fn tell_if_stopped(volume: &Volume, crowd: Crowd) {
     if crowd.percent() == 100 {
         tracing::error!(
             export = volume.id().0,
             packs = crowd.packs,
-            "the store lists as many packs of the export as one manifest can, and none can be merged: its writes wait; copy the \
-             export to smaller ones (glidefs export dump), and delete it"
+            "the store lists as many packs of the export as one manifest can, and none can be merged: writes to the export wait; \
+             copy the export to smaller ones (glidefs export dump), and delete the export"
         );
     }
 }
 
-/// Runs `work`, which blocks, off the control threads.
+/// Runs `work`, which may block, on a thread for blocking work.
 pub(super) async fn blocking<R: Send + 'static>(
     shared: &Arc<Shared>,
     volume: &Arc<Volume>,

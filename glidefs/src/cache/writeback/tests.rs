@@ -1,8 +1,10 @@
-//! The cache with a store behind it, against a model of what was written: nothing acknowledged is ever read differently,
-//! whatever was stored, forgotten, fetched back, restarted or opened elsewhere.
+//! The cache with a store, compared with a model of all writes: a READ never returns other data than was acknowledged, however
+//! often the data was written back, forgotten, fetched, restarted or opened elsewhere.
 
 mod crowded;
 mod damaged;
+mod restored;
+mod waiting;
 
 use std::collections::HashMap;
 use std::io;
@@ -17,12 +19,12 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::cut::{Cut, OnUnread};
-
-mod waiting;
 use crate::cache::catalog::{CacheCatalog, Start};
 use crate::cache::driver::{Driver, PATIENCE, bytes_of};
 use crate::cache::faulty::{Faults, Faulty};
+use crate::cache::log::disk::Clock;
 use crate::cache::sync_hold::SyncHold;
+use crate::cache::volume::cuts::CutState;
 use crate::cache::volume::durability::{Durability, Triggers};
 use crate::cache::volume::fetch::{Fill, OnUnreachable};
 use crate::cache::volume::queue::WritebackQueue;
@@ -34,72 +36,112 @@ use crate::store::{
 };
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
 
-mod restored;
-
 const SEGMENT_BYTES: u64 = 1 << 20;
 const EXPORT: ExportId = ExportId(7);
 const SECTORS: u64 = 16 * 1024;
 
-/// A catalog that survives its cache, as the catalog does.
-#[derive(Debug, Default)]
-struct Paper(Mutex<HashMap<ExportId, (Resume, Seq)>>, Failing);
-
-/// Whether a catalog cannot be written, and how often that was tried.
+/// A catalog in memory. The catalog survives the cache of its host, and fails on demand.
 #[derive(Debug)]
-struct Failing {
-    now: AtomicBool,
-    tries: AtomicU64,
+struct TestCatalog {
+    entries: Mutex<HashMap<ExportId, Noted>>,
     start: Mutex<Start>,
-    /// How many starts can still be noted.
-    start_fails_after: AtomicU64,
+    /// How many more starts can be noted.
+    starts_left: AtomicU64,
+    /// Cuts cannot be noted.
+    fails: AtomicBool,
+    /// Number of failed notes of cuts.
+    failures: watch::Sender<u64>,
 }
 
-impl Default for Failing {
-    fn default() -> Self {
-        let (now, tries, start) = (AtomicBool::default(), AtomicU64::default(), Mutex::default());
-        Self { now, tries, start, start_fails_after: AtomicU64::new(u64::MAX) }
+/// The catalog's entry for an export.
+#[derive(Clone, Debug)]
+struct Noted {
+    resume: Resume,
+    /// Nothing up to this sequence number may be taken from the log.
+    evicted: Seq,
+}
+
+impl TestCatalog {
+    fn new(entries: HashMap<ExportId, Noted>) -> Self {
+        Self {
+            entries: Mutex::new(entries),
+            start: Mutex::default(),
+            starts_left: AtomicU64::new(u64::MAX),
+            fails: AtomicBool::new(false),
+            failures: watch::Sender::new(0),
+        }
+    }
+
+    /// Adds an export whose volume in the store is at `resume`.
+    fn add(&self, id: ExportId, resume: Resume) {
+        self.entries.lock().unwrap().insert(id, Noted { resume, evicted: Seq(0) });
     }
 }
 
-impl CacheCatalog for Paper {
+impl CacheCatalog for TestCatalog {
     fn start(&self) -> Option<Start> {
-        Some(*self.1.start.lock().unwrap())
+        Some(*self.start.lock().unwrap())
     }
 
     fn set_start(&self, start: Start) -> io::Result<()> {
-        if self.1.start_fails_after.fetch_sub(1, Ordering::AcqRel) == 0 {
+        if self.starts_left.fetch_sub(1, Ordering::AcqRel) == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        *self.1.start.lock().unwrap() = start;
+        *self.start.lock().unwrap() = start;
         Ok(())
     }
 
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()> {
-        let mut entries = self.0.lock().unwrap();
+        let mut entries = self.entries.lock().unwrap();
         for (id, seq) in marks {
-            let entry = entries.get_mut(id).unwrap();
-            entry.1 = entry.1.max(*seq);
+            let noted = entries.get_mut(id).unwrap();
+            noted.evicted = noted.evicted.max(*seq);
         }
         Ok(())
     }
 
     fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()> {
-        if self.1.now.load(Ordering::Acquire) {
-            self.1.tries.fetch_add(1, Ordering::AcqRel);
+        if self.fails.load(Ordering::Acquire) {
+            self.failures.send_modify(|failures| *failures += 1);
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let mut entries = self.0.lock().unwrap();
-        let entry = entries.get_mut(&export).unwrap();
-        *entry = (Resume { manifest: None, ..resume.clone() }, entry.1.max(evicted));
+        let mut entries = self.entries.lock().unwrap();
+        let noted = entries.get_mut(&export).unwrap();
+        noted.resume = Resume { manifest: None, ..resume.clone() };
+        noted.evicted = noted.evicted.max(evicted);
         Ok(())
     }
 }
 
-/// One host: a cache directory, its catalog, and a daemon that comes and goes.
+/// The machine's clock, and a test may move the clock on.
+#[derive(Debug, Default)]
+struct TestClock {
+    machine: MonotonicClock,
+    ahead: Mutex<Duration>,
+}
+
+impl TestClock {
+    fn advance(&self, time: Duration) {
+        *self.ahead.lock().unwrap() += time;
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Duration {
+        self.machine.now() + *self.ahead.lock().unwrap()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.machine.sleep(time);
+    }
+}
+
+/// One host: a cache directory, a catalog, and a daemon that comes and goes.
 struct Host {
     directory: tempfile::TempDir,
     faults: Arc<Faults>,
-    paper: Arc<Paper>,
+    catalog: Arc<TestCatalog>,
+    clock: Arc<TestClock>,
     volumes: VolumeStore,
     /// Ends the requests to the store.
     stops: watch::Sender<bool>,
@@ -127,12 +169,12 @@ fn memory() -> Backend {
 }
 
 impl Host {
-    /// A host that has the volume `vm` open, or makes it.
+    /// A host with the volume `vm`: taken over if `opens`, otherwise created.
     fn new(backend: Backend, writer: u8, opens: bool) -> Self {
         Self::with_clean(backend, writer, opens, false)
     }
 
-    /// As [`Self::new`], with a clean cache in memory if `keeps`.
+    /// As [`Self::new`], with a block cache in memory if `keeps`.
     fn with_clean(backend: Backend, writer: u8, opens: bool, keeps: bool) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -147,12 +189,12 @@ impl Host {
         let volume = runtime.block_on(async {
             if opens { volumes.take_over(&name).await } else { volumes.create(&name, SECTORS).await }
         });
-        let entries = HashMap::from([(EXPORT, (volume.unwrap().state(), Seq(0)))]);
+        let entries = HashMap::from([(EXPORT, Noted { resume: volume.unwrap().state(), evicted: Seq(0) })]);
         Self::with(runtime, volumes, stops, entries)
     }
 
-    /// Another host with what a catalog says.
-    fn over(backend: Backend, writer: WriterId, entries: HashMap<ExportId, (Resume, Seq)>) -> Self {
+    /// A second host with the entries of a catalog.
+    fn over(backend: Backend, writer: WriterId, entries: HashMap<ExportId, Noted>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
@@ -164,11 +206,10 @@ impl Host {
         runtime: Runtime,
         volumes: VolumeStore,
         stops: watch::Sender<bool>,
-        entries: HashMap<ExportId, (Resume, Seq)>,
+        entries: HashMap<ExportId, Noted>,
     ) -> Self {
-        let paper = Paper(Mutex::new(entries), Failing::default());
         let directory = tempfile::tempdir().unwrap();
-        let paper = Arc::new(paper);
+        let (catalog, clock) = (Arc::new(TestCatalog::new(entries)), Arc::default());
         let (size_sectors, daemon) = (SECTORS, None);
         let triggers = Triggers {
             size_bytes: 2 << 20,
@@ -176,29 +217,39 @@ impl Host {
             quiet: Duration::from_millis(100),
         };
         let faults = Arc::default();
-        let mut host =
-            Self { directory, faults, paper, volumes, stops, size_sectors, triggers, runtime, daemon };
+        let mut host = Self {
+            directory,
+            faults,
+            catalog,
+            clock,
+            volumes,
+            stops,
+            size_sectors,
+            triggers,
+            runtime,
+            daemon,
+        };
         host.start();
         host
     }
 
-    /// The cache directory, whose disk fails as it is told to.
+    /// The cache directory, on a disk that fails on demand.
     fn disk(&self) -> Faulty {
         let mut disk = Faulty::new(self.directory.path());
         disk.faults = Arc::clone(&self.faults);
         disk
     }
 
-    /// Has nothing stored that nobody asks for.
-    fn flush_when_asked(&mut self) {
+    /// From now on data is written back only when somebody asks.
+    fn write_back_when_asked(&mut self) {
         let never = Duration::from_hours(1);
         self.triggers = Triggers { size_bytes: u64::MAX, age: never, quiet: never };
         self.restart();
     }
 
-    /// Opens the cache as the catalog says.
+    /// Opens the cache with the marks of the catalog.
     fn open(&self) -> Result<(Cache, Resume), crate::cache::CacheError> {
-        let (resume, evicted) = self.paper.0.lock().unwrap()[&EXPORT].clone();
+        let Noted { resume, evicted } = self.catalog.entries.lock().unwrap()[&EXPORT].clone();
         let options = Options {
             size_bytes: 8 * SEGMENT_BYTES,
             segment_bytes: SEGMENT_BYTES,
@@ -206,8 +257,8 @@ impl Host {
             on_full: OnFull::Wait,
         };
         let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
-        let known = Known { exports, catalog: Arc::clone(&self.paper) as Arc<dyn CacheCatalog> };
-        Cache::open(Arc::new(self.disk()), Arc::new(MonotonicClock::default()), options, known)
+        let known = Known { exports, catalog: Arc::clone(&self.catalog) as Arc<dyn CacheCatalog> };
+        Cache::open(Arc::new(self.disk()), Arc::clone(&self.clock) as Arc<dyn Clock>, options, known)
             .map(|(cache, _)| (cache, resume))
     }
 
@@ -225,7 +276,7 @@ impl Host {
         self.daemon = Some(Daemon { driver: Driver::new(cache), queue, stop });
     }
 
-    /// Ends the daemon as kill -9 does: what it was doing is not finished.
+    /// Ends the daemon as kill -9 does: work under way is not finished.
     fn stop(&mut self) {
         let daemon = self.daemon.take().unwrap();
         daemon.stop.send(true).unwrap();
@@ -274,7 +325,7 @@ impl Drop for Host {
     }
 }
 
-/// What was written: a number a sector, of which the sector's bytes are made; 0 is zeroes.
+/// All writes: for each sector the number of the last write, from which the bytes of the sector are made; 0 stands for zeroes.
 struct Model {
     sectors: Vec<u64>,
     next: u64,
@@ -331,6 +382,21 @@ impl Model {
     }
 }
 
+/// Holders of a volume with a cut under way: the cache, the test, the engine, and the task that carries the cut.
+const HOLDERS_OF_A_CUT_VOLUME: usize = 4;
+
+/// Waits until the engine has begun to carry a cut of each of `volumes`. The test holds each volume once.
+fn until_begun(volumes: &[Arc<Volume>]) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while volumes.iter().any(|volume| Arc::strong_count(volume) < HOLDERS_OF_A_CUT_VOLUME) {
+        assert!(std::time::Instant::now() < deadline, "a cut is not begun");
+        // A look now and then: the engine notifies nobody when a cut begins.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A cut once held a permit for uploads while waiting for writes without a segment. Eight such cuts kept every other cut from the
+/// store, and only another cut could have made room for these writes.
 #[test]
 fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
     let mut host = Host::new(memory(), 1, false);
@@ -340,26 +406,24 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
         let name = format!("vm-{}", volume.id().0).parse().unwrap();
         let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
         volume.link_to_store(remote, Arc::clone(&daemon.queue), SECTORS, SECTORS);
-        // A write that has its number and no segment.
+        // A write with a sequence number and without a segment.
         volume.next_seqs(1);
         volume.cut_now();
         volume.ask_writeback();
     }
-    // Time for each of them to be begun.
-    let landing = crate::cache::volume::cuts::CutState::Landing;
-    while volumes.iter().any(|volume| volume.cut_state() != landing) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_begun(&volumes);
     let driver = &mut host.daemon.as_mut().unwrap().driver;
     let volume = driver.cache.volume(EXPORT);
     driver.write(&volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
     let stored = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await });
-    stored.expect("it waits for cuts that wait").unwrap();
+    stored.expect("the cut waits for cuts that wait for writes").unwrap();
     for volume in &volumes {
-        assert_eq!(volume.cut_state(), crate::cache::volume::cuts::CutState::Landing);
+        assert_eq!(volume.cut_state(), CutState::Landing);
     }
 }
 
+/// Every due cut once took a thread for blocking work, and waited there for syncs of the same few files. Thousands of cuts took
+/// all threads, and no other work of the daemon got one.
 #[test]
 fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
     const THREADS: usize = 16;
@@ -372,7 +436,12 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
     let (store, stops) = store(&runtime, memory());
     let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let state = runtime.block_on(volumes.create(&"vm".parse().unwrap(), SECTORS)).unwrap().state();
-    let mut host = Host::with(runtime, volumes, stops, HashMap::from([(EXPORT, (state, Seq(0)))]));
+    let mut host = Host::with(
+        runtime,
+        volumes,
+        stops,
+        HashMap::from([(EXPORT, Noted { resume: state, evicted: Seq(0) })]),
+    );
     let daemon = host.daemon.as_mut().unwrap();
     let shared = Arc::clone(&daemon.driver.cache.shared);
     let mut cut = Vec::new();
@@ -380,19 +449,18 @@ fn cuts_that_wait_for_a_sync_leave_threads_for_others() {
         let volume = daemon.driver.cache.volume(ExportId(u32::try_from(id).unwrap()));
         let name = format!("vm-{id}").parse().unwrap();
         let remote = host.runtime.block_on(host.volumes.create(&name, SECTORS)).unwrap();
-        host.paper.0.lock().unwrap().insert(volume.id(), (remote.state(), Seq(0)));
+        host.catalog.add(volume.id(), remote.state());
         volume.link_to_store(remote, Arc::clone(&daemon.queue), SECTORS, SECTORS);
         cut.push(volume);
     }
-    // Somebody else is at every file, for as long as a disk may take.
+    // The test holds every segment file, as a slow sync would.
     let busy: Vec<_> = (0..8).filter_map(|number| SyncHold::begin(&*shared, number)).collect();
     for volume in &cut {
         daemon.driver.write(volume, SectorRange::new(0, 8).unwrap(), Some(&[1; 4096])).unwrap();
         volume.cut_now();
         volume.ask_writeback();
     }
-    // Time for each of them to be begun; without it this shows less, and passes.
-    std::thread::sleep(Duration::from_millis(300));
+    until_begun(&cut);
     let other = host.runtime.spawn_blocking(|| 7);
     let answer = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, other).await });
     drop(busy);
@@ -431,14 +499,14 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
     host.write_back().unwrap();
     assert_eq!(host.driver().cache.stats().dirty_bytes, 0);
 
-    // Another host has nothing but the store.
+    // The other host has no data but the store's.
     let mut other = Host::new(backend, 2, true);
     model.check_all(&mut other);
     model.write(&mut other);
     other.write_back().unwrap();
     model.check_all(&mut other);
 
-    // The first one finds out with its next flush, unless it was making packs fewer, and keeps what it has not stored.
+    // The first host learns of the other with its next commit or merge, and keeps the data that is not in the store.
     let range = SectorRange::new(0, 8).unwrap();
     let written = host.write(range, Some(&[7; 4096]));
     assert!(matches!(written, Ok(()) | Err(IoError::Fenced)), "{written:?}");
@@ -449,13 +517,17 @@ fn a_cache_smaller_than_what_is_written_reads_back_everything_from_wherever_it_i
     assert_eq!(host.driver().cache.stats().dirty_bytes, if written.is_ok() { 4096 } else { 0 });
 }
 
+/// The record of a failed write may be on the disk all the same. When a later cut had gone past the write's number, recovery once
+/// took the record for data in the store: the host read the write, the store never got the write, and the sectors went back when
+/// the log forgot the data.
 #[test]
 fn a_write_that_failed_is_the_same_on_host_and_store_after_a_crash() {
     let backend = memory();
     let mut host = Host::new(backend.clone(), 1, false);
     let range = |start| SectorRange::new(start, 8).unwrap();
     host.write(range(0), Some(&[1; 4096])).unwrap();
-    // The record is on the disk, and nothing that could end the segment before the record gets there.
+    // The record gets to the disk, and no later write to the file does. So nothing on the disk ends the segment in front of the
+    // record.
     host.faults.breaks.store(true, Ordering::SeqCst);
     assert_eq!(host.write(range(8), Some(&[2; 4096])), Err(IoError::Write));
     host.write(range(16), Some(&[3; 4096])).unwrap();
@@ -486,9 +558,11 @@ fn a_flush_that_is_to_survive_the_host_returns_when_the_store_has_everything() {
     let mut other = Host::new(backend, 2, true);
     model.check_all(&mut other);
     model.write(&mut host);
-    assert_eq!(host.flush(), Err(IoError::Fenced), "the other host has it");
+    assert_eq!(host.flush(), Err(IoError::Fenced), "the other host has the volume");
 }
 
+/// A cut once read a removed volume as zeroes. A cut under way during a deletion brought the zeroes to the store, for an undelete
+/// to bring back; the rescue of a lost export found nothing to store, and succeeded.
 #[test]
 fn what_was_removed_is_an_error_to_whoever_stores_it_and_not_zeroes() {
     let mut host = Host::new(memory(), 1, false);
@@ -521,6 +595,8 @@ fn a_volume_that_nobody_writes_to_asks_nothing_of_the_store() {
     let all = |host: &Host| Operation::ALL.iter().map(|operation| requests(host, *operation)).sum::<u64>();
     model.check_all(&mut host);
     let before = all(&host);
+    // In real time: a request that is not sent gives no notice, and timers of the engine and of the store's client do not heed the
+    // test's clock.
     std::thread::sleep(Duration::from_millis(700));
     host.restart();
     std::thread::sleep(Duration::from_millis(500));
@@ -531,6 +607,8 @@ fn requests(host: &Host, operation: Operation) -> u64 {
     host.volumes.store().stats().of(operation).requests.get()
 }
 
+/// A new size unknown to the store once counted as data at risk. An export with a bound on data at risk then took no more writes,
+/// although the store had all the data.
 #[test]
 fn a_new_size_that_the_store_did_not_know_puts_nothing_at_risk() {
     let mut host = Host::new(memory(), 1, false);
@@ -540,28 +618,30 @@ fn a_new_size_that_the_store_did_not_know_puts_nothing_at_risk() {
     host.size_sectors *= 2;
     host.restart();
     host.write_back().unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    host.clock.advance(Duration::from_millis(20));
     assert_eq!(host.volume().figures().at_risk_for, Duration::ZERO);
 }
 
+/// While the catalog could not be written, the same cut was once uploaded again and again. Only the note is to be tried again.
 #[test]
 fn what_the_store_has_is_not_uploaded_again_because_that_could_not_be_written_down() {
     let mut host = Host::new(memory(), 1, false);
     let range = SectorRange::new(0, 8).unwrap();
-    host.paper.1.now.store(true, Ordering::Release);
+    host.catalog.fails.store(true, Ordering::Release);
     let before = requests(&host, Operation::Put);
     host.write(range, Some(&[7; 4096])).unwrap();
     host.volume().ask_writeback();
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while host.paper.1.tries.load(Ordering::Acquire) < 4 {
-        assert!(std::time::Instant::now() < deadline, "it is not tried again");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    host.paper.1.now.store(false, Ordering::Release);
+    let mut failures = host.catalog.failures.subscribe();
+    let tried = async {
+        tokio::time::timeout(PATIENCE, failures.wait_for(|failures| *failures >= 4)).await.map(drop)
+    };
+    host.runtime.block_on(tried).expect("the catalog is not tried again");
+    host.catalog.fails.store(false, Ordering::Release);
     host.write_back().unwrap();
     assert_eq!(requests(&host, Operation::Put) - before, 2, "a pack and a manifest");
 }
 
+/// READs under way to the store once failed when the daemon stopped. A READ without an answer is left to the next daemon.
 #[test]
 fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one() {
     let backend = memory();
@@ -575,10 +655,11 @@ fn a_read_that_waits_for_the_store_when_the_daemon_stops_is_left_to_the_next_one
     assert!(other.runtime.block_on(answer).is_err(), "an answer would be an I/O error");
 }
 
+/// A FLUSH with durability `store` once waited for ever when some data could not be read on this host.
 #[test]
 fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {
     let mut host = Host::new(memory(), 1, false);
-    host.flush_when_asked();
+    host.write_back_when_asked();
     host.volume().set_durability(Durability::Store);
     let (range, data) = (SectorRange::new(0, 8).unwrap(), [7; 4096]);
     host.write(range, Some(&data)).unwrap();
@@ -592,7 +673,7 @@ fn who_waits_for_the_store_to_have_what_cannot_be_read_is_told() {
     });
     assert!(damaged);
     assert_eq!(host.flush(), Err(IoError::Unreadable));
-    // The loss was told, and is in the store.
+    // The FLUSH before reported the loss, and the store has the damage.
     host.flush().unwrap();
     assert_eq!(host.volume().damaged_bytes(), Some(4096));
 }

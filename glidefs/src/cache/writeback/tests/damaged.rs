@@ -1,4 +1,5 @@
-//! Data that the cache disk lost before the store had it: everything else goes on, and nothing older shows up in its place.
+//! Data lost by the cache disk before the store had the data: all other data goes on, and no older content takes the place of
+//! lost data.
 
 use super::*;
 use crate::cache::volume::extent::{Backing, Extent};
@@ -7,7 +8,7 @@ use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::volume::{CutExtent, CutSource};
 
 const FRAMES: u8 = 8;
-/// The frame that is lost.
+/// The lost frame.
 const LOST: u8 = 3;
 
 fn frame(number: u8) -> SectorRange {
@@ -18,15 +19,15 @@ fn range(start: u64, count: u64) -> SectorRange {
     SectorRange::new(start, count).unwrap()
 }
 
-/// Frame `number` after write `generation` of it.
+/// The content of frame `number` after write `generation`.
 fn data(generation: u8, number: u8) -> [u8; 4096] {
     [16 * generation + number; 4096]
 }
 
-/// A host of which the store has the first generation of all frames, and the cache the second.
+/// A host with the second generation of all frames in the cache. The store has the first generation.
 fn written(backend: Backend) -> Host {
     let mut host = Host::new(backend, 1, false);
-    host.flush_when_asked();
+    host.write_back_when_asked();
     for generation in 1..=2 {
         (0..FRAMES).for_each(|number| host.write(frame(number), Some(&data(generation, number))).unwrap());
         if generation == 1 {
@@ -36,7 +37,7 @@ fn written(backend: Backend) -> Host {
     host
 }
 
-/// All frames but the lost one are of the second generation; the lost one fails.
+/// All frames have the second generation, except for the lost frame: reads of the lost frame fail.
 fn judge(host: &mut Host) {
     for number in (0..FRAMES).filter(|number| *number != LOST) {
         assert_eq!(host.read(frame(number)).unwrap(), data(2, number), "frame {number}");
@@ -51,6 +52,7 @@ fn judge(host: &mut Host) {
     }
 }
 
+/// One frame with a wrong checksum once kept all later data of the export from the store, for ever.
 #[test]
 fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_it_is_written() {
     for unreadable in [false, true] {
@@ -59,7 +61,7 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
         let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
         if unreadable {
             host.disk().lose(place.0, place.1);
-            // Earlier tries found that out.
+            // The disk has had its time to come back: as many cuts failed before.
             let volume = host.volume();
             (0..UNREADABLE_CUTS_MAX).for_each(|_| volume.store_link().unwrap().set_unreadable(true));
         } else {
@@ -69,16 +71,16 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
         judge(&mut host);
         let volume = host.volume();
         assert_eq!((volume.figures().dirty_bytes, volume.damaged_bytes()), (0, Some(4096)));
-        // Without what is here.
+        // The same without the clean data in the cache.
         volume.forget_clean(&host.driver().cache.shared.table);
         judge(&mut host);
         assert_eq!(host.read(range(frame(LOST).start(), 1)), Err(IoError::Damaged));
         drop(volume);
 
         let mut other = Host::new(backend.clone(), 2, true);
-        other.flush_when_asked();
+        other.write_back_when_asked();
         judge(&mut other);
-        // Half of it is written.
+        // Half of the lost frame is written.
         let half = range(frame(LOST).start(), 4);
         other.write(half, Some(&[7; 2048])).unwrap();
         assert_eq!(other.read(half).unwrap(), [7; 2048]);
@@ -99,7 +101,7 @@ fn a_lost_frame_keeps_nothing_else_from_the_store_and_fails_on_every_host_until_
 #[test]
 fn a_frame_that_the_disk_reads_again_is_not_given_up() {
     let mut host = Host::new(memory(), 1, false);
-    host.flush_when_asked();
+    host.write_back_when_asked();
     // One frame and a half.
     host.write(range(100, 12), Some(&[[1; 2048], [2; 2048], [3; 2048]].concat())).unwrap();
     let volume = host.volume();
@@ -139,6 +141,8 @@ fn a_copy_in_memory_that_went_wrong_costs_nothing() {
     assert_eq!(host.read(frame(LOST)).unwrap(), data(2, LOST));
 }
 
+/// Where the page cache had a wrong copy and the read from the disk itself failed, the frame once counted as damaged at once.
+/// Such a disk has ten minutes to come back, as for every other unreadable frame.
 #[test]
 fn a_wrong_copy_in_memory_of_what_a_disk_that_is_away_has_is_no_loss() {
     let mut host = written(memory());
@@ -156,15 +160,17 @@ fn a_wrong_copy_in_memory_of_what_a_disk_that_is_away_has_is_no_loss() {
     assert!(bytes == data(2, LOST) && !cut.has_losses());
 }
 
-/// A cut of nothing but damage, in as many places as a manifest lists.
-struct Sieve(Seq);
+/// A cut of damage alone, in as many places as a manifest can list.
+struct Sieve {
+    seq: Seq,
+}
 
-/// A size that has room for the damage of a [`Sieve`] behind what hosts write.
+/// A size with room for the damage of a [`Sieve`] behind the sectors that hosts write.
 const SIEVE_SECTORS: u64 = SECTORS + 2 * DAMAGED_RANGES_MAX as u64;
 
 impl CutSource for Sieve {
     fn seq(&self) -> Seq {
-        self.0
+        self.seq
     }
 
     fn extents(&self) -> &[CutExtent] {
@@ -180,12 +186,14 @@ impl CutSource for Sieve {
     }
 }
 
+/// A cut with more damage than the store can note once counted as a cut that the disk did not read. After ten minutes of such
+/// cuts, the next unreadable frame was given up at once, without ten minutes to come back.
 #[test]
 fn damage_in_too_many_places_fails_the_flush_and_leaves_the_disk_its_time_to_come_back() {
     let mut host = written(memory());
     let volume = host.volume();
     let remote = volume.remote().unwrap().clone();
-    let sieve = Arc::new(Sieve(remote.state().cut));
+    let sieve = Arc::new(Sieve { seq: remote.state().cut });
     let committed = host.runtime.block_on(remote.commit(sieve, SIEVE_SECTORS)).unwrap();
     volume.replaced(SIEVE_SECTORS, committed.crowd);
     let place = host.disk().find(|bytes| bytes == data(2, LOST)).unwrap();
@@ -220,8 +228,8 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
     judge(&mut host);
     assert_eq!(host.driver().cache.stats().doubted_exports, 0);
     assert_eq!(host.volume().damaged_bytes(), Some((SECTORS - 8) * SECTOR_BYTES));
-    // Nothing that was in doubt comes back from the log.
-    assert_eq!(host.paper.0.lock().unwrap()[&EXPORT].1, seq);
+    // No data that was in doubt comes back from the log.
+    assert_eq!(host.catalog.entries.lock().unwrap()[&EXPORT].evicted, seq);
     drop(shared);
     host.restart();
     judge(&mut host);
@@ -232,7 +240,7 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
     let mut other = Host::new(backend, 2, true);
     assert_eq!(other.read(frame(0)).unwrap(), data(4, 0));
     assert_eq!(other.read(frame(1)), Err(IoError::Damaged));
-    // What the store had before is all there.
+    // The state that the store had before is there as a whole.
     let remote = other.volume().remote().unwrap().clone();
     let kept = format!("before-doubt-{}", doubt.0).parse().unwrap();
     other.runtime.block_on(remote.rollback(&kept)).unwrap();
@@ -242,6 +250,8 @@ fn a_cut_of_a_volume_in_doubt_has_what_is_newer_and_the_rest_is_damaged_and_can_
     assert_eq!(other.volume().damaged_bytes(), Some(0));
 }
 
+/// A doubt once reached to the end of the export, even when the end had moved since. New sectors failed although no lost record
+/// can have had data for the new sectors, and the cut that ended the doubt noted the sectors as damaged.
 #[test]
 fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
     let mut host = written(memory());
@@ -253,7 +263,7 @@ fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
         &shared.table,
         Extent { range: range(1, 1), seq: doubt, backing: Backing::Doubt { number } },
     );
-    // A cut that was made before heeds the size of then.
+    // A cut made before the export grows heeds the size before.
     let early = Cut::new(Arc::clone(&shared), Arc::clone(&volume), doubt, OnUnread::Fail);
     volume.grow(SECTORS, 2 * SECTORS);
     volume.grow(2 * SECTORS, 3 * SECTORS);
@@ -271,12 +281,14 @@ fn what_an_export_in_doubt_is_made_larger_by_is_not_in_doubt() {
     host.write_back().unwrap();
     judge(&mut host);
     assert_eq!(host.volume().damaged_bytes(), Some(SECTORS * SECTOR_BYTES));
-    // The store says the same.
+    // The answers from the store alone are the same.
     let volume = host.volume();
     volume.forget_clean(&host.driver().cache.shared.table);
     judge(&mut host);
 }
 
+/// The store learns of the end of a doubt before the catalog does. After a crash between the two notes the log still has data
+/// from before the doubt, and recovery must use none of the data.
 #[test]
 fn an_end_of_a_doubt_that_was_not_written_down_leaves_nothing_of_the_log_in_use() {
     let table = crate::cache::log::table::SegmentTable::new(2, 2, [0; 16], 64);
@@ -289,6 +301,6 @@ fn an_end_of_a_doubt_that_was_not_written_down_leaves_nothing_of_the_log_in_use(
     assert_eq!(volume.forget_clean(&table), Seq(10));
     assert_eq!(volume.missing(range(8, 8)), [range(8, 8)]);
     assert!(!volume.has_ended_doubt());
-    // The log goes on saying what was found.
+    // The segment still has the entry of doubt, so that the next start does not find the same doubt anew.
     assert_eq!(table.get(0).extents(), 1);
 }

@@ -1,14 +1,14 @@
-//! Cache directories that are put back to what they were, or copied: two histories are never mixed.
+//! Cache directories that are put back to an earlier state, or copied: two histories of an export are never mixed.
 
 use std::path::Path;
 
 use super::*;
 use crate::cache::CacheError;
 
-/// What a backup of a host has: the cache directory, the catalog, and no note that was taken later.
+/// A backup of a host: cache directory and catalog at one time.
 struct Backup {
     directory: tempfile::TempDir,
-    entries: HashMap<ExportId, (Resume, Seq)>,
+    entries: HashMap<ExportId, Noted>,
     start: Start,
 }
 
@@ -16,20 +16,20 @@ impl Backup {
     fn of(host: &Host) -> Self {
         let directory = tempfile::tempdir().unwrap();
         copy(host.directory.path(), directory.path());
-        let start = *host.paper.1.start.lock().unwrap();
-        Self { directory, entries: host.paper.0.lock().unwrap().clone(), start }
+        let start = *host.catalog.start.lock().unwrap();
+        Self { directory, entries: host.catalog.entries.lock().unwrap().clone(), start }
     }
 
-    /// Puts `host`, whose daemon has ended, back.
+    /// Puts directory and catalog of `host` back. The daemon of `host` has ended.
     fn restore(&self, host: &mut Host) {
         copy(self.directory.path(), host.directory.path());
-        self.restore_book(host);
+        self.restore_catalog(host);
     }
 
-    /// Puts the catalog back alone. Another daemon knows nothing of the volume.
-    fn restore_book(&self, host: &mut Host) {
-        *host.paper.0.lock().unwrap() = self.entries.clone();
-        *host.paper.1.start.lock().unwrap() = self.start;
+    /// Puts the catalog alone back. The volume store is new, as in a daemon that knows nothing of the volume.
+    fn restore_catalog(&self, host: &mut Host) {
+        *host.catalog.entries.lock().unwrap() = self.entries.clone();
+        *host.catalog.start.lock().unwrap() = self.start;
         let options = VolumeStoreOptions::new(host.writer());
         host.volumes = VolumeStore::new(host.volumes.store().clone(), options);
     }
@@ -49,7 +49,7 @@ fn copy(from: &Path, to: &Path) {
 
 impl Host {
     fn writer(&self) -> WriterId {
-        self.paper.0.lock().unwrap()[&EXPORT].0.writer
+        self.catalog.entries.lock().unwrap()[&EXPORT].resume.writer
     }
 
     fn confirm(&mut self) -> Result<bool, crate::store::volume::VolumeError> {
@@ -83,18 +83,19 @@ fn a_restored_directory_is_refused_and_nothing_is_lost() {
         if asks_first {
             host.confirm().unwrap_err();
         }
-        // What was not stored of the backup is stored by itself, and finds out.
+        // The backup's data that was not in the store is written back without being asked for, and the commit finds the other
+        // history.
         assert_eq!(host.write_back(), Err(IoError::Diverged));
-        assert!(host.volume().figures().dirty_bytes > 0, "what is only here stays");
+        assert!(host.volume().figures().dirty_bytes > 0, "data that only this host has stays");
         for range in whole() {
             assert_eq!(host.read(range), Err(IoError::Diverged));
         }
         assert_eq!(host.write(SectorRange::new(0, 8).unwrap(), Some(&[7; 4096])), Err(IoError::Diverged));
         assert_eq!(host.flush(), Err(IoError::Diverged));
-        // So does the next daemon, before it asked.
+        // The next daemon refuses as well, before asking the store.
         host.restart();
         assert_eq!(host.read(SectorRange::new(0, 8).unwrap()), Err(IoError::Diverged));
-        // The store has what was stored last.
+        // The store has the last state written back.
         let mut other = Host::new(backend, 2, true);
         model.check_all(&mut other);
     }
@@ -121,7 +122,7 @@ fn of_two_clones_of_a_directory_exactly_one_goes_on() {
         host.write_back().unwrap();
         if round == 0 {
             let range = SectorRange::new(0, 8).unwrap();
-            // The clone may have found out by itself.
+            // The write may fail: the clone may have found the other history before.
             let _ = clone.write(range, Some(&[9; 4096]));
             assert_eq!(clone.write_back(), Err(IoError::Diverged));
             assert_eq!(clone.read(range), Err(IoError::Diverged));
@@ -148,7 +149,7 @@ fn a_plain_restart_goes_on_whatever_was_on_its_way() {
 }
 
 #[test]
-fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
+fn a_catalog_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(9);
     (0..400).for_each(|_| model.write(&mut host));
@@ -162,16 +163,16 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
         host.stop();
         let newer = Backup::of(&host);
 
-        older.restore_book(&mut host);
+        older.restore_catalog(&mut host);
         let Err(CacheError::OtherAges { log, catalog, .. }) = host.open() else { panic!("an older catalog") };
         assert_eq!(log - catalog, starts);
-        newer.restore_book(&mut host);
+        newer.restore_catalog(&mut host);
 
         copy(older.directory.path(), host.directory.path());
         let Err(error) = host.open() else { panic!("an older log") };
         assert!(error.to_string().contains("the log is an older copy"), "{error}");
         copy(newer.directory.path(), host.directory.path());
-        // A log that is gone is older than anything.
+        // A log that was deleted counts as older than any other.
         let gone = std::mem::replace(&mut host.directory, tempfile::tempdir().unwrap());
         assert!(matches!(host.open(), Err(CacheError::OtherAges { log: 0, .. })));
         host.directory = gone;
@@ -181,9 +182,9 @@ fn a_book_or_a_log_that_was_put_back_alone_is_refused_and_nothing_is_changed() {
     }
 }
 
-/// Both count the same start, but the store knows more than the catalog noted.
+/// Catalog and log count the same start, but the store knows a newer state than the catalog.
 #[test]
-fn a_book_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() {
+fn a_catalog_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() {
     let mut host = Host::new(memory(), 1, false);
     let mut model = Model::new(11);
     (0..200).for_each(|_| model.write(&mut host));
@@ -192,10 +193,10 @@ fn a_book_of_earlier_in_the_same_run_that_was_put_back_alone_stops_its_export() 
     (0..200).for_each(|_| model.write(&mut host));
     host.write_back().unwrap();
     host.stop();
-    older.restore_book(&mut host);
+    older.restore_catalog(&mut host);
     host.start();
     let range = SectorRange::new(0, 8).unwrap();
-    // The export may have stopped before.
+    // The write may fail: the export may have stopped before.
     let _ = host.write(range, Some(&[9; 4096]));
     assert_eq!(host.write_back(), Err(IoError::Diverged));
     assert_eq!(host.read(range), Err(IoError::Diverged));
@@ -208,14 +209,14 @@ fn a_crash_between_the_steps_that_count_a_start_is_not_taken_for_an_older_file()
     (0..50).for_each(|_| model.write(&mut host));
     for step in 0..12 {
         host.stop();
-        // The catalog fails with one of its two notes: before the log is written, or after.
-        host.paper.1.start_fails_after.store(step % 2, Ordering::Release);
+        // One of the catalog's two notes fails: before the log is written, or after.
+        host.catalog.starts_left.store(step % 2, Ordering::Release);
         assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
         if step % 3 == 0 {
-            host.paper.1.start_fails_after.store((step + 1) % 2, Ordering::Release);
+            host.catalog.starts_left.store((step + 1) % 2, Ordering::Release);
             assert!(matches!(host.open(), Err(CacheError::Disk { .. })), "step {step}");
         }
-        host.paper.1.start_fails_after.store(u64::MAX, Ordering::Release);
+        host.catalog.starts_left.store(u64::MAX, Ordering::Release);
         host.start();
         model.check_all(&mut host);
         model.write(&mut host);

@@ -1,4 +1,4 @@
-//! READs that need a store that is away, refuses this host, or is damaged.
+//! READs that need data of a store that is away, refuses this host, or is damaged.
 
 use tokio::sync::oneshot;
 
@@ -7,12 +7,13 @@ use crate::store::faulty::{Fault, Faults, FaultyStore, InMemory};
 
 type Answer = oneshot::Receiver<Result<Fill, IoError>>;
 
-/// A host that has nothing of the first eight MiB of its export, over a store with faults, and which of them fire.
+/// A host without any data of the first eight MiB of the export, over a store with faults, and the faults. `keeps` gives the host
+/// a block cache.
 fn cold(seed: u64, keeps: bool) -> (Host, Arc<Faults>) {
     let objects = Arc::new(InMemory::new());
     let mut writer = Host::new(Backend::over(objects.clone(), true), 1, false);
     for at in 0..64 {
-        // Random enough that each is a block of its own.
+        // Random data: each piece is a block by itself.
         let data: Vec<u8> = (0..256).flat_map(|sector| bytes_of(at + 1, sector)).collect();
         writer.write(SectorRange::new(at * 256, 256).unwrap(), Some(&data)).unwrap();
     }
@@ -26,11 +27,12 @@ fn read_of(host: &mut Host, at: u64) -> Answer {
     host.volume().fetch(SectorRange::new(at * 256, 8).unwrap()).unwrap()
 }
 
-/// Waits until `fault` has fired so often in all.
+/// Waits until `fault` has fired `times` times in all.
 fn until_fired(faults: &Faults, fault: Fault, times: u64) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while faults.fired(fault) < times {
         assert!(std::time::Instant::now() < deadline, "the store is not asked");
+        // A look now and then: the store with faults counts, and notifies nobody.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -39,12 +41,13 @@ fn end(host: &Host, answer: Answer) -> Result<Fill, IoError> {
     host.runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap() })
 }
 
+/// An outage of three minutes or an expired token once turned into I/O errors, after which file systems stay read-only.
 #[test]
 fn a_read_waits_while_the_store_refuses_this_host_and_goes_on_when_it_does_not() {
     let (mut host, faults) = cold(1, false);
     faults.set(Fault::Refused, 1000);
     let mut reads: Vec<Answer> = (0..32).map(|at| read_of(&mut host, at)).collect();
-    // Each has asked, and some have asked again.
+    // Each READ has asked, and some have asked again.
     until_fired(&faults, Fault::Refused, 34);
     assert!(reads.iter_mut().all(|read| read.try_recv().is_err()), "none has an answer");
     faults.set(Fault::Refused, 0);
@@ -72,7 +75,7 @@ fn an_export_may_say_how_long_its_reads_wait() {
     faults.set(Fault::Refused, 1000);
     let read = read_of(&mut host, 0);
     assert_eq!(end(&host, read), Err(IoError::Store));
-    assert!(faults.fired(Fault::Refused) >= 2, "it was tried again meanwhile");
+    assert!(faults.fired(Fault::Refused) >= 2, "the READ was tried again meanwhile");
 }
 
 #[test]
@@ -105,10 +108,12 @@ fn a_read_that_waits_when_the_daemon_stops_is_left_to_the_next_one() {
     assert!(host.runtime.block_on(read).is_err(), "an answer would be an I/O error");
 }
 
+/// Sixty-four READs waiting for a stalled store once held all fetches. Hits in the block cache and READs of other exports waited
+/// behind these READs.
 #[test]
 fn a_read_that_needs_no_store_does_not_wait_behind_those_that_do() {
     let (mut host, faults) = cold(6, true);
-    // All indexes and some blocks are here.
+    // All indexes and some blocks are in the block cache now.
     for at in 0..64 {
         let read = read_of(&mut host, at);
         end(&host, read).unwrap();
@@ -121,10 +126,12 @@ fn a_read_that_needs_no_store_does_not_wait_behind_those_that_do() {
     end(&host, read).unwrap();
     assert!(
         cold.iter_mut().all(|read| read.try_recv().is_err()),
-        "the others wait for a store that is stalled"
+        "the other READs wait for the stalled store"
     );
 }
 
+/// Each try of a cut once packed and uploaded the cut from the beginning. A large cut never got through a store with many
+/// failures.
 #[test]
 fn a_backlog_drains_though_the_store_fails_every_third_request() {
     let objects = Arc::new(InMemory::new());
@@ -164,7 +171,7 @@ fn what_gathers_while_the_store_is_away_gets_there_in_several_cuts() {
             host.volume().cut_now();
         }
     }
-    // The first has one write, the others eight each, and the last seven are in no cut.
+    // The first cut has one write, each of the others has eight writes, and the last seven writes are in no cut.
     assert_eq!(host.volume().figures().cuts, 8);
     faults.set(Fault::ServerError, 0);
     host.write_back().unwrap();
@@ -176,8 +183,9 @@ fn what_gathers_while_the_store_is_away_gets_there_in_several_cuts() {
     }
 }
 
-/// A host whose writes turn the clock of the line to the store while they wait for room, how long they have waited, and the
-/// objects. Where `recovers` says a time, the line recovers then, as soon as a write waits.
+/// A host behind a slow line to the store, the line's faults, the time that writes have waited for room, and the objects. The
+/// clock of the line goes on while writes wait. With a time in `recovers`, the line is fast again from then on, as soon as a
+/// write waits.
 fn behind_a_line(recovers: Option<u64>) -> (Host, Arc<Faults>, Arc<AtomicU64>, Arc<InMemory>) {
     let (objects, faults, waited) = (Arc::new(InMemory::new()), Faults::new(8), Arc::<AtomicU64>::default());
     let faulty = FaultyStore::new(objects.clone(), Arc::clone(&faults));
@@ -199,7 +207,7 @@ fn behind_a_line(recovers: Option<u64>) -> (Host, Arc<Faults>, Arc<AtomicU64>, A
 
 #[test]
 fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_when_the_store_recovers() {
-    /// The time in which the writer could write so much.
+    /// A time of the line's clock: the writer could write so many bytes in this time.
     const SLOW_FOR: u64 = 160 << 20;
     for recovers in [true, false] {
         let (mut host, faults, waited, objects) = behind_a_line(recovers.then_some(SLOW_FOR));
@@ -207,7 +215,7 @@ fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_whe
         line.slow_down(10);
         while line.is_slow() && (recovers || line.now() < SLOW_FOR) {
             let before = model.written_bytes;
-            // Each is acknowledged.
+            // The write is acknowledged.
             model.write(&mut host);
             line.advance(model.written_bytes - before);
             assert!(model.written_bytes < SLOW_FOR, "the writer waits for nothing");
@@ -227,6 +235,7 @@ fn a_writer_that_is_faster_than_the_store_waits_for_room_and_nothing_is_lost_whe
         while !is_stored(&mut host) {
             assert!(std::time::Instant::now() < deadline, "{:?}", host.driver().cache.stats());
             if !line.advance_to_arrival() {
+                // The engine makes the next creation in real time, and notifies nobody.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
