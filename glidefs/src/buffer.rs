@@ -25,5 +25,4 @@ mod pool;
 mod tests;
 mod waiters;
 
-pub use limits::{BufferError, SLOTS_MAX};
 pub use pool::{Acquire, Pool, Slot};

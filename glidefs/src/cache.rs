@@ -6,9 +6,9 @@
 //!
 //! ```text
 //!   worker 0          worker 1                keeper's thread
-//!  ┌─────────┐       ┌─────────┐             ┌──────────────────────────────┐
+//!  ┌─────────┐       ┌─────────┐             ┌───────────────────────────────┐
 //!  │ Shard 0 │       │ Shard 1 │  full ────▶ │ seal · free · clean · prepare │
-//!  └──┬───┬──┘       └──┬───┬──┘ ◀──── ready └───────┬──────────────────────┘
+//!  └──┬───┬──┘       └──┬───┬──┘ ◀──── ready └───────┬───────────────────────┘
 //!     │   └── append ───┼───┴──────────────┬─────────┘
 //!     │ look up, insert │                  ▼
 //!     ▼                 ▼           segments: 0 1 2 3 …      one file of `segment_bytes` each
@@ -18,16 +18,24 @@
 //!  └─────────────────────────┘
 //! ```
 //!
-//! What keeps data safe, each kept by the file named:
+//! Three floors; a file imports from its own floor and from the floors below:
 //!
-//! * A write is acknowledged when its record is in the page cache and in the index (`shard/append`).
-//! * FLUSH ends when every place its volume appended to and that is not known to be stable has been synced, by one sync
-//!   for all who wait (`shard/sync`). A failed sync is final for that segment: its data moves, FLUSH fails until it has.
-//! * A trailer is written only after everything else in its segment is stable (`seal`), so recovery believes it; anything
-//!   without one is scanned, checked and made stable before use (`scan`, `recovery`).
-//! * A segment is used again only when no index refers to it, no read is pinned to it, and what replaced its contents is
-//!   stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new ones.
-//! * Every frame read is compared with the checksum made when it was acknowledged (`shard/read`).
+//! * `log`: the disk, the formats, the table of segments, the segments that are appended to.
+//! * `volume`: the data of one export: index, sequence numbers, places that are not stable yet, the cut on its way.
+//! * `shard` (requests of one worker), `keeper` (seal, free, clean, prepare), `writeback` (cuts to the store), `recovery` (a start)
+//!   and [`Cache`], the facade, with the state that all of these share (`shared`).
+//!
+//! Rules that keep data safe, and the file that keeps each rule:
+//!
+//! * A write is acknowledged when the record is in the page cache and in the index (`shard/append`).
+//! * FLUSH ends when every place that the volume appended to, and that is not known to be stable, has been synced; one sync serves all
+//!   who wait for a file (`shard/sync`). After a failed sync the segment's data is written again, elsewhere or in place, and until then
+//!   FLUSH fails (`keeper/cleaner`, `keeper/syncing`, `keeper/sealing`).
+//! * A trailer is written only after all records of the segment are stable (`log/seal`, `keeper/sealing`), so recovery believes a
+//!   trailer. A segment without a trailer is walked, checked and made stable before use (`log/walk`, `recovery`).
+//! * A segment is used again only when no index refers to the segment, no read is pinned to the segment, and the data that replaced the
+//!   contents is stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new bytes.
+//! * Every frame read is compared with the checksum made when the frame was acknowledged (`shard/read`).
 
 mod catalog;
 #[cfg(test)]
@@ -68,4 +76,4 @@ pub use self::volume::fetch::{Fill, OnUnreachable};
 pub use self::volume::index::Index;
 pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
-pub use self::volume::store_link::WritebackQueue;
+pub use self::volume::queue::WritebackQueue;

@@ -4,9 +4,10 @@
 //! Invariant: a request which passed [`Export::check`] lies inside the export.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::cache::Volume;
+use crate::locks::MutexExt;
 use crate::observe::io::QueueStats;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
@@ -115,7 +116,7 @@ impl Export {
 
     /// Counters for one more queue, kept for as long as the export lives so that totals never go back.
     pub fn queue_stats(&self, queue_id: u16) -> Arc<QueueStats> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock_whole();
         while queues.len() <= usize::from(queue_id) {
             queues.push(Arc::default());
         }
@@ -124,7 +125,7 @@ impl Export {
 
     /// Counters of every queue the export has had.
     pub fn all_stats(&self) -> Vec<Arc<QueueStats>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.queues.lock_whole().clone()
     }
 
     /// Lets one of many log lines about failed requests pass.

@@ -59,7 +59,7 @@ mod storage;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use tokio::sync::{Notify, OwnedRwLockReadGuard, watch};
 
@@ -84,6 +84,7 @@ pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{InitialContent, Storage};
 use crate::export::Export;
+use crate::locks::RwLockExt;
 use crate::observe::repeat::Repeat;
 use crate::store::volume::Resume;
 
@@ -202,11 +203,11 @@ impl Router {
     }
 
     fn entries(&self) -> Vec<Arc<ExportEntry>> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).all()
+        self.exports.read_whole().all()
     }
 
     fn entry(&self, name: &str) -> Option<Arc<ExportEntry>> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).find(name)
+        self.exports.read_whole().find(name)
     }
 
     /// Refuses an operation while the daemon stops. [`Router::stop`] waits until the guard is dropped.
@@ -251,13 +252,13 @@ impl Router {
     ) -> Result<HeldExport, RouterError> {
         let mut record = held.record();
         let old = record.export_id();
-        record.id = self.exports.write().unwrap_or_else(PoisonError::into_inner).take_id()?;
+        record.id = self.exports.write_whole().take_id()?;
         change(&mut record);
         self.catalog.replace(old, record.clone(), resume.clone()).await?;
         let volume = self.storage.volume(record.export_id(), record.size_bytes, Some(&resume));
         // Marked as gone and replaced under one lock: whoever waits for the old entry and looks the name up again finds the new
         // one.
-        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut exports = self.exports.write_whole();
         let replaced = held.replaced(record, volume);
         exports.insert(Arc::clone(replaced.entry()));
         drop(exports);
@@ -267,7 +268,7 @@ impl Router {
 
     /// Removes an export from memory, with its data. The catalog has no record of the export any more.
     fn forget(&self, held: &HeldExport) {
-        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut exports = self.exports.write_whole();
         exports.remove(held.entry().name(), held.record().device.number);
         drop(exports);
         held.mark_gone();
@@ -276,6 +277,6 @@ impl Router {
 
     /// Notes that the kernel gave an export's device the number `to` instead of `from`.
     fn renumber(&self, from: u32, to: u32) {
-        self.exports.write().unwrap_or_else(PoisonError::into_inner).renumber(from, to);
+        self.exports.write_whole().renumber(from, to);
     }
 }

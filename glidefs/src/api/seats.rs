@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
+
+use crate::locks::MutexExt;
 
 /// The counters of a door.
 #[derive(Debug, Default)]
@@ -138,7 +140,7 @@ impl SeatsInner {
 
     fn lock(&self) -> MutexGuard<'_, Occupancy> {
         // Nothing can panic between two changes that belong together, so a poisoned lock holds whole data.
-        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
+        self.occupancy.lock_whole()
     }
 }
 

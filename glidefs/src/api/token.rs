@@ -8,13 +8,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::locks::MutexExt;
 use crate::observe::chain;
 
 /// Shortest token: a shorter one could be guessed.
@@ -223,7 +224,7 @@ fn take_over(known: &mut KnownToken, path: &Path, loaded: Result<Token, TokenErr
 
 fn lock(known: &Mutex<KnownToken>) -> MutexGuard<'_, KnownToken> {
     // The fields fit each other after each assignment, so a poisoned lock holds whole data.
-    known.lock().unwrap_or_else(PoisonError::into_inner)
+    known.lock_whole()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::buddy::{PAGE_BYTES, SizeClass};
+use super::limits::{BufferError, SLOTS_MAX};
 use super::*;
 use crate::observe::io::WorkerStats;
 use crate::units::REQUEST_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! What must outlive the cache: the part of the daemon's catalog that the cache reads and writes.
+//! The facts that must outlive the cache: the part of the daemon's catalog read and written by the cache.
 
 use std::fmt;
 use std::io;
@@ -6,19 +6,19 @@ use std::io;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
-/// Which start of the daemon something was last written in. The log and the catalog both count them, so that one that was put back
-/// alone is found out.
+/// A start of the daemon, as last written down. The log and the catalog both count starts, so recovery finds out when one of the
+/// two was restored without the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// Number of the last start; 0 before the first that was counted.
+    /// Number of the last start; 0 before the first counted start.
     pub last: u32,
-    /// Number of a start that was begun: the log has it, or not yet.
+    /// Number of a start begun: the log may have the number, or not yet.
     pub begun: Option<u32>,
 }
 
-/// Where what must outlive the cache is kept. Calls that write block until it is on disk.
+/// The place of facts that must outlive the cache. Calls that write block until the facts are on disk.
 pub trait CacheCatalog: Send + Sync + fmt::Debug {
-    /// The last start that the catalog knows of; `None` for a catalog that does not count.
+    /// The last start known to the catalog; `None` for a catalog which does not count.
     fn start(&self) -> Option<Start> {
         None
     }
@@ -26,26 +26,26 @@ pub trait CacheCatalog: Send + Sync + fmt::Debug {
     /// Notes a start.
     ///
     /// # Errors
-    /// What the disk said; then nothing was written down.
+    /// The error of the disk; then nothing was written down.
     fn set_start(&self, _start: Start) -> io::Result<()> {
         Ok(())
     }
 
-    /// Nothing up to the sequence number of each export may be taken from the log any more.
+    /// Notes for each export a sequence number up to which nothing may be taken from the log any more.
     ///
     /// # Errors
-    /// What the disk said; then nothing was written down.
+    /// The error of the disk; then nothing was written down.
     fn evicted(&self, marks: &[(ExportId, Seq)]) -> io::Result<()>;
 
-    /// Everything up to `resume.cut` is in the store, whose side goes on from `resume`; and, as [`Self::evicted`] says, nothing up to
-    /// `evicted` may be taken from the log any more. Both or none of it is written down.
+    /// Notes that everything up to `resume.cut` is in the store, whose history goes on from `resume`; and, as in
+    /// [`Self::evicted`], that nothing up to `evicted` may be taken from the log any more. Both facts are written down, or none.
     ///
     /// # Errors
-    /// What the disk said; then nothing was written down.
+    /// The error of the disk; then nothing was written down.
     fn stored(&self, export: ExportId, resume: &Resume, evicted: Seq) -> io::Result<()>;
 }
 
-/// The catalog of a cache without a store, to which nothing is ever written.
+/// The catalog of a cache without a store: nothing is ever written to this catalog.
 #[derive(Debug)]
 pub(in crate::cache) struct NoCatalog;
 

@@ -1,6 +1,6 @@
-//! A worker's place, for tests: drives one shard of a cache and its keeper by hand, one request at a time.
+//! A worker's place, for tests: drives one shard of a cache and the keeper by hand, one request at a time.
 //!
-//! Owns nothing that is tested, and no store. Does not exist in the daemon.
+//! Owns nothing under test, and no store. Does not exist in the daemon.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::cache::volume::error::IoError;
 use crate::cache::volume::fetch::Fill;
 use crate::units::{FRAME_BYTES, SectorRange};
 
-/// How long something may take that must happen.
+/// Longest wait for an event which must happen.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two looks whether a fetch was answered.
 const FETCH_PAUSE: Duration = Duration::from_micros(50);
 
-/// A request, and its memory.
+/// A request with the request's memory.
 #[derive(Debug)]
 pub struct Request {
     buffer: Vec<u8>,
@@ -37,14 +37,14 @@ impl Token for Request {
     }
 }
 
-/// A cache, and who uses it.
+/// A cache with one shard and the keeper.
 pub struct Driver {
     pub cache: Cache,
     keeper: Keeper,
     shard: Shard<Request>,
-    /// Whether the host is down, so that nothing ends any more.
+    /// Tells whether the host is down: then no request ends any more.
     is_down: Option<Box<dyn Fn() -> bool + Send>>,
-    /// What happens whenever a write waits for room.
+    /// Called whenever a write waits for room.
     meanwhile: Option<Box<dyn FnMut() + Send>>,
 }
 
@@ -57,7 +57,7 @@ impl Driver {
         Self { cache, keeper, shard, is_down: None, meanwhile: None }
     }
 
-    /// Lets requests fail that are under way when the host goes down.
+    /// Makes requests under way fail when the host goes down.
     pub fn ends_when(&mut self, is_down: impl Fn() -> bool + Send + 'static) {
         self.is_down = Some(Box::new(is_down));
     }
@@ -71,12 +71,12 @@ impl Driver {
         self.is_down.as_ref().is_some_and(|is_down| is_down())
     }
 
-    /// Does all that there is to do in the background.
+    /// Does all background work there is to do.
     pub fn keep(&mut self) {
         while self.keeper.step() {}
     }
 
-    /// Ends as kill -9 does. Who else has the cache must have been told to end.
+    /// Ends as kill -9 does. Other users of the cache must have been told to end.
     pub fn kill(self) {
         let Self { cache, keeper, shard, .. } = self;
         drop((keeper, shard));
@@ -132,7 +132,6 @@ impl Driver {
         self.settle().1
     }
 
-    /// A FLUSH.
     pub fn flush(&mut self, volume: &Arc<Volume>) -> Result<(), IoError> {
         self.shard.flush(volume, Request { buffer: Vec::new() });
         self.settle().1
@@ -201,7 +200,7 @@ fn answer(mut fetch: Receiver<Result<Fill, IoError>>) -> Result<Fill, IoError> {
     }
 }
 
-/// What sector `sector` holds after write `number`, with the number at its begin; zeroes after write 0.
+/// The content of sector `sector` after write `number`, with the number at the beginning; zeroes after write 0.
 pub fn bytes_of(number: u64, sector: u64) -> [u8; 512] {
     let mut bytes = [0; 512];
     if number != 0 {
@@ -214,7 +213,7 @@ pub fn bytes_of(number: u64, sector: u64) -> [u8; 512] {
     bytes
 }
 
-/// Which write sector `sector` holds, if it holds one as [`bytes_of`] makes them.
+/// The number of the write in sector `sector`, for content made by [`bytes_of`].
 pub fn number_of(bytes: &[u8], sector: u64) -> Option<u64> {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap()) >> 20;
     (bytes == bytes_of(number, sector)).then_some(number)

@@ -1,7 +1,7 @@
-//! The cache as the rest of the daemon sees it: its volumes, its shards, its figures.
+//! The cache as the rest of the daemon sees the cache: volumes, shards, figures.
 //!
-//! Does not own how the cache is opened (`recovery`) or kept in order (`keeper`). Invariant: a volume is handed out as long as its
-//! export was not removed, always the same one.
+//! Does not own how the cache is opened (`recovery`) or kept in order (`keeper`). Invariant: until an export is removed, the same
+//! volume is handed out for the export.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::cache::shared::Shared;
 use crate::cache::stats::{CacheStats, ShardStats};
 use crate::cache::volume::Volume;
 use crate::cache::volume::durability::Triggers;
-use crate::cache::volume::store_link::WritebackQueue;
+use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::writeback::cut::Cut;
 use crate::cache::writeback::engine::Writeback;
 use crate::store::WriterId;
@@ -34,11 +34,11 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache on `disk`, making it when there is none. Data of `exports` is brought back, as far as their marks
-    /// allow; data of any other export is forgotten. Takes writes once the [`Keeper`] runs.
+    /// Opens the cache on `disk`, making a new one on an empty disk. Data of `exports` is brought back, as far as the exports'
+    /// marks allow; data of any other export is forgotten. Takes writes once the [`Keeper`] runs.
     ///
     /// # Errors
-    /// See [`CacheError`]; nothing that was stable is changed when this fails.
+    /// See [`CacheError`]; nothing stable is changed when this fails.
     pub fn open(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
@@ -49,32 +49,32 @@ impl Cache {
         Ok((Self { shared: Arc::new(shared) }, recovered))
     }
 
-    /// What ties volumes of this cache to a store, whose work is done on `runtime`.
+    /// The writeback queue for volumes of this cache, with `runtime` for fetches.
     pub fn writeback_queue(&self, runtime: tokio::runtime::Handle) -> Arc<WritebackQueue> {
         let table = &self.shared.table;
         let size_bytes = u64::from(table.limit()).saturating_mul(table.segment_bytes());
         WritebackQueue::new(runtime, Arc::clone(&self.shared.clock), size_bytes)
     }
 
-    /// What carries data to the store, for the volumes that are tied to it. Run it on the control threads. Call once.
+    /// The engine that carries data to the store, for the volumes linked to the store. Run it on the control threads. Call once.
     pub fn writeback(&self, queue: Arc<WritebackQueue>, triggers: Triggers) -> Writeback {
         self.shared.attach_store();
         Writeback::new(Arc::clone(&self.shared), queue, triggers)
     }
 
-    /// The data of export `id`: what was recovered, or an empty volume.
+    /// The data of export `id`: the recovered volume, or an empty one.
     pub fn volume(&self, id: ExportId) -> Arc<Volume> {
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
     }
 
-    /// What of `volume`, which was lost to another writer, is not in the store, as a cut for another volume of the store. What
-    /// cannot be read of it, or relied on, is damaged there.
+    /// The data of `volume` not in the store, as a cut for another volume of the store, when `volume` was lost to another writer.
+    /// Data unreadable or in doubt is damaged in the cut.
     pub fn kept(&self, volume: &Arc<Volume>) -> Arc<dyn CutSource> {
         Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume)))
     }
 
-    /// The data of a new export `id`, whose history in the store goes up to `stored`: nothing of it is here, and its sequence
-    /// numbers go on from there, so that none is given out twice.
+    /// The volume of a new export `id`, whose history in the store goes up to `stored`. No data of the export is here, and
+    /// sequence numbers go on after `stored`, so none is given out twice.
     pub fn begin(&self, id: ExportId, stored: Seq) -> Arc<Volume> {
         let begin = || Arc::new(Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }));
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
@@ -89,8 +89,8 @@ impl Cache {
         }
     }
 
-    /// A number that tells this cache directory from others, for marks that others may see. The cache's id must not be shown
-    /// to them; this does not give it away.
+    /// A number to tell this cache directory from others, for marks visible to others. The id of the cache is secret, and cannot
+    /// be found from this number.
     pub fn tag(&self) -> u32 {
         let mut marked = [0; 24];
         marked[..8].copy_from_slice(b"tag\0\0\0\0\0");
@@ -103,12 +103,12 @@ impl Cache {
         Arc::strong_count(&self.shared)
     }
 
-    /// Which writer of volumes in the store this cache directory is.
+    /// The writer of volumes in the store for which this cache directory stands.
     pub fn writer(&self) -> WriterId {
         WriterId::of(&self.shared.table.cache_id())
     }
 
-    /// The part of the log that worker `index` (below [`Options::shards`]) appends to. Call once for each index.
+    /// The part of the log for worker `index` (below [`Options::shards`]) to append to. Call once for each index.
     ///
     /// # Panics
     /// When there is no such shard.
@@ -117,8 +117,8 @@ impl Cache {
         Shard::new(Arc::clone(&self.shared), index, stats)
     }
 
-    /// What keeps other processes out. Register it with every ring that carries out [`Want::Append`](super::Want::Append), so
-    /// that no other process opens the cache while such a write is under way.
+    /// The lock that keeps other processes out. Register the lock with every ring that carries out
+    /// [`Want::Append`](super::Want::Append), so no other process opens the cache while such a write is under way.
     pub fn lock_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.lock_fd()
     }
@@ -128,8 +128,8 @@ impl Cache {
         Keeper::new(Arc::clone(&self.shared))
     }
 
-    /// `hook` is called, from any thread, when shard `shard` should take a turn and ask again for what had to wait.
-    /// It must not block or call the cache; waking the worker is all it should do.
+    /// Sets `hook`, which is called, from any thread, when shard `shard` should take a turn and ask again for everything that had
+    /// to wait. The hook must not block or call the cache; all the hook should do is wake the worker.
     pub fn on_progress(&self, shard: usize, hook: Hook) {
         if let Some(port) = self.shared.ports.get(shard) {
             port.set_hook(hook);

@@ -1,6 +1,6 @@
-//! A cache directory whose disk fails as it is told to, for tests.
+//! A cache directory whose disk fails as told, for tests.
 //!
-//! Owns the faults only: everything else is a real directory's.
+//! Owns the faults only: everything else is done by a real directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -19,7 +19,7 @@ use crate::units::FRAME_BYTES;
 /// Length of a segment of [`Faulty::open`].
 pub const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// The machine's clock, on which nobody sleeps. [`Faults::away`] tells how much sleep makes the disk come back.
+/// The machine's clock without sleep. [`Faults::away`] says how much sleep makes the disk come back.
 #[derive(Debug)]
 struct Sleepless(MonotonicClock, Arc<Faults>);
 
@@ -34,52 +34,52 @@ impl Clock for Sleepless {
     }
 }
 
-/// What fails.
+/// The faults of the disk.
 #[derive(Debug, Default)]
 pub struct Faults {
     pub syncs: AtomicBool,
-    /// Frames that cannot be read until they are written.
+    /// Frames which cannot be read until the next write of the frame.
     pub frames: Mutex<BTreeSet<(u32, u64)>>,
-    /// These frames stay bad: a write of one is taken, and the next sync of the file fails.
+    /// The frames in `frames` stay bad: a write of one succeeds, and the next sync of the file fails.
     pub stay: AtomicBool,
-    /// The page cache has what was written of frames that stay bad.
+    /// The page cache has the content written to frames that stay bad.
     pub copies_of_bad: AtomicBool,
     /// Reads fail until somebody has slept for so long.
     pub away: Mutex<Duration>,
-    /// Frames that only the page cache has, with what the disk has: the next sync of the file fails and costs them.
+    /// Frames in the page cache only, with the content of the disk: the next sync of the file fails and costs the page cache's
+    /// content.
     pub unstable: Mutex<BTreeMap<(u32, u64), Vec<u8>>>,
-    /// Syncs of such a file that pass before.
+    /// Syncs of a file with unstable frames that succeed beforehand.
     pub unstable_after: AtomicU32,
-    /// Frames that stay bad and that the page cache has.
+    /// Frames that stay bad, with a copy in the page cache.
     pub copied: Mutex<BTreeSet<(u32, u64)>>,
-    /// Files whose next sync fails.
+    /// Files with a failing next sync.
     failing: Mutex<BTreeSet<u32>>,
-    /// Frames of which the page cache has a copy that went wrong.
+    /// Frames with a wrong copy in the page cache.
     pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
-    /// Those copies stay until the frames are written: the kernel does not drop them.
+    /// Wrong copies stay until the frames are written: the kernel does not drop the copies.
     pub copies_stay: AtomicBool,
     /// Writes of footers fail.
     pub footers: AtomicBool,
-    /// What is not in the page cache cannot be read: the disk is away, or no file can be opened.
+    /// Only the page cache can be read: the disk is away, or no file can be opened.
     pub only_copies: AtomicBool,
     /// How many more writes to segments succeed.
     pub writes_left: Mutex<Option<u32>>,
     /// No file can be made longer: the file system is full.
     pub full: AtomicBool,
-    /// The next record gets to the disk, and its write fails; no later write of that file does anything.
+    /// The next record gets to the disk, and the write fails; every later write of the file fails without effect.
     pub breaks: AtomicBool,
     broken: Mutex<BTreeSet<u32>>,
 }
 
 impl Faults {
-    /// Lets files that were broken be written again.
+    /// Lets broken files be written again.
     pub fn mend(&self) {
         self.breaks.store(false, Ordering::SeqCst);
         self.broken.lock().unwrap().clear();
     }
 }
 
-/// The directory.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     inner: Arc<Directory>,
@@ -98,7 +98,7 @@ fn eio() -> io::Error {
 }
 
 impl Faulty {
-    /// A directory at `path` that does not fail yet.
+    /// A directory at `path` without faults.
     pub fn new(path: &std::path::Path) -> Self {
         Self { inner: Arc::new(Directory::new(path)), faults: Arc::default() }
     }
@@ -125,7 +125,7 @@ impl Faulty {
         self.faults.frames.lock().unwrap().insert((number, frame));
     }
 
-    /// Segment and number of the first frame that satisfies `is`.
+    /// Segment number and frame of the first frame that satisfies `is`.
     pub fn find(&self, mut is: impl FnMut(&[u8]) -> bool) -> Option<(u32, u64)> {
         for number in 0..16 {
             let Ok(bytes) = std::fs::read(self.inner.segment_name(number)) else { continue };
@@ -182,7 +182,7 @@ impl File {
 }
 
 impl File {
-    /// Changes what was read of frames whose copy in the page cache went wrong.
+    /// Changes the bytes read of frames with a wrong copy in the page cache.
     fn spoil(&self, buffer: &mut [u8], offset: u64) {
         let first = offset / FRAME_BYTES as u64;
         for (_, frame) in self.faults.wrong_copies.lock().unwrap().range(self.frames(buffer.len(), offset)) {
@@ -192,7 +192,7 @@ impl File {
 }
 
 impl File {
-    /// The frames that a sync costs now, with what the disk has.
+    /// The frames that a sync costs now, with the content of the disk.
     fn costs_of_a_sync(&self) -> BTreeMap<(u32, u64), Vec<u8>> {
         let mut unstable = self.faults.unstable.lock().unwrap();
         let passes = &self.faults.unstable_after;
@@ -328,7 +328,7 @@ impl Disk for Faulty {
     }
 
     fn remove_segment(&self, number: u32) -> io::Result<()> {
-        // The next file of that name has other sectors.
+        // The next file of the name has other sectors.
         self.faults.frames.lock().unwrap().retain(|(bad, _)| *bad != number);
         self.inner.remove_segment(number)
     }

@@ -1,7 +1,7 @@
-//! Where shards and the keeper meet: ready segments one way, full ones the other, and who wakes whom.
+//! Where shards and the keeper meet: ready segments one way, full ones the other, and the wake-ups.
 //!
-//! Does not own what is done with a segment. Invariant: a shard that found no segment is woken after the next one was
-//! offered to it; no lock here is held across a call to a hook or to the disk.
+//! Does not own the preparing and sealing of a segment. Invariant: a shard which found no segment is woken after the next one was
+//! offered to the shard; no lock here is held across a call to a hook or to the disk.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,7 +23,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Default)]
 pub(super) struct Port {
     inner: Mutex<PortInner>,
-    /// The shard wants to sync a file that somebody else is syncing.
+    /// The shard wants to sync a file which another holder is syncing.
     sync_blocked: AtomicBool,
     hook: Mutex<Option<Hook>>,
 }
@@ -48,7 +48,7 @@ impl fmt::Debug for Port {
 }
 
 impl Port {
-    /// The shard takes the segment that is ready for it; when there is none, it will be woken for the next one.
+    /// The shard takes the segment ready for the shard. Without one, the shard is woken for the next one.
     pub fn take(&self) -> Option<SegmentWriter> {
         let mut inner = lock(&self.inner);
         let ready = inner.ready.pop_front();
@@ -56,7 +56,7 @@ impl Port {
         ready
     }
 
-    /// Segments the shard has, those that are ready for it included.
+    /// Segments of the shard, ready ones included.
     pub fn owned(&self) -> u32 {
         lock(&self.inner).owned
     }

@@ -38,6 +38,7 @@ use crate::cache::sync_hold::SyncHold;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Pause between two tries to write what the disk did not take.
 const DISK_PAUSE: Duration = Duration::from_secs(1);
+
 /// The cache's background work. One a cache.
 #[derive(Debug)]
 pub struct Keeper {
@@ -58,7 +59,7 @@ pub struct Keeper {
 /// Segments that nobody needs, and what must become stable before they may be used again.
 #[derive(Debug)]
 struct Barrier {
-    table: Vec<u32>,
+    unneeded: Vec<u32>,
     needs: Vec<Place>,
 }
 
@@ -187,7 +188,7 @@ impl Keeper {
             return false;
         }
         let mut progress = false;
-        for number in barrier.table {
+        for number in barrier.unneeded {
             progress |= release(shared, number);
         }
         progress
@@ -218,10 +219,10 @@ impl Keeper {
                 continue;
             }
             if matches!(info.state(), State::Open | State::Closed) && info.synced() < info.appended() {
-                needs.push(Place { number: number, segment_id: info.segment_id(), end: info.appended() });
+                needs.push(Place { number, segment_id: info.segment_id(), end: info.appended() });
             }
         }
-        Some(Barrier { table: unneeded, needs })
+        Some(Barrier { unneeded, needs })
     }
 
     /// Whether a segment is free and can be had: while the disk gives no new files, only one that has one.

@@ -1,8 +1,8 @@
-//! The log on the local disk: segment files, what is written to them, and what a walk finds in them again.
+//! The log on the local disk: segment files, the bytes in a segment, and what a walk finds in a segment again.
 //!
-//! Owns the disk, the formats, the table of segments and the segments that are appended to. Knows no store and no cut, and nothing
-//! of an export but its id: the floors above say what data means. Invariant: no file here imports anything of the cache outside
-//! this folder.
+//! Owns the disk, the formats, the table of segments and the segments that are appended to. Knows no store and no cut, and of an
+//! export only the id: the floors above say what data means. Invariant: no file here imports anything of the cache outside this
+//! folder.
 
 pub(super) mod batch;
 pub mod directory;

@@ -7,6 +7,7 @@
 //! segment; a dropped record could come back, because the disk does not take the closing of its segment.
 
 mod closing;
+mod identify;
 mod losses;
 mod patience;
 mod segments;
@@ -50,7 +51,7 @@ pub(super) fn open(
     let lock = take_lock(&*disk)?;
     let mut superblock = read_superblock(&*disk, options, &*known.catalog)?;
     let frames = segment_frames(superblock.segment_bytes)?;
-    let limit = slot_limit(options, superblock.segment_bytes)?;
+    let limit = segment_limit(options, superblock.segment_bytes)?;
     let mut exports = known.exports;
     let (patience, mut doubted) = (Patience::new(&*clock), 0);
     for tries_left in (0..TRIES_MAX).rev() {
@@ -158,7 +159,7 @@ impl Recovery<'_> {
                 return Ok(false);
             }
         }
-        self.drop_slots_beyond(present)?;
+        self.remove_segments_beyond(present)?;
         Ok(true)
     }
 }
@@ -209,7 +210,7 @@ fn read_superblock(
     }
     check_start(0, catalog, directory.clone())?;
     segment_frames(options.segment_bytes)?;
-    slot_limit(options, options.segment_bytes)?;
+    segment_limit(options, options.segment_bytes)?;
     let superblock = Superblock {
         version: VERSION_SOUND,
         cache_id: *uuid::Uuid::new_v4().as_bytes(),
@@ -258,7 +259,7 @@ fn segment_frames(segment_bytes: u64) -> Result<u32, CacheError> {
 }
 
 /// How many segments the options allow.
-fn slot_limit(options: &Options, segment_bytes: u64) -> Result<u32, CacheError> {
+fn segment_limit(options: &Options, segment_bytes: u64) -> Result<u32, CacheError> {
     // Names of segment files have eight digits.
     const LIMIT_MAX: u64 = 100_000_000;
     let shards = options.shards as u64;

@@ -1,8 +1,8 @@
-//! The ground that shards, the keeper, writeback and recovery share.
+//! The state shared by shards, the keeper, writeback and recovery.
 //!
-//! Owns the table of segments, the volumes, the ports between shards and keeper, and the counters of rare events. Does not own how
-//! the cache is opened (`recovery`) or kept in order (`keeper`). Invariant: one volume an export, from its first use until the
-//! export is removed.
+//! Owns the segment table, the volumes, the ports between shards and keeper, and the counters of rare events. Does not own how
+//! the cache is opened (`recovery`) or kept in order (`keeper`). Invariant: one volume an export, from the export's first use
+//! until the export is removed.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use crate::cache::options::{OnFull, Options};
 use crate::cache::volume::Volume;
 use crate::units::ExportId;
 
-/// What shards, the keeper and readers of figures share.
+/// The state shared by shards, the keeper and readers of figures.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub disk: Arc<dyn Disk>,
@@ -35,23 +35,23 @@ pub(super) struct Shared {
     /// Wakes the keeper.
     pub signal: Signal,
     pub figures: Figures,
-    /// What must outlive the cache.
+    /// The facts that must outlive the cache.
     pub catalog: Arc<dyn CacheCatalog>,
     next_segment_id: AtomicU64,
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
-    /// Cuts that have reached the store.
+    /// Cuts carried to the store so far.
     pub writebacks_ended: AtomicU64,
     /// Data is stored to a store.
     store: AtomicBool,
-    /// Segments whose appender let go of them.
+    /// Segments to be sealed, which their shards have let go of.
     closed: Mutex<Vec<SegmentWriter>>,
     volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
     /// Keeps other daemons out.
     lock: LockGuard,
 }
 
-/// What [`Disk::lock`] gave.
+/// The result of [`Disk::lock`].
 pub(super) struct LockGuard(pub Box<dyn Lock>);
 
 impl std::fmt::Debug for LockGuard {
@@ -60,7 +60,7 @@ impl std::fmt::Debug for LockGuard {
     }
 }
 
-/// Counters of things that are rare.
+/// Counters of rare events.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub corrupt_frames: AtomicU64,
@@ -71,7 +71,7 @@ pub(super) struct Figures {
     pub evicted_bytes: AtomicU64,
 }
 
-/// What recovery hands to [`Shared::new`].
+/// The parts handed over by recovery to [`Shared::new`].
 pub(super) struct Parts {
     pub disk: Arc<dyn Disk>,
     pub superblock: Superblock,
@@ -82,14 +82,14 @@ pub(super) struct Parts {
     pub lock: LockGuard,
     pub catalog: Arc<dyn CacheCatalog>,
     pub bad_footers: u64,
-    /// Segments to seal that recovery could not.
+    /// Segments which recovery could not seal, to be sealed by the keeper.
     pub given_up: Vec<SegmentWriter>,
 }
 
 impl Shared {
     pub fn new(parts: Parts, options: &Options) -> Self {
         let Parts { disk, superblock, clock, table, volumes, next_segment_id, lock, catalog, .. } = parts;
-        // Room for all that shards may have, so that letting go of one allocates nothing.
+        // Room for all segments of all shards, so letting go of a segment allocates nothing.
         let mut closed = parts.given_up;
         closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
         // Checked when opening: there are far more segments than shards.
@@ -117,7 +117,7 @@ impl Shared {
     }
 
     pub fn volumes(&self) -> MutexGuard<'_, HashMap<ExportId, Arc<Volume>>> {
-        // A map is whole between its own calls.
+        // A map is whole between the map's own calls.
         self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,8 +131,8 @@ impl Shared {
         self.next_segment_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes sure that no glidefs that knows no [`EntryKind::Damaged`](crate::cache::log::format::EntryKind::Damaged) opens the cache. Blocks
-    /// on the disk, the first time.
+    /// Makes sure that a glidefs without [`EntryKind::Damaged`](crate::cache::log::format::EntryKind::Damaged) never opens the
+    /// cache. Blocks on the disk, the first time.
     pub fn expect_damage(&self) -> io::Result<()> {
         let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
         if superblock.version < VERSION_DAMAGED {
@@ -143,19 +143,18 @@ impl Shared {
         Ok(())
     }
 
-    /// All volumes.
     pub fn all_volumes(&self) -> Vec<Arc<Volume>> {
         self.volumes().values().cloned().collect()
     }
 
-    /// Takes a segment that will not be appended to any more, to be sealed off the workers.
+    /// Takes a segment which is appended to no more, to be sealed off the workers.
     pub fn close(&self, segment: SegmentWriter) {
         self.table.get(segment.number).on(Event::Close);
         self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(segment);
         self.signal.raise();
     }
 
-    /// Whether a shard waits for a segment, or left one to be sealed.
+    /// Whether a shard waits for a segment, or a segment waits to be sealed.
     pub fn is_keeper_needed(&self) -> bool {
         self.ports.iter().any(Port::is_waiting)
             || !self.closed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -166,12 +165,12 @@ impl Shared {
         segments.append(&mut self.closed.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The keeper found a file it wants to sync being synced.
+    /// Notes that the keeper found a file to sync being synced by another holder.
     pub fn block_keeper_on_sync(&self) {
         self.keeper_blocked.store(true, Ordering::SeqCst);
     }
 
-    /// Takes note that data is written back to a store from now on.
+    /// Notes that data is written back to a store from now on.
     pub fn attach_store(&self) {
         self.store.store(true, Ordering::Relaxed);
     }
@@ -186,7 +185,7 @@ impl Shared {
         self.store.load(Ordering::Relaxed)
     }
 
-    /// A cut has reached the store: there may be something to forget, and FLUSHes that waited for it may end.
+    /// A cut has reached the store: some data may be forgotten, and FLUSHes which waited for the cut may end.
     pub fn writeback_ended(&self) {
         self.writebacks_ended.fetch_add(1, Ordering::Release);
         self.signal.raise();
@@ -195,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Tells everybody who waits for somebody's sync that one has ended.
+    /// A sync has ended: wakes every shard, and the keeper, waiting for another one's sync.
     pub fn sync_ended(&self) {
         if self.keeper_blocked.swap(false, Ordering::SeqCst) {
             self.signal.raise();

@@ -1,35 +1,35 @@
-//! What the cache counts. Encoding and metric names live in `observe`.
+//! Counters and figures of the cache. Encoding and metric names live in `observe`.
 
 use crate::observe::counter::Counter;
 
-/// Counters of one shard; written by the worker that owns it.
+/// Counters of one shard; written by the shard's worker.
 #[derive(Debug, Default)]
 pub struct ShardStats {
     /// Records appended.
     pub appends: Counter,
-    /// Requests in those records.
+    /// Requests in the appended records.
     pub appended_requests: Counter,
     /// Bytes appended, headers and padding included.
     pub appended_bytes: Counter,
-    /// Appends that failed.
+    /// Failed appends.
     pub append_errors: Counter,
     /// Syncs asked for.
     pub syncs: Counter,
-    /// Syncs that failed.
+    /// Failed syncs.
     pub sync_errors: Counter,
-    /// FLUSH requests and FUA writes that waited for a sync.
+    /// FLUSH requests and FUA writes waiting for a sync.
     pub sync_waiters: Counter,
-    /// FLUSH requests that found nothing unsynced.
+    /// FLUSH requests with nothing to sync.
     pub empty_flushes: Counter,
     /// READs.
     pub reads: Counter,
-    /// Pieces of READs that were in the page cache.
+    /// Pieces of READs found in the page cache.
     pub reads_now: Counter,
-    /// Pieces of READs that waited for the disk.
+    /// Pieces of READs which waited for the disk.
     pub reads_waited: Counter,
-    /// READs that needed something of the store.
+    /// READs in need of the store.
     pub reads_remote: Counter,
-    /// READs that failed.
+    /// Failed READs.
     pub read_errors: Counter,
     /// Times a write was told to wait for a moment because the cache fills up.
     pub delays: Counter,
@@ -42,38 +42,38 @@ pub struct ShardStats {
 pub struct CacheStats {
     /// Segments the configured size allows.
     pub segments: u64,
-    /// Segments that hold nothing anybody needs.
+    /// Segments with no data needed by anybody.
     pub segments_free: u64,
     /// Segments being appended to, or ready to be.
     pub segments_open: u64,
-    /// Segments that are full and still hold data.
+    /// Full segments with data in use.
     pub segments_sealed: u64,
-    /// Segments whose disk failed to make them stable.
+    /// Segments which the disk failed to make stable.
     pub segments_poisoned: u64,
-    /// Segments whose files cannot be read and are not used.
+    /// Segments out of use because their files cannot be read.
     pub segments_quarantined: u64,
     /// Bytes the configured size allows.
     pub limit_bytes: u64,
-    /// Bytes of segments that are not free.
+    /// Bytes of segments not free.
     pub used_bytes: u64,
-    /// Bytes of data that are not in the store.
+    /// Bytes of data not in the store.
     pub dirty_bytes: u64,
-    /// Bytes of data that are in the store, and here as well.
+    /// Bytes of data in the store, and here as well.
     pub clean_bytes: u64,
     /// Extents in all indexes.
     pub extents: u64,
-    /// Frames that did not match their checksum since the cache was opened.
+    /// Frames found with a wrong checksum since the cache was opened.
     pub corrupt_frames: u64,
-    /// Frames that were given up since the cache was opened: their sectors fail until they are written again.
+    /// Frames given up since the cache was opened: the sectors fail until they are written again.
     pub lost_frames: u64,
-    /// Exports that may have lost a record.
+    /// Exports with a doubt: a record may be lost.
     pub doubted_exports: u64,
-    /// Footers that recovery could not use and made up for by a scan.
+    /// Footers unusable for recovery, and made up for by a scan.
     pub bad_footers: u64,
-    /// Segments cleaned: their live data moved so that their space could be used again.
+    /// Segments cleaned: live data was moved to free the segment's space.
     pub segments_cleaned: u64,
     /// Bytes moved by cleaning.
     pub cleaned_bytes: u64,
-    /// Bytes forgotten because the store has them.
+    /// Bytes forgotten because the store has the data.
     pub evicted_bytes: u64,
 }

@@ -1,15 +1,15 @@
 //! The right to sync the file of a segment.
 //!
-//! Owns the beginning and the end of the right. Invariant: whoever syncs, prepares, seals or frees a segment file holds it, one holder
-//! at a time, as the kernel reports a failed write-back to one caller only; whatever happens to the holder, everybody who waits for
-//! the file is told when the hold ends.
+//! Owns the beginning and the end of the right. Invariants: a segment file is synced, prepared, sealed or freed only by the
+//! holder of the right, one holder at a time, as the kernel reports a failed sync to one caller only; whatever happens to the
+//! holder, everybody waiting for the file is told when the hold ends.
 
 use std::borrow::Borrow;
 
 use super::log::table::SegmentInfo;
 use super::shared::Shared;
 
-/// The hold on the file of one segment. Dropped, it ends without a sync.
+/// The hold on the file of one segment. Dropping the hold ends the hold without a sync.
 #[must_use = "the file is given back when this is dropped"]
 pub(super) struct SyncHold<S: Borrow<Shared>> {
     shared: S,
@@ -23,12 +23,10 @@ impl<S: Borrow<Shared>> SyncHold<S> {
         is_free.then_some(Self { shared, number })
     }
 
-    /// The segment.
     pub fn info(&self) -> &SegmentInfo {
         self.shared.borrow().table.get(self.number)
     }
 
-    /// The segment's number.
     pub fn number(&self) -> u32 {
         self.number
     }

@@ -1,4 +1,4 @@
-//! Two workers, one keeper, real threads and a real directory: what the simulation, which has one thread, cannot show.
+//! Two workers, one keeper, real threads and a real directory: behaviour invisible to the simulation, which has one thread.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ const BLOCK_SECTORS: u64 = 8;
 const BLOCKS: u64 = 300;
 const VOLUME: ExportId = ExportId(1);
 const RUN_MIN: Duration = Duration::from_millis(1500);
-/// Enough for a machine that is busy with other things.
+/// Enough for a busy machine.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 struct Block {
     number: u64,
-    /// What a READ must return; `None` for other requests.
+    /// The version that a READ must return; `None` for other requests.
     expected: Option<u64>,
     bytes: Vec<u8>,
 }
@@ -55,7 +55,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[VOLUME])).unwrap().0
 }
 
-/// A worker that owns every second block of the volume, and knows what is in each.
+/// A worker with every second block of the volume, and the version in each.
 struct Worker {
     shard: Shard<Block>,
     volume: Arc<Volume>,
@@ -73,7 +73,7 @@ impl Worker {
         self.state % below
     }
 
-    /// Issues some requests, takes turns until all have come back, and checks what was read.
+    /// Issues some requests, takes turns until all have come back, and checks the bytes of READs.
     fn round(&mut self) {
         let blocks: Vec<u64> =
             (0..=self.random(12)).map(|_| self.random(BLOCKS / 2) * 2 + self.parity).collect();
@@ -112,7 +112,7 @@ impl Worker {
         }
     }
 
-    /// Checks what has come back, and counts it.
+    /// Checks and counts the completed requests.
     fn collect(&mut self) -> usize {
         let mut count = 0;
         for (token, result) in self.shard.completed() {

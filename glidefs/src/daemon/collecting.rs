@@ -4,9 +4,10 @@
 //! host that creates nothing in the store does not collect the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::locks::MutexExt;
 use crate::router::Router;
 use crate::store::gc::GcOptions;
 use crate::store::{Operation, StoreStats};
@@ -40,7 +41,7 @@ impl Collections {
 
     fn since(&self) -> MutexGuard<'_, Option<Instant>> {
         // A panic elsewhere cannot leave the value half changed: each change is one assignment.
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+        self.since.lock_whole()
     }
 }
 

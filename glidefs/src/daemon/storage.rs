@@ -4,7 +4,7 @@
 //! a daemon starts and serves the exports of its catalog although the store is away; only new exports need the store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
@@ -13,6 +13,7 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::cache::{Cache, Volume, WritebackQueue};
+use crate::locks::MutexExt;
 use crate::router::{Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{self, DeletedVolume, Resume, StatePoint, VolumeError, check_size};
@@ -142,7 +143,7 @@ impl Storage for DaemonStorage {
             None => self.cache.volume(id),
         };
         let Some(side) = &self.store else { return volume };
-        let loaded = side.resumes.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let loaded = side.resumes.lock_whole().remove(&id);
         if let Some(resume) = resume.or(loaded.as_ref()) {
             self.tie(&volume, size_bytes, resume);
         }

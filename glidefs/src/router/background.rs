@@ -4,11 +4,13 @@
 //! caller: a new caller replaces the task of the one that went away.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tokio::task::AbortHandle;
 
 use super::error::RouterError;
+
+use crate::locks::MutexExt;
 
 /// Runs `work` on export `name` to the end, also when this future is dropped.
 pub(super) async fn finish<T: Send + 'static>(
@@ -47,7 +49,7 @@ impl Background {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, AbortHandle>> {
         // A panic elsewhere cannot leave the map half changed: each change is one call of the map.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_whole()
     }
 }
 

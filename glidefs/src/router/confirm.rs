@@ -4,7 +4,7 @@
 //! (`store::volume`). Invariant: at the start no request is answered from the cache before the store has confirmed that this
 //! host still has the export, unless the user wants otherwise.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use tokio::time::{sleep, timeout};
@@ -14,6 +14,7 @@ use super::background::finish;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::state::{Event, State};
+use crate::locks::MutexExt;
 use crate::observe::chain;
 
 /// Exports that the store is asked about at the same time.
@@ -108,7 +109,7 @@ impl Router {
 
     /// Adds an export to those that [`Router::confirm`] asks the store about.
     pub(super) fn ask_later(&self, entry: &Arc<ExportEntry>) {
-        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unasked = self.unasked.lock_whole();
         if !unasked.iter().any(|other| Arc::ptr_eq(other, entry)) {
             unasked.push(Arc::clone(entry));
         }
@@ -131,7 +132,7 @@ impl Router {
     /// that wait for the answer come first, and get their devices. Ends when the store has answered for all exports.
     pub async fn confirm(self: &Arc<Self>) {
         loop {
-            let unasked = std::mem::take(&mut *self.unasked.lock().unwrap_or_else(PoisonError::into_inner));
+            let unasked = std::mem::take(&mut *self.unasked.lock_whole());
             if unasked.is_empty() {
                 return;
             }

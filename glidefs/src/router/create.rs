@@ -4,7 +4,7 @@
 //! device is made, unless the export is to be detached. Does not own devices (`operations`) nor volumes (`storage`). Invariant:
 //! nothing is left of an export that certainly got no device.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::OwnedRwLockReadGuard;
@@ -22,6 +22,7 @@ use super::size::ExportSize;
 use super::state::{Event, State};
 use super::storage::InitialContent;
 use crate::cache::{Bound, Durability, OnUnreachable};
+use crate::locks::RwLockExt;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, SECTOR_BYTES};
 
@@ -131,7 +132,7 @@ impl Router {
             let (entry, gate) = match (self.entry(request.name.as_str()), &initial) {
                 (Some(entry), _) => (entry, gate),
                 (None, None) => {
-                    self.exports.read().unwrap_or_else(PoisonError::into_inner).check_room()?;
+                    self.exports.read_whole().check_room()?;
                     initial = Some(self.begin(&request).await?);
                     continue;
                 }
@@ -216,7 +217,7 @@ impl Router {
         initial: &InitialState,
         gate: OwnedRwLockReadGuard<bool>,
     ) -> Result<Added, RouterError> {
-        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut exports = self.exports.write_whole();
         if let Some(entry) = exports.find(request.name.as_str()) {
             return Ok(Added::Existing(entry, gate));
         }

@@ -3,7 +3,7 @@
 //! Owns the pairing of state and record. Invariants: an [`ExportEntry`] is changed only through a [`HeldExport`]; the record in
 //! memory is never ahead of the record in the catalog.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 
@@ -17,6 +17,7 @@ use super::name::ExportName;
 use super::state::{Event, ForbiddenTransition, State};
 use crate::cache::Volume;
 use crate::export::Export;
+use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::store::volume::Loss;
 
@@ -142,7 +143,7 @@ impl ExportEntry {
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock_whole()
     }
 }
 

@@ -5,8 +5,8 @@
 //! is never removed because of another failure; devices with requests that wait already are served first.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -20,6 +20,7 @@ use super::devices::DeviceId;
 use super::entry::{ExportEntry, HeldExport};
 use super::error::RouterError;
 use super::state::{Event, State};
+use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::units::ExportId;
 
@@ -146,7 +147,7 @@ impl Router {
     /// Deals with all exports but those to be deleted, which are returned.
     async fn start_now(&self) -> (StartReport, Vec<Planned>) {
         let begun = Instant::now();
-        let loaded = std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
+        let loaded = std::mem::take(&mut *self.loaded.lock_whole());
         let mut report =
             StartReport { orphans_removed: self.reconcile(&loaded).await, ..StartReport::default() };
 

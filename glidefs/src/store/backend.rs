@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -22,6 +22,8 @@ use super::error::{BoxError, StoreError};
 use super::later::Later;
 use super::url::{Bucket, StoreUrl};
 use super::variables::Variables;
+
+use crate::locks::MutexExt;
 
 /// A place for a store, and how to reach the place.
 #[derive(Clone, Debug)]
@@ -57,7 +59,7 @@ impl Directory {
     }
 
     fn inode(&self) -> MutexGuard<'_, Option<u64>> {
-        self.inode.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inode.lock_whole()
     }
 
     /// From now on [`Self::check`] accepts only the directory that is there now, with the store inside.

@@ -34,7 +34,7 @@ mod region;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use foyer_common::event::{Event, EventListener};
@@ -45,6 +45,7 @@ use self::disk::Disk;
 pub use self::figures::BlockCacheFigures;
 pub(super) use self::figures::Counters;
 use self::region::{FILE_BYTES_MIN, Geometry};
+use crate::locks::MutexExt;
 use crate::store::format::{Codec, IndexEntry, crc32c};
 use crate::store::ids::PackId;
 
@@ -149,7 +150,7 @@ impl Leaving {
     }
 
     fn way(&self) -> MutexGuard<'_, Way> {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.way.lock_whole()
     }
 }
 

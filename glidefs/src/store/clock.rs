@@ -6,10 +6,12 @@
 //! suspension.
 
 use std::fmt::Debug;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
+
+use crate::locks::MutexExt;
 
 /// The clocks of volumes, so that a simulation can turn them.
 pub trait StoreClock: Debug + Send + Sync {
@@ -57,7 +59,7 @@ impl StoreClock for SystemClock {
 
     fn since_boot(&self) -> Duration {
         static LAST: Mutex<Option<Faster>> = Mutex::new(None);
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = LAST.lock_whole();
         // Every Linux has these clocks, and the addresses are valid ones.
         let [steady, day] = [ClockId::CLOCK_BOOTTIME, ClockId::CLOCK_REALTIME]
             .map(|clock| clock_gettime(clock).map_or(Duration::ZERO, Duration::from));

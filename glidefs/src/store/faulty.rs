@@ -11,7 +11,7 @@ use std::future::pending;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,6 +30,8 @@ use object_store::{
 pub use self::line::Line;
 use super::classify::Answer;
 use super::ids::Entropy;
+
+use crate::locks::MutexExt;
 
 /// A way in which a request fails or is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,7 +93,7 @@ impl Seeded {
 
 impl Entropy for Seeded {
     fn next_u64(&self) -> u64 {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock_whole();
         *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = *state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -143,12 +145,6 @@ impl Faults {
     /// How often `fault` has fired.
     pub fn fired(&self, fault: Fault) -> u64 {
         self.fired[fault as usize].load(Relaxed)
-    }
-
-    /// The faults that have a rate and never fired.
-    pub fn silent(&self) -> Vec<Fault> {
-        let set = |fault: Fault| self.per_mille[fault as usize].load(Relaxed) > 0;
-        Fault::ALL.into_iter().filter(|fault| set(*fault) && self.fired(*fault) == 0).collect()
     }
 
     /// The line that creations pass on their way to the store. The line takes no time until a test slows the line down.

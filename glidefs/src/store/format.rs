@@ -44,6 +44,8 @@ pub use self::limits::{
 };
 pub use self::manifest::{Manifest, Origin};
 pub use self::marker::Marker;
+#[cfg(any(test, fuzzing))]
+pub use self::pack::verify_pack;
 pub use self::pack::{PackTrailer, decode_block};
 pub use self::pack_ref::PackRef;
 pub use self::records::{CANDIDATES_MAX, Candidate, Candidates, NameRecord, Snapshot, Tombstone};

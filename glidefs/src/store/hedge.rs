@@ -5,12 +5,14 @@
 //! second request is sent while the store fails, or before enough GETs were measured.
 
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::retry::Failure;
+
+use crate::locks::MutexExt;
 
 /// Remembered GETs of a class of sizes.
 const SAMPLES: usize = 128;
@@ -111,7 +113,7 @@ impl Hedge {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code that can panic runs between two related changes under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_whole()
     }
 }
 

@@ -8,11 +8,13 @@
 //! - As long as a READ waits, some READ asks, or pauses before asking.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
+
+use crate::locks::MutexExt;
 
 /// Pause before the READ with the turn asks the store.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -127,7 +129,7 @@ impl Outage {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code that can panic runs between two related changes under the lock.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock_whole()
     }
 }
 

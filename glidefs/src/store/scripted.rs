@@ -8,7 +8,7 @@ mod requests;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::DateTime;
@@ -22,6 +22,8 @@ use tokio::sync::Notify;
 use super::clock::StoreClock;
 use super::faulty::Seeded;
 use super::ids::Entropy;
+
+use crate::locks::MutexExt;
 
 /// A clock that stands still until a test turns the clock.
 #[derive(Debug)]
@@ -330,7 +332,7 @@ impl ScriptedStore {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock_whole()
 }
 
 fn date(created: &HashMap<Path, u64>, meta: ObjectMeta) -> ObjectMeta {

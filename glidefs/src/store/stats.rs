@@ -4,9 +4,10 @@
 //! of metrics, which the metrics table has. Invariant: an update of a counter is one relaxed addition, from any thread.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
+use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 
 /// The kinds of requests that are counted apart.
@@ -87,11 +88,11 @@ impl OperationStats {
     /// Records the reason why a try had no answer, or an answer (`None`).
     pub(super) fn set_trouble(&self, trouble: Option<String>) {
         // The lock guards one value, which a panic elsewhere cannot leave half written.
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.lock_whole() = trouble;
     }
 
     fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble.lock_whole().clone()
     }
 }
 

@@ -5,11 +5,13 @@
 //! that a volume whose GETs are never answered leaves some turns to the others.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
 use super::ids::VolumeId;
+
+use crate::locks::MutexExt;
 
 /// How many times the free turns a volume may hold.
 const FREE_RATIO: usize = 3;
@@ -87,7 +89,7 @@ impl Turns {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code that can panic runs between two related changes under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_whole()
     }
 }
 

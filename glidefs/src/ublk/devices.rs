@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -20,6 +20,7 @@ use super::in_use;
 use super::queue::UblkQueue;
 use super::steps::Steps;
 use crate::export::Export;
+use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use crate::units::ExportId;
 use crate::worker::{QueueGone, Worker};
@@ -101,7 +102,7 @@ impl UblkDevices {
         let mut hosted = Hosted { export: Arc::clone(&export), gone: Vec::new(), workers: Vec::new() };
         let armed = self.arm(&export, &opened, &mut hosted).await;
         // When a queue could not be armed, the queues armed before are let go of like those of a device in service.
-        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert((export.id(), id), hosted);
+        self.hosted.lock_whole().insert((export.id(), id), hosted);
         armed?;
         self.steps.on("START_DEV", id, move || control::start(&opened)).await?;
         Ok(id)
@@ -149,7 +150,7 @@ impl UblkDevices {
     /// Fails the waiting requests of a device. The kernel stops a device only when all its requests have ended.
     async fn end_waits(&self, key: DeviceKey) {
         let hosted = {
-            let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner);
+            let hosted = self.hosted.lock_whole();
             hosted.get(&key).map(|hosted| (Arc::clone(&hosted.export), hosted.workers.clone()))
         };
         let Some((export, workers)) = hosted else { return };
@@ -181,12 +182,12 @@ impl UblkDevices {
 
     /// Returns when no worker refers to a device which has been stopped, or is gone.
     async fn let_go(&self, key: DeviceKey) -> Result<(), DeviceError> {
-        let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let hosted = self.hosted.lock_whole().remove(&key);
         let Some(mut hosted) = hosted else { return Ok(()) };
         while let Some(mut gone) = hosted.gone.pop() {
             if tokio::time::timeout(self.steps.limit(), &mut gone).await.is_err() {
                 hosted.gone.push(gone);
-                self.hosted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, hosted);
+                self.hosted.lock_whole().insert(key, hosted);
                 return Err(DeviceError::TimedOut {
                     command: "letting go of the queues",
                     path: key.1.path(),
@@ -215,7 +216,7 @@ impl UblkDevices {
     }
 
     fn is_hosted(&self, key: DeviceKey) -> bool {
-        self.hosted.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
+        self.hosted.lock_whole().contains_key(&key)
     }
 
     /// Removes the remains of a failed attach, and gives back its error.

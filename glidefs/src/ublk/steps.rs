@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use crate::locks::MutexExt;
 use crate::router::devices::{DeviceError, DeviceId};
 
 /// Who may run a step on a device number.
@@ -90,7 +91,7 @@ impl Steps {
     }
 
     fn lock_of(&self, id: DeviceId) -> Arc<StepLock> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock_whole();
         if let Some(lock) = locks.get(&id).and_then(Weak::upgrade) {
             return lock;
         }

@@ -92,11 +92,6 @@ impl Worker {
         is_alive.await.map_err(|_| WorkerError::Gone { index: self.index })
     }
 
-    /// Number of the worker, counted from 0.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
     /// Counters of the worker's shard of the log.
     pub fn shard_stats(&self) -> &Arc<ShardStats> {
         &self.shard_stats

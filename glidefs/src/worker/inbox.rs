@@ -5,12 +5,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::oneshot;
 
 use super::driver::{QueueDriver, QueueGone};
+
+use crate::locks::MutexExt;
 
 /// A message to a worker.
 pub enum Message {
@@ -38,7 +40,7 @@ impl Inbox {
 
     /// Leaves a message and wakes the worker.
     pub fn send(&self, message: Message) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+        self.messages.lock_whole().push_back(message);
         self.wake();
     }
 
@@ -49,7 +51,7 @@ impl Inbox {
     }
 
     pub fn take(&self) -> Option<Message> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.messages.lock_whole().pop_front()
     }
 }
 

@@ -23,7 +23,6 @@
 //! nobody waits for the completion any more; a dropped ring waits for such memory or leaks the memory; a registered arena lives
 //! as long as the ring; a transfer is never reported as longer than the transfer was.
 
-mod future;
 mod kernel;
 mod memory;
 mod operation;
@@ -32,9 +31,8 @@ mod options;
 mod tests;
 mod under_way;
 
-pub use future::{Pending, Promise, Reactor};
 pub use kernel::Ring;
 pub use memory::Memory;
 pub use operation::{Kind, Op, Target};
 pub use options::{KernelWorkers, Options, SubmissionThread};
-pub use under_way::{Completion, Event, OpId, REGISTERED_BYTES_MAX};
+pub use under_way::{Completion, Event, REGISTERED_BYTES_MAX};

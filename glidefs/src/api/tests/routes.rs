@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::Served;
-use crate::api::BODY_BYTES_MAX;
+use crate::api::body::BODY_BYTES_MAX;
+use crate::api::routes;
 use crate::router::tests::fake::{Fault, catalog_fails};
 
 #[tokio::test]
@@ -216,7 +217,7 @@ async fn a_daemon_whose_catalog_cannot_be_written_is_not_ready_until_it_can() {
 async fn the_description_lists_every_route_and_its_types() {
     let served = Served::new().await;
     let description = served.send("GET", "/openapi.json", "").await.json();
-    assert_eq!(description, serde_json::to_value(crate::api::description()).unwrap());
+    assert_eq!(description, serde_json::to_value(routes::description()).unwrap());
     let paths: Vec<_> = description["paths"].as_object().unwrap().keys().cloned().collect();
     for path in [
         "/v1/exports",

@@ -8,18 +8,18 @@ use std::collections::HashSet;
 use super::format::{Entry, EntryKind, PushError, RecordBuilder};
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
-/// Most headers that one write has: that of the announcement, and that of the record.
+/// Most headers in one write: the header of the announcement, and the header of the record.
 pub(in crate::cache) const HEADERS_MAX: usize = 2;
 
-/// Entries that will be one record, with what the footer needs to know of them.
+/// Entries that will be one record, and the figures that the footer needs of the entries.
 #[derive(Debug)]
 pub(in crate::cache) struct Batch {
     pub(super) builder: RecordBuilder,
     pub(super) entries: Vec<Entry>,
     pub(super) crcs: Vec<u32>,
-    /// Times that an entry is of another export than the one before it, the first included: no fewer than there are exports.
+    /// How often an entry is of another export than the entry before, the first entry included: at least the number of exports.
     pub(super) changes: usize,
-    /// The record that announces exports that are new to the segment; empty when there are none.
+    /// The record that announces exports that are new to the segment. Not written when `announced` is empty.
     pub(super) announcement: RecordBuilder,
     pub(super) announced: Vec<Entry>,
 }
@@ -50,18 +50,18 @@ impl Batch {
         self.builder.data_frames()
     }
 
-    /// The headers that come before the data, complete once the record has its place.
+    /// The headers that come before the data; complete once the record has a place.
     pub fn headers(&self) -> impl Iterator<Item = &[u8; FRAME_BYTES]> {
         let announcement = (!self.announced.is_empty()).then(|| self.announcement.frame());
         announcement.into_iter().chain([self.builder.frame()])
     }
 
-    /// How many [`Self::headers`] there are.
+    /// Number of [`Self::headers`].
     pub fn header_count(&self) -> usize {
         1 + usize::from(!self.announced.is_empty())
     }
 
-    /// Announces the exports that are not in `known`, and adds them there.
+    /// Announces the exports that are not in `known`, and adds those exports to `known`.
     pub(super) fn announce(&mut self, known: &mut HashSet<ExportId>) {
         self.announcement.reset();
         self.announced.clear();
@@ -81,12 +81,13 @@ impl Batch {
         self.entries.push(entry);
     }
 
-    /// Whether one more entry with `frames` frames of data fits, or, when `frames` is 0, `entries` more without.
+    /// Whether there is room for one more entry with `frames` frames of data, or, when `frames` is 0, for `entries` more entries
+    /// without data.
     pub fn fits(&self, entries: usize, frames: usize) -> bool {
         if frames > 0 {
             return self.builder.fits_data(frames);
         }
-        // An entry takes the room of seven CRCs.
+        // One entry is as long as seven CRCs.
         self.builder.fits_zero() && self.builder.fits_data((entries - 1) * 7)
     }
 
@@ -110,7 +111,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds an entry without data.
+    /// Adds `entry`, which has no data.
     pub fn push_entry(&mut self, entry: Entry) -> Result<(), PushError> {
         self.builder.push_entry(&entry)?;
         self.added(entry);

@@ -1,6 +1,6 @@
 //! The cache's disk on a real directory: `LOCK`, `cache.meta` and `segments/NNNNNNNN.seg`.
 //!
-//! Owns system calls on those files. Does not own what is in them.
+//! Owns system calls on those files. Does not own the contents of the files.
 
 mod lock;
 
@@ -79,7 +79,8 @@ impl Disk for Directory {
         if !wait_for_lock(&file)? {
             return Ok(None);
         }
-        // A disk that is full can be served from; without the name a second start does not wait.
+        // A full disk is no reason to refuse: the cache can be served from. Without the name, a second start does not wait for
+        // the end of this process.
         let name = name_of(std::process::id()).unwrap_or_default();
         let _ = file.set_len(0).and_then(|()| file.write_all_at(name.as_bytes(), 0));
         match fs::create_dir(self.segments_path()) {
@@ -151,7 +152,7 @@ impl Disk for Directory {
 #[derive(Debug)]
 struct RealSegment {
     file: File,
-    /// Past the page cache.
+    /// A second descriptor, which goes past the page cache; only where [`Directory::direct`] says so.
     direct: Option<File>,
 }
 
@@ -171,7 +172,7 @@ impl RealSegment {
 }
 
 /// Fills `buffer`, whole frames, from `offset`: each frame by `cached`, which does not wait for the disk, and by `direct` where
-/// `cached` fails. A frame that a failed sync did not write is in the page cache only; the disk has an older one.
+/// `cached` fails. The order matters: of a frame whose sync failed, only the page cache has the newest bytes.
 fn by_frames(
     buffer: &mut [u8],
     offset: u64,
@@ -202,8 +203,8 @@ impl SegmentFile for RealSegment {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match self.file.read_exact_at(buffer, offset) {
-            // The page cache reads in pieces of up to 2 MiB and fails all of a piece for one bad sector, whichever part of the
-            // piece was asked for.
+            // The page cache reads in pieces of up to 2 MiB. One bad sector fails the whole piece, whichever part of the piece
+            // was asked for.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => by_frames(
                 buffer,
                 offset,
@@ -223,7 +224,7 @@ impl SegmentFile for RealSegment {
         let range = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(buffer.len()).ok());
         if let Some((offset, bytes)) = range {
             let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-            // Other readers meet the wrong copy until the kernel drops the page for another reason.
+            // The advice may fail: then other readers meet the wrong copy until the kernel drops the page for another reason.
             let _ = nix::fcntl::posix_fadvise(&self.file, offset, bytes, advice);
         }
         Ok(())
@@ -269,7 +270,7 @@ impl SegmentFile for RealSegment {
 
     fn forget_pages(&self) {
         if self.direct.is_some() {
-            // It only saves work; a file system that knows nothing of it is as good.
+            // The advice only saves work, so a file system that does not know the advice does no harm.
             let _ = nix::fcntl::posix_fadvise(
                 &self.file,
                 0,

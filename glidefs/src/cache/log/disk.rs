@@ -1,8 +1,8 @@
-//! How the cache reaches its disk and its clock.
+//! How the cache reaches the disk and the clock.
 //!
-//! Owns the traits only. `directory` implements them on a real directory; the crash tests implement them on a disk that
-//! tears, loses and fails. Invariant: what [`SegmentFile::sync`] covered survives a power cut; what
-//! [`SegmentFile::write_at`] took survives the death of the process.
+//! Owns the traits only. `directory` implements the disk on a real directory; the crash tests implement a disk that tears, loses
+//! and fails. Invariant: bytes that [`SegmentFile::sync`] covered survive a power cut; bytes that [`SegmentFile::write_at`] took
+//! survive the death of the process.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -10,42 +10,43 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Keeps every other process out of a cache directory while it, or a copy of its descriptor, lives.
+/// Keeps every other process out of a cache directory while the lock, or a copy of the lock's descriptor, lives.
 pub trait Lock: Send + Sync {
-    /// The descriptor that holds the lock. A ring that has it registered holds the lock for as long as the kernel works for the
-    /// ring, which is longer than its process lives: a write under way past the page cache is not ended by `kill -9`.
+    /// The descriptor that holds the lock. A ring with the descriptor registered holds the lock for as long as the kernel works
+    /// for the ring, and so longer than the process lives: `kill -9` does not end a write that is under way past the page cache.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A cache directory: the superblock and the segment files. Calls may block; a worker never makes them.
 pub trait Disk: Debug + Send + Sync {
-    /// Where this is, for messages.
+    /// Name of the directory, for messages.
     fn location(&self) -> String;
 
-    /// Keeps every other process out until the guard is dropped. `None` when another process holds the lock, or the kernel
-    /// still works for one that has ended.
+    /// Keeps every other process out until the guard is dropped. `None` when another process holds the lock, or when the kernel
+    /// still works for a process that has ended.
     ///
     /// # Errors
-    /// `NotFound` when the directory does not exist; `PermissionDenied` or `ReadOnlyFilesystem` when it cannot be written.
+    /// `NotFound` when the directory does not exist; `PermissionDenied` or `ReadOnlyFilesystem` when the directory cannot be
+    /// written.
     fn lock(&self) -> io::Result<Option<Box<dyn Lock>>>;
 
-    /// The superblock's bytes, or `None` when this is a new cache.
+    /// The superblock's bytes, or `None` in a new cache.
     fn read_superblock(&self) -> io::Result<Option<Vec<u8>>>;
 
-    /// Replaces the superblock: after a crash the old or the new bytes are there, whole; after return, the new ones.
+    /// Replaces the superblock: after a crash either the old or the new bytes are there, whole; after return, the new bytes.
     fn replace_superblock(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Segment numbers that have a segment file, in any order.
+    /// Numbers of all segments that have a file, in any order.
     fn segments(&self) -> io::Result<Vec<u32>>;
 
-    /// Name of the segment file of `segment`, for messages.
+    /// Name of the file of segment `number`, for messages.
     fn segment_name(&self, number: u32) -> String;
 
-    /// Opens the segment file of `segment`, making it when it is missing, and allocates space until it is `bytes` long; what is
-    /// added reads as zeroes. Its entry in the directory and its length survive a power cut once this returns.
+    /// Opens the file of segment `number`, creates a missing file, and allocates space until the file is `bytes` long; added
+    /// space reads as zeroes. The file's directory entry and length survive a power cut once this call returns.
     fn open_segment(&self, number: u32, bytes: u64) -> io::Result<Arc<dyn SegmentFile>>;
 
-    /// Removes the segment file of `segment`. It does not come back after a power cut once this returns.
+    /// Removes the file of segment `number`. The file does not come back after a power cut once this call returns.
     fn remove_segment(&self, number: u32) -> io::Result<()>;
 
     /// Bytes that the file system has free for this user.
@@ -54,49 +55,49 @@ pub trait Disk: Debug + Send + Sync {
 
 /// One segment file. Offsets and lengths are multiples of 4 KiB.
 pub trait SegmentFile: Debug + Send + Sync {
-    /// Writes all of `parts` at `offset`, or fails; after a failure any part of them may have been written.
+    /// Writes all of `parts` at `offset`, or fails. After a failure any part of the bytes may have been written.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
 
-    /// Fills `buffer` from `offset`, waiting for the disk as long as it takes. `UnexpectedEof` beyond the end of the file.
+    /// Fills `buffer` from `offset`, and waits for the disk as long as necessary. `UnexpectedEof` beyond the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Fills `buffer`, whole frames, from `offset` with what the disk has: the page cache may have a copy that went wrong, which
-    /// is dropped.
+    /// Fills `buffer`, whole frames, from `offset` with the disk's own bytes, because the page cache may have a wrong copy. The
+    /// copy is dropped from the page cache.
     fn read_from_disk(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_at(buffer, offset)
     }
 
-    /// Fills `buffer` from `offset` if that needs no wait for the disk; `false` when it would (the buffer's content is
-    /// then undefined).
+    /// Fills `buffer` from `offset` if no wait for the disk is necessary. `false` when the call would have to wait; the buffer's
+    /// content is then undefined.
     fn read_now(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool>;
 
     /// Makes every write that returned before this call survive a power cut.
     fn sync(&self) -> io::Result<()>;
 
-    /// The file descriptor, for a ring. `None` on a disk that has none; use [`SegmentFile::read_at`] and
-    /// [`SegmentFile::sync`] on another thread then.
+    /// The file descriptor, for a ring. `None` on a disk without descriptors: then [`SegmentFile::read_at`] and
+    /// [`SegmentFile::sync`] have to be called on another thread.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The file descriptor for deferred appends: [`SegmentFile::fd`], or one that goes past the page cache.
+    /// The file descriptor for deferred appends: either [`SegmentFile::fd`], or a descriptor that goes past the page cache.
     fn append_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd()
     }
 
-    /// Drops what the page cache holds of the file where appends go past it: they would have to do so piece by piece. Called
-    /// when everything written is stable; may block.
+    /// Drops the file's pages from the page cache where appends go past the page cache: otherwise each append would have to drop
+    /// pages piece by piece. Called when everything written is stable; may block.
     fn forget_pages(&self) {}
 }
 
 /// Time since some moment before the cache was opened.
 pub trait Clock: Debug + Send + Sync {
-    /// Never goes back.
+    /// The time now; never less than an earlier answer.
     fn now(&self) -> Duration;
 
-    /// Blocks for `time`.
+    /// Blocks the calling thread for `time`.
     fn sleep(&self, time: Duration);
 }
 
-/// The machine's monotonic clock.
+/// The machine's monotonic clock, counted from the creation of this value.
 #[derive(Debug)]
 pub struct MonotonicClock(Instant);
 

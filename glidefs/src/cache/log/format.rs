@@ -1,9 +1,9 @@
-//! The bytes of a cache segment: what each structure looks like on disk, and the checks that make it safe to believe.
+//! The bytes of a cache segment: the layout of each structure on disk, and the checks that make a structure safe to believe.
 //!
-//! Owns encoding and decoding of the segment header, record headers, footers and trailers; `docs/format.md` shows
-//! the same layouts for people and other tools. Does not own files, the order of writes, or what recovery does with
-//! what it reads. Invariant: a decoder answers an error for any bytes its encoder did not produce for this very
-//! segment and position; it never panics, and allocates no more than a small multiple of the bytes it was given.
+//! Owns encoding and decoding of the segment header, record headers, footers and trailers; `docs/format.md` shows the same
+//! layouts for people and other tools. Does not own files, the order of writes, or what recovery does with decoded structures.
+//! Invariant: a decoder answers an error for any bytes that the encoder did not produce for this very segment and position; a
+//! decoder never panics, and allocates no more than a small multiple of the bytes given.
 //!
 //! Every structure opens with the same fields, little-endian, at the same offsets in every version:
 //!
@@ -16,9 +16,9 @@
 //!      40..    differs
 //! ```
 //!
-//! The cache id is in every structure because segments also hold what clients wrote, and a scan of a reused segment
-//! meets old bytes. A client can guess a segment id and write a frame that looks like a record; it cannot guess 122
-//! random bits it never sees. So nothing a client writes is ever taken for a record, not even after a crash.
+//! The cache id is in every structure because segments also hold the data of clients, and a scan of a reused segment meets old
+//! bytes. A client can guess a segment id and write a frame that looks like a record. A client cannot guess the 122 random bits
+//! of a cache id that no client ever sees. So no data of a client is ever taken for a record, not even after a crash.
 
 mod entry;
 mod footer;
@@ -35,22 +35,23 @@ pub use segment::{CLEANER, SegmentHeader, Trailer, is_torn_end};
 
 use crate::units::FRAME_BYTES;
 
-/// Version of every structure in a segment. Another version is refused, never guessed at.
+/// Version of every structure in a segment, except record headers that repeat the header before. Another version is refused,
+/// never guessed at.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// One frame of bytes.
+/// The bytes of one frame.
 pub type Frame = [u8; FRAME_BYTES];
 
 const MAGIC_AT: usize = 0;
 const VERSION_AT: usize = 8;
 const CACHE_ID_AT: usize = 16;
 const SEGMENT_ID_AT: usize = 32;
-/// Where the fields that differ begin.
+/// Where the fields begin that differ from structure to structure.
 const BODY_AT: usize = 40;
-/// CRC-32C of everything before it, in the structures that are one frame long.
+/// Place of a CRC-32C of all bytes before, in the structures that are one frame long.
 const CRC_AT: usize = FRAME_BYTES - 4;
 
-/// Which use of which segment a structure belongs to.
+/// The cache and the use of a segment that a structure belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentKey {
     /// Random identity of the cache directory. Must not be shown to clients of a device.
@@ -59,15 +60,15 @@ pub struct SegmentKey {
     pub segment_id: u64,
 }
 
-/// Why bytes are not the structure they should be.
+/// Why bytes are not the structure that was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Too few or too many bytes.
     #[error("{found} bytes where the structure takes {needed}")]
     Length {
-        /// Bytes given.
+        /// Number of bytes given.
         found: usize,
-        /// Bytes the structure takes.
+        /// Number of bytes the structure takes.
         needed: usize,
     },
     /// Some other structure, client data, or nothing at all.
@@ -76,34 +77,34 @@ pub enum FormatError {
     /// Damaged, or torn while it was written.
     #[error("checksum mismatch")]
     Checksum,
-    /// Intact, but laid out as this glidefs does not know.
+    /// Intact, but of a layout that this glidefs does not know.
     #[error(
-        "format version {found}, this glidefs reads version {FORMAT_VERSION}: run the glidefs that wrote it"
+        "format version {found}, this glidefs reads version {FORMAT_VERSION}: run the glidefs that wrote the segment"
     )]
     Version {
-        /// Version found.
+        /// Version in the structure.
         found: u16,
     },
     /// Intact, but left by an earlier use of the segment or by another cache.
-    #[error("it belongs to segment {found}, not to this one, or to another cache")]
+    #[error("the structure belongs to segment {found} or to another cache, not to the segment that was read")]
     OtherSegment {
-        /// Segment id found.
+        /// Segment id in the structure.
         found: u64,
     },
     /// Intact, but written for another place in the segment.
-    #[error("it was written for frame {found}, and read from frame {expected}")]
+    #[error("the structure was written for frame {found}, but was read from frame {expected}")]
     Position {
-        /// Frame it was written for.
+        /// Frame that the structure was written for.
         found: u32,
-        /// Frame it was read from.
+        /// Frame that the structure was read from.
         expected: u32,
     },
-    /// Intact, but it says what no glidefs writes.
+    /// Intact, but with contents that no glidefs writes.
     #[error("impossible contents: {0}")]
     Malformed(&'static str),
 }
 
-/// CRC-32C of `frame`, as kept for every frame of data.
+/// CRC-32C of `frame`, as kept for every data frame.
 pub fn frame_crc(frame: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(frame)
 }
@@ -118,7 +119,7 @@ fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
     bytes[at..at + field.len()].copy_from_slice(field);
 }
 
-/// Writes the fields all structures share. `bytes` holds at least [`BODY_AT`] bytes.
+/// Writes the fields that all structures share. `bytes` holds at least [`BODY_AT`] bytes.
 fn put_preamble(bytes: &mut [u8], magic: [u8; 8], key: &SegmentKey) {
     put(bytes, MAGIC_AT, &magic);
     put(bytes, VERSION_AT, &FORMAT_VERSION.to_le_bytes());
@@ -131,9 +132,9 @@ fn put_crc(frame: &mut Frame) {
     put(frame, CRC_AT, &crc.to_le_bytes());
 }
 
-/// The frame at the start of `bytes`, whose magic and version are right; what it says is not checked yet.
+/// The frame at the start of `bytes`, with the right magic and version; nothing else of the frame is checked yet.
 ///
-/// The version comes after the `checksum`, so that a damaged version number is reported as damage.
+/// The version is compared after the `checksum`, so that a damaged version number is reported as damage.
 fn check_preamble(
     bytes: &[u8],
     magic: [u8; 8],
@@ -170,7 +171,7 @@ fn check_key(found: &SegmentKey, expected: &SegmentKey) -> Result<(), FormatErro
     if found == expected { Ok(()) } else { Err(FormatError::OtherSegment { found: found.segment_id }) }
 }
 
-/// Bytes without a meaning are zero, so that a later version can give them one.
+/// Refuses set bits in `bytes`: bytes without a meaning are zero, so that a later version can give such bytes a meaning.
 fn check_unused(bytes: &[u8]) -> Result<(), FormatError> {
     if bytes.iter().all(|byte| *byte == 0) {
         Ok(())

@@ -7,35 +7,35 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::cache) enum State {
-    /// Holds nothing anybody needs.
+    /// Holds nothing that anybody needs.
     Free,
-    /// Being appended to, or ready to be.
+    /// Appended to, or ready to be appended to.
     Open,
-    /// No longer appended to; its footer is not on disk.
+    /// No longer appended to; the footer is not on disk.
     Closed,
-    /// Stable, with footer and trailer unless the disk refused them or the segment stands for entries of doubt.
+    /// Stable, with footer and trailer unless the disk refused footer or trailer, or the segment stands for entries of doubt.
     Sealed,
-    /// Holds nothing anybody needs, and is retired: nothing is written there before the next start.
+    /// Holds nothing that anybody needs, and is retired: nothing is written to the file before the next start.
     Quarantined,
 }
 
-/// What moves a segment on.
+/// An event that moves a segment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Event {
     /// A fresh header was written.
     Prepare,
-    /// Its appender let go of it.
+    /// The owner that appended let go of the segment.
     Close,
-    /// Its contents are stable.
+    /// The segment's contents are stable.
     Seal,
-    /// Nobody needs its contents.
+    /// Nobody needs the segment's contents.
     Release,
-    /// Nobody needs its contents, and its file cannot be relied on.
+    /// Nobody needs the segment's contents, and the segment's file cannot be relied on.
     Quarantine,
 }
 
 impl State {
-    /// Where `event` leads from here; `None` when it must not happen here.
+    /// The state after `event`; `None` when `event` must not happen in this state.
     pub fn on(self, event: Event) -> Option<Self> {
         match (self, event) {
             (Self::Free, Event::Prepare) => Some(Self::Open),

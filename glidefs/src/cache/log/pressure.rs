@@ -1,33 +1,34 @@
 //! How full is too full: when cleaning starts, when writes are slowed, and by how much.
 //!
-//! Does not own the pauses themselves (the worker) or the cleaning (the keeper). Invariant: the last [`RESERVE`] free
-//! segments are for cleaning only, so that there is always room to make room.
+//! Does not own the pauses (the worker) or the cleaning (the keeper). Invariant: the last [`RESERVE`] free segments are for
+//! cleaning only, so that there is always room to make room.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Free segments that only cleaning may take: the one it fills, and the next, which it may need before the segment
-/// that it empties is free.
+/// Free segments that only cleaning may take: the segment that the cleaner fills, and the next one, which the cleaner may need
+/// before the segment being emptied is free.
 pub(in crate::cache) const RESERVE: u32 = 2;
 
-/// Longest pause a frame, when the last free segment is about to be taken.
+/// Longest pause for each frame: the pause when only the reserve is free.
 const PAUSE_PER_FRAME_MAX: Duration = Duration::from_micros(200);
 
 /// Numbers of free segments at which something changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) struct Watermarks {
-    /// Cleaning starts below.
+    /// Cleaning starts when fewer segments are free.
     pub clean_below: u32,
-    /// When fewer are free or hold only what the store has, everything is stored.
+    /// All dirty data is written back when fewer segments are free or hold only data that is also in the store.
     pub writeback_below: u32,
-    /// Writes are slowed below: cleaning does not keep up.
+    /// Writes are slowed when fewer segments are free: cleaning does not keep up.
     pub delay_below: u32,
 }
 
 impl Watermarks {
-    /// For a cache of `segments` segments and `shards` shards.
+    /// The watermarks of a cache of `segments` segments and `shards` shards.
     pub fn new(segments: u32, shards: u32) -> Self {
-        // A tenth of a small cache is less than what its shards take at once.
+        // A tenth of the segments; more than the reserve in a small cache; and no more than the reserve, a segment for each shard
+        // and a twentieth of the segments.
         let clean_below = (segments / 10).clamp(RESERVE + 1, RESERVE + shards.max(1) + segments / 20);
         Self {
             clean_below,
@@ -36,7 +37,7 @@ impl Watermarks {
         }
     }
 
-    /// Pause a frame of data, while `free` segments are free.
+    /// Pause for each frame of data, while `free` segments are free.
     pub fn pause_per_frame(self, free: u32) -> Duration {
         let missing = self.delay_below.saturating_sub(free.max(RESERVE));
         let range = self.delay_below.saturating_sub(RESERVE).max(1);
@@ -44,7 +45,7 @@ impl Watermarks {
     }
 }
 
-/// What the keeper last found, for the shards to act on.
+/// The keeper's latest findings, for the shards and for writeback to act on.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Pressure {
     pause_nanos_per_frame: AtomicU32,
@@ -53,8 +54,8 @@ pub(in crate::cache) struct Pressure {
 }
 
 impl Pressure {
-    /// Sets the pause a frame, whether the cache is full of data that cannot be moved out, and whether all that can be
-    /// stored should be.
+    /// Sets the pause for each frame, whether the cache is full of data that cannot be moved out, and whether all dirty data
+    /// should be written back.
     pub fn set(&self, pause_per_frame: Duration, stuck: bool, writeback: bool) {
         let nanos = u32::try_from(pause_per_frame.as_nanos()).unwrap_or(u32::MAX);
         self.pause_nanos_per_frame.store(nanos, Ordering::Relaxed);
@@ -62,13 +63,13 @@ impl Pressure {
         self.writeback.store(writeback, Ordering::Relaxed);
     }
 
-    /// Time that an append of `frames` frames should take at least.
+    /// Least time that an append of `frames` frames should take.
     pub fn pause(&self, frames: u32) -> Duration {
         let nanos = self.pause_nanos_per_frame.load(Ordering::Relaxed);
         Duration::from_nanos(u64::from(nanos) * u64::from(frames))
     }
 
-    /// Whether the cache fills up, so that all that can be stored to the store should be.
+    /// Whether the cache fills up, so that all dirty data should be written back to the store.
     pub fn wants_writeback(&self) -> bool {
         self.writeback.load(Ordering::Relaxed)
     }

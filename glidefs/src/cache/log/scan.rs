@@ -1,7 +1,7 @@
-//! Reading a segment back: its header and its footer. A structure that the disk does not read counts as damaged.
+//! Reading a segment back: header, trailer and footer. A structure that the disk does not read counts as damaged.
 //!
-//! Does not own the walk along its records (`walk`). Invariant: what is returned was checked against the
-//! checksums in it, and belongs to the segment asked for.
+//! Does not own the walk along a segment's records (`walk`). Invariant: each structure returned was checked against the checksum
+//! in the structure, and belongs to the segment asked for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,12 +13,12 @@ use super::format::{
 };
 use crate::units::FRAME_BYTES;
 
-/// Tries to read a frame, one right after the other.
+/// Most tries to read a frame, one right after the other.
 const READ_TRIES_MAX: u32 = 5;
-/// Frames written again at once.
+/// Frames read and written again at once.
 const WINDOW_FRAMES: u32 = 256;
 
-/// Bytes of frame number `frame`.
+/// Place of frame number `frame` in a file, in bytes.
 pub(in crate::cache) fn offset(frame: u32) -> u64 {
     u64::from(frame) * FRAME_BYTES as u64
 }
@@ -29,17 +29,17 @@ pub(in crate::cache) fn read_frame(file: &dyn SegmentFile, frame: u32) -> io::Re
     Ok(bytes)
 }
 
-/// Fills `buffer` from `offset`, in several tries.
+/// Fills `buffer` from `offset`, in up to [`READ_TRIES_MAX`] tries.
 pub(in crate::cache) fn read_again(file: &dyn SegmentFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     try_again(|| file.read_at(buffer, offset))
 }
 
-/// Whether the disk says that it cannot read what is there. Other errors are about the way to the disk, or about this host.
+/// Whether the disk says that the medium cannot be read there. Other errors are about the way to the disk, or about this host.
 pub(in crate::cache) fn is_of_the_medium(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODATA | libc::EILSEQ))
 }
 
-/// Calls `read`, in several tries: a failure that passes must not count as a loss.
+/// Calls `read` up to [`READ_TRIES_MAX`] times: a failure that passes must not count as a loss.
 pub(in crate::cache) fn try_again(mut read: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let mut tries = 1;
     loop {
@@ -52,24 +52,28 @@ pub(in crate::cache) fn try_again(mut read: impl FnMut() -> io::Result<()>) -> i
     }
 }
 
-/// What the first and the last frame of a segment's file say.
+/// What the two ends of a segment's file say.
 #[derive(Debug)]
 pub(in crate::cache) enum Identity {
-    /// Nothing was ever written, or nothing that was finished. `unreadable`: the disk does not read an end of the file.
+    /// Nothing was ever written to the file, or nothing that was finished. `unreadable`: the disk does not read one of the first
+    /// two frames or the last frame.
     Blank { unreadable: bool },
-    /// A segment with a trailer; all of it is stable. No header when that one is damaged.
+    /// A segment with a trailer; all of the segment is stable. No header when the header is damaged.
     Sealed { trailer: Trailer, header: Option<SegmentHeader> },
-    /// A segment without one. `closed`: the last frame is neither a trailer nor the copy of the header that stands there until
-    /// the trailer replaces the copy, so a trailer was there, or was being written.
+    /// A segment without a trailer. `bad_header`: the header in front is damaged, and `header` is the copy in the last frame.
+    /// `closed`: the last frame is not the copy of the header, not the trailer of an earlier segment, and no torn write of a copy
+    /// or of a vital trailer. So the segment's own trailer may have been in the last frame, or was being written.
     Unsealed { header: SegmentHeader, bad_header: bool, closed: bool },
-    /// A newer glidefs wrote it.
+    /// A newer glidefs wrote the segment.
     TooNew { version: u16 },
-    /// Neither its header, nor the copy, nor its trailer is whole.
+    /// Neither the header, nor the copy, nor the trailer is whole.
     Unknown,
 }
 
-/// Reads what a segment holds. A segment has its header twice until its trailer replaces the copy in the last frame: first
-/// there, then in front, each stable before the next step. So one of the two is always whole, unless the disk lost both.
+/// Reads which segment a file holds, and in which state.
+///
+/// A segment has two headers until the trailer replaces the copy in the last frame. The copy is written first and the header in
+/// front after that, each stable before the next step. So one of the two is always whole, unless the disk lost both.
 pub(in crate::cache) fn identify(
     file: &dyn SegmentFile,
     cache_id: [u8; 16],
@@ -95,7 +99,7 @@ pub(in crate::cache) fn identify(
     }
     let key = match &header {
         Ok(header) => Some(header.key()),
-        // The trailer knows its own segment.
+        // The trailer names its own segment.
         Err(_) => match trailer_of(&SegmentKey { cache_id, segment_id: 0 }) {
             Err(FormatError::OtherSegment { found }) => Some(SegmentKey { cache_id, segment_id: found }),
             _ => None,
@@ -109,7 +113,7 @@ pub(in crate::cache) fn identify(
     let copy = ours(&last);
     match (header, copy) {
         (Ok(header), copy) => {
-            // The trailer of an earlier segment stands there only until the copy replaces it.
+            // The trailer of an earlier segment stays in the last frame only until the copy of the header replaces that trailer.
             let earlier = matches!(trailer_of(&header.key()), Err(FormatError::OtherSegment { .. }));
             let torn = last.as_ref().is_some_and(|last| is_torn_end(&last[..]));
             let closed = copy.is_err() && !earlier && !torn;
@@ -124,7 +128,7 @@ pub(in crate::cache) fn identify(
         !matches!(decode_record(&second[..], &record_key, 1), Err(FormatError::Magic | FormatError::Checksum))
     });
     let zero = |frame: &Option<Box<Frame>>| frame.as_ref().is_some_and(|frame| is_zero(&frame[..]));
-    // The copy in the last frame is the first that is ever written into a file, and the last that is erased.
+    // The copy in the last frame is the first thing ever written into a file, and the last thing erased.
     let erased = second.is_none() && zero(&first) && zero(&last);
     if erased || !holds_record && (zero(&first) || (first.is_none() && zero(&last))) {
         return Ok(Identity::Blank { unreadable: first.is_none() || second.is_none() || last.is_none() });
@@ -136,7 +140,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Frame `frame`; `None` when the disk does not read it. Fails where the file ends before.
+/// The bytes of frame `frame`; `None` when the disk does not read the frame. Fails where the file ends before the frame.
 fn readable(file: &dyn SegmentFile, frame: u32) -> io::Result<Option<Box<Frame>>> {
     match read_frame(file, frame) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -145,8 +149,8 @@ fn readable(file: &dyn SegmentFile, frame: u32) -> io::Result<Option<Box<Frame>>
     }
 }
 
-/// The segment that was the last to be appended to a file, as the records in it tell, and whether all of the file can be read.
-/// Data that a guest wrote may look like a record of another cache, and tells nothing.
+/// The newest segment whose records are in a file, and whether all of the file can be read. Data of a guest may look like a
+/// record of another cache, and tells nothing.
 pub(in crate::cache) fn newest_segment(
     file: &dyn SegmentFile,
     cache_id: [u8; 16],
@@ -172,10 +176,10 @@ pub(in crate::cache) fn newest_segment(
 /// Why a structure on the disk is not used.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cache) enum Unusable {
-    /// The disk does not give it back.
-    #[error("it cannot be read")]
+    /// The disk does not read the structure.
+    #[error("the disk does not read these bytes")]
     Unreadable(#[source] io::Error),
-    /// It is not what was written.
+    /// The bytes are not the bytes that were written.
     #[error(transparent)]
     Damaged(FormatError),
 }
@@ -185,13 +189,13 @@ pub(in crate::cache) fn read_footer(
     file: &dyn SegmentFile,
     trailer: &Trailer,
 ) -> Result<Vec<FooterRecord>, Unusable> {
-    // The trailer's decoder checked that this lies inside the segment.
+    // The trailer's decoder checked that the footer lies inside the segment.
     let mut bytes = vec![0; trailer.footer_bytes as usize];
     file.read_at(&mut bytes, trailer.footer_offset_bytes()).map_err(Unusable::Unreadable)?;
     decode_footer(&bytes, trailer).map(|footer| footer.records).map_err(Unusable::Damaged)
 }
 
-/// Writes `frames`, by their numbers, over the copies in the page cache that went wrong. The disk has these frames.
+/// Writes `frames`, by frame number, over wrong copies in the page cache. The disk already has these bytes.
 pub(in crate::cache) fn put_back(
     file: &dyn SegmentFile,
     frames: &BTreeMap<u32, Box<Frame>>,
@@ -201,9 +205,9 @@ pub(in crate::cache) fn put_back(
         .try_for_each(|(frame, bytes)| file.write_at(&[io::IoSlice::new(&bytes[..])], offset(*frame)))
 }
 
-/// Writes the bytes of frames `from..to` once more, so that the next sync covers them even if an earlier write-back of
-/// them failed: the kernel reports that once, and maybe did so to a process that is gone. Frames that the disk does not read
-/// stay as they are.
+/// Writes the bytes of frames `from..to` once more, so that the next sync covers the frames even if the kernel failed to write
+/// the same pages earlier: the kernel reports such a failure once, and maybe did so to a process that is gone. Frames that the
+/// disk does not read stay as before.
 pub(in crate::cache) fn rewrite(file: &dyn SegmentFile, from: u32, to: u32) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut frame = from;
@@ -224,8 +228,8 @@ pub(in crate::cache) fn rewrite(file: &dyn SegmentFile, from: u32, to: u32) -> i
     Ok(())
 }
 
-/// As [`rewrite`], record by record up to frame `end`, where those before frame `stable` need not be written. `false` when
-/// a record is not whole any more; then nothing was proved.
+/// As [`rewrite`], but record by record up to frame `end`; records that end at or before frame `stable` are not written. `false`
+/// when a record is not whole any more: then nothing was proved.
 pub(in crate::cache) fn rewrite_records(
     file: &dyn SegmentFile,
     key: &SegmentKey,
@@ -252,8 +256,8 @@ pub(in crate::cache) fn rewrite_records(
     Ok(true)
 }
 
-/// As [`rewrite`], up to frame `end`, but only frames that are intact: record headers of segment `key`, and frames of data whose CRC
-/// `crc` gives.
+/// As [`rewrite`], up to frame `end`, but only intact frames: record headers of segment `key`, and data frames that match the CRC
+/// that `crc` gives.
 pub(in crate::cache) fn rewrite_intact(
     file: &dyn SegmentFile,
     key: &SegmentKey,

@@ -1,7 +1,7 @@
-//! The two ends of a segment's life on disk: its header, and its footer with the trailer.
+//! The writes that begin and end a segment on disk: the header, and the footer with the trailer.
 //!
-//! Owns the order of those writes. Invariants: the header is stable before anything is appended; the trailer is written
-//! only after all records of the segment are stable, so that a trailer that is there proves it.
+//! Owns the order of those writes. Invariants: the header is stable before anything is appended; the trailer is written only
+//! after all records of the segment are stable, so a trailer on the disk proves that the records are stable.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,11 @@ use super::scan::offset;
 use super::segment::SegmentWriter;
 use crate::units::FRAME_BYTES;
 
-/// Writes the header of a segment of `frames` frames over whatever its file held.
+/// Writes the header of a segment of `frames` frames over the old contents of the file.
 ///
-/// The copy in the last frame goes first. It replaces an old trailer, so the old segment, which nobody needs, is then one
-/// without a trailer until its header is replaced too; a crash at any point leaves one header whole. When an earlier call
-/// failed at the front, `front_unsure` says so, and then the front goes first, because only the copy can be relied on.
+/// The copy in the last frame goes first. The copy replaces an old trailer; the old segment, which nobody needs, then has no
+/// trailer until the header in front is replaced too. A crash at any point leaves one header whole. When an earlier call failed
+/// at the front, `front_unsure` says so, and then the front goes first, because only the copy can be relied on.
 pub(in crate::cache) fn write_header(
     file: &dyn SegmentFile,
     header: &SegmentHeader,
@@ -38,24 +38,25 @@ pub(in crate::cache) fn write_header(
     Ok(())
 }
 
-/// Writes the header in front once more, as recovery does: the last process may have died, or its disk failed, before it
-/// was stable. Must be synced before the last frame changes to anything that does not name the segment.
+/// Writes the header in front once more, for recovery: the last process may have died, or the disk may have failed, before the
+/// header was stable. The header must be synced before the last frame changes to anything that does not name the segment.
 pub(in crate::cache) fn rewrite_front(file: &dyn SegmentFile, header: &SegmentHeader) -> io::Result<()> {
     file.write_at(&[IoSlice::new(&header.encode())], 0)
 }
 
-/// Writes zeroes where a segment of `frames` frames says what it is, so that no recovery looks at the rest, which nobody needs.
+/// Writes zeroes over the frames that name a segment of `frames` frames, so that no recovery looks at the rest, which nobody
+/// needs.
 pub(in crate::cache) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result<()> {
     let zeroes = [0; FRAME_BYTES];
-    // The trailer goes last, since its footer says what was in between; and it goes although the disk does not take the rest,
-    // since it would bring the segment back at every start.
+    // The trailer goes last, since the trailer's footer says what was in between. The trailer goes even if the disk does not take
+    // the zeroes in front: a trailer would bring the segment back at every start.
     let front = file.write_at(&[IoSlice::new(&zeroes), IoSlice::new(&zeroes)], 0).and_then(|()| file.sync());
     file.write_at(&[IoSlice::new(&zeroes)], offset(frames - 1))?;
     file.sync()?;
     front
 }
 
-/// Writes the footer behind the last record. Everything must be synced before [`write_trailer`].
+/// Writes the footer behind the last record. Records and footer must be synced before [`write_trailer`].
 pub(in crate::cache) fn write_footer(segment: &SegmentWriter) -> io::Result<Trailer> {
     let (trailer, footer) = encode_footer(segment)?;
     segment.file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
@@ -65,11 +66,11 @@ pub(in crate::cache) fn write_footer(segment: &SegmentWriter) -> io::Result<Trai
 fn encode_footer(segment: &SegmentWriter) -> io::Result<(Trailer, Vec<u8>)> {
     let footer = segment.footer().encode(&segment.key);
     let trailer = Trailer::of(segment.key, segment.position(), &footer)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a footer of 4 GiB or more"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the footer would have 4 GiB or more"))?;
     Ok((trailer, footer))
 }
 
-/// Writes the trailer. The trailer of a whole segment need not be synced: without it recovery scans the segment.
+/// Writes the trailer. A trailer that is not vital need not be synced: without a trailer recovery scans the segment.
 pub(in crate::cache) fn write_trailer(
     file: &dyn SegmentFile,
     trailer: &Trailer,
@@ -78,10 +79,11 @@ pub(in crate::cache) fn write_trailer(
     file.write_at(&[IoSlice::new(&trailer.encode())], offset(frames - 1))
 }
 
-/// Writes the trailer of a segment, all records of which are stable and that a walk would misjudge, and then the footer.
+/// Writes first the trailer and then the footer of a segment whose records are all stable, but which a walk would misjudge.
 ///
-/// The trailer is stable first: the footer may be written over headers that say what was stable, and until then nothing else
-/// does. The frames of `erased`, headers of dropped records, are cleared together with the footer's.
+/// The trailer is stable before the footer is written: the footer may overwrite headers that say which frames were stable, and
+/// until the trailer is stable nothing else says so. The frames of `erased`, headers of dropped records, are cleared together
+/// with the footer.
 pub(in crate::cache) fn close_trailer_first(
     segment: &SegmentWriter,
     frames: u32,

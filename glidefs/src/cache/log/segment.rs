@@ -1,8 +1,8 @@
-//! A segment while it is appended to, and the batch of entries that goes into it as one record.
+//! A segment while an owner appends to the segment.
 //!
-//! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at
-//! the segment's end and counts only when all of it was written; an export is announced in the segment before its first entry
-//! there, in the same write; room for footer and trailer is never given away.
+//! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at the
+//! segment's end, and counts only when the whole record was written; an export is announced in the segment before the export's
+//! first entry, in the same write; room for footer and trailer is never given away.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,18 +15,18 @@ use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentKey};
 use super::table::{Place, SegmentTable};
 use crate::units::{ExportId, FRAME_BYTES};
 
-/// Bytes of a footer that a record costs at most, beyond its entries and CRCs.
+/// Most bytes of a footer for one record, beyond the record's entries and CRCs.
 const FOOTER_RECORD_BYTES: u32 = 16;
-/// Bytes of a footer that an entry costs at most, beyond its CRCs.
+/// Most bytes of a footer for one entry, beyond the entry's CRCs.
 const FOOTER_ENTRY_BYTES: u32 = 32;
 const FOOTER_CRC_BYTES: u32 = 4;
 
-/// Pieces of a record, its headers included, that a short list holds.
+/// Pieces of a record, headers included, that a short list holds.
 const GATHER_FEW: usize = 17;
-/// Exports that a segment has memory for from its beginning.
+/// Number of exports that a new segment has memory for.
 const EXPORTS_FEW: usize = 64;
 
-/// Log space: frames, and bytes of the footer that describes them.
+/// Log space: frames, and bytes of the footer that describes the records in the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::cache) struct Room {
     pub frames: u32,
@@ -34,8 +34,8 @@ pub(in crate::cache) struct Room {
 }
 
 impl Room {
-    /// What a request with `entries` entries and `data_frames` frames of data takes when it gets a record of its own, and its
-    /// export is announced.
+    /// The room for a request with `entries` entries and `data_frames` frames of data that gets a record of its own and whose
+    /// export has to be announced.
     pub fn of(entries: u32, data_frames: u32) -> Self {
         let crcs_bytes = data_frames.saturating_mul(FOOTER_CRC_BYTES);
         Self {
@@ -62,34 +62,33 @@ impl Room {
     }
 }
 
-/// A place in a segment, and what its footer held up to there.
+/// A place in a segment, and the footer up to that place.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cache) struct Mark {
-    /// Frame.
+    /// First frame written, either of the announcement or of the record.
     pub position: u32,
-    /// Frame of the record's own header, behind that of the announcement.
+    /// Frame of the record's own header, behind the announcement.
     pub record: u32,
     footer: FooterMark,
 }
 
 impl Mark {
-    /// The place in bytes.
+    /// The byte at which the write begins.
     pub fn offset(self) -> u64 {
         u64::from(self.position) * FRAME_BYTES as u64
     }
 }
 
-/// A segment that is appended to by one owner.
+/// A segment that one owner appends to.
 pub(in crate::cache) struct SegmentWriter {
     pub number: u32,
     pub key: SegmentKey,
     pub file: Arc<dyn SegmentFile>,
-    /// Next frame to write.
+    /// Number of the next frame to write.
     position: u32,
     footer: FooterBuilder,
-    /// Exports that were announced.
     exports: HashSet<ExportId>,
-    /// See [`Trailer::vital`](super::format::Trailer::vital).
+    /// Whether the trailer will have to be stable; see [`Trailer::vital`](super::format::Trailer::vital).
     pub vital: bool,
 }
 
@@ -104,12 +103,12 @@ impl fmt::Debug for SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// A segment of `frames` frames whose header was just written, and nothing else.
+    /// A segment of `frames` frames that holds a header just written, and nothing else.
     pub fn new(number: u32, key: SegmentKey, file: Arc<dyn SegmentFile>, frames: u32) -> Self {
         Self::resume(number, key, file, 1, FooterBuilder::with_room(frames))
     }
 
-    /// A segment that holds the records that `footer` describes, up to frame `position`.
+    /// A segment that holds the records in `footer`, up to frame `position`.
     pub fn resume(
         number: u32,
         key: SegmentKey,
@@ -128,7 +127,7 @@ impl SegmentWriter {
         }
     }
 
-    /// Next frame to write.
+    /// Number of the next frame to write.
     pub fn position(&self) -> u32 {
         self.position
     }
@@ -137,16 +136,17 @@ impl SegmentWriter {
         &self.footer
     }
 
-    /// Whether `room` more can be appended, however it is divided into records.
+    /// Whether `room` more can be appended, however `room` is divided into records.
     pub fn has_room(&self, table: &SegmentTable, room: Room) -> bool {
         let footer_bytes = self.footer.encoded_len() as u64 + u64::from(room.footer_bytes);
         let footer_frames = footer_bytes.div_ceil(FRAME_BYTES as u64);
-        // The last frame is the trailer's.
+        // The last frame is for the trailer.
         let end = u64::from(self.position) + u64::from(room.frames) + footer_frames;
         end < u64::from(table.segment_frames())
     }
 
-    /// Whether the record of `batch`, after one more request with `entries` entries and `data_frames` frames, fits.
+    /// Whether the record of `batch` fits after one more request with `entries` entries and `data_frames` frames joined the
+    /// batch.
     pub fn has_room_for(
         &self,
         table: &SegmentTable,
@@ -164,14 +164,14 @@ impl SegmentWriter {
         end < u64::from(table.segment_frames())
     }
 
-    /// Whether a segment without records takes `room`.
+    /// Whether `room` fits into a segment without records.
     pub fn empty_has_room(table: &SegmentTable, room: Room) -> bool {
         let footer_frames = u64::from(room.footer_bytes).div_ceil(FRAME_BYTES as u64) + 1;
         1 + u64::from(room.frames) + footer_frames < u64::from(table.segment_frames())
     }
 
-    /// Appends the record of `batch`, whose data is `data` in the order of its entries, and returns its frame. After an
-    /// error the segment is as it was; what follows its end on disk is undefined.
+    /// Appends the record of `batch` and returns the frame of the record. `data` is in the order of the batch's entries. After an
+    /// error the segment is as before the call; the bytes behind the segment's end on disk are undefined.
     pub fn append<'a>(
         &mut self,
         table: &SegmentTable,
@@ -194,8 +194,8 @@ impl SegmentWriter {
         }
     }
 
-    /// Gives the record of `batch` its place at the segment's end and completes its header. It counts once it was written
-    /// and the segment was told that it was appended.
+    /// Gives the record of `batch` a place at the segment's end and completes the record's header. The record counts once the
+    /// record was written and the table was told ([`SegmentInfo::set_appended`](super::table::SegmentInfo::set_appended)).
     pub fn place_record(&mut self, table: &SegmentTable, batch: &mut Batch) -> Mark {
         let info = table.get(self.number);
         let stable = info.synced().min(self.position);
@@ -222,7 +222,7 @@ impl SegmentWriter {
     ) -> io::Result<()> {
         let bytes = (batch.data_frames() as usize + batch.header_count()) * FRAME_BYTES;
         let place = Gather { file: &*self.file, offset: mark.offset(), bytes };
-        // Most records are short, and to clear a list for the longest takes longer than to fill one for these.
+        // Most records are short: to clear a list long enough for every record takes longer than to fill a short list.
         if batch.entries.len() + HEADERS_MAX <= GATHER_FEW {
             place.write::<GATHER_FEW>(batch, data)
         } else {
@@ -234,21 +234,21 @@ impl SegmentWriter {
     pub fn retract(&mut self, mark: Mark) {
         self.position = mark.position;
         self.footer.retract(mark.footer);
-        // A walk might find what was taken back.
+        // A walk might find the records taken back; only a stable trailer prevents that.
         self.vital = true;
     }
 
-    /// The end of what was appended.
+    /// The end of all appended records.
     pub fn place(&self) -> Place {
         Place { number: self.number, segment_id: self.key.segment_id, end: self.position }
     }
 }
 
-/// Where a record goes.
+/// One gather write of a record.
 struct Gather<'a> {
     file: &'a dyn SegmentFile,
     offset: u64,
-    /// Length of the record.
+    /// Length of all pieces together.
     bytes: usize,
 }
 
@@ -269,8 +269,8 @@ impl Gather<'_> {
             bytes += piece.len();
         }
         if bytes != self.bytes {
-            let what = "a batch whose data does not match its entries";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            let mismatch = "the length of the data does not match the entries of the batch";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, mismatch));
         }
         self.file.write_at(&parts[..count], self.offset)
     }

@@ -1,16 +1,17 @@
-//! `cache.meta`: what identifies a cache directory and fixes its layout.
+//! `cache.meta`: identifies a cache directory and fixes the layout of the cache.
 //!
-//! Owns the bytes and their checks; `Disk` replaces them atomically. Invariant: a cache is never opened with another
-//! cache's id or segment length.
+//! Owns the bytes and the checks of the bytes; `Disk` replaces the file atomically. Invariant: a cache is never opened with
+//! another cache's id or segment length.
 
 use super::error::CacheError;
 use super::format::frame_crc;
 
-/// Version of the whole cache: the highest that this program reads.
+/// Highest version of a whole cache that this program reads.
 pub(in crate::cache) const CACHE_VERSION: u16 = 2;
-/// Version of a new cache, for as long as nothing in the cache was lost to the disk.
+/// Version of a new cache, for as long as the disk lost nothing of the cache.
 pub(in crate::cache) const VERSION_SOUND: u16 = 1;
-/// Version of a cache whose log may have entries that say so. An older glidefs would take them for a torn tail.
+/// Version of a cache whose log may have entries of damage or doubt. A glidefs that knows only [`VERSION_SOUND`] would take such
+/// entries for a torn tail.
 pub(in crate::cache) const VERSION_DAMAGED: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"GLIDEMTA";
@@ -28,16 +29,16 @@ const START_AT: usize = 40;
 const CRC_AT: usize = 44;
 const BYTES: usize = 48;
 
-/// What `cache.meta` says.
+/// The fields of `cache.meta`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) struct Superblock {
-    /// From [`VERSION_SOUND`] to [`CACHE_VERSION`].
+    /// A version from [`VERSION_SOUND`] to [`CACHE_VERSION`].
     pub version: u16,
     /// Random identity of the cache directory.
     pub cache_id: [u8; 16],
     /// Length of every segment file.
     pub segment_bytes: u64,
-    /// Number of the last start; 0 before the first that was counted.
+    /// Number of the last start; 0 before the first counted start.
     pub start: u32,
 }
 
@@ -54,14 +55,14 @@ impl Superblock {
         bytes
     }
 
-    /// Reads `bytes`, which came from the cache at `directory`.
+    /// Decodes `bytes`, which were read from the cache at `directory`.
     pub fn decode(bytes: &[u8], directory: &str) -> Result<Self, CacheError> {
         let damaged = |what: &str| CacheError::Damaged {
             file: format!("{directory}/cache.meta"),
             offset_bytes: 0,
             what: what.into(),
         };
-        // The version is judged before the length, which another version may change.
+        // The version is judged before the length, because the length may differ in another version.
         let (Some(magic), Some(version)) =
             (bytes.first_chunk::<8>(), bytes.get(VERSION_AT..).and_then(<[u8]>::first_chunk::<2>))
         else {
@@ -80,7 +81,7 @@ impl Superblock {
             return Err(damaged("superblock: checksum mismatch"));
         };
         if found < VERSION_SOUND {
-            return Err(damaged("superblock: version"));
+            return Err(damaged("superblock: version 0"));
         }
         let (mut cache_id, mut segment_bytes, mut start) = ([0; 16], [0; 8], [0; 4]);
         cache_id.copy_from_slice(&body[CACHE_ID_AT..SEGMENT_BYTES_AT]);

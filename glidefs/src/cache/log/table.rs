@@ -1,9 +1,9 @@
-//! The table of segments: what each holds, who still needs it, and how much of it is stable.
+//! The table of segments: what each segment holds, who still needs the segment, and how much of the segment is stable.
 //!
-//! Owns the life cycle of a segment and the counters that decide it. Does not own when to move it on (`keeper`) or what its
-//! bytes mean. Invariants: a segment becomes free only when no extent refers to it and no read is pinned to it; its segment id
-//! changes only then; whoever syncs its file holds `sync_busy`, because the kernel reports a failed write-back to one
-//! caller only.
+//! Owns the counters that decide a segment's life cycle (`life`). Does not own when a segment moves on (`keeper`) or the meaning
+//! of a segment's bytes. Invariants: a segment becomes free only when no extent refers to the segment and no read is pinned to
+//! the segment; a segment id changes only then; whoever syncs a segment's file holds `sync_busy`, because the kernel reports a
+//! failed write of its pages to one caller only.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,34 +13,34 @@ use super::format::SegmentKey;
 use super::life::{Event, State};
 use crate::units::{FRAME_BYTES, FRAME_SECTORS};
 
-/// One segment.
+/// The state and the counters of one segment.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct SegmentInfo {
     state: AtomicU8,
-    /// Data in it may not be stable although a sync was tried: it must be written again, here or elsewhere, before anything
-    /// else is given up.
+    /// Data in the segment may not be stable although a sync was tried: the data must be written again, here or elsewhere, before
+    /// anything else is given up.
     poisoned: AtomicBool,
     sync_busy: AtomicBool,
-    /// No other segment is put into its file before the next start: the disk did not read or take some of the file, or a damaged
-    /// segment there stands for entries of doubt.
+    /// No other segment is put into the file before the next start: the disk did not read or take some of the file, or a damaged
+    /// segment in the file stands for entries of doubt.
     retired: AtomicBool,
-    /// Writing the header in front failed, so what is there is unknown.
+    /// A write of the header in front failed, so the bytes in front are unknown.
     pub front_unsure: AtomicBool,
-    /// Reads under way.
+    /// Number of reads under way.
     pins: AtomicU32,
-    /// Extents that refer to it.
+    /// Number of extents that refer to the segment.
     extents: AtomicU32,
-    /// Frames from its start that were appended, and that are known to be stable.
+    /// Frames from the segment's start that were appended, and frames that are known to be stable.
     appended: AtomicU32,
     synced: AtomicU32,
     segment_id: AtomicU64,
-    /// Sectors of data that extents refer to.
+    /// Sectors of data that the extents refer to.
     live_sectors: AtomicI64,
-    /// Of both, those that are in the store as well, and so may be given up.
+    /// The part of `extents` and of `live_sectors` that is in the store as well, and so may be given up.
     clean_extents: AtomicU32,
     clean_sectors: AtomicI64,
     file: OnceLock<Arc<dyn SegmentFile>>,
-    /// CRC-32C of every frame of data.
+    /// CRC-32C of every data frame.
     crcs: OnceLock<Box<[AtomicU32]>>,
 }
 
@@ -49,14 +49,18 @@ impl SegmentInfo {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Moves the segment on. An event that must not happen here is a bug: it is reported and ignored.
+    /// Moves the segment on. An event that must not happen in this state is a bug: the event is reported and ignored.
     pub fn on(&self, event: Event) {
         let state = self.state();
         debug_assert!(state.on(event).is_some(), "{event:?} in {state:?}");
         if let Some(next) = state.on(event) {
             self.state.store(next as u8, Ordering::Release);
         } else {
-            tracing::error!(?state, ?event, "a segment was told what it cannot do");
+            tracing::error!(
+                ?state,
+                ?event,
+                "a segment got an event that its state does not allow: the event is ignored"
+            );
         }
     }
 
@@ -72,9 +76,9 @@ impl SegmentInfo {
         u64::try_from(self.live_sectors.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Extents that are not in the store.
+    /// Number of extents whose data is not in the store.
     pub fn dirty_extents(&self) -> u32 {
-        // Not read together: a count that is off by what changes meanwhile is looked at again.
+        // The two counters are not read together. A wrong difference does no harm: the caller looks again.
         self.extents().saturating_sub(self.clean_extents.load(Ordering::Acquire))
     }
 
@@ -104,7 +108,7 @@ impl SegmentInfo {
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// As [`Self::poison`], where recovery knows that only the frames before `stable` are stable.
+    /// As [`Self::poison`], when recovery knows that only the frames before `stable` are stable.
     pub fn poison_from(&self, stable: u32) {
         self.synced.store(stable, Ordering::SeqCst);
         self.poison();
@@ -119,7 +123,7 @@ impl SegmentInfo {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// The file, once it was opened.
+    /// The segment's file, once opened.
     pub fn file(&self) -> Option<&Arc<dyn SegmentFile>> {
         self.file.get()
     }
@@ -132,7 +136,7 @@ impl SegmentInfo {
         self.pins.load(Ordering::Acquire) != 0
     }
 
-    /// Call with the lock of a volume held that has an extent here.
+    /// Counts a read. The caller holds the lock of a volume that has an extent here.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::AcqRel);
     }
@@ -141,18 +145,19 @@ impl SegmentInfo {
         self.pins.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Makes the caller the only one to sync the file, if nobody else is. Call it by `SyncHold::begin` only.
+    /// Makes the caller the only one to sync the file. `false` when somebody else syncs the file. Only `SyncHold::begin` calls
+    /// this.
     pub fn hold_file(&self) -> bool {
         !self.sync_busy.swap(true, Ordering::SeqCst)
     }
 
-    /// Ends what [`Self::hold_file`] began. Called by `SyncHold` only, which then tells everybody who waits for the file.
+    /// Ends a hold that [`Self::hold_file`] began. Only `SyncHold` calls this, and then wakes everybody who waits for the file.
     pub fn let_file_go(&self) {
         let was_held = self.sync_busy.swap(false, Ordering::SeqCst);
-        debug_assert!(was_held, "a file was given back that nobody held");
+        debug_assert!(was_held, "nobody held the file that was let go");
     }
 
-    /// Records how a sync ended that began when `covers` frames had been appended. Call with the file held.
+    /// Notes the result of a sync that began when `covers` frames had been appended. The caller holds the file.
     pub fn note_sync(&self, covers: u32, stable: bool) {
         if stable && !self.is_poisoned() {
             self.synced.fetch_max(covers, Ordering::AcqRel);
@@ -161,42 +166,44 @@ impl SegmentInfo {
         }
     }
 
-    /// Records that everything appended was written once more and then synced. Call with the file held,
-    /// when nothing is appended any more.
+    /// Notes that the appended frames are stable, after a rewrite and a sync. The caller holds the file; nothing is appended any
+    /// more.
     pub fn heal(&self) {
         self.synced.store(self.appended(), Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
     }
 
-    /// Ends the use of the segment: nothing in it matters any more, so nobody needs it to be stable. Call with the file held.
+    /// Ends the use of the segment: nobody needs the contents, so nobody needs the contents to be stable. The caller holds the
+    /// file.
     pub fn end_use(&self) {
         self.segment_id.store(0, Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
     }
 
-    /// Takes the segment into use for `segment_id`, with `frames` of it written and stable. Call with the file
-    /// held, so that no sync that began before reports into this use.
+    /// Takes the segment into use for `segment_id`, with `frames` frames written and stable. The caller holds the file, so that
+    /// no sync that began before reports into this use.
     pub fn begin_use(&self, segment_id: u64, frames: u32) {
         self.poisoned.store(false, Ordering::Release);
         self.live_sectors.store(0, Ordering::Relaxed);
         self.clean_sectors.store(0, Ordering::Relaxed);
-        // A volume may still remember what it appended in the last use: the new id goes first, and tells it to forget.
+        // A volume may still remember a place of the last use. The new id is stored first: the id tells the volume to forget that
+        // place.
         self.segment_id.store(segment_id, Ordering::SeqCst);
         self.synced.store(frames, Ordering::SeqCst);
         self.appended.store(frames, Ordering::Release);
     }
 
-    /// CRC of `frame`, or `None` when there is no such frame.
+    /// CRC of `frame`, or `None` when the segment has no such frame.
     pub fn crc(&self, frame: u32) -> Option<u32> {
         Some(self.crcs.get()?.get(frame as usize)?.load(Ordering::Relaxed))
     }
 
-    /// Room for the CRCs of `frames` frames.
+    /// Makes room for the CRCs of `frames` frames, unless there is room already.
     pub fn make_crcs(&self, frames: u32) {
         self.crcs.get_or_init(|| (0..frames).map(|_| AtomicU32::new(0)).collect());
     }
 
-    /// Sets the CRCs of the frames from `first` on. Publish them by an index insert or [`Self::set_appended`].
+    /// Sets the CRCs of the frames from `first` on. An index insert or [`Self::set_appended`] publishes the CRCs.
     pub fn set_crcs(&self, first: u32, crcs: &[u32]) {
         let cells = self.crcs.get().and_then(|cells| cells.get(first as usize..)).unwrap_or_default();
         debug_assert!(cells.len() >= crcs.len(), "a record reaches beyond its segment");
@@ -209,38 +216,38 @@ impl SegmentInfo {
 /// How stable a place in a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Stability {
-    /// It survives a power cut, or its segment was used again, which only happens when nothing in it matters.
+    /// The place survives a power cut; or the segment's file was used again, which happens only when nobody needs the contents.
     Stable,
-    /// A sync is needed.
+    /// A sync of the segment is needed.
     Unsynced,
-    /// A sync failed.
+    /// A sync of the segment failed.
     Lost,
 }
 
-/// How what refers to a segment changes.
+/// A change in the extents that refer to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refs {
-    /// The segment.
+    /// The segment's number.
     pub number: u32,
-    /// How many extents more refer to it.
+    /// Change in the number of extents that refer to the segment.
     pub extents: i32,
-    /// How many sectors of data more they refer to.
+    /// Change in the number of sectors of data that those extents refer to.
     pub sectors: i64,
 }
 
 impl Refs {
-    /// Sectors of data that are not referred to any more.
+    /// Sectors of data that extents no longer refer to.
     pub fn sectors_gone(self) -> u64 {
         self.sectors.min(0).unsigned_abs()
     }
 }
 
-/// Where in which segment something ends.
+/// The end of some frames in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) struct Place {
-    /// Segment of the segment when it was written.
+    /// The segment's number.
     pub number: u32,
-    /// The segment.
+    /// The segment's id, which tells this use of the file from the next.
     pub segment_id: u64,
     /// One past the last frame.
     pub end: u32,
@@ -255,30 +262,29 @@ impl Place {
 /// Every segment of the cache, and what all segments have in common.
 #[derive(Debug)]
 pub(in crate::cache) struct SegmentTable {
-    table: Box<[SegmentInfo]>,
-    /// Segments at and above this number are not used any more.
+    segments: Box<[SegmentInfo]>,
+    /// Segments from this number on are not used any more.
     limit: u32,
     cache_id: [u8; 16],
     segment_frames: u32,
 }
 
 impl SegmentTable {
-    /// `count` segments of `segment_frames` frames each, of which the first `limit` may be used.
+    /// A table of `count` segments of `segment_frames` frames each. The first `limit` segments may be used.
     pub fn new(count: u32, limit: u32, cache_id: [u8; 16], segment_frames: u32) -> Self {
-        Self { table: (0..count).map(|_| SegmentInfo::default()).collect(), limit, cache_id, segment_frames }
+        let segments = (0..count).map(|_| SegmentInfo::default()).collect();
+        Self { segments, limit, cache_id, segment_frames }
     }
 
-    /// Segments in use, numbered from 0.
+    /// Number of segments that may be used; the segment numbers begin at 0.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Frames in a segment.
     pub fn segment_frames(&self) -> u32 {
         self.segment_frames
     }
 
-    /// Bytes in a segment.
     pub fn segment_bytes(&self) -> u64 {
         u64::from(self.segment_frames) * FRAME_BYTES as u64
     }
@@ -287,28 +293,28 @@ impl SegmentTable {
         self.cache_id
     }
 
-    /// The key of segment `segment_id`.
+    /// The key of the segment with id `segment_id`.
     pub fn key(&self, segment_id: u64) -> SegmentKey {
         SegmentKey { cache_id: self.cache_id, segment_id }
     }
 
-    /// Segment `segment`. Numbers come from this table or were checked by recovery.
+    /// The segment with number `number`. Numbers come from this table or were checked by recovery.
     pub fn get(&self, number: u32) -> &SegmentInfo {
-        &self.table[number as usize]
+        &self.segments[number as usize]
     }
 
     /// The segments that may be used, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &SegmentInfo)> {
-        (0..self.limit).zip(&self.table)
+        (0..self.limit).zip(&self.segments)
     }
 
-    /// How many segments are in `state`.
+    /// Number of segments in `state`.
     pub fn count(&self, state: State) -> u32 {
-        // At most `limit`.
+        // The count is at most `limit`.
         u32::try_from(self.iter().filter(|(_, info)| info.state() == state).count()).unwrap_or(u32::MAX)
     }
 
-    /// Counts what an index says of a segment.
+    /// Counts a change in the extents of one index that refer to a segment.
     pub fn count_refs(&self, refs: Refs) {
         let info = self.get(refs.number);
         info.live_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
@@ -319,7 +325,7 @@ impl SegmentTable {
         }
     }
 
-    /// Counts what the index of data that is in the store says of a segment, besides [`Self::count_refs`].
+    /// Counts a change in the extents whose data is in the store, besides [`Self::count_refs`].
     pub fn count_clean(&self, refs: Refs) {
         let info = self.get(refs.number);
         info.clean_sectors.fetch_add(refs.sectors, Ordering::Relaxed);
@@ -330,7 +336,7 @@ impl SegmentTable {
         }
     }
 
-    /// How stable the frames before `end` of segment `segment_id`, last seen in `segment`, are.
+    /// Stability of the frames before `end` of the segment with id `segment_id`, which had the number `number`.
     pub fn stability(&self, number: u32, segment_id: u64, end: u32) -> Stability {
         let found = self.get(number);
         if found.segment_id.load(Ordering::SeqCst) != segment_id || found.synced.load(Ordering::SeqCst) >= end
@@ -347,11 +353,11 @@ impl SegmentTable {
     }
 }
 
-/// Frames that hold `sectors` sectors from sector `first` of a segment on: the first frame and their number.
+/// The frames that hold `sectors` sectors from sector `first` of a segment on, as the first frame and the number of frames.
 pub(in crate::cache) fn frames_of(first: u32, sectors: u64) -> (u32, u32) {
     let start = u64::from(first) / FRAME_SECTORS;
     let end = (u64::from(first) + sectors).div_ceil(FRAME_SECTORS);
-    // Both are frames of a segment, of which there are fewer than 2^32.
+    // A segment has fewer than 2^32 frames.
     (u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(end - start).unwrap_or(u32::MAX))
 }
 

@@ -1,7 +1,7 @@
-//! Walking a segment's records, one header after the other, where no footer says what they are.
+//! Walking a segment's records, one header after the other, where no footer lists the records.
 //!
-//! Owns telling a torn tail from damage, finding the records behind damage, and making up for a lost record header from the
-//! next one. Does not change anything. Invariants: what is returned was checked against the checksums in it, and belongs to
+//! Owns telling a torn tail from damage, finding the records behind damage, and making up for a lost record header from the next
+//! header. Changes nothing on disk. Invariants: every record returned was checked against the record's checksums, and belongs to
 //! the segment asked for; where a record that was promised to be stable may have been, and is not found, there is a hole.
 
 mod window;
@@ -16,7 +16,7 @@ use super::format::{
 };
 use super::scan::is_of_the_medium;
 
-/// Frames in which records may have been that are not found.
+/// Frames without a record found, where records may have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) struct Hole {
     pub from: u32,
@@ -25,66 +25,69 @@ pub(in crate::cache) struct Hole {
     pub of_anyone: bool,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Walk {
-    /// In the order of their places.
+    /// Records in the order of their places.
     pub records: Vec<FooterRecord>,
     /// One past the last frame of the last record.
     pub tail: u32,
-    /// Frames that are known to have been stable.
+    /// Frames from the segment's start that are known to have been stable.
     pub stable: u32,
-    /// What follows the tail began as a record.
+    /// Records behind the tail were taken back: the data of a record, or a frame before, is torn.
     pub torn: bool,
     pub holes: Vec<Hole>,
-    /// A record that a newer glidefs wrote, and its version.
+    /// Version of a record header that a newer glidefs wrote, if there is one.
     pub newer: Option<u16>,
-    /// Frames of the headers of records that were dropped.
+    /// Frames with headers of records that were dropped.
     dropped: Vec<u32>,
     /// Frames that the disk did not read.
     pub unreadable: u32,
-    /// Places of records that the next one described, and not a header of their own.
+    /// Places of records without a header of their own: the next record's header described such a record.
     made_up_for: BTreeSet<u32>,
-    /// Exports are announced in the segment before their first entry.
+    /// The segment announces exports before their first entry.
     pub announces: bool,
-    /// What the disk has in frames of which the page cache has something else.
+    /// The disk's bytes of frames of which the page cache has other bytes.
     pub wrong_copies: BTreeMap<u32, Box<Frame>>,
 }
 
 impl Walk {
-    /// One past the last frame that says what the records are. Where the last record has no header of its own, the header of a
-    /// record that was dropped is all that describes it: without a footer a later walk needs that header.
+    /// One past the last frame that says what the records are.
+    ///
+    /// Where the last record has no header of its own, only the header of a dropped record describes the last record: without a
+    /// footer, a later walk needs that header.
     pub fn evidence_end(&self) -> u32 {
         let last = self.records.last();
         let is_made_up = last.is_some_and(|last| self.made_up_for.contains(&last.position_frames));
-        // The header that describes a record is in the frame behind the record.
+        // The header that describes the last record is in the frame behind the last record.
         if is_made_up { self.tail.saturating_add(1) } else { self.tail }
     }
 
-    /// How many records have no header of their own.
+    /// Number of records without a header of their own.
     pub fn made_up(&self) -> usize {
         self.made_up_for.len()
     }
 
-    /// Whether records were dropped whose headers say something of the records before.
+    /// Whether records were dropped whose headers describe the records before.
     pub fn has_dropped(&self) -> bool {
         !self.dropped.is_empty()
     }
 
-    /// Headers of records that were dropped and that nobody needs: a walk that misses footer and trailer must not find them.
+    /// Headers of dropped records that nobody needs: a walk that misses footer and trailer must not find these headers.
     pub fn headers_to_erase(&self) -> impl Iterator<Item = u32> {
         self.dropped.iter().copied().filter(|frame| *frame >= self.evidence_end())
     }
 }
 
-/// What is known of a segment before its records are walked.
+/// What is known of a segment before the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Span {
-    /// Sealed: its records end before this frame, and all of them are stable.
+    /// The segment is sealed: the records end before this frame, and all records are stable.
     To(u32),
-    /// Its trailer may have been damaged. If a footer is behind its records, all of them are stable.
+    /// The segment may have had a trailer that is damaged. The records end before this frame; if a footer is behind the records,
+    /// all records are stable.
     Closed(u32),
-    /// It was appended to. What was not promised to be stable may be torn; all of it is before this frame.
+    /// The segment was being appended to, up to this frame at most. Records not promised to be stable may be torn.
     Open(u32),
 }
 
@@ -101,7 +104,7 @@ pub(in crate::cache) fn walk(file: &dyn SegmentFile, key: &SegmentKey, span: Spa
     walk_again(file, key, span, 1)
 }
 
-/// Walks segment `key`, of which an earlier walk found out that frames before `stable` were stable.
+/// Walks segment `key`; an earlier walk found out that the frames before `stable` were stable.
 pub(in crate::cache) fn walk_again(
     file: &dyn SegmentFile,
     key: &SegmentKey,
@@ -111,13 +114,13 @@ pub(in crate::cache) fn walk_again(
     let mut window = Window::new(file, span.end());
     let (mut walk, gaps) = find(&mut window, key, span, stable)?;
     for gap in gaps {
-        // What was neither promised to be stable nor is in the way of the disk was not written to its end.
+        // The disk reads the gap, and nobody promised that the gap is stable: a write did not reach its end.
         if gap.from >= walk.stable && !gap.unreadable {
             cut(&mut walk, gap.from);
             break;
         }
-        // An export is announced in the frame before the header of its first record: to hide the export takes the loss of both.
-        // Of frames that are read and wrong nobody knows how many there are.
+        // An export is announced in the frame before the header of the export's first record: the export is hidden only if both
+        // frames are lost. In frames that the disk reads, but with wrong bytes, any number of records may be lost.
         let neighbours = window.bad.range(gap.from..gap.to).any(|frame| {
             let next = frame + 1;
             next < gap.to && window.bad.contains(&next)
@@ -133,16 +136,16 @@ pub(in crate::cache) fn walk_again(
     Ok(walk)
 }
 
-/// Frames between two records, or behind the last, that are not a record.
+/// Frames that are not a record, between two records or behind the last record.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     from: u32,
     to: u32,
-    /// The first of them cannot be read.
+    /// The disk does not read the first frame of the gap.
     unreadable: bool,
 }
 
-/// All records of segment `key`, of which frames before `stable` are stable, and the gaps between them.
+/// All records of segment `key`, and the gaps between the records. The frames before `stable` are stable.
 fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span, stable: u32) -> io::Result<(Walk, Vec<Gap>)> {
     let mut walk = Walk { tail: 1, stable, ..Walk::default() };
     let (mut gaps, mut frame): (Vec<Gap>, _) = (Vec::new(), 1);
@@ -152,7 +155,7 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span, stable: u32) -> i
         let readable = bytes.is_some();
         let mut here = bytes.map_or(Here::Nothing, |bytes| what_is(bytes, key, frame, span.end()));
         if matches!(here, Here::Nothing) && readable && gap.is_none() {
-            // Where a record or a footer should begin. The copy in the page cache may be what went wrong.
+            // A record or a footer should begin here. The page cache may have a wrong copy of the frame, so the disk is asked.
             let is_one = |bytes: &[u8]| !matches!(what_is(bytes, key, frame, span.end()), Here::Nothing);
             let found = window.reread(frame, is_one).ok().flatten();
             here = found.map_or(Here::Nothing, |bytes| what_is(bytes, key, frame, span.end()));
@@ -195,29 +198,31 @@ fn find(window: &mut Window<'_>, key: &SegmentKey, span: Span, stable: u32) -> i
     if sealed {
         walk.stable = span.end();
     }
-    // Behind the last record: in a sealed segment there must be more, and behind what cannot be read there may be.
+    // Behind the last record: a sealed segment must have records up to the end, and behind an unreadable frame there may be
+    // records.
     gaps.extend(gap.filter(|gap| sealed || gap.unreadable).map(|gap| Gap { to: span.end(), ..gap }));
     Ok((walk, gaps))
 }
 
-/// Whether a footer is in the place of the first data of `record`, whose header is in frame `at`: then an earlier recovery dropped
-/// the record, and kept the header for what that says of the records before.
+/// Whether a footer is in the place of the first data of `record`, whose header is in frame `at`. Then an earlier recovery
+/// dropped the record, and kept the header for the description of the record before.
 fn is_dropped(window: &mut Window<'_>, key: &SegmentKey, at: u32, record: &Record) -> io::Result<bool> {
     let Some(crc) = record.crcs.first() else { return Ok(false) };
     let data = window.frame(at + 1)?;
     Ok(data.is_some_and(|data| is_footer(data, key) && frame_crc(data) != *crc))
 }
 
-/// The end of a walk where a footer says that the segment has no record from frame `at` on. `left` is the gap before that.
+/// The end of a walk where a footer says that the segment has no record from frame `at` on. `left` is the gap before frame `at`.
 fn closed_at(at: u32, mut walk: Walk, mut gaps: Vec<Gap>, left: Option<Gap>, span: Span) -> (Walk, Vec<Gap>) {
     walk.tail = walk.records.last().map_or(1, end_of);
     match span {
-        // All that is before a footer was stable, found or not.
+        // Everything before a footer was stable, found or not.
         Span::Closed(_) | Span::To(_) => {
             walk.stable = walk.stable.max(at);
             gaps.extend(left);
         }
-        // The segment was being closed. A record behind that place is one that failed, and was given up.
+        // The footer was written before the records were synced, so a readable gap behind the stable frames may be torn. A record
+        // behind the footer failed and was given up.
         Span::Open(_) => {
             let stable = walk.stable;
             gaps.extend(left.filter(|gap| gap.unreadable || gap.from < stable));
@@ -226,20 +231,20 @@ fn closed_at(at: u32, mut walk: Walk, mut gaps: Vec<Gap>, left: Option<Gap>, spa
     (walk, gaps)
 }
 
-/// What a frame is.
+/// A frame's meaning for a walk.
 enum Here {
-    /// A record's header, and where the record ends.
+    /// The header of a record, and one past the record's last frame.
     Record(Record, u32),
-    /// The header of a record that was dropped, whose data would be behind the end, and what it says of the record before.
+    /// The header of a dropped record, whose data would be behind the end, with the header's description of the record before.
     Dropped(Option<FooterRecord>),
     Footer,
-    /// A record's header of a newer version.
+    /// The header of a record, written by a newer glidefs, with the version.
     Newer(u16),
     /// None of the segment's structures.
     Nothing,
 }
 
-/// What frame `at` of segment `key` is, that has `bytes`, where records end before frame `limit`.
+/// The meaning of frame `at` of segment `key`. `bytes` are the frame's bytes, and records end before frame `limit`.
 fn what_is(bytes: &[u8], key: &SegmentKey, at: u32, limit: u32) -> Here {
     if is_footer(bytes, key) {
         return Here::Footer;
@@ -255,8 +260,8 @@ fn what_is(bytes: &[u8], key: &SegmentKey, at: u32, limit: u32) -> Here {
     }
 }
 
-/// Finds the last record in `gap` in its description `before`, if the record behind the gap has one, and returns what is left
-/// of the gap.
+/// Adds the last record in `gap` to `walk`, if `before` describes a record that ends where `gap` ends. `before` comes from the
+/// header behind `gap`. Returns the rest of the gap.
 fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Option<Gap> {
     let fits = |record: &FooterRecord| record.position_frames >= gap.from && end_of(record) == gap.to;
     let Some(record) = before.filter(fits) else { return Some(gap) };
@@ -266,12 +271,12 @@ fn make_up_for(gap: Gap, before: Option<FooterRecord>, walk: &mut Walk) -> Optio
     (gap.from < to).then_some(Gap { to, ..gap })
 }
 
-/// Where `record` ends, which begins at frame `at`.
+/// One past the last frame of `record`, which begins at frame `at`.
 fn end_of_record(record: &Record, at: u32) -> Option<u32> {
     u32::try_from(record.crcs.len()).ok()?.checked_add(at)?.checked_add(1)
 }
 
-/// Where the first record begins that is not known to be stable and has wrong data.
+/// Where the first record with wrong data begins, among the records not known to be stable.
 fn first_torn(window: &mut Window<'_>, walk: &Walk) -> io::Result<Option<u32>> {
     for record in &walk.records {
         let first = record.position_frames + 1;
@@ -281,7 +286,7 @@ fn first_torn(window: &mut Window<'_>, walk: &Walk) -> io::Result<Option<u32>> {
         }
         for (frame, crc) in frames.zip(&record.crcs) {
             let is_right = |bytes: &[u8]| frame_crc(bytes) == *crc;
-            // What cannot be read is lost, and not torn: who reads it is told.
+            // An unreadable frame is lost, and not torn: whoever reads the sectors gets an error.
             if window.frame(frame)?.is_none_or(is_right) {
                 continue;
             }

@@ -178,12 +178,12 @@ impl Recovery<'_> {
     /// Removes segment files that the cache's size has no room for, unless they hold data.
     ///
     /// While a segment with data is not stable, all files stay until a later start: what replaces their data may be in it.
-    pub fn drop_slots_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
+    pub fn remove_segments_beyond(&self, present: &[u32]) -> Result<(), CacheError> {
         let limit = self.table.limit();
         let needed = |number: u32| self.table.get(number).extents() > 0;
-        let beyond: Vec<u32> = present.iter().copied().filter(|info| *info >= limit).collect();
-        let first = beyond.iter().copied().find(|info| needed(*info));
-        let last = beyond.iter().copied().rfind(|info| needed(*info));
+        let beyond: Vec<u32> = present.iter().copied().filter(|number| *number >= limit).collect();
+        let first = beyond.iter().copied().find(|number| needed(*number));
+        let last = beyond.iter().copied().rfind(|number| needed(*number));
         if let (Some(first), Some(last)) = (first, last) {
             return Err(CacheError::CannotShrink {
                 segments: limit,
@@ -191,17 +191,17 @@ impl Recovery<'_> {
                 size_bytes_min: (u64::from(last) + 1) * self.table.segment_bytes(),
             });
         }
-        let is_unstable = |info: &u32| {
-            let info = self.table.get(*info);
+        let is_unstable = |number: &u32| {
+            let info = self.table.get(*number);
             info.is_poisoned() && info.extents() > 0
         };
         let stay = present.iter().any(is_unstable);
-        for info in beyond {
+        for number in beyond {
             if !stay {
-                at(self.disk.remove_segment(info), "removing", || self.disk.segment_name(info))?;
+                at(self.disk.remove_segment(number), "removing", || self.disk.segment_name(number))?;
             }
             // No FLUSH waits for a segment that could not be closed.
-            self.table.get(info).end_use();
+            self.table.get(number).end_use();
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::cache::keeper::Keeper;
 use crate::cache::log::directory::Directory;
 use crate::cache::log::disk::{MonotonicClock, SegmentFile};
 use crate::cache::options::{Known, OnFull, Options, Recovered};
-use crate::cache::volume::CutState;
+use crate::cache::volume::cuts::CutState;
 use crate::units::{ExportId, FRAME_BYTES};
 
 const SEGMENT_BYTES: u64 = 1 << 20;

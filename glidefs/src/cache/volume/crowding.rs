@@ -1,7 +1,8 @@
-//! How writes of a volume are slowed while merging its packs does not keep up.
+//! How writes of a volume are slowed while the merging of packs does not keep up.
 //!
-//! Owns the rate of one volume's writes. Does not own how crowded a volume may be (`store::volume`), nor merging (`merging`).
-//! Invariant: a volume that is as crowded as one may be takes no write until some of its packs were merged.
+//! Owns the rate of one volume's writes. Does not own how crowded a volume may be (`store::volume`), nor merging
+//! (`writeback/merging`). Invariant: a volume at the limit of crowding takes no write until some of the volume's packs were
+//! merged, unless merging fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,16 +10,16 @@ use std::time::Duration;
 use crate::cache::volume::durability::Pace;
 use crate::store::volume::Crowd;
 
-/// Rate of a volume that only just has to be slowed, bytes a second.
+/// Rate of a volume at the beginning of crowding, bytes a second.
 const RATE_MAX: u64 = 256 << 20;
-/// What a write counts at least, bytes: one that zeroes takes room in packs as well.
+/// Least cost of a write, bytes: a write of zeroes takes room in packs as well.
 const WRITE_BYTES_MIN: u64 = 4096;
-/// Writes go on together up to so long before their time, since they are asked for again after a while only.
+/// A write may go on by so much before the write's time. A held write asks again only after a while, so writes go on in groups.
 const AHEAD: Duration = Duration::from_millis(10);
-/// A volume whose packs cannot be merged is not stopped, only slowed by this much, per cent.
+/// Most slowing of a volume whose packs cannot be merged, per cent. Such a volume is not stopped.
 const FAILED_PERCENT_MAX: u32 = 95;
 
-/// How crowded one volume is, and when its next write may go on.
+/// How crowded one volume is, and when the volume's next write may go on.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Crowding {
     fan_out: AtomicU64,
@@ -26,13 +27,14 @@ pub(in crate::cache) struct Crowding {
     percent: AtomicU32,
     /// The last try to merge packs failed.
     failed: AtomicBool,
-    /// Time by the clock of the volume's tie.
+    /// When the next write may go on, nanoseconds by the clock of the writeback queue.
     next_nanos: AtomicU64,
 }
 
 impl Crowding {
     /// Notes how crowded the volume is.
     pub fn set(&self, crowd: Crowd) {
+        debug_assert!(crowd.percent() <= 100, "100 percent stops writes");
         self.fan_out.store(crowd.fan_out as u64, Ordering::Relaxed);
         self.packs.store(crowd.packs as u64, Ordering::Relaxed);
         self.percent.store(crowd.percent(), Ordering::Relaxed);
@@ -48,7 +50,7 @@ impl Crowding {
         self.percent.load(Ordering::Relaxed) > 0
     }
 
-    /// Packs that a read of one sector may have to ask, and packs in all.
+    /// Packs that a READ of one sector may have to ask, and packs in all.
     pub fn figures(&self) -> (u64, u64) {
         (self.fan_out.load(Ordering::Relaxed), self.packs.load(Ordering::Relaxed))
     }
@@ -70,10 +72,10 @@ impl Crowding {
     }
 }
 
-/// How long a write of `bytes` takes up a volume that is `percent` crowded; `None`: for ever.
+/// Time that a write of `bytes` takes up in a volume which is `percent` crowded, nanoseconds. `None`: for ever.
 fn nanos(bytes: u64, percent: u32) -> Option<u64> {
     let left = u64::from(100_u32.checked_sub(percent)?);
-    // The rate falls with the square of what is left.
+    // The rate falls with the square of the rest up to 100 percent.
     let rate = RATE_MAX.saturating_mul(left).saturating_mul(left) / 10_000;
     bytes.max(WRITE_BYTES_MIN).saturating_mul(1_000_000_000).checked_div(rate)
 }

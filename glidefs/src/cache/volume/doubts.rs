@@ -1,8 +1,8 @@
-//! The doubts of a volume: records that may be lost, so that older content of the volume cannot be relied on.
+//! The doubts of a volume: records may be lost, so older content of the volume cannot be relied on.
 //!
-//! Owns which doubts are known and which one is in force. Does not own where damage is found (`recovery`). Invariants: of the doubts
-//! that the store has not ended, the one with the highest sequence number is in force; each doubt counts as one extent of the segment
-//! that has its entry, so the log keeps the entry.
+//! Owns which doubts are known and which one is in force. Does not own where damage is found (`recovery`). Invariants: of the
+//! doubts not ended by the store, the one with the highest sequence number is in force; each doubt counts as one extent of the
+//! segment with the doubt's entry, so the log keeps the entry.
 
 use super::extent::{Backing, Extent, Piece};
 use crate::cache::log::table::{Refs, SegmentTable};
@@ -13,9 +13,10 @@ use crate::units::{SectorRange, Seq};
 pub(super) struct Doubt {
     pub seq: Seq,
     number: u32,
-    /// The id of the damaged segment, and a stand-in for the damage found there: the sectors of the entry.
+    /// The sectors of the entry: the first one is the id of the damaged segment, the count is a checksum of the damage found
+    /// there.
     evidence: SectorRange,
-    /// The export ended before this sector when the export was made larger; no record that may be lost has a later one.
+    /// The export ended before this sector when the export was made larger; no record that may be lost has a later sector.
     pub end: u64,
 }
 
@@ -24,7 +25,7 @@ impl Doubt {
         (self.number, self.seq, self.evidence) == (number, seq, evidence)
     }
 
-    /// Counts `extents` more in the segment that has the entry.
+    /// Counts `extents` more in the segment with the entry.
     fn count(&self, table: &SegmentTable, extents: i32) {
         table.count_refs(Refs { number: self.number, extents, sectors: 0 });
     }
@@ -46,12 +47,13 @@ impl Doubt {
     }
 }
 
-/// All doubts, those that have ended included: the log goes on saying which damage was found.
+/// All doubts, ended ones included: the log goes on saying which damage was found.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(Vec<Doubt>);
 
 impl Doubts {
-    /// Adds the doubt of sequence number `seq` that the entry in segment `number` says, or notes that the entry is there now.
+    /// Adds the doubt of sequence number `seq`, whose entry is in segment `number`. A known doubt's entry is in segment `number`
+    /// from now on.
     pub fn insert(&mut self, table: &SegmentTable, seq: Seq, evidence: SectorRange, number: u32) {
         let is_same = |known: &&mut Doubt| (known.seq, known.evidence) == (seq, evidence);
         if let Some(known) = self.0.iter_mut().find(is_same) {
@@ -86,7 +88,6 @@ impl Doubts {
         self.0.iter().any(|doubt| doubt.number == number)
     }
 
-    /// The doubts as extents.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         self.0.iter().map(|doubt| {
             let backing = Backing::Doubt { number: doubt.number };
@@ -94,7 +95,7 @@ impl Doubts {
         })
     }
 
-    /// The doubt in force in a volume that the store has up to `stored`.
+    /// The doubt in force in a volume which is in the store up to `stored`.
     pub fn in_force(&self, stored: Seq) -> Option<Doubt> {
         let highest = self.0.iter().max_by_key(|doubt| doubt.seq).copied();
         highest.filter(|doubt| doubt.seq > stored)
@@ -105,7 +106,7 @@ impl Doubts {
         self.0.iter().map(|doubt| doubt.seq).max().unwrap_or_default()
     }
 
-    /// Whether there is or was a doubt about the damage that `evidence` stands for.
+    /// Whether there is or was a doubt about the damage for which `evidence` stands.
     pub fn has_evidence(&self, evidence: SectorRange) -> bool {
         self.0.iter().any(|doubt| doubt.evidence == evidence)
     }
@@ -117,7 +118,7 @@ impl Doubts {
         }
     }
 
-    /// Forgets the doubts, except the highest, about segments for which `is_gone` returns true.
+    /// Forgets the doubts, except the highest, about segments with ids for which `is_gone` returns true.
     pub fn forget(&mut self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
         let highest = self.highest();
         self.0.retain(|doubt| {
@@ -129,7 +130,6 @@ impl Doubts {
         });
     }
 
-    /// Forgets all doubts.
     pub fn clear(&mut self, table: &SegmentTable) {
         for doubt in std::mem::take(&mut self.0) {
             doubt.count(table, -1);

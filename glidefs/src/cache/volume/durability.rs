@@ -1,7 +1,7 @@
-//! How much may be lost with the host, and how writes are slowed before it could be more.
+//! How much may be lost with the host, and how writes are slowed before more could be lost.
 //!
-//! Owns the decision only: it is a function of what is at risk and of the bound. Invariant: what is let through never takes
-//! the bytes at risk above the bound, and nothing is let through while the oldest of them is older than the bound.
+//! Owns the decision only: a function of the data at risk and of the bound. Invariant: a write let through never takes the bytes
+//! at risk above the bound, and no write is let through while the oldest data at risk is older than the bound.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use std::time::Duration;
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Writes are slowed from this share of the bound on, in per cent.
 const SLOW_FROM_PERCENT: u32 = 50;
-/// A cut is due at this share of the bound, so that there is time to carry it to the store.
+/// A cut is due at this share of the bound: the rest is time to carry the cut to the store.
 const CUT_AT_SHARE: u32 = 4;
 
-/// What an acknowledged FLUSH survives.
+/// The loss that acknowledged FLUSHes survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Loss of power: the data is on the local disk.
@@ -20,16 +20,16 @@ pub enum Durability {
     Local,
     /// Loss of the host: the data is in the store.
     Store,
-    /// Loss of power; and loss of the host loses no more than this, because writes are slowed, and wait, before it could.
+    /// Loss of power. With the host at most the bound is lost, because writes are slowed, and wait, before more could be lost.
     Bounded(Bound),
 }
 
-/// How much an export may have that is not in the store.
+/// How much data of an export may be at risk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Bytes of data.
     pub max_bytes: u64,
-    /// Time since the oldest of it was acknowledged.
+    /// Time since the oldest of the data was acknowledged.
     pub max_age: Duration,
 }
 
@@ -38,18 +38,18 @@ pub struct Bound {
 pub enum Pace {
     /// At once.
     Go,
-    /// After this pause; then it need not ask for another.
+    /// After this pause; then the write need not pause again.
     Pause(Duration),
     /// When less is at risk, or packs were merged. Ask again.
     Wait,
 }
 
-/// What makes a cut due, whichever comes first.
+/// Thresholds: the first one reached makes a cut due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Triggers {
-    /// Bytes of data that are not in the store.
+    /// Bytes of data not in the store.
     pub size_bytes: u64,
-    /// Time since the oldest of them was written.
+    /// Time since the oldest of the data was written.
     pub age: Duration,
     /// Time without a write.
     pub quiet: Duration,
@@ -58,10 +58,11 @@ pub struct Triggers {
 impl Bound {
     /// Smallest bound of bytes: eight of the largest requests.
     pub const MAX_BYTES_MIN: u64 = 1 << 20;
-    /// Smallest bound of time. The store needs some of it.
+    /// Smallest bound of time. Carrying a cut to the store takes some of the time.
     pub const MAX_AGE_MIN: Duration = Duration::from_secs(1);
 
-    /// When a write may go on that takes the bytes at risk to `bytes`, while the oldest of them have been so for `age`.
+    /// When a write may go on which takes the bytes at risk to `bytes`, while the oldest of the bytes have been at risk for
+    /// `age`.
     pub(in crate::cache) fn pace(&self, bytes: u64, age: Duration) -> Pace {
         if bytes > self.max_bytes || age >= self.max_age {
             return Pace::Wait;
@@ -74,7 +75,7 @@ impl Bound {
         }
     }
 
-    /// `triggers`, and sooner where the bound asks for it.
+    /// `triggers`, lowered where the bound asks for earlier cuts.
     pub(in crate::cache) fn sooner(&self, triggers: &Triggers) -> Triggers {
         Triggers {
             size_bytes: triggers.size_bytes.min(self.max_bytes / u64::from(CUT_AT_SHARE)),

@@ -1,14 +1,14 @@
 //! Why a request on a volume failed.
 //!
 //! Owns wording only. Mapping to errno is done once, at the device boundary. The details of a failed request (file, offset, error
-//! of the kernel) are in the log line written where the request failed, so that the error of a request is small.
+//! of the kernel) are in the log line written where the request failed, so the error of a request is small.
 
 use crate::units::ExportId;
 
-/// Why a request failed. Small and `Copy`: one failed append fails every request that shared it.
+/// Why a request failed. Small and `Copy`: one failed append fails every request in the append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IoError {
-    /// Bytes on the cache disk do not match the checksum made when they were acknowledged.
+    /// Bytes on the cache disk do not match the checksum made when the bytes were acknowledged.
     #[error("cached data does not match its checksum; the log names the segment file and the offset")]
     Corrupt,
     /// A cache disk, of this host or of an earlier one, lost the data for good.
@@ -20,19 +20,19 @@ pub enum IoError {
     /// The cache disk failed to take an append; nothing of this request was kept.
     #[error("writing to the cache disk failed; the log names the segment file and the offset")]
     Write,
-    /// The cache disk failed to make data stable; what this FLUSH covers may be lost at a power cut.
+    /// The cache disk failed to make data stable; data covered by this FLUSH may be lost at a power cut.
     #[error("the cache disk failed to make data stable; the log names the segment file")]
     Sync,
-    /// The request is longer than the cache takes at once, or than its buffer.
+    /// The request is longer than the cache takes at once, or than the request's buffer.
     #[error("the request is longer than the cache takes at once")]
     TooLarge,
-    /// What the request needs is in the store: fetch it, and ask again.
+    /// The data that the request needs is in the store: fetch the data, and ask again.
     #[error("the data is in the store")]
     Remote,
     /// The store could not be read, or there is none.
     #[error("reading from the store failed; the log says why")]
     Store,
-    /// Data that is not in the store was lost here, or cannot be read now, so the store does not get it.
+    /// Data not in the store was lost here, or cannot be read now, so the store does not get the data.
     #[error(
         "data that has to be written back was lost here, or cannot be read; the log names the segment file and the offset. What was \
          lost fails until it is written again or discarded; everything else is written back"

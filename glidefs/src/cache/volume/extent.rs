@@ -10,31 +10,31 @@ use crate::units::{FRAME_SECTORS, SectorRange, Seq};
 pub enum Backing {
     /// Bytes in a segment.
     Data {
-        /// Segment of the segment.
+        /// Number of the segment.
         number: u32,
-        /// Sector in the segment that holds the extent's first one. The extent ends below sector `u32::MAX` there.
+        /// Sector in the segment with the extent's first sector. The extent ends below sector `u32::MAX` of the segment.
         sector: u32,
     },
-    /// Zeroes. The segment holds the entry that says so, and keeps it for as long as older data may be found elsewhere.
+    /// Zeroes. The segment holds the entry of the zeroes, and keeps the entry for as long as older data may be found elsewhere.
     Zero {
-        /// Segment of the segment.
+        /// Number of the segment.
         number: u32,
     },
-    /// Nothing: the content was lost to the disk, and reads fail. The segment holds the entry that says so.
+    /// Nothing: the content was lost to the disk, and reads fail. The segment holds the entry of the damage.
     Damaged {
-        /// Segment of the segment.
+        /// Number of the segment.
         number: u32,
     },
-    /// No content: says that nothing of the export that is not newer can be relied on. Never in an [`Index`]. The segment holds
-    /// the entry that says so.
+    /// No content: a statement that no content of the export as old as this extent can be relied on. Never in an [`Index`]. The
+    /// segment holds the entry of the doubt.
     Doubt {
-        /// Segment of the segment.
+        /// Number of the segment.
         number: u32,
     },
 }
 
 impl Backing {
-    /// The segment that must be kept for this.
+    /// Number of the segment to be kept for this content.
     pub fn number(self) -> u32 {
         match self {
             Self::Data { number, .. }
@@ -44,29 +44,29 @@ impl Backing {
         }
     }
 
-    /// The same, `sectors` later.
+    /// The place `sectors` later.
     pub(super) fn skip(self, sectors: u32) -> Self {
         match self {
-            // Saturates only for an extent that `Data::sector` does not allow, and then at a place no segment has.
+            // Saturates only for an extent against the rule of `Data::sector`, and then at a place no segment has.
             Self::Data { number, sector } => Self::Data { number, sector: sector.saturating_add(sectors) },
             Self::Zero { .. } | Self::Damaged { .. } | Self::Doubt { .. } => self,
         }
     }
 }
 
-/// Sectors that one write gave their content.
+/// Sectors with content of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which sectors.
+    /// The sectors.
     pub range: SectorRange,
     /// The write.
     pub seq: Seq,
-    /// Its content.
+    /// Place of the content.
     pub backing: Backing,
 }
 
 impl Extent {
-    /// What of it is in `range`; `None` when that goes beyond it.
+    /// The part of the extent in `range`; `None` when `range` goes beyond the extent.
     pub fn part(&self, range: SectorRange) -> Option<Self> {
         let skipped = range.start().checked_sub(self.range.start())?;
         let backing = self.backing.skip(u32::try_from(skipped).ok()?);
@@ -77,15 +77,16 @@ impl Extent {
 /// Part of the answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which sectors.
+    /// The sectors.
     pub range: SectorRange,
     /// Their content; `None` for sectors never written.
     pub backing: Option<Backing>,
-    /// The write that gave it; 0 for sectors never written.
+    /// The write that gave the content; 0 for sectors never written.
     pub seq: Seq,
 }
 
-/// The extent that `entry`, of a record at frame `position` in `segment`, stands for, if any.
+/// The extent of `entry`, which belongs to the record at frame `position` of segment `number`; `None` for an entry without
+/// content.
 pub(in crate::cache) fn extent(entry: &Entry, number: u32, position: u32) -> Option<Extent> {
     let backing = match entry.kind {
         EntryKind::Announced => return None,

@@ -1,8 +1,8 @@
-//! Fetching from the store what a READ lacks, on the control threads.
+//! Fetching from the store the data missing here for a READ, on the control threads.
 //!
-//! Owns how long a READ waits for the store, and what ends the wait. Does not own who asks a store that is away (`store::outage`).
-//! Invariants: a READ fails only for a reason that no waiting would mend, or because its export says how long it may wait; a READ
-//! that waits holds no turn and no memory of others; when the daemon stops there is no answer.
+//! Owns how long a READ waits for the store, and the events that end the wait. Does not own the probes of a store which is away
+//! (`store::outage`). Invariants: a READ fails only for a reason that no waiting would mend, or because the export limits the
+//! wait; a READ that waits holds no turn and no memory of others; when the daemon stops there is no answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +17,13 @@ use crate::store;
 use crate::store::volume::{Loss, VolumeError};
 use crate::units::{ExportId, SECTOR_BYTES, SectorRange};
 
-/// What a READ does that needs the store while the store cannot be reached, or refuses this host.
+/// Behaviour of a READ that needs the store while the store cannot be reached, or refuses this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnreachable {
-    /// It waits.
+    /// Wait.
     #[default]
     Wait,
-    /// It fails when it has waited for so long.
+    /// Fail after so long a wait.
     FailAfter(Duration),
 }
 
@@ -32,23 +32,23 @@ impl OnUnreachable {
     pub const FAIL_AFTER_MIN: Duration = Duration::from_secs(1);
 }
 
-/// Bytes that were fetched from the store for a READ.
+/// Bytes fetched from the store for a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fill {
     range: SectorRange,
     bytes: Bytes,
-    /// What of the range was in the store only when it was asked for. What lies between was newer here, and may have left
-    /// for the store after these bytes were read there.
+    /// The parts of the range which the store alone had at the time of the question. The sectors between were newer here, and may
+    /// have left for the store after these bytes were read there.
     missing: Vec<SectorRange>,
 }
 
 impl Fill {
-    /// The bytes of `range`, which are `bytes`, good for `missing` of it; `None` when there are not as many.
+    /// The bytes of `range`, good for the `missing` parts of the range; `None` when `bytes` has another length than the range.
     pub fn new(range: SectorRange, bytes: Bytes, missing: Vec<SectorRange>) -> Option<Self> {
         (range.bytes() == Some(bytes.len() as u64)).then_some(Self { range, bytes, missing })
     }
 
-    /// The bytes of `range`, if all of them are good.
+    /// The bytes of `range`, if all of the bytes are good.
     pub(in crate::cache) fn part(&self, range: SectorRange) -> Option<&[u8]> {
         let within = |good: &SectorRange| good.start() <= range.start() && range.end() <= good.end();
         self.missing.iter().find(|good| within(good))?;
@@ -59,23 +59,22 @@ impl Fill {
     }
 }
 
-/// One fetch.
 pub(in crate::cache) struct Fetch {
     pub remote: store::volume::VolumeWriter,
     pub export: ExportId,
-    /// What to fetch: it begins and ends with something of `missing`.
+    /// The range to fetch, which begins and ends with sectors of `missing`.
     pub range: SectorRange,
     pub missing: Vec<SectorRange>,
     pub on_unreachable: OnUnreachable,
-    /// Set when it turns out that the volume is not this writer's any more.
+    /// Set when the volume turns out to belong to another writer.
     pub fenced: Arc<AtomicBool>,
-    /// Why nothing of the volume is served any more, once that is so.
+    /// Set when no data of the volume is served any more, with the reason.
     pub end: End,
     pub repeat: Arc<Repeat>,
 }
 
 impl Fetch {
-    /// Fetches, and tells `sender`. Ends without an answer when nobody waits for it any more, or the daemon stops.
+    /// Fetches, and sends the answer to `sender`. Ends without an answer when the receiver is gone, or the daemon stops.
     pub async fn run(mut self, mut sender: oneshot::Sender<Result<Fill, IoError>>) {
         let mut ended = self.end.0.subscribe();
         let limit = match self.on_unreachable {
@@ -86,7 +85,7 @@ impl Fetch {
             biased;
             () = sender.closed() => return,
             () = self.remote.stopped() => return,
-            // The volume is not dropped before this ends, or nobody waits any more.
+            // Never an error: the fetch itself holds the sender.
             Ok(reason) = ended.wait_for(Option::is_some) => Err(reason.unwrap_or(IoError::Store)),
             () = after(limit) => {
                 self.log("reading from the store took longer than the export allows", None);
@@ -110,7 +109,7 @@ impl Fetch {
                 }
             },
         };
-        // A request that is gone needs no answer.
+        // A request which is gone needs no answer.
         let _ = sender.send(answer);
     }
 
@@ -127,7 +126,7 @@ impl Fetch {
     }
 }
 
-/// Returns after `limit`; never without one.
+/// Returns after `limit`; never without a limit.
 async fn after(limit: Option<Duration>) {
     match limit {
         Some(limit) => tokio::time::sleep(limit).await,
@@ -135,7 +134,7 @@ async fn after(limit: Option<Duration>) {
     }
 }
 
-/// Why nothing of a volume is served any more that is not this writer's.
+/// Why no data is served of a volume lost to another writer or another history.
 pub(in crate::cache) fn why_lost(remote: &store::volume::VolumeWriter) -> IoError {
     match remote.loss() {
         Some(Loss::Diverged(_)) => IoError::Diverged,
@@ -143,7 +142,7 @@ pub(in crate::cache) fn why_lost(remote: &store::volume::VolumeWriter) -> IoErro
     }
 }
 
-/// Why nothing of a volume is served any more.
+/// The reason to serve no data of a volume any more, once there is one.
 #[derive(Clone, Debug)]
 pub(in crate::cache) struct End(Arc<watch::Sender<Option<IoError>>>);
 
@@ -154,7 +153,7 @@ impl Default for End {
 }
 
 impl End {
-    /// Ends all fetches, those to come as well.
+    /// Ends all fetches, later ones as well.
     pub fn set(&self, reason: IoError) {
         self.0.send_if_modified(|end| {
             let first = end.is_none();

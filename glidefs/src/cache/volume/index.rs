@@ -1,8 +1,8 @@
 //! Where the newest bytes of one export are: sector ranges mapped to places in segments, newest sequence number wins.
 //!
-//! Does not own segments, nor what is at those places. Invariants: extents are not empty and never overlap; a sector
-//! belongs to the insert with the highest sequence number that ever covered it, in whatever order inserts came; what was
-//! reported to `refs` adds up to the number of extents that refer to each segment.
+//! Does not own segments, nor the bytes at the places. Invariants: extents are not empty and never overlap; of all inserts that
+//! covered a sector the one with the highest sequence number has the sector, in whatever order inserts came; the changes reported
+//! to `refs` add up to the number of extents that refer to each segment.
 
 mod leaf;
 mod map;
@@ -23,9 +23,9 @@ pub struct Index {
 }
 
 impl Index {
-    /// Makes `extent` the content of its sectors, except where a newer one is. An equal sequence number is replaced,
-    /// so a write that moved is found at its last place. `refs` is told how what refers to each segment changes; what comes is
-    /// told before what goes, so a count never touches 0 in between.
+    /// Makes `extent` the content of its sectors, except sectors with a newer extent. An extent of an equal sequence number is
+    /// replaced, so a moved write is found at the last place. `refs` is told each change in the references to a segment: first
+    /// the new references, then the lost ones, so a count never touches 0 in between.
     ///
     /// A range of more than `u32::MAX` sectors becomes several extents.
     pub fn insert(&mut self, extent: Extent, refs: &mut impl FnMut(Refs)) {
@@ -41,7 +41,7 @@ impl Index {
         }
     }
 
-    /// Calls `visit` with pieces that cover `range` exactly, in ascending order.
+    /// Calls `visit` with pieces which cover `range` exactly, in ascending order.
     pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
         let (mut at, end) = (range.start(), range.end());
         let _: ControlFlow<()> = self.extents.overlapping(at, end, |item| {
@@ -56,7 +56,7 @@ impl Index {
         visit_part(at, end, None, Seq::default(), &mut visit);
     }
 
-    /// Forgets what is known of `range`.
+    /// Forgets the content of `range`.
     pub fn remove(&mut self, range: SectorRange, refs: &mut impl FnMut(Refs)) {
         self.extents.carve(range.start(), range.end(), refs);
     }
@@ -87,7 +87,7 @@ impl Index {
         *self = Self::default();
     }
 
-    /// Highest sequence number ever inserted, even if nothing of it is left; 0 before the first.
+    /// Highest sequence number ever inserted, even if no extent has the number any more; 0 before the first insert.
     pub fn max_seq(&self) -> Seq {
         self.max_seq
     }
@@ -97,7 +97,7 @@ impl Index {
         self.extents.data_sectors().saturating_mul(SECTOR_BYTES)
     }
 
-    /// First extent with sectors in `[from, to)` that `seq` must not replace.
+    /// First extent with sectors in `[from, to)` newer than `seq`, which must not be replaced.
     fn first_newer(&self, from: u64, to: u64, seq: Seq) -> Option<Item> {
         let found = self.extents.overlapping(from, to, |item| {
             if item.seq > seq { ControlFlow::Break(item) } else { ControlFlow::Continue(()) }

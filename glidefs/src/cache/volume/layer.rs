@@ -1,24 +1,24 @@
-//! One layer of a volume: an index that keeps the references to each segment counted.
+//! One layer of a volume: an index with counted references to each segment.
 //!
-//! Owns the calls that count. Invariant: the counts of the table of segments agree with the extents of all layers whenever no call of
-//! a layer is under way; while a call is, a segment never seems to have fewer extents that the store lacks than it has.
+//! Owns the calls that count. Invariant: the counts of the segment table agree with the extents of all layers whenever no call of
+//! a layer is under way; during a call, the table never shows fewer extents missing in the store than a segment has.
 
 use super::extent::{Extent, Piece};
 use super::index::Index;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
-/// What a layer holds, with regard to the store.
+/// The relation of a layer's content to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
     /// The store does not have the content.
     #[default]
     Dirty,
-    /// The store has the content as well: it may be evicted.
+    /// The store has the content as well: the content may be evicted.
     Clean,
 }
 
-/// An index, and the counting of its references.
+/// An index with counted references.
 #[derive(Debug, Default)]
 pub(super) struct Layer {
     index: Index,
@@ -26,12 +26,12 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// An empty layer of content that the store has.
+    /// An empty layer for content in the store.
     pub fn clean() -> Self {
         Self { index: Index::default(), kind: Kind::Clean }
     }
 
-    /// Makes `extent` the content of its sectors, except where a newer one is.
+    /// Makes `extent` the content of its sectors, except sectors with newer content.
     pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
         let kind = self.kind;
         self.index.insert(extent, &mut |refs| {
@@ -53,7 +53,6 @@ impl Layer {
         });
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self, table: &SegmentTable) {
         let kind = self.kind;
         self.index.clear(&mut |refs| {
@@ -64,12 +63,12 @@ impl Layer {
         });
     }
 
-    /// Calls `visit` with pieces that cover `range` exactly, in ascending order.
+    /// Calls `visit` with pieces which cover `range` exactly, in ascending order.
     pub fn lookup(&self, range: SectorRange, visit: impl FnMut(Piece)) {
         self.index.lookup(range, visit);
     }
 
-    /// Calls `visit` with the parts of `range` whose content is write `seq` in segment `number`.
+    /// Calls `visit` with the parts of `range` with content of write `seq` in segment `number`.
     pub fn parts(&self, range: SectorRange, seq: Seq, number: u32, mut visit: impl FnMut(SectorRange)) {
         self.index.lookup(range, |piece| {
             if piece.seq == seq && piece.backing.is_some_and(|backing| backing.number() == number) {
@@ -83,7 +82,6 @@ impl Layer {
         self.index.iter()
     }
 
-    /// Number of extents.
     pub fn len(&self) -> usize {
         self.index.len()
     }

@@ -1,4 +1,4 @@
-//! The index of a volume in layers: what is not in the store, cuts that are on their way there, and what is in the store.
+//! The index of a volume in layers: active data, cuts on their way to the store, and clean data, which the store has.
 //!
 //! ```text
 //!  sequence numbers   1 ······ stored ······ first cut ······ last cut ······ last
@@ -6,44 +6,45 @@
 //! ```
 //!
 //! Owns which layer an extent belongs to, and the moves between them. Does not own when a cut is made or carried to the
-//! store. Invariants: an extent's sequence number decides its layer, whatever comes when; a frozen layer stays as the cut left it
-//! until the store has all of it or the cut is taken back, and the oldest comes first; only `clean` forgets. A volume without a
-//! store has everything in `active`. Once the store knows what is lost, a doubt ends, and nothing that was in doubt is read from
-//! here.
+//! store. Invariants: the sequence number of an extent decides the extent's layer, in whatever order extents come; a frozen layer
+//! stays as the cut left the layer until the store has the whole cut or the cut is taken back, and the oldest comes first; only
+//! `clean` forgets. A volume without a store has everything in `active`. Once the store knows which content is lost, the doubt ends,
+//! and no doubted content is read from here.
+
+mod look_up;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::doubts::{Doubt, Doubts};
-use super::extent::{Backing, Extent, Piece};
+use super::extent::{Backing, Extent};
 use super::layer::Layer;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
-/// How far a volume's history had come when it was last written down: what recovery starts from.
+/// How far a volume's history had come when the marks were last written down. Recovery starts from the marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeqMarks {
     /// Everything up to here is in the store.
     pub stored: Seq,
-    /// Nothing up to here may be read from the log: newer data of the same sectors may have left it for the store.
+    /// Nothing up to here may be read from the log: newer data of the same sectors may have left the log for the store.
     pub evicted: Seq,
 }
 
-/// The layers.
 #[derive(Debug)]
 pub(in crate::cache) struct Layers {
     active: Layer,
-    /// The cuts that the store does not have, oldest first. The first one is on its way.
+    /// The cuts not in the store, oldest first. The first one is on the way there.
     frozen: VecDeque<Frozen>,
     clean: Layer,
-    /// Last sequence number of the last cut that is in the store.
+    /// Last sequence number of the last cut in the store.
     stored: Seq,
-    /// No content that is as old as the highest doubt can be relied on, until the store has a newer cut: the cut says which content is
-    /// lost. Doubts are kept afterwards, so that the log goes on saying which damage was found.
+    /// Content as old as the highest doubt cannot be relied on, until the store has a newer cut, which says which content is
+    /// lost. Doubts are kept afterwards, so the log goes on saying which damage was found.
     doubts: Doubts,
 }
 
-/// Where a sector has its newest content that is not in the store.
+/// The layer of a sector's newest content not in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Dirty {
     Active,
@@ -51,17 +52,17 @@ pub(in crate::cache) enum Dirty {
     Not,
 }
 
-/// A cut.
+/// A cut: the content, and the figures of the writes.
 #[derive(Debug, Default)]
 pub(in crate::cache) struct Frozen {
     index: Layer,
-    /// Last sequence number of the cut. Each cut has a higher one than those before.
+    /// Last sequence number of the cut. Each cut has a higher one than the cuts before.
     pub last: Seq,
-    /// Numbers up to the last one that have neither been appended nor failed.
+    /// Numbers up to `last` which have neither been appended nor failed.
     pub under_way: u64,
     /// When the oldest of the content was appended.
     pub since: Option<Duration>,
-    /// Highest of the cut's numbers whose record could not be written.
+    /// Highest of the cut's failed numbers.
     pub failed: Seq,
 }
 
@@ -85,7 +86,7 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// Empty layers of a volume that is in the store up to `stored`.
+    /// Empty layers of a volume which is in the store up to `stored`.
     pub fn new(stored: Seq) -> Self {
         Self { stored, ..Self::default() }
     }
@@ -94,7 +95,7 @@ impl Layers {
         self.stored
     }
 
-    /// Last sequence number of the last cut; of what is in the store, when there is no cut.
+    /// Last sequence number of the last cut; without a cut, of the data in the store.
     pub fn cut(&self) -> Seq {
         self.frozen.back().map_or(self.stored, |cut| cut.last)
     }
@@ -104,7 +105,7 @@ impl Layers {
         &self.frozen
     }
 
-    /// The cuts that cover write `seq`, or were made later.
+    /// The cuts which cover write `seq`, or were made later.
     pub fn cuts_from(&mut self, seq: Seq) -> impl Iterator<Item = &mut Frozen> {
         let first = self.frozen.partition_point(|cut| cut.last < seq);
         self.frozen.range_mut(first..)
@@ -115,7 +116,7 @@ impl Layers {
         self.active.is_empty()
     }
 
-    /// Whether what write `seq` wrote is in the store.
+    /// Whether write `seq` is in the store.
     pub fn is_clean(&self, seq: Seq) -> bool {
         seq <= self.stored
     }
@@ -125,62 +126,12 @@ impl Layers {
         self.frozen.front().into_iter().flat_map(|cut| cut.index.iter())
     }
 
-    /// Calls `visit` with pieces of the first cut that cover `range` exactly, in ascending order.
-    pub fn lookup_frozen(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
-        match self.frozen.front() {
-            Some(cut) => cut.index.lookup(range, visit),
-            None => visit(Piece { range, backing: None, seq: Seq::default() }),
-        }
-    }
-
-    /// Bytes of data that are in no cut.
+    /// Bytes of data in no cut.
     pub fn active_bytes(&self) -> u64 {
         self.active.live_bytes()
     }
 
-    /// Whether what is active, or a cut, has content for the first sector of `range`.
-    pub fn where_dirty(&self, range: SectorRange) -> Dirty {
-        let Some(first) = SectorRange::new(range.start(), 1) else { return Dirty::Not };
-        let is_in = |layer: &Layer| {
-            let mut found = false;
-            layer.lookup(first, |piece| found |= piece.backing.is_some());
-            found
-        };
-        if is_in(&self.active) {
-            Dirty::Active
-        } else if self.frozen.iter().rev().any(|cut| is_in(&cut.index)) {
-            Dirty::Cut
-        } else {
-            Dirty::Not
-        }
-    }
-
-    /// What is not in the store, newest content only, in ascending order.
-    pub fn dirty(&self) -> Vec<Extent> {
-        let mut dirty: Vec<Extent> = self.active.iter().collect();
-        for (at, cut) in self.frozen.iter().enumerate() {
-            for extent in cut.index.iter() {
-                self.bare(at + 1, extent.range, &mut |part| dirty.extend(extent.part(part)));
-            }
-        }
-        dirty.sort_unstable_by_key(|extent| extent.range.start());
-        dirty
-    }
-
-    /// Calls `visit` with what of `range` is neither in a cut from the one at `at` on nor active.
-    fn bare(&self, at: usize, range: SectorRange, visit: &mut dyn FnMut(SectorRange)) {
-        let cut = self.frozen.get(at);
-        cut.map_or(&self.active, |cut| &cut.index).lookup(range, |piece| {
-            if piece.backing.is_some() {
-            } else if cut.is_some() {
-                self.bare(at + 1, piece.range, visit);
-            } else {
-                visit(piece.range);
-            }
-        });
-    }
-
-    /// Everything whose place is in `segment`.
+    /// All extents with their place in segment `number`.
     pub fn extents_in(&self, number: u32) -> impl Iterator<Item = Extent> {
         let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
         let all = self.active.iter().chain(frozen).chain(self.clean.iter());
@@ -188,24 +139,23 @@ impl Layers {
         all.chain(doubts).filter(move |extent| extent.backing.number() == number)
     }
 
-    /// Number of extents.
     pub fn len(&self) -> usize {
         let frozen: usize = self.frozen.iter().map(|cut| cut.index.len()).sum();
         self.active.len() + frozen + self.clean.len()
     }
 
-    /// Bytes of data that are not in the store.
+    /// Bytes of data not in the store.
     pub fn dirty_bytes(&self) -> u64 {
         let frozen = self.frozen.iter().map(|cut| cut.index.live_bytes());
         frozen.fold(self.active.live_bytes(), u64::saturating_add)
     }
 
-    /// Bytes of data that are in the store, and here as well.
+    /// Bytes of data in the store, and here as well.
     pub fn clean_bytes(&self) -> u64 {
         self.clean.live_bytes()
     }
 
-    /// Makes `extent` the content of its sectors, except where a newer one is.
+    /// Makes `extent` the content of its sectors, except sectors with newer content.
     pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
         if let Backing::Doubt { number } = extent.backing {
             return self.doubts.insert(table, extent.seq, extent.range, number);
@@ -228,41 +178,8 @@ impl Layers {
         self.frozen.get(at).map_or(&self.active, |cut| &cut.index)
     }
 
-    /// Calls `visit` with pieces that cover `range` exactly, in ascending order, newest content first.
-    pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
-        let Some(doubt) = self.doubt_in_force() else { return self.look_up(range, visit) };
-        let end = doubt.end.clamp(range.start(), range.end());
-        let part = |from: u64, to: u64| SectorRange::new(from, to - from).filter(|part| !part.is_empty());
-        if let Some(doubted) = part(range.start(), end) {
-            self.look_up(doubted, |piece| visit(doubt.judge(piece)));
-        }
-        if let Some(newer) = part(end, range.end()) {
-            self.look_up(newer, visit);
-        }
-    }
-
-    fn look_up(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
-        if self.frozen.is_empty() && self.clean.is_empty() {
-            return self.active.lookup(range, visit);
-        }
-        self.active.lookup(range, |piece| match piece.backing {
-            Some(_) => visit(piece),
-            None => self.look_below(self.frozen.len(), piece.range, &mut visit),
-        });
-    }
-
-    /// As [`Self::look_up`], in the first `cuts` cuts and what is in the store.
-    fn look_below(&self, cuts: usize, range: SectorRange, visit: &mut dyn FnMut(Piece)) {
-        let newest = cuts.checked_sub(1).and_then(|at| Some((at, self.frozen.get(at)?)));
-        let Some((older, cut)) = newest else { return self.clean.lookup(range, visit) };
-        cut.index.lookup(range, |piece| match piece.backing {
-            Some(_) => visit(piece),
-            None => self.look_below(older, piece.range, visit),
-        });
-    }
-
-    /// Calls `visit` with what of `range` still comes from write `seq` in `segment`, hidden by newer data or not.
-    /// Data that is in the store does not count.
+    /// Calls `visit` with the parts of `range` which still come from write `seq` in segment `number`, hidden by newer data or
+    /// not. Data in the store does not count.
     pub fn dirty_parts(&self, range: SectorRange, seq: Seq, number: u32, mut visit: impl FnMut(SectorRange)) {
         if self.doubts.has(number, seq, range) {
             return visit(range);
@@ -272,8 +189,8 @@ impl Layers {
         }
     }
 
-    /// Makes `copy` the place of what of its sectors still comes from the same write in segment `from`, and of nothing else:
-    /// while a cut is taken note of, what is newer may have left the layer for the next one.
+    /// Makes `copy` the place of those of its sectors which still come from the same write in segment `from`, and of no others:
+    /// while a cut is thawed, newer extents of the same sectors may have left the layer for the next one.
     pub fn relocate(&mut self, table: &SegmentTable, copy: Extent, from: u32) {
         if let Backing::Doubt { number } = copy.backing {
             return self.doubts.relocate(table, copy.seq, copy.range, (from, number));
@@ -286,7 +203,7 @@ impl Layers {
         }
     }
 
-    /// Forgets what of `range` comes from write `seq` in `segment`, if it is in the store.
+    /// Forgets the clean parts of `range` which come from write `seq` in segment `number`.
     pub fn evict(&mut self, table: &SegmentTable, range: SectorRange, seq: Seq, number: u32) {
         let mut found = Vec::new();
         self.clean.parts(range, seq, number, |part| found.push(part));
@@ -295,15 +212,15 @@ impl Layers {
         }
     }
 
-    /// Makes what is active a cut, with what `cut` says of it.
+    /// Makes the active layer a cut, with the figures of `cut`.
     pub fn freeze(&mut self, cut: Frozen) {
-        debug_assert!(cut.last > self.cut() && cut.index.is_empty(), "cuts ascend");
+        debug_assert!(cut.last > self.cut() && cut.index.is_empty(), "the numbers of cuts ascend");
         self.frozen.push_back(Frozen { index: std::mem::take(&mut self.active), ..cut });
     }
 
-    /// Moves up to `count` extents of the first cut, which is in the store, to those that may be forgotten. `true` when it was
-    /// the last of them. A cut that ends a doubt is forgotten with all that is clean: write down before that nothing up to the
-    /// cut may be taken from the log any more.
+    /// Makes up to `count` extents of the first cut, which is in the store, clean. Returns `true` when none is left in the cut.
+    /// If the cut ends a doubt, all clean data is forgotten with the cut's: write down beforehand that nothing up to the cut may
+    /// be taken from the log any more.
     pub fn thaw_some(&mut self, table: &SegmentTable, count: usize) -> bool {
         let Some(cut) = self.frozen.front_mut() else { return true };
         let some: Vec<Extent> = cut.index.iter().take(count).collect();
@@ -314,6 +231,7 @@ impl Layers {
         let is_last = cut.index.is_empty();
         if is_last {
             let last = cut.last;
+            debug_assert!(last > self.stored, "the history in the store only grows");
             let doubted = self.is_doubted();
             self.stored = last;
             self.frozen.pop_front();
@@ -324,7 +242,8 @@ impl Layers {
         is_last
     }
 
-    /// Makes the first cut a part of the second, or of what is active where there is no second: as if the first had not been made.
+    /// Makes the first cut a part of the second, or of the active layer where there is no second: as if the first had not been
+    /// made.
     pub fn undo(&mut self, table: &SegmentTable) {
         let Some(first) = self.frozen.pop_front() else { return };
         let Frozen { index, since, failed, .. } = first;
@@ -343,37 +262,38 @@ impl Layers {
         newer.clear(table);
     }
 
-    /// Whether a record may be lost that the store does not know of.
+    /// Whether a record may be lost without the store's knowledge.
     pub fn is_doubted(&self) -> bool {
         self.doubt_in_force().is_some()
     }
 
-    /// Up to which sequence number nothing can be relied on, if so, and before which sector.
+    /// The doubt in force, if any: the last sequence number that cannot be relied on, and the sector before which the doubt
+    /// applies.
     pub fn doubt(&self) -> Option<(Seq, u64)> {
         self.doubt_in_force().map(|doubt| (doubt.seq, doubt.end))
     }
 
-    /// Takes note that the export is made larger than `size_sectors`: a doubt is about what it had before.
+    /// Takes note that the export is made larger than `size_sectors`: a doubt is about the sectors of the smaller export.
     pub fn grows_from(&mut self, size_sectors: u64) {
         self.doubts.grows_from(size_sectors, self.stored);
     }
 
-    /// Whether a doubt has ended of which the log may still have something newer than `evicted`.
+    /// Whether a doubt has ended while the log may still have doubted data newer than `evicted`.
     pub fn has_ended_doubt(&self, evicted: Seq) -> bool {
         self.doubted_to() <= self.stored && self.doubted_to() > evicted
     }
 
-    /// Up to which sequence number a doubt goes or went; 0 without one.
+    /// Last sequence number of the highest doubt, ended or not; 0 without one.
     pub fn doubted_to(&self) -> Seq {
         self.doubts.highest()
     }
 
-    /// Whether there is or was a doubt about the damage that `evidence` stands for.
+    /// Whether there is or was a doubt about the damage for which `evidence` stands.
     pub fn has_doubt_of(&self, evidence: SectorRange) -> bool {
         self.doubts.has_evidence(evidence)
     }
 
-    /// Forgets the doubts, but for the highest, about segments of which `is_gone` says so.
+    /// Forgets the doubts, except the highest, about segments for which `is_gone` returns true.
     pub fn forget_doubts(&mut self, table: &SegmentTable, is_gone: impl Fn(u64) -> bool) {
         self.doubts.forget(table, is_gone);
     }
@@ -382,17 +302,16 @@ impl Layers {
         self.doubts.in_force(self.stored)
     }
 
-    /// Whether the entry in `segment` says that a record may be lost.
+    /// Whether an entry in segment `number` says that a record may be lost.
     pub fn is_doubted_in(&self, number: u32) -> bool {
         self.doubts.is_in(number)
     }
 
-    /// Forgets what is in the store, all of it.
+    /// Forgets all clean data.
     pub fn forget_clean(&mut self, table: &SegmentTable) {
         self.clean.clear(table);
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self, table: &SegmentTable) {
         self.doubts.clear(table);
         self.active.clear(table);
@@ -403,7 +322,7 @@ impl Layers {
     }
 }
 
-/// Makes `copy` the place of what of its sectors `layer` has from the same write in segment `from`.
+/// Makes `copy` the place of those sectors of `layer` which come from the same write in segment `from`.
 fn relocate(layer: &mut Layer, table: &SegmentTable, copy: Extent, from: u32) {
     let mut found = Vec::new();
     layer.parts(copy.range, copy.seq, from, |part| found.push(part));

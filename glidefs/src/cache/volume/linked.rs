@@ -1,6 +1,6 @@
-//! A volume and its counterpart in the store: whose it is, what is at risk, and who waits for the store to have what.
+//! A volume and the volume's counterpart in the store: the owner, the data at risk, and the waits for writeback.
 //!
-//! Does not own cuts, nor how they get there (`flush`).
+//! Does not own cuts (`cuts`), nor how cuts get to the store (`writeback`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,29 +10,30 @@ use crate::cache::volume::durability::{Durability, Pace, Triggers};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
 use crate::cache::volume::fetch::OnUnreachable;
-use crate::cache::volume::store_link::{StoreLink, WritebackQueue};
+use crate::cache::volume::queue::WritebackQueue;
+use crate::cache::volume::store_link::StoreLink;
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
 use crate::units::{SECTOR_BYTES, Seq};
 
-/// What of a volume is not in the store.
+/// The data of a volume at risk: not in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AtRisk {
     /// Bytes of data.
     pub bytes: u64,
-    /// How long the oldest data has been so.
+    /// How long the oldest data has been at risk.
     pub age: Duration,
-    /// What is in the way, as far as that is known.
+    /// The obstacle, as far as known.
     pub why: Option<String>,
 }
 
 impl Volume {
-    /// The store's side, where there is a store.
+    /// The link to the store, where there is a store.
     pub(in crate::cache) fn store_link(&self) -> Option<&StoreLink> {
         self.store_link.get()
     }
 
-    /// Ties the volume to `remote`, its counterpart in the store, which knows `stored_sectors` of its `size_sectors`. What it
-    /// holds already is stored like new data. Call it once: before the first request, or when all of it was written here.
+    /// Links the volume to `remote`, the counterpart in the store, which knows `stored_sectors` of the volume's `size_sectors`.
+    /// Data here already is written back like new data. Call once: before the first request, or when all data was written here.
     pub fn link_to_store(
         &self,
         remote: crate::store::volume::VolumeWriter,
@@ -40,8 +41,8 @@ impl Volume {
         size_sectors: u64,
         stored_sectors: u64,
     ) {
-        let tied = self.store_link.set(StoreLink::new(remote, queue, size_sectors, stored_sectors));
-        debug_assert!(tied.is_ok(), "tied twice");
+        let linked = self.store_link.set(StoreLink::new(remote, queue, size_sectors, stored_sectors));
+        debug_assert!(linked.is_ok(), "a volume is linked to the store once");
         if let Some(link) = self.store_link.get().filter(|link| link.remote().loss().is_some()) {
             link.fence();
             return;
@@ -65,7 +66,7 @@ impl Volume {
         }
     }
 
-    /// How far the cut is that is on its way to the store; `None` where there is none.
+    /// Progress of the cut on its way to the store; `None` without one.
     pub fn upload(&self) -> Option<UploadProgress> {
         let progress = self.store_link.get()?.upload().progress();
         (progress.total_bytes > 0).then_some(progress)
@@ -76,7 +77,7 @@ impl Volume {
         self.store_link.get().map(StoreLink::remote)
     }
 
-    /// Tells the store that the export, of `from_sectors`, is made larger: its new size, sectors.
+    /// Tells the store the new size of the export in sectors. The export of `from_sectors` is made larger.
     pub fn grow(&self, from_sectors: u64, size_sectors: u64) {
         self.lock().layers.grows_from(from_sectors);
         if let Some(link) = self.store_link.get() {
@@ -85,8 +86,8 @@ impl Volume {
         }
     }
 
-    /// Notes that the store has another state of the volume, of this size in sectors and so crowded, and that nothing of the volume
-    /// is here.
+    /// Notes that the store has another state of the volume, of this size in sectors and so crowded, and that no data of the
+    /// volume is here.
     pub fn replaced(&self, size_sectors: u64, crowd: Crowd) {
         if let Some(link) = self.store_link.get() {
             link.set_size(size_sectors);
@@ -96,12 +97,13 @@ impl Volume {
         }
     }
 
-    /// Returns when everything that was acknowledged before is in the store: up to which sequence number. Of what was lost here the
-    /// store has that it is damaged.
+    /// Waits until all writes acknowledged before the call are in the store. Returns the last sequence number in the store. Data
+    /// lost here is damaged in the store.
     ///
     /// # Errors
-    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Diverged`], [`IoError::Removed`], [`IoError::Unreadable`] when a try since the
-    /// call could not read what is here, and [`IoError::Store`] where there is no store. A store that is away is waited for.
+    /// [`IoError::Fenced`] when another writer has the volume, [`IoError::Diverged`], [`IoError::Removed`],
+    /// [`IoError::Unreadable`] when a try since the call could not read data here, and [`IoError::Store`] where there is no
+    /// store. A store which is away is waited for.
     pub async fn written_back(&self) -> Result<Seq, IoError> {
         let link = self.store_link.get().ok_or(IoError::Store)?;
         let (target, unreadable) = (self.figures().last_seq, link.unreadable_cuts());
@@ -125,7 +127,7 @@ impl Volume {
         }
     }
 
-    /// What is not in the store; `None` where all of it is, or there is no store.
+    /// The data not in the store; `None` when all data is in the store, or there is no store.
     pub fn at_risk(&self) -> Option<AtRisk> {
         let link = self.store_link.get()?;
         let figures = self.figures();
@@ -137,10 +139,10 @@ impl Volume {
         })
     }
 
-    /// Asks the store whether the volume still belongs to this host: `false` when it did not answer in time.
+    /// Asks the store whether the volume still belongs to this host. Returns `false` when the store did not answer in time.
     ///
     /// # Errors
-    /// When it does not, which is noted: nothing of it is served any more.
+    /// When the volume does not belong to this host: then the volume is fenced, and no data of the volume is served any more.
     pub async fn confirm(&self, patience: Duration) -> Result<bool, VolumeError> {
         let Some(link) = self.store_link.get() else { return Ok(true) };
         match tokio::time::timeout(patience, link.remote().confirm()).await {
@@ -165,21 +167,21 @@ impl Volume {
         }
     }
 
-    /// Has everything that was acknowledged stored as soon as possible.
+    /// Has everything acknowledged so far written back as soon as possible.
     pub fn ask_writeback(&self) {
         if let Some(link) = self.store_link.get() {
             link.ask(self.id);
         }
     }
 
-    /// Says what a FLUSH is to survive. Without a store that is always the same.
+    /// Sets the loss that acknowledged FLUSHes survive. Without a store the setting has no effect.
     pub fn set_durability(&self, durability: Durability) {
         if let Some(link) = self.store_link.get() {
             link.set_durability(durability);
         }
     }
 
-    /// Says what a READ does that needs a store that is away.
+    /// Sets the behaviour of a READ that needs a store which is away.
     pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
         if let Some(link) = self.store_link.get() {
             link.set_on_unreachable(on_unreachable);
@@ -191,11 +193,12 @@ impl Volume {
         self.store_link.get().is_some_and(StoreLink::waits)
     }
 
-    /// When a WRITE of `bytes` may go on without more being at risk than is allowed, and with merging keeping up; 0 for zeroes.
-    /// `paused` says that it has paused already. What may go on is promised: call [`Self::settled`] when it has ended.
+    /// When a WRITE of `bytes` may go on without more data at risk than allowed, and with merging keeping up; 0 bytes for zeroes.
+    /// `paused` says that the WRITE has paused already. [`Pace::Go`] promises the bytes: call [`Self::settled`] when the WRITE
+    /// has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
         let Some(link) = self.store_link.get().filter(|link| !link.is_fenced()) else { return Pace::Go };
-        // What cannot be read here can only be written again.
+        // Data unreadable here can only be written again, so the bound must not stop writes.
         let Some(bound) = link.bound().filter(|_| !link.is_unreadable()) else {
             return link.crowding().pace(bytes, || link.now());
         };
@@ -213,7 +216,7 @@ impl Volume {
         pace
     }
 
-    /// Takes note that a WRITE of `bytes` that [`Self::pace`] let go on has ended.
+    /// Takes note that a WRITE of `bytes`, let go on by [`Self::pace`], has ended.
     pub fn settled(&self, bytes: u64) {
         if self.store_link.get().is_some_and(|link| link.bound().is_some()) {
             let mut inner = self.lock();
@@ -221,19 +224,19 @@ impl Volume {
         }
     }
 
-    /// When to cut it: `triggers`, or sooner where little may be at risk.
+    /// The thresholds for a cut: `triggers`, or lower ones where little data may be at risk.
     pub(in crate::cache) fn triggers(&self, triggers: &Triggers) -> Triggers {
         let bound = self.store_link.get().and_then(StoreLink::bound);
         bound.map_or(*triggers, |bound| bound.sooner(triggers))
     }
 
-    /// How many cuts could not be read so far. Those without some of their content count when a FLUSH was told of them.
+    /// How many cuts could not be read so far. Cuts that lost some content count as well, once a FLUSH was told of the loss.
     pub(in crate::cache) fn unreadable_cuts(&self) -> u64 {
         self.store_link.get().map_or(0, StoreLink::failed_cuts)
     }
 
-    /// Whether the store has everything up to `seq`; an error when it never will, when more than `unreadable` cuts could not be
-    /// read, or not all of what they hold, or when nobody may wait for it. Otherwise the volume is asked to be stored.
+    /// Whether the store has everything up to `seq`. An error when the store never will, when more than `unreadable` cuts could
+    /// not be read, when some content of the cuts was lost, or when requests may not wait. Otherwise writeback is asked for.
     pub(in crate::cache) fn is_in_store(&self, seq: Seq, unreadable: u64) -> Result<bool, IoError> {
         let inner = self.lock();
         let (stored, removed) = (inner.layers.stored(), inner.removed);
@@ -259,33 +262,33 @@ impl Volume {
         Ok(false)
     }
 
-    /// Bytes whose content was lost before the store had it, as of the last flush. `None` where there is no store.
+    /// Bytes of content lost before the store had the content, as of the last commit. `None` where there is no store.
     pub fn damaged_bytes(&self) -> Option<u64> {
         Some(self.store_link.get()?.remote().damaged_sectors().saturating_mul(SECTOR_BYTES))
     }
 
-    /// Packs of the store that a read of one sector may have to ask, and packs in all. `None` where there is no store.
+    /// Packs in the store that a READ of one sector may have to ask, and packs in all. `None` where there is no store.
     pub fn packs(&self) -> Option<(u64, u64)> {
         self.store_link.get().map(|link| link.crowding().figures())
     }
 
-    /// Why nothing of the volume may be served here any more, if so.
+    /// Why no data of the volume may be served here any more, if so.
     pub fn lost(&self) -> Option<IoError> {
         self.store_link.get()?.lost()
     }
 
-    /// Whether another writer has the volume, or another history, so that nothing of the volume may be served here.
+    /// Whether the volume has another writer, or another history in the store, so no data of the volume may be served here.
     pub fn is_fenced(&self) -> bool {
         self.store_link.get().is_some_and(StoreLink::is_fenced)
     }
 
-    /// What is not in the store, and the last sequence number of it.
+    /// The data not in the store, and the last sequence number given out.
     pub(in crate::cache) fn dirty(&self) -> (Seq, Vec<Extent>) {
         let inner = self.lock();
         (Seq(inner.last_seq), inner.layers.dirty())
     }
 
-    /// Whether something of it is not in the store.
+    /// Whether some data, or a new size, is not in the store.
     pub(in crate::cache) fn needs_writeback(&self) -> bool {
         let figures = self.figures();
         figures.last_seq > figures.stored || self.store_link.get().is_some_and(StoreLink::has_new_size)

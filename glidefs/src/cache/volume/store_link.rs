@@ -1,132 +1,54 @@
-//! What ties a volume to its counterpart in the store.
+//! The link between a volume and the volume's counterpart in the store.
 //!
-//! Owns the wish list of what to flush, and what is known of the counterpart. Does not own the flushing (`engine`) nor the
-//! fetching (`fetch`). Invariant: a volume that has something to flush is on the list, or the engine watches it.
+//! Owns the settings and the known state of the counterpart. Does not own the list of volumes to write back (`queue`), the
+//! writeback (`writeback/engine`), nor the fetching (`fetch`).
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
 use super::fetch::{End, Fetch, Fill, OnUnreachable, why_lost};
-use crate::cache::log::disk::Clock;
 use crate::cache::volume::durability::{Bound, Durability};
 use crate::cache::volume::error::IoError;
+use crate::cache::volume::queue::WritebackQueue;
 use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::Upload;
 use crate::units::{ExportId, SectorRange};
 
-/// A cut that waits for another one to reach the store has at least so much data, bytes, and at least such a part of the cache.
-const CUT_BYTES_MIN: u64 = 1 << 30;
-const CUTS_OF_CACHE: u64 = 32;
-/// Cuts of one volume wait behind others only while the volume has at most such a part of the cache that is not in the store.
-const BACKLOGS_OF_CACHE: u64 = 2;
-
-/// What all volumes that are tied to one store share.
-pub struct WritebackQueue {
-    runtime: tokio::runtime::Handle,
-    clock: Arc<dyn Clock>,
-    /// As much data makes another cut of a volume of which one is on its way.
-    cut_bytes_max: AtomicU64,
-    /// With more than that not in the store a volume makes no further cut.
-    backlog_bytes_max: u64,
-    list: Mutex<List>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct List {
-    announced: HashSet<ExportId>,
-    /// Somebody waits for these.
-    asked: HashSet<ExportId>,
-    /// Their writes are slowed until packs are merged.
-    crowded: HashSet<ExportId>,
-}
-
-impl fmt::Debug for WritebackQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WritebackQueue").finish_non_exhaustive()
-    }
-}
-
-impl WritebackQueue {
-    /// What ties volumes of a cache of `size_bytes`.
-    pub(in crate::cache) fn new(
-        runtime: tokio::runtime::Handle,
-        clock: Arc<dyn Clock>,
-        size_bytes: u64,
-    ) -> Arc<Self> {
-        let cut_bytes_max = AtomicU64::new(CUT_BYTES_MIN.max(size_bytes / CUTS_OF_CACHE));
-        let backlog_bytes_max = size_bytes / BACKLOGS_OF_CACHE;
-        let (list, changed) = (Mutex::default(), Notify::new());
-        Arc::new(Self { runtime, clock, cut_bytes_max, backlog_bytes_max, list, changed })
-    }
-
-    /// Makes cuts smaller than usual, or larger.
-    #[cfg(test)]
-    pub fn set_cut_bytes_max(&self, bytes: u64) {
-        self.cut_bytes_max.store(bytes, Ordering::Relaxed);
-    }
-
-    fn list(&self) -> MutexGuard<'_, List> {
-        // A set is whole between its own calls.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What was announced and asked for since the last call: `true` with those that somebody waits for.
-    pub(in crate::cache) fn take(&self) -> HashMap<ExportId, bool> {
-        let mut list = self.list();
-        let (announced, asked) = (std::mem::take(&mut list.announced), std::mem::take(&mut list.asked));
-        drop(list);
-        let mut taken: HashMap<_, _> = announced.into_iter().map(|id| (id, false)).collect();
-        taken.extend(asked.into_iter().map(|id| (id, true)));
-        taken
-    }
-
-    /// Which volumes began crowded since the last call.
-    pub(in crate::cache) fn take_crowded(&self) -> HashSet<ExportId> {
-        std::mem::take(&mut self.list().crowded)
-    }
-
-    /// Returns when something was put on the list since the last return.
-    pub(in crate::cache) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-}
-
 /// A volume's side of the link.
 pub(in crate::cache) struct StoreLink {
     pub(in crate::cache) remote: store::volume::VolumeWriter,
     queue: Arc<WritebackQueue>,
-    /// Size of the export, and the size that the store knows, sectors.
+    /// Size of the export, sectors.
     size_sectors: AtomicU64,
     stored_sectors: AtomicU64,
-    /// Told whenever a cut has reached the store or the volume was lost to another writer.
+    /// Notified whenever a cut has reached the store or the volume was lost to another writer.
     progress: Notify,
-    /// What a FLUSH survives; said once, before the first request.
+    /// The loss that acknowledged FLUSHes survive; set once, before the first request.
     durability: OnceLock<Durability>,
-    /// What a READ does that needs a store that is away; said once, before the first request.
+    /// Behaviour of a READ that needs a store which is away; set once, before the first request.
     on_unreachable: OnceLock<OnUnreachable>,
-    /// Ends fetches.
+    /// Ends fetches, with the reason.
     end: End,
-    /// What lets one of many log lines about fetches that fail pass.
+    /// Holds back log lines about failing fetches.
     bad_fetches: Arc<Repeat>,
-    /// How far the cut is that is on its way, over all tries.
+    /// Progress of the cut on its way, over all tries.
     upload: Upload,
-    /// The volume is not this writer's any more.
+    /// Another writer, or another history, has the volume.
     fenced: Arc<AtomicBool>,
-    /// The last cut could not be read, and how many could not.
+    /// The last cut could not be read.
     unreadable: AtomicBool,
+    /// Cuts which could not be read so far: all of them, and in a row up to the last one.
     unreadable_cuts: AtomicU64,
     unreadable_in_a_row: AtomicU64,
-    /// Cuts that reached the store without some of their content, which was lost.
+    /// Cuts in the store without some of the cut's content, which was lost.
     lossy_cuts: AtomicU64,
-    /// Those of them that a FLUSH was told of.
+    /// The lossy cuts a FLUSH was told of.
     told_losses: AtomicU64,
     /// Why the last cut did not get to the store, if so.
     trouble: Mutex<Option<String>>,
@@ -140,7 +62,7 @@ impl fmt::Debug for StoreLink {
 }
 
 impl StoreLink {
-    /// Ties an export of `size_sectors`, of which the store knows `stored_sectors`.
+    /// Links an export of `size_sectors`, of which the store knows `stored_sectors`.
     pub fn new(
         remote: store::volume::VolumeWriter,
         queue: Arc<WritebackQueue>,
@@ -175,10 +97,9 @@ impl StoreLink {
         &self.remote
     }
 
-    /// Puts the volume on the list of those that have something to flush.
+    /// Notes that the volume has data to write back.
     pub fn announce(&self, id: ExportId) {
-        self.queue.list().announced.insert(id);
-        self.queue.changed.notify_one();
+        self.queue.announce(id);
     }
 
     /// How crowded the volume is.
@@ -186,18 +107,17 @@ impl StoreLink {
         &self.crowding
     }
 
-    /// Has packs of a volume merged that begins crowded: its writes, and so its flushes, may have to wait for that.
+    /// Has packs merged of a volume crowded from the beginning: the volume's writes may have to wait for merging, and then there
+    /// is no writeback to begin a merge.
     pub fn merge_if_crowded(&self, id: ExportId) {
         if self.crowding.is_slow() {
-            self.queue.list().crowded.insert(id);
-            self.queue.changed.notify_one();
+            self.queue.merge(id);
         }
     }
 
-    /// Has the volume stored as soon as possible.
+    /// Has the volume written back as soon as possible.
     pub fn ask(&self, id: ExportId) {
-        self.queue.list().asked.insert(id);
-        self.queue.changed.notify_one();
+        self.queue.ask(id);
     }
 
     /// Size of the export, sectors.
@@ -210,7 +130,7 @@ impl StoreLink {
         self.size_sectors.store(size_sectors, Ordering::Release);
     }
 
-    /// Notes that the store knows this size, sectors.
+    /// Notes the size known to the store, sectors.
     pub fn stored_size(&self, size_sectors: u64) {
         self.stored_sectors.store(size_sectors, Ordering::Release);
     }
@@ -220,10 +140,10 @@ impl StoreLink {
         self.size_sectors() != self.stored_sectors.load(Ordering::Acquire)
     }
 
-    /// Says what a FLUSH survives, and how much may be lost.
+    /// Sets the loss that acknowledged FLUSHes survive, and the bound on data at risk.
     pub fn set_durability(&self, durability: Durability) {
-        let said = *self.durability.get_or_init(|| durability);
-        debug_assert_eq!(said, durability, "said twice");
+        let set = *self.durability.get_or_init(|| durability);
+        debug_assert_eq!(set, durability, "the durability of a volume is set once");
     }
 
     /// Whether FLUSH waits for the store.
@@ -231,17 +151,17 @@ impl StoreLink {
         self.durability.get() == Some(&Durability::Store)
     }
 
-    /// How much data makes another cut while one is on its way.
+    /// So much data makes another cut while one is on its way.
     pub fn cut_bytes_max(&self) -> u64 {
-        self.queue.cut_bytes_max.load(Ordering::Relaxed)
+        self.queue.cut_bytes_max()
     }
 
     /// How much may be on this host alone while further cuts are made.
     pub fn backlog_bytes_max(&self) -> u64 {
-        self.queue.backlog_bytes_max
+        self.queue.backlog_bytes_max()
     }
 
-    /// How much may be at risk, where that is bounded.
+    /// The bound on data at risk, if any.
     pub fn bound(&self) -> Option<Bound> {
         match self.durability.get() {
             Some(Durability::Bounded(bound)) => Some(*bound),
@@ -249,16 +169,16 @@ impl StoreLink {
         }
     }
 
-    /// The time, by the clock that risk is measured with.
+    /// The time, by the clock for the age of data at risk.
     pub fn now(&self) -> Duration {
-        self.queue.clock.now()
+        self.queue.now()
     }
 
     pub fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
 
-    /// Why nothing of the volume may be served any more, if so.
+    /// Why no data of the volume may be served any more, if so.
     pub fn lost(&self) -> Option<IoError> {
         self.is_fenced().then(|| why_lost(&self.remote))
     }
@@ -279,17 +199,18 @@ impl StoreLink {
         self.unreadable_in_a_row.store(in_a_row, Ordering::Release);
     }
 
-    /// Notes that the disk answered for all of the last cut: what it does not read later has its time to come back.
+    /// Notes that the disk answered for all of the last cut. If later reads fail, the disk has the whole patience again to come
+    /// back.
     pub(in crate::cache) fn was_read(&self) {
         self.unreadable_in_a_row.store(0, Ordering::Release);
     }
 
-    /// How many of the last cuts could not be read, one after the other.
+    /// How many cuts in a row, up to the last one, could not be read.
     pub(in crate::cache) fn unreadable_in_a_row(&self) -> u64 {
         self.unreadable_in_a_row.load(Ordering::Acquire)
     }
 
-    /// Notes that the store has a cut without some of its content. Called before the cut counts as stored.
+    /// Notes that the store has a cut without some of the cut's content. Called before the cut counts as stored.
     pub(in crate::cache) fn lose_content(&self) {
         self.lossy_cuts.fetch_add(1, Ordering::AcqRel);
     }
@@ -299,14 +220,14 @@ impl StoreLink {
         self.unreadable_cuts().saturating_add(self.told_losses.load(Ordering::Acquire))
     }
 
-    /// Whether a FLUSH that began at `failed` such cuts is to be told that content was lost.
+    /// Whether a FLUSH is to be told of lost content. `failed` is [`Self::failed_cuts`] at the beginning of the FLUSH.
     pub fn reports_loss(&self, failed: u64) -> bool {
         let lossy = self.lossy_cuts.load(Ordering::Acquire);
         let untold = lossy > self.told_losses.swap(lossy, Ordering::AcqRel);
         untold || (lossy > 0 && self.failed_cuts() > failed)
     }
 
-    /// How many cuts could not be read: who waits gives up when it grows.
+    /// How many cuts could not be read. A wait for writeback gives up when the number grows.
     pub fn unreadable_cuts(&self) -> u64 {
         self.unreadable_cuts.load(Ordering::Acquire)
     }
@@ -315,13 +236,13 @@ impl StoreLink {
         self.unreadable.load(Ordering::Acquire)
     }
 
-    /// Notes why a cut did not get to the store, or that it did.
+    /// Notes why a cut did not get to the store; `None` for a cut in the store.
     pub(in crate::cache) fn set_trouble(&self, trouble: Option<String>) {
-        // A value is whole between its own assignments.
+        // A value is whole between assignments.
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Why what is here is not in the store yet, as far as that is known: of the last cut, or of the store.
+    /// Why data here is not in the store yet, as far as known: the trouble of the last cut, or of the store.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         trouble.or_else(|| self.remote.store_trouble())
@@ -335,42 +256,47 @@ impl StoreLink {
         &self.progress
     }
 
-    /// Whether the store may have anything of `range`: where it has not, there are zeroes.
+    /// Whether the store may have content of `range`: a range without content reads as zeroes.
     pub fn covers(&self, range: SectorRange) -> bool {
         self.remote.covers(range)
     }
 
-    /// How far the cut is that is on its way.
+    /// Progress of the cut on its way.
     pub fn upload(&self) -> &Upload {
         &self.upload
     }
 
-    /// Says what a READ does that needs a store that is away.
+    /// Sets the behaviour of a READ that needs a store which is away.
     pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
-        let said = *self.on_unreachable.get_or_init(|| on_unreachable);
-        debug_assert_eq!(said, on_unreachable, "said twice");
+        let set = *self.on_unreachable.get_or_init(|| on_unreachable);
+        debug_assert_eq!(set, on_unreachable, "the wait for an unreachable store is set once");
     }
 
-    /// Ends all fetches, those to come as well: the data was forgotten.
+    /// Ends all fetches, later ones as well: the data was forgotten.
     pub fn remove(&self, export: ExportId) {
         self.end.set(IoError::Removed(export));
         self.progress.notify_waiters();
     }
 
-    /// Fetches `range`, which begins and ends with something of `missing`, on the control threads. The answer may be awaited
-    /// anywhere, and given up; there is none when the daemon stops.
+    /// Fetches `range`, which begins and ends with sectors of `missing`, on the control threads. The answer may be awaited
+    /// anywhere, or dropped; there is none when the daemon stops.
     pub fn fetch(
         &self,
         range: SectorRange,
         missing: Vec<SectorRange>,
         export: ExportId,
     ) -> oneshot::Receiver<Result<Fill, IoError>> {
+        debug_assert!(
+            missing.first().is_some_and(|first| first.start() == range.start())
+                && missing.last().is_some_and(|last| last.end() == range.end()),
+            "a fetch begins and ends with missing sectors"
+        );
         let (sender, receiver) = oneshot::channel();
         let on_unreachable = self.on_unreachable.get().copied().unwrap_or_default();
         let (remote, fenced, end) = (self.remote.clone(), Arc::clone(&self.fenced), self.end.clone());
         let repeat = Arc::clone(&self.bad_fetches);
         let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end, repeat };
-        self.queue.runtime.spawn(fetch.run(sender));
+        self.queue.runtime().spawn(fetch.run(sender));
         receiver
     }
 }

@@ -1,7 +1,10 @@
-//! A volume: what it counts, plans, flushes and recovers.
+//! A volume: figures, plans, FLUSHes, cuts and recovery.
 
+use super::cuts::{CUTS_MAX, CutState};
 use super::*;
-use crate::units::SECTOR_BYTES;
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::{Backing, Extent};
+use crate::units::{SECTOR_BYTES, SectorRange};
 
 fn range(start: u64, count: u64) -> SectorRange {
     SectorRange::new(start, count).unwrap()
@@ -19,7 +22,7 @@ fn table() -> SegmentTable {
 }
 
 impl Volume {
-    /// Appends extents whose numbers were not given out.
+    /// Appends extents, and gives out the sequence numbers of the extents beforehand where the test has not.
     fn append<const N: usize>(
         &self,
         table: &SegmentTable,
@@ -27,6 +30,10 @@ impl Volume {
         place: Place,
     ) -> Result<(), IoError> {
         let first = extents[0].seq;
+        let given_out = self.figures().last_seq;
+        if first > given_out {
+            self.next_seqs(first.0 - given_out.0 + N as u64 - 1);
+        }
         self.appended(table, (first, N as u64), extents.into_iter(), place)
     }
 }
@@ -34,7 +41,7 @@ impl Volume {
 const PLACE: Place = Place { number: 0, segment_id: 1, end: 9 };
 
 #[test]
-fn a_slot_counts_the_sectors_and_extents_that_refer_to_it() {
+fn a_segment_counts_the_sectors_and_extents_that_refer_to_it() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     volume.append(&table, [data(0, 16, 1, 16)], PLACE).unwrap();
     volume.append(&table, [data(4, 4, 2, 40)], PLACE).unwrap();
@@ -51,7 +58,7 @@ fn a_slot_counts_the_sectors_and_extents_that_refer_to_it() {
 fn a_removed_volume_takes_no_data_back() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     volume.remove(&table);
-    let appended = volume.append(&table, [data(0, 8, 1, 16)], PLACE);
+    let appended = volume.appended(&table, (Seq(1), 1), [data(0, 8, 1, 16)].into_iter(), PLACE);
     assert_eq!(appended, Err(IoError::Removed(ExportId(1))));
     volume.relocated(&table, data(0, 8, 1, 16), 1);
     assert_eq!(volume.figures(), VolumeFigures::default());
@@ -113,7 +120,7 @@ fn a_cut_is_complete_when_every_write_that_began_before_it_has_landed() {
 }
 
 #[test]
-fn recovery_takes_for_clean_what_was_flushed_and_leaves_out_what_was_evicted() {
+fn recovery_takes_for_clean_what_was_written_back_and_leaves_out_what_was_evicted() {
     let marks = SeqMarks { stored: Seq(20), evicted: Seq(10) };
     let (table, volume) = (table(), Volume::at(ExportId(1), marks));
     assert!(!volume.recovered(&table, data(0, 8, 10, 16)));
@@ -159,7 +166,7 @@ fn what_is_written_again_and_again_gathers_in_one_cut_and_what_is_new_makes_anot
     const SECTORS: u64 = 100_000;
     let table = table();
     let bytes = SECTORS * SECTOR_BYTES;
-    // Long writes, and a short one after each: which of them write again what the cut has.
+    // Long writes, and a short one after each: either kind may write again the content of the cut.
     for (long_again, short_again, another) in
         [(false, false, true), (true, true, false), (true, false, false), (false, true, true)]
     {

@@ -1,8 +1,8 @@
 //! Whether requests of a volume may wait: the signal of one attachment.
 //!
-//! Owns the signal. Does not own the waits, each of which looks at the signal or is told by it. Invariant: from
+//! Owns the signal. Does not own the waits: each wait looks at the signal or is told by the signal. Invariant: from
 //! [`Volume::end_waits`] until [`Volume::allow_waits`] no request of the volume begins to wait for log space, for the bound on
-//! what is at risk, or for the store.
+//! data at risk, or for the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +19,9 @@ pub(super) struct Waits {
 }
 
 impl Volume {
-    /// Ends every wait of this volume's requests, for the device behind them is being removed. Who waits fails with
-    /// [`IoError::Detached`](crate::cache::IoError::Detached); waits that a worker or a shard keeps in a list end when the worker
-    /// is told as well. Requests that need not wait are served as before.
+    /// Ends every wait of this volume's requests, because the device of the export is being removed. Waiting requests fail with
+    /// [`IoError::Detached`](crate::cache::IoError::Detached); waits in a list of a worker or a shard end when the worker is told
+    /// as well. Requests without a need to wait are served as before.
     pub fn end_waits(&self) {
         self.waits.ended.store(true, Ordering::Release);
         self.waits.told.notify_waiters();
@@ -37,10 +37,10 @@ impl Volume {
         self.waits.ended.load(Ordering::Acquire)
     }
 
-    /// Returns when no request of this volume may wait, at once where that is so already.
+    /// Returns when no request of this volume may wait: at once if waits are ended already.
     pub async fn waits_ended(&self) {
         loop {
-            // Made before the look, so that an end between the two is not missed.
+            // Made before the look, so an end between the two is not missed.
             let told = self.waits.told.notified();
             if self.are_waits_ended() {
                 return;
@@ -49,8 +49,8 @@ impl Volume {
         }
     }
 
-    /// Returns at the next call of [`Self::end_waits`] after this one, whenever the future is polled first: for waits that other
-    /// requests end soon, and that may begin while waits are ended.
+    /// Returns at the next call of [`Self::end_waits`] after this one, whenever the future is polled first: for short waits,
+    /// which other requests end soon and which may begin while waits are ended.
     pub fn next_end_of_waits(&self) -> impl Future<Output = ()> + use<> {
         Arc::clone(&self.waits.told).notified_owned()
     }

@@ -17,9 +17,10 @@ use super::steps::{
 use crate::cache::keeper::syncing;
 use crate::cache::log::table::Stability;
 use crate::cache::shared::Shared;
+use crate::cache::volume::Volume;
+use crate::cache::volume::cuts::CutState;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::store_link::StoreLink;
-use crate::cache::volume::{CutState, Volume};
 use crate::store::volume::{Resume, VolumeError};
 
 /// Cuts on their way to the store at the same time, at most.

@@ -15,9 +15,10 @@ use super::carry::{Carried, Permits, carry};
 use super::due::{Due, Watch};
 use super::merging::Merging;
 use crate::cache::shared::Shared;
+use crate::cache::volume::Volume;
+use crate::cache::volume::cuts::CutState;
 use crate::cache::volume::durability::Triggers;
-use crate::cache::volume::store_link::WritebackQueue;
-use crate::cache::volume::{CutState, Volume};
+use crate::cache::volume::queue::WritebackQueue;
 use crate::units::ExportId;
 
 /// How often volumes that have something to flush are looked at.

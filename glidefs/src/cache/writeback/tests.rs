@@ -25,7 +25,7 @@ use crate::cache::faulty::{Faults, Faulty};
 use crate::cache::sync_hold::SyncHold;
 use crate::cache::volume::durability::{Durability, Triggers};
 use crate::cache::volume::fetch::{Fill, OnUnreachable};
-use crate::cache::volume::store_link::WritebackQueue;
+use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::{Cache, IoError, Known, MonotonicClock, OnFull, Options, SeqMarks, Volume};
 use crate::store::volume::Resume;
 use crate::store::volume::{CutSource, VolumeStore, VolumeStoreOptions};
@@ -346,7 +346,7 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
         volume.ask_writeback();
     }
     // Time for each of them to be begun.
-    let landing = crate::cache::volume::CutState::Landing;
+    let landing = crate::cache::volume::cuts::CutState::Landing;
     while volumes.iter().any(|volume| volume.cut_state() != landing) {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -356,7 +356,7 @@ fn cuts_whose_writes_cannot_be_appended_keep_no_other_from_the_store() {
     let stored = host.runtime.block_on(async { tokio::time::timeout(PATIENCE, volume.written_back()).await });
     stored.expect("it waits for cuts that wait").unwrap();
     for volume in &volumes {
-        assert_eq!(volume.cut_state(), crate::cache::volume::CutState::Landing);
+        assert_eq!(volume.cut_state(), crate::cache::volume::cuts::CutState::Landing);
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::encode;
 use super::error::MetricsError;
 use super::samples::Samples;
+
+use crate::locks::MutexExt;
 
 /// A part of the daemon that gives figures to a scrape.
 pub trait FigureSource: Send + Sync {
@@ -57,7 +59,7 @@ impl Registry {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn FigureSource>>> {
         // The vector is whole before and after each push and clone, so a poisoned lock holds whole data.
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sources.lock_whole()
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::registry::FigureSource;
+use super::table::{Definition, Kind, all};
 use super::*;
 use crate::observe::counter::{Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use crate::observe::io::{QueueStats, WorkerStats};

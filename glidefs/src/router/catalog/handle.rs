@@ -3,13 +3,14 @@
 //! Owns the start count in memory. Does not own the writing of a change (`writer`).
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use uuid::Uuid;
 
 use super::change::Change;
 use super::queue::Changes;
 use crate::cache::{self, Start};
+use crate::locks::MutexExt;
 use crate::store::volume::Resume;
 use crate::units::{ExportId, Seq};
 
@@ -33,12 +34,12 @@ impl CatalogHandle {
 
 impl cache::CacheCatalog for CatalogHandle {
     fn start(&self) -> Option<Start> {
-        Some(*self.start.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(*self.start.lock_whole())
     }
 
     fn set_start(&self, start: Start) -> io::Result<()> {
         self.changes.write_blocking(Change::Start(start))?;
-        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = start;
+        *self.start.lock_whole() = start;
         Ok(())
     }
 

@@ -2,9 +2,11 @@
 //!
 //! Owns the last error and the count of errors, for readiness, metrics and the log.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use crate::locks::MutexExt;
 
 /// Pause between attempts to open a catalog that cannot be written.
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(2);
@@ -19,7 +21,7 @@ pub struct CatalogHealth {
 impl CatalogHealth {
     /// The error that keeps the catalog from being written at present.
     pub fn failing(&self) -> Option<String> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failing.lock_whole().clone()
     }
 
     /// Failed attempts to write or to open the catalog.
@@ -47,6 +49,6 @@ impl CatalogHealth {
     }
 
     fn set(&self, failing: Option<String>) -> Option<String> {
-        std::mem::replace(&mut self.failing.lock().unwrap_or_else(PoisonError::into_inner), failing)
+        std::mem::replace(&mut self.failing.lock_whole(), failing)
     }
 }

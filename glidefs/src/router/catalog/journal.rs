@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::change::{Change, JournalChange};
 use super::queue::Changes;
+use crate::locks::MutexExt;
 use crate::store::VolumeId;
 use crate::store::volume::{Intents, Loss, ManifestHash, Notes, Past, Resume};
 
@@ -67,7 +68,7 @@ impl JournalMemory {
 
 /// Locks `memory`. A panic elsewhere cannot leave the maps half changed: each change is one call of a map.
 pub(super) fn lock(memory: &Mutex<JournalMemory>) -> MutexGuard<'_, JournalMemory> {
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
+    memory.lock_whole()
 }
 
 impl CatalogJournal {

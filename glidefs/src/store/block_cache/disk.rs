@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
@@ -21,6 +21,7 @@ use super::figures::Counters;
 use super::file::{FILE_NAME, SCANNERS, open_file, scan};
 use super::places::{BlockPlace, Places, Region, RegionBuffer};
 use super::region::{ENTRIES_MAX, Geometry, HEADER_BYTES};
+use crate::locks::MutexExt;
 use crate::store::format::BLOCK_BYTES_MAX;
 
 /// The file, the places of all blocks, and the regions in memory.
@@ -177,7 +178,7 @@ impl Disk {
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.lock_whole()
     }
 
     /// Returns when `attempt` succeeds. `attempt` is called again after each region that was written.

@@ -3,9 +3,10 @@
 //! Owns the counters. Does not own the names and help texts of metrics, which the metrics table has. Invariant: an update is one
 //! relaxed addition, from any thread.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::locks::MutexExt;
 use crate::store::stats::Count;
 
 /// How seldom the same trouble is logged.
@@ -68,7 +69,7 @@ pub(in crate::store) struct Counters {
 impl Counters {
     /// Whether a failure may be logged now: at most one in [`LOG_INTERVAL_MIN`]. The caller logs on `true`.
     pub fn may_log(&self) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock_whole();
         let due = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL_MIN);
         if due {
             *logged = Some(Instant::now());

@@ -155,6 +155,7 @@ fn fixed(magic: [u8; 8], number: u32, sequence: u64, rest: &[u8]) -> [u8; FIXED_
 }
 
 /// `bytes` as a header with a matching count and checksum: the sequence number, then as many entries as fit.
+#[cfg(any(test, fuzzing))]
 pub(super) fn sealed(bytes: &[u8]) -> Vec<u8> {
     let (sequence, entries) = bytes.split_at(bytes.len().min(8));
     let sequence = sequence.iter().fold(0, |sequence, byte| sequence << 8 | u64::from(*byte));

@@ -4,7 +4,7 @@
 //! there all the time.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -12,6 +12,7 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::{Listing, Store, failure, info};
+use crate::locks::MutexExt;
 use crate::store::classify::{Verdict, classify};
 use crate::store::error::StoreError;
 use crate::store::ids::VolumeId;
@@ -31,7 +32,7 @@ impl Store {
         let begin = after.map(|key| self.path(key).0);
         // Objects that were listed before a try failed are kept, if the store lists in order: the next try goes on behind them.
         let listed: Mutex<Vec<ObjectMeta>> = Mutex::default();
-        let listed = || listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = || listed.lock_whole();
         let attempt = || async {
             let objects = &self.inner.backend.objects;
             if !self.inner.backend.lists_in_order {
@@ -92,7 +93,7 @@ impl Store {
             // Objects that were deleted before a try failed are not deleted again.
             let left = Mutex::new(paths);
             let attempt = || async {
-                let paths = left.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let paths = left.lock_whole().clone();
                 let mut failing: HashSet<Path> = paths.iter().cloned().collect();
                 let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
                 let mut deleted = self.inner.backend.objects.delete_stream(paths);
@@ -104,7 +105,7 @@ impl Store {
                         Err(_) => {}
                     }
                 }
-                left.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| failing.contains(path));
+                left.lock_whole().retain(|path| failing.contains(path));
                 failed.map_or(Ok(()), |error| Err(failure(Operation::Delete, &text, error)))
             };
             self.tries(Operation::Delete, &text, 0).run(attempt).await?;

@@ -4,9 +4,11 @@
 //! after the other, and in no time more bytes arrive than the line lets through.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
+
+use crate::locks::MutexExt;
 
 /// The line of a [`super::FaultyStore`]. Time is counted in bytes: the bytes that a writer can write in the time.
 #[derive(Debug, Default)]
@@ -41,7 +43,7 @@ impl Drop for Creation<'_> {
 
 impl Line {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_whole()
     }
 
     /// Lets creations take `times` as long as the writer needs for as many bytes.

@@ -8,13 +8,13 @@
 use bytes::Bytes;
 
 use super::envelope::seal;
+use super::limits::{FORMAT_VERSION, HASH_BYTES};
 use super::manifest::{self, Manifest, Origin};
-use super::pack::{HEADER_MAGIC, TRAILER_CRC_AT, TRAILER_MAGIC};
+use super::pack::{HEADER_MAGIC, PackHeader, TRAILER_CRC_AT, TRAILER_MAGIC, verify_pack};
 use super::records::{CANDIDATES_MAGIC, NAME_MAGIC, SNAPSHOT_MAGIC, TOMBSTONE_MAGIC};
 use super::{
-    Candidate, Candidates, Deletion, EncodedPack, FORMAT_VERSION, HASH_BYTES, Holder, Marker, NameRecord,
-    PackBuilder, PackHeader, PackIndex, PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone,
-    crc32c, index, verify_pack,
+    Candidate, Candidates, Deletion, EncodedPack, Holder, Marker, NameRecord, PackBuilder, PackIndex,
+    PackOptions, PackRef, PackTrailer, Sections, Snapshot, Tombstone, crc32c, index,
 };
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::store::key::Key;

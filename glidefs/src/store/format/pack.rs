@@ -8,8 +8,12 @@ use bytes::Bytes;
 use super::cursor::Cursor;
 use super::envelope::{begin, crc32c};
 use super::error::FormatError;
-use super::index::{Codec, IndexEntry, PackIndex};
-use super::limits::{FORMAT_VERSION, HASH_BYTES, PACK_HEADER_BYTES, TRAILER_BYTES};
+#[cfg(any(test, fuzzing))]
+use super::index::PackIndex;
+use super::index::{Codec, IndexEntry};
+#[cfg(any(test, fuzzing))]
+use super::limits::PACK_HEADER_BYTES;
+use super::limits::{FORMAT_VERSION, HASH_BYTES, TRAILER_BYTES};
 use super::pack_ref::PackRef;
 use super::zstd;
 use crate::store::ids::{PackId, VolumeId};
@@ -69,6 +73,7 @@ impl PackHeader {
     }
 
     /// Decodes the first bytes of a pack. The header has no checksum of its own: the checksum of the pack covers the header.
+    #[cfg(any(test, fuzzing))]
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(bytes);
         check_begin(&mut cursor, HEADER_MAGIC)?;
@@ -188,6 +193,7 @@ pub fn decode_block(entry: &IndexEntry, stored: &Bytes) -> Result<Bytes, FormatE
 }
 
 /// Checks every byte of a whole pack. Readers do not need this check: they check each fetched block.
+#[cfg(any(test, fuzzing))]
 pub fn verify_pack(bytes: &Bytes) -> Result<(PackTrailer, PackIndex), FormatError> {
     const SHORT: u64 = (PACK_HEADER_BYTES + TRAILER_BYTES) as u64;
     let found = bytes.len() as u64;

@@ -9,6 +9,9 @@ use proptest::prelude::*;
 
 use super::envelope::{begin, seal};
 use super::fuzzing::{check_manifest, check_pack, check_records, sample_manifest, sample_pack};
+use super::index::Piece;
+use super::limits::HASH_BYTES;
+use super::pack::verify_pack;
 use super::*;
 use crate::store::ids::{HostName, PackId, StoreName, VolumeId, WriterId};
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};

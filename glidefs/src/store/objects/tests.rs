@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
-use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections, verify_pack};
+use crate::store::format::verify_pack;
+use crate::store::format::{PackBuilder, PackOptions, PieceKind, Sections};
 use crate::store::ids::WriterId;
 use crate::store::scripted::ScriptedStore;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};

@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::types::Fence;
+use crate::locks::MutexExt;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
@@ -201,7 +202,7 @@ type Losses = HashMap<(VolumeId, u64), Loss>;
 impl NotesInMemory {
     fn lock(&self) -> MutexGuard<'_, (Intents, Losses)> {
         // Each call on the map is a complete change, so a panic elsewhere leaves the map usable.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock_whole()
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) mod publish;
 mod read;
 pub(super) mod state;
 
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use super::damage;
 use super::host::Host;
 use super::notes::Loss;
 use super::types::{Fence, Resume};
+use crate::locks::MutexExt;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
@@ -79,7 +80,7 @@ impl VolumeWriter {
     /// A handle of volume `id`. Shares the state of the writer that this process has, if that writer can go on from `head`;
     /// otherwise begins a state with `head`.
     fn with(host: Arc<Host>, id: VolumeId, head: Head) -> Self {
-        let mut writers = host.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writers = host.writers.lock_whole();
         if let Some(shared) = writers.get(&id).and_then(Weak::upgrade) {
             let writer = Self { host: Arc::clone(&host), shared };
             if writer.takes_up(&head) {

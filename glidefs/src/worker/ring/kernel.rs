@@ -41,10 +41,6 @@ pub struct Ring<C> {
     supported: u128,
     /// Empty vectors, kept for their room.
     spare_pieces: Vec<Vec<libc::iovec>>,
-    /// Entries of the chain which is being started; kept for the allocation.
-    chain: Vec<squeue::Entry>,
-    /// Whether a thread which serves other rings too may take the submissions. Such a thread cuts chains.
-    shares_submission_thread: bool,
 }
 
 impl<C> Ring<C> {
@@ -67,8 +63,6 @@ impl<C> Ring<C> {
             generation: 0,
             supported,
             spare_pieces: Vec::new(),
-            chain: Vec::new(),
-            shares_submission_thread: options.submission_thread.is_some() && options.workers_of.is_some(),
         })
     }
 
@@ -96,6 +90,7 @@ impl<C> Ring<C> {
     }
 
     /// Whether operations on slots of a registered arena can be started.
+    #[cfg(test)]
     pub fn has_arena(&self) -> bool {
         self.arena.is_some()
     }
@@ -128,6 +123,7 @@ impl<C> Ring<C> {
     }
 
     /// Operations started whose completions have not been drained.
+    #[cfg(test)]
     pub fn under_way(&self) -> usize {
         self.under_way.len() + self.refused.len()
     }
@@ -141,46 +137,6 @@ impl<C> Ring<C> {
             self.refuse(id, error);
         }
         id
-    }
-
-    /// Queues `ops` so that each starts when the one before has completed in full. When one fails or is cut short, the later
-    /// ones fail with `ECANCELED`. Empties `ops`, and adds the ids of the operations to `ids` in their order.
-    ///
-    /// A chain which cannot be queued as a whole fails as a whole: a chain longer than the submission queue, and any chain on a
-    /// ring which shares another ring's submission thread. Such a thread takes few entries at a time and cuts a chain where the
-    /// thread stops.
-    pub fn start_chain(&mut self, ops: &mut Vec<(Op<Memory>, C)>, ids: &mut Vec<OpId>) {
-        let first = ids.len();
-        for (op, context) in ops.drain(..) {
-            ids.push(self.adopt(op, context));
-        }
-        let chain = &ids[first..];
-        if let Err(error) = self.push_chain(chain) {
-            let code = error.raw_os_error();
-            for &id in chain {
-                let error = code.map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
-                self.refuse(id, error);
-            }
-        }
-    }
-
-    fn push_chain(&mut self, ids: &[OpId]) -> io::Result<()> {
-        if self.shares_submission_thread {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let mut entries = std::mem::take(&mut self.chain);
-        entries.clear();
-        for (at, &id) in ids.iter().enumerate() {
-            if let Some(op) = self.under_way.get_mut(id.key as usize) {
-                // The rest of a short transfer, sent again, would come after the rest of the chain.
-                op.whole = false;
-            }
-            let linked = if at + 1 < ids.len() { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
-            entries.push(self.encode(id)?.flags(linked));
-        }
-        let pushed = self.push(&entries);
-        self.chain = entries;
-        pushed
     }
 
     /// Asks the kernel to give up an operation. The completion comes in any case, with `ECANCELED` if the operation was not done
@@ -244,7 +200,7 @@ impl<C> Ring<C> {
 
     /// Takes over the memory of an operation, without starting the operation.
     fn adopt(&mut self, op: Op<Memory>, context: C) -> OpId {
-        let Op { kind, target, offset, buffer: memory, window, whole, after_all } = op;
+        let Op { kind, target, offset, buffer: memory, window, whole } = op;
         self.generation = (self.generation + 1) % GENERATIONS;
         let generation = self.generation;
         let window = window.unwrap_or(0..memory.bytes());
@@ -257,7 +213,6 @@ impl<C> Ring<C> {
             offset,
             window,
             whole,
-            after_all,
             cancelled: false,
             moved: 0,
             generation,
@@ -283,12 +238,6 @@ impl<C> Ring<C> {
     /// Callers pass entries which point to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to memory
     /// for which the caller of [`command`](Self::command) answers.
     fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
-        if entries.len() > self.ring.params().sq_entries() as usize {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a chain longer than the submission queue",
-            ));
-        }
         loop {
             // SAFETY: memory in `under_way` stays in place until `completed` sees the completion with the same `user_data`: heap
             // blocks and slots do not move with their owners, `pieces` is not changed while its entry is queued, and `drop`

@@ -49,6 +49,7 @@ pub trait OpBuffer: Sized {
     fn into_memory(self) -> Memory;
 
     /// Takes the memory back; `None` when `memory` is of another kind.
+    #[cfg(test)]
     fn from_memory(memory: Memory) -> Option<Self>;
 }
 
@@ -68,6 +69,7 @@ impl OpBuffer for Memory {
         self
     }
 
+    #[cfg(test)]
     fn from_memory(memory: Memory) -> Option<Self> {
         Some(memory)
     }
@@ -79,6 +81,7 @@ impl OpBuffer for () {
         Memory::None
     }
 
+    #[cfg(test)]
     fn from_memory(memory: Memory) -> Option<Self> {
         matches!(memory, Memory::None).then_some(())
     }
@@ -91,6 +94,7 @@ macro_rules! buffer {
                 Memory::$variant(self)
             }
 
+            #[cfg(test)]
             fn from_memory(memory: Memory) -> Option<Self> {
                 match memory {
                     Memory::$variant(buffer) => Some(buffer),

@@ -19,13 +19,8 @@ use crate::cache::SegmentFile;
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Moves no data, and completes at once.
-    Nop,
-    /// Makes the data written to the file survive a power cut.
-    Sync {
-        /// Only the metadata needed to read the data again, as with `fdatasync`.
-        data_only: bool,
-    },
+    /// Makes the data written to the file survive a power cut, with the metadata needed to read the data again (`fdatasync`).
+    SyncData,
     /// Reads into one piece of memory.
     Read,
     /// Writes one piece of memory.
@@ -48,8 +43,7 @@ impl Kind {
     /// The kernel's number of the kind.
     pub(super) fn code(self) -> u8 {
         match self {
-            Self::Nop => opcode::Nop::CODE,
-            Self::Sync { .. } => opcode::Fsync::CODE,
+            Self::SyncData => opcode::Fsync::CODE,
             Self::Read => opcode::Read::CODE,
             Self::Write => opcode::Write::CODE,
             Self::Readv => opcode::Readv::CODE,
@@ -75,8 +69,6 @@ impl Kind {
 /// The file of an operation, kept open until the completion has been seen.
 #[derive(Clone)]
 pub enum Target {
-    /// No file, for an operation without one.
-    Nothing,
     /// The file registered at this place of the ring.
     Registered(u32),
     /// A file, pipe or the like.
@@ -90,7 +82,6 @@ pub enum Target {
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nothing => f.write_str("Nothing"),
             Self::Registered(place) => f.debug_tuple("Registered").field(place).finish(),
             Self::Open(file) => f.debug_tuple("Open").field(&file.as_fd()).finish(),
             Self::Segment(file) => f.debug_tuple("Segment").field(file).finish(),
@@ -128,13 +119,12 @@ pub struct Op<B> {
     /// Bytes of the buffer to move; all when `None`.
     pub(super) window: Option<Range<usize>>,
     pub(super) whole: bool,
-    pub(super) after_all: bool,
 }
 
 impl<B> Op<B> {
     fn new(kind: Kind, target: impl Into<Target>, offset: u64, buffer: B) -> Self {
         let target = target.into();
-        Self { kind, target, offset, buffer, window: None, whole: false, after_all: false }
+        Self { kind, target, offset, buffer, window: None, whole: false }
     }
 
     /// Moves only the bytes of `window`, counted over all pieces of the memory.
@@ -144,17 +134,9 @@ impl<B> Op<B> {
     }
 
     /// Goes on after a short transfer, until all bytes are moved or the file ends. The result is then the sum. When a transfer
-    /// fails, the result is the error, and any part of the data may have been moved. Without effect in a chain, which a short
-    /// transfer breaks.
+    /// fails, the result is the error, and any part of the data may have been moved.
     pub fn whole(mut self) -> Self {
         self.whole = true;
-        self
-    }
-
-    /// Starts only when every operation started before on the ring has completed (`IOSQE_IO_DRAIN`), and holds up every later
-    /// operation until this one has completed.
-    pub fn after_all(mut self) -> Self {
-        self.after_all = true;
         self
     }
 }
@@ -162,25 +144,15 @@ impl<B> Op<B> {
 impl<B: OpBuffer> Op<B> {
     /// The same operation without the type of the memory, so that different operations can be in one list.
     pub fn erase(self) -> Op<Memory> {
-        let Self { kind, target, offset, buffer, window, whole, after_all } = self;
-        Op { kind, target, offset, buffer: buffer.into_memory(), window, whole, after_all }
+        let Self { kind, target, offset, buffer, window, whole } = self;
+        Op { kind, target, offset, buffer: buffer.into_memory(), window, whole }
     }
 }
 
 impl Op<()> {
-    /// Moves no data, and completes at once.
-    pub fn nop() -> Self {
-        Self::new(Kind::Nop, Target::Nothing, 0, ())
-    }
-
-    /// Makes completed writes survive a power cut, with the file's metadata (`fsync`).
-    pub fn sync(target: impl Into<Target>) -> Self {
-        Self::new(Kind::Sync { data_only: false }, target, 0, ())
-    }
-
     /// Makes completed writes survive a power cut, with the metadata needed to read them (`fdatasync`).
     pub fn sync_data(target: impl Into<Target>) -> Self {
-        Self::new(Kind::Sync { data_only: true }, target, 0, ())
+        Self::new(Kind::SyncData, target, 0, ())
     }
 }
 

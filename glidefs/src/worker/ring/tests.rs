@@ -1,8 +1,9 @@
 //! The ring against real files, pipes and a model.
 
+mod cancellation;
 mod model;
-mod order;
 mod ownership;
+mod reactor;
 mod round_trips;
 
 use std::fs::{File, OpenOptions};
@@ -13,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Completion, Event, Options, Promise, Reactor, Ring};
+use self::reactor::{Promise, Reactor};
+use super::{Completion, Event, Options, Ring};
 use crate::buffer::{Pool, Slot};
 use crate::observe::io::WorkerStats;
 

@@ -65,7 +65,7 @@ pub enum Event<C> {
         /// The kernel's result, as in the completion queue's entry.
         result: i32,
     },
-    /// An operation started with [`Ring::start`](super::Ring::start) or as part of a chain.
+    /// An operation started with [`Ring::start`](super::Ring::start).
     Operation(Completion<C>),
 }
 
@@ -78,7 +78,6 @@ pub(super) struct UnderWay<C> {
     pub offset: u64,
     pub window: Range<usize>,
     pub whole: bool,
-    pub after_all: bool,
     pub cancelled: bool,
     /// Bytes moved by earlier transfers of a `whole` operation.
     pub moved: usize,
@@ -119,8 +118,7 @@ impl<C> UnderWay<C> {
         if self.window.start > self.window.end || self.window.end > self.memory.bytes() {
             return Err(invalid("the window lies outside the memory"));
         }
-        let (fd, mut flags) = match &self.target {
-            Target::Nothing => (-1, squeue::Flags::empty()),
+        let (fd, flags) = match &self.target {
             Target::Registered(place) => {
                 let place = i32::try_from(*place).map_err(|_| invalid("no such registered file"))?;
                 (place, squeue::Flags::FIXED_FILE)
@@ -129,9 +127,6 @@ impl<C> UnderWay<C> {
             Target::Segment(file) => (raw(file.fd())?, squeue::Flags::empty()),
             Target::SegmentAppend(file) => (raw(file.append_fd())?, squeue::Flags::empty()),
         };
-        if self.after_all {
-            flags |= squeue::Flags::IO_DRAIN;
-        }
         let fd = types::Fd(fd);
         let offset = self.offset.checked_add(self.moved as u64).ok_or_else(|| invalid("beyond any file"))?;
         let window = self.window.start + self.moved..self.window.end;
@@ -144,11 +139,7 @@ impl<C> UnderWay<C> {
         let count = u32::try_from(self.pieces.len()).map_err(|_| invalid("too many pieces"))?;
         let pieces = self.pieces.as_ptr();
         let entry = match self.kind {
-            Kind::Nop => opcode::Nop::new().build(),
-            Kind::Sync { data_only } => {
-                let how = if data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
-                opcode::Fsync::new(fd).flags(how).build()
-            }
+            Kind::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Kind::Read => opcode::Read::new(fd, start, bytes).offset(offset).build(),
             Kind::Write => opcode::Write::new(fd, start, bytes).offset(offset).build(),
             Kind::ReadFixed => opcode::ReadFixed::new(fd, start, bytes, index).offset(offset).build(),

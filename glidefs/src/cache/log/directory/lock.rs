@@ -8,11 +8,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to end what it does for a process that has ended.
+/// Longest time that the kernel is given to end work for a process that has ended.
 const LOCK_PATIENCE: Duration = Duration::from_mins(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the lock; `false` when the process that has it lives, or the kernel does not end its work for one that has ended.
+/// Takes the lock. `false` when the process that has the lock lives, or when the kernel does not end the work for a process that
+/// has ended.
 pub(super) fn wait_for_lock(file: &File) -> io::Result<bool> {
     let began = Instant::now();
     loop {
@@ -27,7 +28,7 @@ pub(super) fn wait_for_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether the process named in the lock's file lives; also `true` when none is named.
+/// Whether the process named in the lock's file lives; also `true` when the file names no process.
 fn owner_lives(file: &File) -> bool {
     let mut text = [0; 64];
     let read = file.read_at(&mut text, 0).unwrap_or(0);
@@ -38,8 +39,8 @@ fn owner_lives(file: &File) -> bool {
     }
 }
 
-/// Number and start time of a process, because numbers are used again; `None` when there is none, or when it has ended and
-/// waits for its parent to take note.
+/// A name for a process: number and start time, because numbers are used again. `None` when there is no such process, or when the
+/// process has ended and waits for the parent to take note.
 pub(super) fn name_of(process: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // "PID (name) state …": the name may hold anything; the start time is the twentieth field from the state on.
@@ -58,7 +59,7 @@ mod tests {
     use crate::cache::log::directory::Directory;
     use crate::cache::log::disk::Disk;
 
-    /// The lock's file, locked, naming its owner.
+    /// The lock's file, locked, with `owner` as the owner's name.
     fn owned(directory: &Path, owner: &str) -> File {
         let file = File::options()
             .create(true)

@@ -22,41 +22,41 @@ const KIND_ANNOUNCED: u8 = 5;
 /// Length of the CRC of one data frame.
 pub(super) const FRAME_CRC_BYTES: usize = 4;
 
-/// What an entry does to its sectors.
+/// The change that an entry makes to the entry's sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// They hold the data that begins at this frame of the record's data (0 = the frame after the record header).
+    /// The sectors hold data that is in the record's data frames.
     Data {
         /// First data frame, counted from the first data frame of the record.
         first_frame: u32,
     },
-    /// They read as zeroes.
+    /// The sectors read as zeroes.
     Zero,
-    /// Their content was lost to the disk: they cannot be read until they are written again.
+    /// The disk lost the content of the sectors: a READ fails until the sectors are written again.
     Damaged,
-    /// Says nothing of the range: a record of the export may be lost, so whatever is not newer than this entry cannot be
-    /// relied on.
+    /// Says nothing of the range: a record of the export may be lost, so all sectors of the export that are not newer than this
+    /// entry cannot be relied on.
     Doubt,
-    /// Changes nothing: entries of the export follow in this segment. The announcement comes in a record of its own, before the
-    /// first of them, so that a lost header never hides an export that nothing else in the segment names.
+    /// Changes nothing: entries of the export follow in this segment. The announcement is in a record of its own, before the
+    /// first such entry, so that a lost header never hides an export that nothing else in the segment names.
     Announced,
 }
 
 /// One write of one export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose sectors.
+    /// The export that the sectors belong to.
     pub export: ExportId,
-    /// Place in that export's history.
+    /// The write's place in the export's history.
     pub seq: Seq,
-    /// Which sectors: 1 to `u32::MAX` of them.
+    /// The sectors: 1 to `u32::MAX` of them.
     pub range: SectorRange,
-    /// What they become.
+    /// The change to the sectors.
     pub kind: EntryKind,
 }
 
 impl Entry {
-    /// Frames of data the entry has in its record: 0 for zeroes and for what was lost.
+    /// Number of data frames that the entry has in its record: 0 for every kind but data.
     pub fn data_frames(&self) -> u64 {
         match self.kind {
             EntryKind::Data { .. } => self.range.count().div_ceil(FRAME_SECTORS),
@@ -64,7 +64,7 @@ impl Entry {
         }
     }
 
-    /// The entry as bytes, or `None` for one that the format has no room for or that no decoder accepts.
+    /// The entry as bytes. `None` for an entry that the format has no room for or that no decoder accepts.
     pub(super) fn encode(&self) -> Option<[u8; ENTRY_BYTES]> {
         let count = u32::try_from(self.range.count()).ok().filter(|count| *count > 0)?;
         let (kind, first_frame) = match self.kind {
@@ -101,24 +101,24 @@ impl Entry {
             (KIND_DAMAGED, 0) => EntryKind::Damaged,
             (KIND_DOUBT, 0) => EntryKind::Doubt,
             (KIND_ANNOUNCED, 0) => EntryKind::Announced,
-            _ => return Err(FormatError::Malformed("kind of an entry")),
+            _ => return Err(FormatError::Malformed("an entry of an unknown kind")),
         };
         if reserved != 0 {
             return Err(FormatError::Malformed("unused bytes are set"));
         }
         if seq == Seq::default() {
-            return Err(FormatError::Malformed("sequence number of an entry"));
+            return Err(FormatError::Malformed("an entry with sequence number 0"));
         }
         match SectorRange::new(start, u64::from(count)) {
             Some(range) if count > 0 => {
                 Ok(Self { export: ExportId(u32::from_le_bytes([e0, e1, e2, e3])), seq, range, kind })
             }
-            _ => Err(FormatError::Malformed("sectors of an entry")),
+            _ => Err(FormatError::Malformed("an entry without sectors, or with sectors beyond the last one")),
         }
     }
 }
 
-/// Entries from `bytes`, a whole number of them, whose data must tile `data_frames` frames.
+/// Decodes `bytes`, a whole number of entries. The data of the entries must tile `data_frames` frames.
 pub(super) fn decode_entries(bytes: &[u8], data_frames: usize) -> Result<Vec<Entry>, FormatError> {
     let (chunks, rest) = bytes.as_chunks::<ENTRY_BYTES>();
     debug_assert!(rest.is_empty(), "the caller counted entries");
@@ -128,7 +128,9 @@ pub(super) fn decode_entries(bytes: &[u8], data_frames: usize) -> Result<Vec<Ent
         let entry = Entry::decode(chunk)?;
         if let EntryKind::Data { first_frame } = entry.kind {
             if u64::from(first_frame) != next_frame {
-                return Err(FormatError::Malformed("data of an entry is not behind that of the one before"));
+                return Err(FormatError::Malformed(
+                    "the data of an entry does not follow the data of the entry before",
+                ));
             }
             // Cannot overflow: an entry has fewer than 2^32 sectors, and there are fewer than 2^32 entries.
             next_frame += entry.data_frames();
@@ -136,7 +138,7 @@ pub(super) fn decode_entries(bytes: &[u8], data_frames: usize) -> Result<Vec<Ent
         entries.push(entry);
     }
     if entries.is_empty() {
-        return Err(FormatError::Malformed("no entries"));
+        return Err(FormatError::Malformed("a record without entries"));
     }
     if next_frame != data_frames as u64 {
         return Err(FormatError::Malformed("entries and data frames disagree"));

@@ -1,8 +1,8 @@
-//! The footer of a sealed segment: everything its record headers say, in one place, so that recovery reads no data.
+//! The footer of a sealed segment: everything that the segment's record headers say, in one place, so that recovery reads no
+//! data.
 //!
-//! Does not own where the footer lies: the trailer does, and it also holds the footer's CRC, so a footer cannot be
-//! decoded without its trailer. Invariant: the records of a decoded footer ascend, do not overlap, and end where the
-//! footer begins or before.
+//! Does not own the footer's place: the trailer names the place and holds the footer's CRC, so a footer cannot be decoded without
+//! the trailer. Invariant: the records of a decoded footer ascend, do not overlap, and end before the footer begins.
 
 use super::entry::{ENTRY_BYTES, Entry, FRAME_CRC_BYTES, decode_entries};
 use super::{
@@ -30,10 +30,10 @@ const RESERVED_AT: usize = 10;
 const RECORD_COUNT_AT: usize = 12;
 const RECORD_BYTES: usize = 12;
 
-/// Most memory that a footer is given before it needs it.
+/// Most memory that a footer gets in advance.
 const ROOM_BYTES_MAX: usize = 1 << 20;
 
-/// Gathers what a segment's records say while they are appended.
+/// Gathers the contents of a segment's record headers while records are appended.
 #[derive(Clone, Debug)]
 pub struct FooterBuilder {
     /// The footer so far, with room for the fields that `encode` fills in.
@@ -49,7 +49,7 @@ impl Default for FooterBuilder {
     }
 }
 
-/// How far a [`FooterBuilder`] had come.
+/// The state of a [`FooterBuilder`] at some moment.
 #[derive(Clone, Copy, Debug)]
 pub struct FooterMark {
     bytes: usize,
@@ -58,15 +58,15 @@ pub struct FooterMark {
 }
 
 impl FooterBuilder {
-    /// A footer without records.
+    /// A builder of a footer without records.
     pub fn new() -> Self {
         Self { bytes: vec![0; BODY_AT], records: 0, last: BODY_AT }
     }
 
-    /// A footer without records, with memory for those of a segment of `segment_frames` frames that is filled with writes, so
-    /// that whoever appends does not ask for it. Many zero ranges, or a very long segment, may take more.
+    /// A footer without records, with memory for the records of a segment of `segment_frames` frames filled with writes, so that
+    /// appending allocates nothing. Many zero ranges, or a very long segment, may need more memory.
     pub fn with_room(segment_frames: u32) -> Self {
-        // No write of data takes more for its length than one of a single frame in a record of many.
+        // Of all writes of data, a write of one frame in a record with many others takes most of the footer for each frame.
         let room =
             (segment_frames as usize).saturating_mul(ENTRY_BYTES + FRAME_CRC_BYTES).min(ROOM_BYTES_MAX);
         let mut footer = Self::new();
@@ -74,9 +74,9 @@ impl FooterBuilder {
         footer
     }
 
-    /// Adds the record appended at frame `position_frames`, later in the segment than any added before.
+    /// Adds the record appended at frame `position_frames`, which is behind every record added before.
     ///
-    /// What no record header can hold makes a footer that does not decode; recovery then scans the segment.
+    /// An entry that no record header can hold makes a footer that does not decode; recovery then scans the segment.
     pub fn add_record(&mut self, position_frames: u32, entries: &[Entry], crcs: &[u32]) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
         self.last = self.bytes.len();
@@ -92,7 +92,7 @@ impl FooterBuilder {
         self.records = self.records.saturating_add(1);
     }
 
-    /// What it holds now, to come back to with [`Self::retract`].
+    /// The present state, for [`Self::retract`] to come back to.
     pub fn mark(&self) -> FooterMark {
         FooterMark { bytes: self.bytes.len(), records: self.records, last: self.last }
     }
@@ -104,14 +104,9 @@ impl FooterBuilder {
         self.last = mark.last;
     }
 
-    /// What the footer says of the record that was added last; empty before the first.
+    /// The footer's bytes for the record that was added last; empty before the first record.
     pub fn last_record(&self) -> &[u8] {
         self.bytes.get(self.last..).unwrap_or_default()
-    }
-
-    /// Records added.
-    pub fn records(&self) -> u32 {
-        self.records
     }
 
     /// Length of the footer in bytes, in whole frames, without the trailer.
@@ -119,14 +114,14 @@ impl FooterBuilder {
         self.bytes.len().next_multiple_of(FRAME_BYTES)
     }
 
-    /// As [`Self::encoded_len`], if `records` more records with `entries` entries and `data_frames` frames of data in all were
-    /// added.
+    /// Value of [`Self::encoded_len`] if `records` more records, with `entries` entries and `data_frames` data frames in all,
+    /// were added.
     pub fn encoded_len_with(&self, records: usize, entries: usize, data_frames: usize) -> usize {
         let more = records * RECORD_BYTES + entries * ENTRY_BYTES + data_frames * FRAME_CRC_BYTES;
         (self.bytes.len() + more).next_multiple_of(FRAME_BYTES)
     }
 
-    /// The footer of the segment `key`. [`Trailer::of`] makes the trailer that belongs to it.
+    /// The footer of the segment `key`. [`Trailer::of`] makes the trailer for the footer.
     pub fn encode(&self, key: &SegmentKey) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.encoded_len());
         bytes.extend_from_slice(&self.bytes);
@@ -135,34 +130,27 @@ impl FooterBuilder {
         put(&mut bytes, RECORD_COUNT_AT, &self.records.to_le_bytes());
         bytes
     }
-
-    /// Forgets all records and keeps the memory.
-    pub fn reset(&mut self) {
-        self.bytes.truncate(BODY_AT);
-        self.records = 0;
-        self.last = BODY_AT;
-    }
 }
 
-/// What one record header says.
+/// The contents of one record header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FooterRecord {
-    /// Frame of the record header in the segment; its data is in the frames behind it.
+    /// Frame of the record header in the segment; the record's data is in the frames behind.
     pub position_frames: u32,
-    /// At least one.
+    /// The record's entries, at least one.
     pub entries: Vec<Entry>,
     /// CRC-32C of each data frame.
     pub crcs: Vec<u32>,
 }
 
-/// A decoded footer.
+/// The contents of a footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// In ascending order of position.
     pub records: Vec<FooterRecord>,
 }
 
-/// Whether the frame begins as a footer of segment `key` does. Says nothing about the rest.
+/// Whether the frame begins as a footer of segment `key` does. The rest of the frame is not looked at.
 pub fn is_footer(frame: &[u8], key: &SegmentKey) -> bool {
     check_preamble(frame, MAGIC, |_| true).is_ok_and(|(_, found)| found == *key)
 }
@@ -193,14 +181,15 @@ pub fn decode_footer(bytes: &[u8], trailer: &Trailer) -> Result<Footer, FormatEr
         records.push(record);
     }
     if rest.len() >= FRAME_BYTES {
-        return Err(FormatError::Malformed("frames without records"));
+        return Err(FormatError::Malformed("a footer with frames that hold no record"));
     }
     check_unused(rest)?;
     Ok(Footer { records })
 }
 
 pub(super) fn take_record(rest: &mut &[u8]) -> Result<FooterRecord, FormatError> {
-    const SHORT: FormatError = FormatError::Malformed("more records, entries or data frames than fit");
+    const SHORT: FormatError =
+        FormatError::Malformed("more records, entries or data frames than the bytes hold");
     let mut field = || {
         let (field, behind) = rest.split_first_chunk::<4>().ok_or(SHORT)?;
         *rest = behind;

@@ -1,8 +1,10 @@
-//! What must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests.
+//! Properties that must hold for any bytes at all; checked by the fuzzers in `fuzz/` and by the property tests. Not compiled into
+//! the daemon.
 //!
-//! Random bytes never get past a checksum, so they are also laid over a valid structure by exclusive or, and then
-//! everything a forger could know is put right: magic, version, segment, position and checksums. Does not exist in the
-//! daemon. The property: bytes are refused, or are exactly what the encoder makes of what was decoded. Each answers whether what was laid over was accepted.
+//! Random bytes never get past a checksum. So the bytes are also laid over a valid structure by exclusive or, and then everything
+//! that a forger could know is put right: magic, version, segment, position and checksums. The property: a decoder either refuses
+//! the bytes, or the encoder makes exactly the same bytes of the decoded structure. Each check answers whether the structure with
+//! the bytes laid over was accepted.
 
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, RecordBuilder, SEGMENT_ID_AT,
@@ -16,7 +18,7 @@ const POSITION_FRAMES: u32 = 9;
 const FOOTER_FRAME: u32 = 10_000;
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// `bytes` as, or over, the header and the trailer of a segment.
+/// Checks `bytes` as, and laid over, the header and the trailer of a segment.
 pub fn check_segment_header(bytes: &[u8]) -> bool {
     let _ = SegmentHeader::decode(bytes);
     let _ = Trailer::decode(bytes, &KEY, SEGMENT_BYTES);
@@ -38,7 +40,7 @@ pub fn check_segment_header(bytes: &[u8]) -> bool {
     header.is_ok() && trailer.is_ok()
 }
 
-/// `bytes` as, or over, a record header.
+/// Checks `bytes` as, and laid over, a record header.
 pub fn check_record(bytes: &[u8]) -> bool {
     let _ = decode_record(bytes, &KEY, POSITION_FRAMES);
     let mut frame = forge(&sample_record(), bytes, record::MAGIC, Some(KEY));
@@ -73,7 +75,7 @@ pub fn check_record(bytes: &[u8]) -> bool {
     true
 }
 
-/// `bytes` as, or over, a footer.
+/// Checks `bytes` as, and laid over, a footer.
 pub fn check_footer(bytes: &[u8]) -> bool {
     let frames_bytes = bytes.len().next_multiple_of(FRAME_BYTES).max(FRAME_BYTES);
     let mut footer = sample_footer();
@@ -122,7 +124,7 @@ fn sample_footer() -> Vec<u8> {
     builder.encode(&KEY)
 }
 
-/// `bytes` over the frame `sample`, except for what every structure of this `magic` and segment has in common.
+/// Lays `bytes` over the frame `sample`, except for the fields that every structure of this `magic` and segment shares.
 fn forge(sample: &Frame, bytes: &[u8], magic: [u8; 8], key: Option<SegmentKey>) -> Frame {
     let mut frame = *sample;
     for (to, from) in frame.iter_mut().zip(bytes) {

@@ -1,9 +1,8 @@
-//! A record: one frame that says which sectors of which exports the frames behind it hold.
+//! A record header: one frame that says which sectors of which exports the frames behind the header hold.
 //!
-//! Owns the entry, the record header frame and its builder. Does not own the data frames, which are written and read
-//! beside it. Invariants: the data of a record's entries tiles its data frames, in order and without gaps, so no two
-//! entries ever share a frame and each frame has exactly one CRC; a header of version 2 repeats the header before it wherever
-//! there is room, so that one lost header loses nothing.
+//! Owns the record header frame and the frame's builder. Does not own the entries (`entry`) or the data frames, which are written
+//! and read beside the header. Invariant: a header of version 2 repeats the header before wherever there is room, so that one
+//! lost header loses nothing.
 
 use std::fmt;
 
@@ -25,8 +24,8 @@ pub(super) const MAGIC: [u8; 8] = *b"GLIDEREC";
 //   │magic│vers.│ entries │ data frames │ repe.│ cache id │ segment id │ position │ stable frames │ entry 0 │ .. │ CRC 0│ CRC │
 //   └─────┴─────┴─────────┴─────────────┴──────┴──────────┴────────────┴──────────┴───────────────┴─────────┴────┴──────┴─────┘
 //
-// Entry i is at 48 + 28 i. The CRC of data frame i is at 4088 - 4 i. Behind the entries are `repe.` bytes that a footer would
-// say of the record before this one; the rest is zero. Version 1 repeats nothing, and its data frames are counted in 32 bits.
+// Entry i is at 48 + 28 i. The CRC of data frame i is at 4088 - 4 i. Behind the entries are `repe.` bytes: a footer's description of
+// the record before this one. The rest is zero. Version 1 repeats nothing, and counts the data frames in 32 bits.
 pub(super) const VERSION_REPEATING: u16 = 2;
 const ENTRY_COUNT_AT: usize = 10;
 const DATA_FRAMES_AT: usize = 12;
@@ -35,9 +34,9 @@ const POSITION_AT: usize = BODY_AT;
 const STABLE_AT: usize = POSITION_AT + 4;
 const ENTRIES_AT: usize = STABLE_AT + 4;
 
-/// Most entries a record can hold (zero entries: they bring no CRC).
+/// Most entries that a record can hold: entries without data, which need no CRC.
 pub const RECORD_ENTRIES_MAX: usize = (CRC_AT - ENTRIES_AT) / ENTRY_BYTES;
-/// Most data frames a record can hold (one entry).
+/// Most data frames that a record can hold: the frames of one entry.
 pub const RECORD_DATA_FRAMES_MAX: usize = (CRC_AT - ENTRIES_AT - ENTRY_BYTES) / FRAME_CRC_BYTES;
 
 /// Why an entry was not added to a record.
@@ -46,7 +45,8 @@ pub enum PushError {
     /// The record has no room left: finish it and begin another.
     #[error("the record is full")]
     Full,
-    /// No record can hold it: no sectors, `u32::MAX` exceeded, sequence number 0, or CRCs that do not match the length.
+    /// No record can hold the entry: no sectors, more than `u32::MAX` sectors, sequence number 0, or CRCs that do not match the
+    /// length.
     #[error("no record can hold such an entry")]
     Unfit,
 }
@@ -80,27 +80,23 @@ impl Default for RecordBuilder {
 }
 
 impl RecordBuilder {
-    /// An empty record.
+    /// A builder of a record without entries.
     pub fn new() -> Self {
         Self { frame: Box::new(AlignedFrame([0; FRAME_BYTES])), entries: 0, data_frames: 0, repeated: 0 }
     }
 
-    /// Whether nothing was added.
-    pub fn is_empty(&self) -> bool {
-        self.entries == 0
-    }
-
-    /// Entries added.
+    /// Number of entries that were added.
+    #[cfg(test)]
     pub fn entries(&self) -> usize {
         usize::from(self.entries)
     }
 
-    /// Frames of data the added entries have.
+    /// Number of data frames of the added entries.
     pub fn data_frames(&self) -> u32 {
         u32::from(self.data_frames)
     }
 
-    /// Whether an entry with `frames` frames of data can be added.
+    /// Whether an entry with `frames` data frames can be added.
     pub fn fits_data(&self, frames: usize) -> bool {
         frames
             .checked_mul(FRAME_CRC_BYTES)
@@ -113,7 +109,7 @@ impl RecordBuilder {
         self.room_bytes() >= ENTRY_BYTES
     }
 
-    /// Adds a write of `range`, whose data follows that of the writes added before and has `crcs`, one a frame.
+    /// Adds a write of `range`. The data follows the data of the writes added before; `crcs` has one CRC for each data frame.
     pub fn push_data(
         &mut self,
         export: ExportId,
@@ -134,7 +130,8 @@ impl RecordBuilder {
         self.push(&Entry { export, seq, range, kind: EntryKind::Zero }, &[])
     }
 
-    /// Adds `entry`, which has no data. The superblock of the cache must say before that there may be entries of damage or doubt.
+    /// Adds `entry`, which has no data. Before entries of damage or doubt, the superblock of the cache must say that there may be
+    /// such entries.
     pub fn push_entry(&mut self, entry: &Entry) -> Result<(), PushError> {
         if entry.data_frames() != 0 {
             return Err(PushError::Unfit);
@@ -142,10 +139,9 @@ impl RecordBuilder {
         self.push(entry, &[])
     }
 
-    /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` says how many frames from
-    /// the start of the segment were known to be synced when this was called. `before` is what the footer says of the record
-    /// before this one ([`FooterBuilder::last_record`](super::FooterBuilder::last_record)). [`Self::reset`] begins the next
-    /// record.
+    /// Completes the record for frame `position_frames` of the segment `key`. `stable_frames` frames from the segment's start
+    /// were known to be synced at this call. `before` is the footer's description of the record before this one
+    /// ([`FooterBuilder::last_record`](super::FooterBuilder::last_record)). [`Self::reset`] begins the next record.
     pub fn finish(
         &mut self,
         key: &SegmentKey,
@@ -177,7 +173,7 @@ impl RecordBuilder {
         &self.frame.0
     }
 
-    /// Forgets all entries.
+    /// Forgets all entries, for the next record.
     pub fn reset(&mut self) {
         self.forget_repeated();
         let (entries_end, crcs_at) = (self.entries_end(), self.crcs_at());
@@ -225,29 +221,30 @@ impl RecordBuilder {
     }
 }
 
-/// A decoded record header.
+/// The contents of a record header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// At least one.
+    /// The record's entries, at least one.
     pub entries: Vec<Entry>,
     /// CRC-32C of each data frame that follows the header.
     pub crcs: Vec<u32>,
     /// Frames from the start of the segment that were known to be synced when the record was written.
     pub stable_frames: u32,
-    /// Whether exports are announced in the segment before their entries, as every writer of such a header does.
+    /// Whether the segment announces exports before their entries. Every writer of version 2 headers does so.
     pub announces: bool,
-    /// The record before this one, if its description had room.
+    /// The record before this one, if there was room for the description.
     pub before: Option<FooterRecord>,
 }
 
-/// The version of a record header of segment `key`, if a newer glidefs wrote it. A frame that a client wrote is never one.
+/// The version of a record header of segment `key`, if a newer glidefs wrote the header. A frame written by a client is never a
+/// header.
 pub fn newer_version(frame: &[u8], key: &SegmentKey) -> Option<u16> {
     let Err(FormatError::Version { found }) = check_record(frame) else { return None };
     let owner = owner(frame.first_chunk::<FRAME_BYTES>()?);
     (owner == *key && found > VERSION_REPEATING).then_some(found)
 }
 
-/// The frame of a record header of either version, and what it belongs to.
+/// The frame of a record header of either version, and the segment of the header.
 fn check_record(frame: &[u8]) -> Result<(&Frame, SegmentKey), FormatError> {
     match check_frame(frame, MAGIC) {
         Err(FormatError::Version { found: VERSION_REPEATING }) => {
@@ -268,8 +265,8 @@ fn owner(frame: &Frame) -> SegmentKey {
 
 /// Reads a record header found at frame `position_frames` of the segment `key`.
 ///
-/// The data frames are not looked at: compare each with its CRC. The record is known to end at or before frame
-/// `u32::MAX`, not to end inside the segment.
+/// The data frames are not looked at: the caller compares each data frame with the frame's CRC. The record is known to end at or
+/// before frame `u32::MAX`, but may end outside the segment.
 pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Result<Record, FormatError> {
     let (frame, found) = check_record(frame)?;
     check_key(&found, key)?;
@@ -294,10 +291,10 @@ pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Re
     let entries_end = ENTRIES_AT + entry_count * ENTRY_BYTES;
     let crcs_at = match CRC_AT.checked_sub(crc_bytes) {
         Some(crcs_at) if crcs_at >= entries_end + repeated => crcs_at,
-        _ => return Err(FormatError::Malformed("more entries or data frames than fit")),
+        _ => return Err(FormatError::Malformed("more entries or data frames than fit into a record header")),
     };
     if position.checked_add(1).and_then(|first| first.checked_add(data_frames)).is_none() {
-        return Err(FormatError::Malformed("position"));
+        return Err(FormatError::Malformed("a record that ends beyond the last frame number"));
     }
     let entries = decode_entries(&frame[ENTRIES_AT..entries_end], data_frames as usize)?;
     let repeated_end = entries_end + repeated;
@@ -308,7 +305,7 @@ pub fn decode_record(frame: &[u8], key: &SegmentKey, position_frames: u32) -> Re
     Ok(Record { entries, crcs, stable_frames, announces, before })
 }
 
-/// What `bytes` of the header at frame `position` say of the record before it.
+/// Decodes `bytes` of the header at frame `position`: the description of the record before, if there is one.
 fn decode_before(mut bytes: &[u8], position: u32) -> Result<Option<FooterRecord>, FormatError> {
     if bytes.is_empty() {
         return Ok(None);
@@ -316,7 +313,7 @@ fn decode_before(mut bytes: &[u8], position: u32) -> Result<Option<FooterRecord>
     let before = take_record(&mut bytes)?;
     let end = u64::from(before.position_frames) + 1 + before.crcs.len() as u64;
     if !bytes.is_empty() || before.position_frames == 0 || end > u64::from(position) {
-        return Err(FormatError::Malformed("the record before this one"));
+        return Err(FormatError::Malformed("a description of the record before that does not fit"));
     }
     Ok(Some(before))
 }

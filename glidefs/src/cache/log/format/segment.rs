@@ -1,6 +1,7 @@
-//! The first and the last frame of a segment: whose segment it is, and where its footer lies once it is sealed.
+//! The first and the last frame of a segment: to which cache and use the segment belongs, and where the footer of a sealed
+//! segment lies.
 //!
-//! Does not own what is between them. Invariant: a trailer names a footer that lies inside the segment it was read from.
+//! Does not own the frames in between. Invariant: a trailer names a footer that lies inside the trailer's own segment.
 
 use super::{
     BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, frame_crc, get,
@@ -11,7 +12,7 @@ use crate::units::FRAME_BYTES;
 /// Shard number in the header of segments that cleaning fills.
 pub const CLEANER: u32 = u32::MAX;
 
-/// Smallest segment: header, one record of one frame, footer, trailer.
+/// Smallest segment: header, one record of one data frame, footer, trailer.
 pub const SEGMENT_BYTES_MIN: u64 = 5 * FRAME_BYTES as u64;
 
 pub(super) const HEADER_MAGIC: [u8; 8] = *b"GLIDESEG";
@@ -44,23 +45,23 @@ const RESERVED_AT: usize = 10;
 /// Frame 0 of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// The cache the segment belongs to.
+    /// The cache that the segment belongs to.
     pub cache_id: [u8; 16],
     /// Identity of this use of the segment.
     pub segment_id: u64,
-    /// The shard that appends to it. Says who wrote, not who may read.
+    /// The shard that appends to the segment. Tells who wrote; everybody may read.
     pub shard: u32,
     /// Length of the segment in bytes, a multiple of the frame.
     pub segment_bytes: u64,
 }
 
 impl SegmentHeader {
-    /// What every other structure of the segment is encoded and decoded with.
+    /// The key with which all other structures of the segment are encoded and decoded.
     pub fn key(&self) -> SegmentKey {
         SegmentKey { cache_id: self.cache_id, segment_id: self.segment_id }
     }
 
-    /// The header as bytes.
+    /// The header as the bytes of one frame.
     pub fn encode(&self) -> Frame {
         let mut frame = [0; FRAME_BYTES];
         put_preamble(&mut frame, HEADER_MAGIC, &self.key());
@@ -70,14 +71,14 @@ impl SegmentHeader {
         frame
     }
 
-    /// Reads a header. Whether it is this cache's, and of the length its segment has, is for the caller to compare.
+    /// Reads a header. The caller compares the cache id and the segment's length with the caller's own cache.
     pub fn decode(frame: &[u8]) -> Result<Self, FormatError> {
         let (frame, key) = check_frame(frame, HEADER_MAGIC)?;
         check_unused(&frame[RESERVED_AT..SHARD_AT])?;
         check_unused(&frame[HEADER_END..CRC_AT])?;
         let segment_bytes = u64::from_le_bytes(get(frame, SEGMENT_BYTES_AT));
         if segment_bytes < SEGMENT_BYTES_MIN || !segment_bytes.is_multiple_of(FRAME_BYTES as u64) {
-            return Err(FormatError::Malformed("segment length"));
+            return Err(FormatError::Malformed("a segment length that is too short or not in whole frames"));
         }
         let shard = u32::from_le_bytes(get(frame, SHARD_AT));
         Ok(Self { cache_id: key.cache_id, segment_id: key.segment_id, shard, segment_bytes })
@@ -87,7 +88,7 @@ impl SegmentHeader {
 /// Last frame of a sealed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// The segment it closes.
+    /// The segment that the trailer closes.
     pub key: SegmentKey,
     /// First frame of the footer.
     pub footer_frame: u32,
@@ -95,8 +96,8 @@ pub struct Trailer {
     pub footer_bytes: u32,
     /// CRC-32C of all bytes of the footer.
     pub footer_crc: u32,
-    /// A walk without this trailer would find other records than those that the trailer stands for, because some of the segment is
-    /// lost, or failed, or was dropped: the trailer has to be stable.
+    /// The trailer has to be stable: a walk without this trailer would find other records than the footer has, because some of
+    /// the segment is lost, or failed, or was dropped.
     pub vital: bool,
 }
 
@@ -107,7 +108,7 @@ impl Trailer {
         Some(Self { key, footer_frame, footer_bytes, footer_crc: frame_crc(footer), vital: false })
     }
 
-    /// The trailer as bytes.
+    /// The trailer as the bytes of one frame.
     pub fn encode(&self) -> Frame {
         let mut frame = [0; FRAME_BYTES];
         put_preamble(&mut frame, TRAILER_MAGIC, &self.key);
@@ -119,8 +120,8 @@ impl Trailer {
         frame
     }
 
-    /// Reads the last frame of the segment `key` of `segment_bytes` bytes. The footer it names lies inside that segment,
-    /// after the header and before the trailer, so `footer_bytes` may be allocated.
+    /// Reads the last frame of the segment `key` of `segment_bytes` bytes. The footer named there lies inside that segment,
+    /// behind the header and before the trailer, so `footer_bytes` bytes may be allocated.
     pub fn decode(frame: &[u8], key: &SegmentKey, segment_bytes: u64) -> Result<Self, FormatError> {
         let (frame, found) = check_frame(frame, TRAILER_MAGIC)?;
         check_key(&found, key)?;
@@ -143,19 +144,21 @@ impl Trailer {
         let footer_end = trailer.footer_offset_bytes() + u64::from(trailer.footer_bytes);
         let fits = segment_bytes.checked_sub(FRAME_BYTES as u64).is_some_and(|end| footer_end <= end);
         if trailer.footer_frame == 0 || !frames_are_whole || !fits {
-            return Err(FormatError::Malformed("footer place"));
+            return Err(FormatError::Malformed(
+                "a footer that is empty, not in whole frames, or outside the segment",
+            ));
         }
         Ok(trailer)
     }
 
-    /// Where the footer begins, in bytes from the start of the segment.
+    /// Place of the footer, in bytes from the start of the segment.
     pub fn footer_offset_bytes(&self) -> u64 {
         u64::from(self.footer_frame) * FRAME_BYTES as u64
     }
 }
 
-/// Whether `frame`, the last of a segment and neither whole header nor trailer, may be what a write of a vital trailer left that was
-/// cut short: until that trailer is whole, a footer in the segment proves nothing.
+/// Whether `frame` may be a torn write of a header's copy or of a vital trailer. `frame` is the last frame of a segment, and
+/// neither a whole header nor a whole trailer. Until a vital trailer is whole, a footer in the segment proves nothing.
 pub fn is_torn_end(frame: &[u8]) -> bool {
     let is_vital = || frame.get(VITAL_AT..VITAL_AT + 2) == Some(&1_u16.to_le_bytes());
     frame.starts_with(&HEADER_MAGIC) || (frame.starts_with(&TRAILER_MAGIC) && is_vital())

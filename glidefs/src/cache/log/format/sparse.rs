@@ -1,22 +1,22 @@
-//! The CRC-32C of a frame that is zero in its middle, without reading the zeroes.
+//! The CRC-32C of a frame with zeroes in the middle, without reading the zeroes.
 //!
-//! Owns the arithmetic only. To append a zero byte to what a CRC covers multiplies its state by x^8, modulo the CRC's
-//! polynomial, so a run of zeroes costs one multiplication, however long it is. Invariant: the result is that of
-//! [`frame_crc`] over the same bytes.
+//! Owns the arithmetic only. One more zero byte multiplies the state of a CRC by x^8, modulo the CRC's polynomial, so a run of
+//! zeroes of any length costs one multiplication. Invariant: the result equals [`frame_crc`] over the same bytes.
 
 use std::ops::Range;
 
 use super::{CRC_AT, Frame, frame_crc};
 
-// Polynomials are written as the state of the CRC is: the highest bit is the coefficient of x^0, the lowest that of x^31.
+// Polynomials are written as the state of the CRC is: the highest bit is the coefficient of x^0, the lowest bit the coefficient
+// of x^31.
 
-/// What x^32 is modulo the polynomial of CRC-32C.
+/// The rest of x^32 modulo the polynomial of CRC-32C.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// Bytes that a run of zeroes is counted in.
+/// A run of zeroes is counted in units of this many bytes.
 const UNIT_BYTES: usize = 4;
-/// x^32 to the power of the place: the factor for as many units of zeroes.
+/// Entry n is the factor for n units of zeroes: x^32 to the power of n.
 static POWERS: [u32; CRC_AT / UNIT_BYTES + 1] = powers();
-/// What the four lowest bits, pushed out, add.
+/// Entry n is the change to a product when the four lowest bits, with the value n, are pushed out.
 const PUSHED_OUT: [u32; 16] = pushed_out();
 
 const fn times_x(state: u32) -> u32 {
@@ -47,7 +47,7 @@ const fn pushed_out() -> [u32; 16] {
     let mut table = [0; 16];
     let mut bits = 0;
     while bits < table.len() {
-        // At most 15.
+        // The value is at most 15.
         #[expect(clippy::cast_possible_truncation)]
         let state = bits as u32;
         table[bits] = times_x4(state);
@@ -64,14 +64,14 @@ fn multiply(state: u32, factor: u32) -> u32 {
         let chosen = |bit: usize, part: u32| if bits & bit == 0 { 0 } else { part };
         *multiple = chosen(8, state) ^ chosen(4, x1) ^ chosen(2, x2) ^ chosen(1, x3);
     }
-    // From the coefficients of the highest powers, which are the lowest bits, to those of the lowest.
+    // From the coefficients of the highest powers, in the lowest bits, to the coefficients of the lowest powers.
     (0..u32::BITS).step_by(4).fold(0_u32, |product, shift| {
         let bits = (factor >> shift) & 15;
         (product >> 4) ^ PUSHED_OUT[(product & 15) as usize] ^ multiples[bits as usize]
     })
 }
 
-/// CRC-32C of everything before [`CRC_AT`], where the bytes of `zeroes` are zero.
+/// CRC-32C of all bytes before [`CRC_AT`]. The bytes of `zeroes` are zero. `frame` is as before when this returns.
 pub(super) fn crc_around(frame: &mut Frame, zeroes: Range<usize>) -> u32 {
     debug_assert!(frame[zeroes.clone()].iter().all(|byte| *byte == 0), "zeroes were announced");
     let tail_bytes = CRC_AT - zeroes.end;
@@ -81,7 +81,7 @@ pub(super) fn crc_around(frame: &mut Frame, zeroes: Range<usize>) -> u32 {
     // A CRC is its state with all bits inverted.
     let state = multiply(!frame_crc(&frame[..zeroes.start]), POWERS[zeroes.len() / UNIT_BYTES]);
     let Some(first) = frame[zeroes.end..CRC_AT].first_chunk_mut::<UNIT_BYTES>() else { return !state };
-    // To begin with this state is to begin with the usual one, all ones, and the difference in the first four bytes.
+    // To begin with this state is to begin with the usual state, all ones, and to change the first four bytes by the difference.
     let kept = *first;
     *first = (u32::from_le_bytes(kept) ^ !state).to_le_bytes();
     let crc = frame_crc(&frame[zeroes.end..CRC_AT]);

@@ -1,9 +1,12 @@
-//! Properties of every structure in a segment: what was encoded is decoded, and nothing else is.
+//! Properties of every structure in a segment: a decoder gives back the encoded structure, and refuses all other bytes.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use proptest::prelude::*;
 
+use super::footer::Footer;
+use super::record::RECORD_DATA_FRAMES_MAX;
+use super::segment::SEGMENT_BYTES_MIN;
 use super::*;
 use crate::units::{ExportId, FRAME_SECTORS, REQUEST_BYTES_MAX, SectorRange, Seq};
 
@@ -12,7 +15,7 @@ const OTHER_CACHE: SegmentKey = SegmentKey { cache_id: *b"0123456789abcdeF", ..K
 const OTHER_SEGMENT: SegmentKey = SegmentKey { segment_id: 78, ..KEY };
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// A write as the cache takes it: export, sequence number, range, and whether it carries data.
+/// A write as the cache takes it: export, sequence number, range, and whether the write has data.
 type Write = (ExportId, Seq, SectorRange, bool);
 
 fn write() -> impl Strategy<Value = Write> {
@@ -37,7 +40,7 @@ fn push(builder: &mut RecordBuilder, (export, seq, range, data): Write) -> Resul
     Ok(crcs)
 }
 
-/// As many of `writes` as fit, at frame 9, of which 4 are stable.
+/// A record with as many of `writes` as fit, at frame 9, with 4 stable frames.
 fn record(writes: &[Write]) -> Frame {
     let mut builder = RecordBuilder::new();
     for write in writes {
@@ -68,7 +71,7 @@ fn footer(writes: &[Write]) -> (Vec<FooterRecord>, Vec<u8>, Trailer) {
     (records, bytes, trailer)
 }
 
-/// `frame` with `change` made and the checksum right again, as a forger or a bug could write it.
+/// `frame` after `change`, with the checksum right again, as a forger or a bug could write the frame.
 fn forged(frame: &Frame, change: impl FnOnce(&mut Frame)) -> Frame {
     let mut frame = *frame;
     change(&mut frame);
@@ -164,7 +167,7 @@ proptest! {
             let frame = *builder.finish(&KEY, position, stable, before);
             prop_assert_eq!(decode_record(&frame, &KEY, position), Ok(expected));
             builder.reset();
-            prop_assert!(builder.is_empty());
+            prop_assert_eq!(builder.entries(), 0);
         }
     }
 
@@ -351,7 +354,10 @@ fn a_trailer_names_only_a_footer_between_header_and_trailer() {
 fn a_segment_too_short_or_not_in_whole_frames_is_refused() {
     for segment_bytes in [0, 4096, SEGMENT_BYTES_MIN - 4096, SEGMENT_BYTES + 512, u64::MAX] {
         let header = SegmentHeader { segment_bytes, ..header() };
-        assert_eq!(SegmentHeader::decode(&header.encode()), Err(FormatError::Malformed("segment length")));
+        assert_eq!(
+            SegmentHeader::decode(&header.encode()),
+            Err(FormatError::Malformed("a segment length that is too short or not in whole frames"))
+        );
     }
 }
 
@@ -368,7 +374,7 @@ fn what_no_record_can_hold_is_not_called_full() {
     assert_eq!(data(9, &[1]), Err(PushError::Unfit));
     assert_eq!(data(9, &[1, 2, 3]), Err(PushError::Unfit));
     assert_eq!(data(1005 * 8, &[0; 1005]), Err(PushError::Unfit));
-    assert!(builder.is_empty());
+    assert_eq!(builder.entries(), 0);
 }
 
 #[test]

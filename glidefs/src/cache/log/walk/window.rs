@@ -1,7 +1,7 @@
-//! The window through which a walk reads its file.
+//! The window through which a walk reads a segment's file.
 //!
-//! Owns reading in large pieces, and frame by frame where the disk fails. Does not own what a frame means. Invariant: a frame that
-//! could not be read is in [`Window::bad`] and is not asked for again.
+//! Owns reading in large pieces, and frame by frame where the disk fails. Does not own the meaning of a frame. Invariant: a frame
+//! that the disk did not read is in [`Window::bad`] and is not read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,11 +20,11 @@ pub(super) struct Window<'a> {
     end: u32,
     first: u32,
     bytes: Vec<u8>,
-    /// Before this frame, frames are read one by one.
+    /// Frames before this frame are read one by one, because a read of many frames failed here.
     single_to: u32,
-    /// Frames that could not be read.
+    /// Frames that the disk did not read.
     pub bad: BTreeSet<u32>,
-    /// Frames that the disk has, and of which the page cache has something else.
+    /// The disk's bytes of frames of which the page cache has other bytes.
     pub wrong_copies: BTreeMap<u32, Box<Frame>>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The bytes of `frame`; `None` when the disk does not read them.
+    /// The bytes of `frame`; `None` when the disk does not read the frame.
     pub fn frame(&mut self, frame: u32) -> io::Result<Option<&[u8]>> {
         let count = u32::try_from(self.bytes.len() / FRAME_BYTES).unwrap_or(0);
         if (frame < self.first || frame >= self.first + count) && !self.fill(frame)? {
@@ -51,7 +51,7 @@ impl<'a> Window<'a> {
         Ok(self.bytes.get(at..at + FRAME_BYTES))
     }
 
-    /// `frame` as the disk has it, past the page cache, if that satisfies `is_right`.
+    /// The disk's own bytes of `frame`, read past the page cache, if the bytes satisfy `is_right`.
     pub fn reread(&mut self, frame: u32, is_right: impl Fn(&[u8]) -> bool) -> io::Result<Option<&[u8]>> {
         let mut bytes = Box::new([0; FRAME_BYTES]);
         try_again(|| self.file.read_from_disk(&mut bytes[..], offset(frame)))?;
@@ -61,7 +61,7 @@ impl<'a> Window<'a> {
         Ok(Some(&self.wrong_copies.entry(frame).or_insert(bytes)[..]))
     }
 
-    /// Reads `frame` and those behind it.
+    /// Reads `frame` and the frames behind into the window. `false` when the disk does not read `frame`.
     fn fill(&mut self, frame: u32) -> io::Result<bool> {
         if self.bad.contains(&frame) {
             return Ok(false);

@@ -7,14 +7,14 @@ use crate::units::Seq;
 /// The segments whose segments are sealed, oldest first.
 fn sealed(disk: &Faulty) -> Vec<u32> {
     let mut found: Vec<(u64, u32)> = (0..16)
-        .filter_map(|info| {
-            let frames: Vec<_> = disk.frames(info).collect();
+        .filter_map(|number| {
+            let frames: Vec<_> = disk.frames(number).collect();
             let holds = is_magic(frames.last()?, b"GLIDETRL") && is_magic(&frames[1], b"GLIDEREC");
-            holds.then(|| (segment_id(&frames[0]), info))
+            holds.then(|| (segment_id(&frames[0]), number))
         })
         .collect();
     found.sort_unstable();
-    found.into_iter().map(|(_, info)| info).collect()
+    found.into_iter().map(|(_, number)| number).collect()
 }
 
 fn segment_id(frame: &[u8]) -> u64 {

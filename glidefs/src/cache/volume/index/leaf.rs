@@ -1,7 +1,7 @@
-//! A sorted run of extents, the unit in which the index keeps them in memory.
+//! A sorted run of extents, the unit in which the index keeps extents in memory.
 //!
-//! Owns the memory layout: starts apart from the rest, so that a search reads eight adjacent cache lines at most.
-//! Does not own which extents belong in which leaf. Invariant: starts ascend strictly, and both arrays are equally long.
+//! Owns the memory layout: starts apart from the rest, so a search reads eight adjacent cache lines at most. Does not own which
+//! extents belong in which leaf. Invariant: starts ascend strictly, and both arrays are equally long.
 
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::Backing;
@@ -9,12 +9,12 @@ use crate::units::Seq;
 
 /// Most extents in a leaf: few enough to shift in a few dozen nanoseconds, enough to keep the tree of leaves small.
 pub(super) const LEAF_ITEMS_MAX: usize = 64;
-/// Starts that fill a cache line.
+/// Number of starts in a cache line.
 const GROUP_STARTS: usize = 8;
-/// Leaves grow by this, not by doubling, so that little of them is unused.
+/// A leaf grows by this, not by doubling, so little memory of a leaf is unused.
 const LEAF_ITEMS_STEP: usize = 8;
 
-/// One extent. It has at least one sector and its end does not overflow.
+/// One extent, of at least one sector. The end does not overflow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub(super) start: u64,
@@ -28,30 +28,31 @@ impl Item {
         self.start.saturating_add(u64::from(self.count))
     }
 
-    /// What is left of it from sector `from` on.
+    /// The rest of the extent from sector `from` on.
     pub(super) fn tail(&self, from: u64) -> Self {
+        debug_assert!(from >= self.start, "the rest of an extent begins inside the extent");
         let skipped = u32::try_from(from.saturating_sub(self.start)).unwrap_or(u32::MAX);
         let count = self.count.saturating_sub(skipped);
         Self { start: from, seq: self.seq, count, backing: self.backing.skip(skipped) }
     }
 
-    /// What is left of it before sector `to`.
+    /// The rest of the extent before sector `to`.
     pub(super) fn head(&self, to: u64) -> Self {
         let count = u32::try_from(to.saturating_sub(self.start)).unwrap_or(u32::MAX).min(self.count);
         Self { count, ..*self }
     }
 
-    /// What is left of it behind sector `to`, if anything.
+    /// The rest of the extent behind sector `to`, if any.
     pub(super) fn beyond(&self, to: u64) -> Option<Self> {
         (self.end() > to).then(|| self.tail(to))
     }
 
-    /// What refers to its segment once it is there.
+    /// The references to the segment gained by adding the extent.
     pub(super) fn gained(&self) -> Refs {
         Refs { number: self.backing.number(), extents: 1, sectors: signed(self.data_sectors()) }
     }
 
-    /// What no longer refers to its segment when `[from, to)`, which overlaps it, is taken out of it.
+    /// The references to the segment lost by taking `[from, to)`, which overlaps the extent, out of the extent.
     pub(super) fn lost(&self, from: u64, to: u64) -> Refs {
         let taken = self.end().min(to).saturating_sub(self.start.max(from));
         let sectors = if self.data_sectors() == 0 { 0 } else { -signed(taken) };
@@ -67,7 +68,7 @@ impl Item {
     }
 }
 
-/// A number of sectors, which an extent counts in 32 bits.
+/// A number of sectors as a signed one: an extent counts sectors in 32 bits.
 fn signed(sectors: u64) -> i64 {
     i64::try_from(sectors).unwrap_or(i64::MAX)
 }
@@ -114,18 +115,18 @@ impl Leaf {
         (at..self.len()).map_while(|at| self.get(at))
     }
 
-    /// How many extents start before `sector`: also the place of the first that does not.
+    /// How many extents start before `sector`: also the place of the first later one.
     pub(super) fn count_before(&self, sector: u64) -> usize {
         let before = |starts: &[u64]| starts.iter().map(|start| usize::from(*start < sector)).sum::<usize>();
-        // The last start of each group says how many groups come before. All of them are asked for at once, so that a leaf
-        // that is in no cache costs one wait for memory, and nothing is guessed: quicker than a binary search of so few.
+        // The last start of each group says how many groups come before. All of these starts are loaded at once, so a leaf in no
+        // CPU cache costs one wait for memory, and no branch is guessed: quicker than a binary search of so few.
         let (groups, _) = self.starts.as_chunks::<GROUP_STARTS>();
         let whole: usize = groups.iter().map(|group| usize::from(group[GROUP_STARTS - 1] < sector)).sum();
         let rest = &self.starts[whole * GROUP_STARTS..];
         whole * GROUP_STARTS + before(rest.first_chunk::<GROUP_STARTS>().map_or(rest, |group| group))
     }
 
-    /// Puts `item` at `at`, and gives back what was there.
+    /// Puts `item` at `at`, and returns the extent replaced.
     pub(super) fn replace(&mut self, at: usize, item: Item) -> Option<Item> {
         let old = self.get(at)?;
         self.starts[at] = item.start;
@@ -138,6 +139,11 @@ impl Leaf {
             self.starts.reserve_exact(LEAF_ITEMS_STEP);
             self.rest.reserve_exact(LEAF_ITEMS_STEP);
         }
+        debug_assert!(
+            at.checked_sub(1).is_none_or(|before| self.starts[before] < item.start)
+                && self.starts.get(at).is_none_or(|next| item.start < *next),
+            "starts ascend strictly"
+        );
         self.starts.insert(at, item.start);
         self.rest.insert(at, Rest { seq: item.seq, count: item.count, backing: item.backing });
     }
@@ -156,8 +162,12 @@ impl Leaf {
         upper
     }
 
-    /// Takes all extents of `other`, which start behind those of `self`.
+    /// Takes all extents of `other`, which start behind the extents of `self`.
     pub(super) fn append(&mut self, mut other: Self) {
+        debug_assert!(
+            self.starts.last().zip(other.starts.first()).is_none_or(|(last, next)| last < next),
+            "starts ascend strictly"
+        );
         self.starts.reserve_exact(other.len());
         self.rest.reserve_exact(other.len());
         self.starts.append(&mut other.starts);

@@ -1,7 +1,7 @@
-//! An ordered map of extents that do not overlap: a tree of leaves.
+//! An ordered map of extents without overlap: a tree of leaves.
 //!
-//! Owns finding, splitting and removing extents, and the sums over them. Does not own which of two writes wins: what is
-//! written here replaces. Invariants: leaf `k` holds the extents that start in `[k, next leaf's key)`, and knows that
+//! Owns finding, splitting and removing extents, and the sums over all extents. Does not own which of two writes wins: an extent
+//! written here replaces older ones. Invariants: leaf `k` holds the extents with a start in `[k, next leaf's key)`, and knows the
 //! next key; the first key is 0; no leaf but the first is empty.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf};
 use crate::cache::log::table::Refs;
 
-/// A leaf that shrank to this joins the one before it if there is room.
+/// A leaf shrunk to this many extents joins the leaf before, if there is room.
 const LEAF_ITEMS_FEW: usize = LEAF_ITEMS_MAX / 8;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl ExtentMap {
         self.owners.values().flat_map(|owner| owner.leaf.iter_from(0))
     }
 
-    /// Calls `visit` with each extent that has sectors in `[from, to)`, in ascending order, until it breaks.
+    /// Calls `visit` with each extent with sectors in `[from, to)`, in ascending order, until `visit` breaks.
     pub(super) fn overlapping<B>(
         &self,
         from: u64,
@@ -73,7 +73,7 @@ impl ExtentMap {
         }
     }
 
-    /// Makes `item` the extent of its sectors. `refs` is told of it first, then of what it splits or removes.
+    /// Makes `item` the extent of its sectors. `refs` is told of `item` first, then of the extents split or removed.
     pub(super) fn write(&mut self, item: Item, refs: &mut impl FnMut(Refs)) {
         refs(item.gained());
         if !self.write_in_leaf(item, refs) {
@@ -82,7 +82,8 @@ impl ExtentMap {
         }
     }
 
-    /// Does so with one search if all that it touches lies in one leaf with room, which is nearly always.
+    /// Writes `item` with one search if all touched extents lie in one leaf with room, which is nearly always so. Returns whether
+    /// `item` was written.
     fn write_in_leaf(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
         let (from, to) = (item.start, item.end());
         let Some((key, owner)) = self.owners.range_mut(..=from).next_back() else { return false };
@@ -91,7 +92,7 @@ impl ExtentMap {
         if let Some(found) = leaf.get(at)
             && (found.start, found.count) == (from, item.count)
         {
-            // The same sectors once more, as file systems write; this needs no room, and a leaf may be full.
+            // The same sectors once more, as file systems write. No room is needed, so the leaf may be full.
             refs(found.lost(from, to));
             leaf.replace(at, item);
             let gone_sectors = found.data_sectors();
@@ -142,10 +143,10 @@ impl ExtentMap {
         true
     }
 
-    /// Removes `[from, to)` from all extents, and tells `refs` of it.
+    /// Removes `[from, to)` from all extents, and tells `refs`.
     pub(super) fn carve(&mut self, from: u64, to: u64, refs: &mut impl FnMut(Refs)) {
         let mut rest = None;
-        // Of the leaves that own sectors below `from`, only the last two can hold the extent that reaches there.
+        // Of the leaves with keys below `from`, only the last two can hold the extent that reaches there.
         for (_, owner) in self.owners.range_mut(..from).rev().take(2) {
             let Some(before) = owner.leaf.count_before(from).checked_sub(1) else { continue };
             if let Some(found) = owner.leaf.get(before).filter(|found| found.end() > from) {
@@ -177,7 +178,7 @@ impl ExtentMap {
         }
     }
 
-    /// Adds an extent whose sectors no other has.
+    /// Adds an extent of sectors in no other extent.
     fn add(&mut self, item: Item) {
         self.len += 1;
         self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
@@ -191,7 +192,7 @@ impl ExtentMap {
             return;
         }
         let (key, leaf) = if at == owner.leaf.len() {
-            // A writer that goes upwards leaves full leaves behind it.
+            // A writer going upwards leaves full leaves behind.
             (item.start, Leaf::of(item))
         } else {
             let mut upper = owner.leaf.split_off(LEAF_ITEMS_MAX / 2);
@@ -207,11 +208,15 @@ impl ExtentMap {
         self.owners.insert(key, upper);
     }
 
-    /// Moves the extents of leaf `key` into the leaf before it, if they fit well.
+    /// Moves the extents of leaf `key` into the leaf before, if the leaf before has room enough.
     fn join(&mut self, key: u64) {
         let Some(owner) = self.owners.get(&key) else { return };
         let (next, len) = (owner.next, owner.leaf.len());
-        let Some((_, before)) = self.owners.range_mut(..key).next_back() else { return };
+        let Some((_, before)) = self.owners.range_mut(..key).next_back() else {
+            debug_assert_eq!(key, 0, "the first key is 0");
+            return;
+        };
+        debug_assert_eq!(before.next, key, "a leaf knows the next key");
         if len > 0 && before.leaf.len() + len > LEAF_ITEMS_MAX / 2 {
             return;
         }

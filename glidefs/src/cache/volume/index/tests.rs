@@ -1,4 +1,4 @@
-//! The index against a model that keeps the newest write of every sector in a plain array.
+//! The index against a model: the newest write of every sector in a plain array.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ fn extent(start: u64, count: u64, seq: u64, backing: Backing) -> Extent {
     Extent { range: SectorRange::new(start, count).unwrap(), seq: Seq(seq), backing }
 }
 
-/// An index, its model, and the references counted from what the index reports.
+/// An index with the model, and the references counted from the index's reports.
 struct Pair {
     base: u64,
     index: Index,
@@ -122,7 +122,7 @@ fn backing() -> impl Strategy<Value = Backing> {
     ]
 }
 
-/// Ranges of all lengths, short ones more often, so that there are enough extents for several leaves.
+/// Ranges of all lengths, short ones more often, so there are enough extents for several leaves.
 fn range() -> impl Strategy<Value = (u64, u64)> {
     let count = prop_oneof![8 => 1..5u64, 4 => 1..33u64, 1 => 1..SECTORS];
     (0..SECTORS, count).prop_map(|(start, count)| (start, count.min(SECTORS - start)))

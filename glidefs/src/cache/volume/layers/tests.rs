@@ -1,4 +1,4 @@
-//! The layers against a model that keeps the newest write of every sector, of the log and of the store.
+//! The layers against a model: the newest write of every sector, of the log and of the store.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 
 const SECTORS: usize = 64;
-const SLOTS: u32 = 6;
+const SEGMENTS: u32 = 6;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -23,10 +23,10 @@ enum Step {
     Freeze,
     Thaw(usize),
     Undo,
-    /// Cleaning looks at what comes from a segment, and moves what it saw to another one later.
+    /// The cleaner looks at the extents of a segment, and moves the extents seen to another segment later.
     Look(u32),
     Move,
-    /// What comes from a segment and is in the store is forgotten.
+    /// Clean extents of a segment are forgotten.
     Evict(u32),
 }
 
@@ -37,31 +37,31 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Freeze),
         3 => (1..6usize).prop_map(Step::Thaw),
         1 => Just(Step::Undo),
-        2 => (0..SLOTS).prop_map(Step::Look),
+        2 => (0..SEGMENTS).prop_map(Step::Look),
         2 => Just(Step::Move),
-        2 => (0..SLOTS).prop_map(Step::Evict),
+        2 => (0..SEGMENTS).prop_map(Step::Evict),
     ]
 }
 
-/// Layers with a model of what a reader must see.
+/// Layers with a model of the content that a reader must see.
 struct Pair {
     table: SegmentTable,
     layers: Layers,
     last_seq: u64,
-    /// The write whose content each sector has, 0 for none: newest, in each cut, in the store.
+    /// The write of each sector's content, 0 for none: newest, in each cut, in the store.
     newest: [u64; SECTORS],
     cuts: VecDeque<[u64; SECTORS]>,
     stored: [u64; SECTORS],
-    /// Extents written, by their segment at first; the log never forgets what was written to it.
+    /// Extents written, each in the first place; the log never forgets an extent.
     log: Vec<Extent>,
-    /// What cleaning saw, and in which segment.
+    /// The extents seen by the cleaner, and their segment.
     seen: (Vec<Extent>, u32),
 }
 
 impl Pair {
     fn new() -> Self {
-        let table = SegmentTable::new(SLOTS, SLOTS, [0; 16], 64);
-        for number in 0..SLOTS {
+        let table = SegmentTable::new(SEGMENTS, SEGMENTS, [0; 16], 64);
+        for number in 0..SEGMENTS {
             table.get(number).begin_use(u64::from(number) + 1, 1);
         }
         Self {
@@ -80,7 +80,7 @@ impl Pair {
         match *step {
             Step::Write { start, count, zero } => {
                 self.last_seq += 1;
-                let number = (self.last_seq % u64::from(SLOTS)) as u32;
+                let number = (self.last_seq % u64::from(SEGMENTS)) as u32;
                 let backing = if zero {
                     Backing::Zero { number }
                 } else {
@@ -118,7 +118,7 @@ impl Pair {
                 for extent in &self.log {
                     let mut parts: Vec<SectorRange> = Vec::new();
                     self.layers.dirty_parts(extent.range, extent.seq, from, |part| parts.push(part));
-                    // Whole frames move, with what is newer in them.
+                    // Whole frames move, with newer sectors inside.
                     if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
                         let hull = SectorRange::new(first.start(), last.end() - first.start()).unwrap();
                         self.seen.0.push(extent.part(hull).unwrap());
@@ -127,7 +127,7 @@ impl Pair {
             }
             Step::Move => {
                 let (seen, from) = std::mem::take(&mut self.seen);
-                let to = (from + 1) % SLOTS;
+                let to = (from + 1) % SEGMENTS;
                 for extent in seen {
                     let backing = match extent.backing {
                         Backing::Data { sector, .. } => Backing::Data { number: to, sector },
@@ -139,7 +139,7 @@ impl Pair {
                 }
             }
             Step::Evict(number) => {
-                // Cleaning forgets after it has moved.
+                // The cleaner forgets after moving.
                 self.seen.0.clear();
                 for extent in &self.log {
                     if !self.layers.is_clean(extent.seq) {
@@ -148,7 +148,7 @@ impl Pair {
                     self.layers.evict(&self.table, extent.range, extent.seq, number);
                 }
                 let number = self.table.get(number);
-                // While the extents of a cut change layer, some of them are clean and may not be forgotten yet.
+                // While the extents of a cut become clean, some clean extents may not be forgotten yet.
                 let forgotten = number.extents() == number.dirty_extents();
                 assert!(forgotten || !self.cuts.is_empty(), "all that is clean is forgotten");
             }
@@ -186,7 +186,7 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn whatever_is_cut_flushed_moved_and_forgotten_a_reader_finds_the_newest_write(
+    fn whatever_is_cut_written_back_moved_and_forgotten_a_reader_finds_the_newest_write(
         steps in prop::collection::vec(step(), 1..80),
     ) {
         let mut pair = Pair::new();
@@ -202,9 +202,9 @@ proptest! {
 }
 
 #[test]
-fn what_moves_while_a_cut_is_taken_note_of_does_not_hide_what_is_newer() {
-    let table = SegmentTable::new(SLOTS, SLOTS, [0; 16], 64);
-    (0..SLOTS).for_each(|number| table.get(number).begin_use(u64::from(number) + 1, 1));
+fn what_moves_while_a_cut_is_thawed_does_not_hide_what_is_newer() {
+    let table = SegmentTable::new(SEGMENTS, SEGMENTS, [0; 16], 64);
+    (0..SEGMENTS).for_each(|number| table.get(number).begin_use(u64::from(number) + 1, 1));
     let mut layers = Layers::default();
     let extent = |count, seq, number| Extent {
         range: SectorRange::new(0, count).unwrap(),

@@ -7,10 +7,11 @@
 //! manifest of the try.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::content::ContentHash;
+use crate::locks::MutexExt;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef};
 use crate::store::ids::PackId;
 use crate::store::volume::limits::UPLOAD_TIME_MAX;
@@ -143,16 +144,16 @@ impl Upload {
     pub(in crate::store::volume) fn suspect(&self, mut lost: Vec<SectorRange>) {
         lost.truncate(SUSPECTS_MAX);
         // Assigning the list is the only change, so a panic elsewhere leaves the list usable.
-        *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = lost;
+        *self.suspects.lock_whole() = lost;
     }
 
     /// The sectors remembered by [`Self::suspect`].
     pub(in crate::store::volume) fn suspects(&self) -> Vec<SectorRange> {
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.suspects.lock_whole().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code that can panic runs under the lock in the middle of a change.
-        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cut.lock_whole()
     }
 }

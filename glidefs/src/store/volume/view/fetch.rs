@@ -4,12 +4,13 @@
 //! a time at most, for as long as somebody waits for the block; and the block cache has the block before the GET counts as ended.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
 
+use crate::locks::MutexExt;
 use crate::store::block_cache::{BlockCache, BlockId};
 use crate::store::client::Store;
 use crate::store::error::StoreError;
@@ -177,7 +178,7 @@ impl Fetcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingGets> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock_whole()
     }
 }
 
@@ -224,7 +225,7 @@ struct GetEnd {
 impl Drop for GetEnd {
     fn drop(&mut self) {
         let Some(pending) = self.pending.upgrade() else { return };
-        let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = pending.lock_whole();
         for block in &self.blocks {
             if pending.blocks.get(block).is_some_and(|block| block.number == self.number) {
                 pending.blocks.remove(block);

@@ -4,12 +4,13 @@
 //! cache keeps at most the configured bytes, and fetches an object once for all who wait for the object.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
 use super::loaded::LoadedManifest;
+use crate::locks::MutexExt;
 use crate::store::error::StoreError;
 use crate::store::format::{Manifest, PackIndex, PackRef};
 use crate::store::ids::{PackId, VolumeId};
@@ -179,7 +180,7 @@ impl Metadata {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock_whole()
     }
 }
 

@@ -4,10 +4,11 @@
 //! was checked like a fetched block; every other block is fetched from the store.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 
+use crate::locks::MutexExt;
 use crate::store::format::{EncodedPack, IndexEntry, PackIndex, decode_block};
 use crate::store::ids::PackId;
 
@@ -80,7 +81,7 @@ impl RecentPacks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock_whole()
     }
 }
 

@@ -5,10 +5,11 @@
 //! goes on only from manifests that this host noted before the store was asked to create them. The writer's identity in a
 //! manifest proves nothing: a copy of this host has the same identity.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::VolumeWriter;
+use crate::locks::MutexExt;
 use crate::store::client::Store;
 use crate::store::error::StoreError;
 use crate::store::format::Manifest;
@@ -187,7 +188,7 @@ impl VolumeWriter {
     /// The newest manifest, if the manifest is in memory. Locks the cache, which all volumes share, only after a change.
     pub(super) fn loaded_here(&self) -> Option<Arc<LoadedManifest>> {
         let number = self.head().number;
-        let mut here = self.shared.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut here = self.shared.here.lock_whole();
         let known = here.upgrade().filter(|loaded| loaded.manifest.number == number);
         known.or_else(|| {
             let loaded = self.host.reader.metadata.manifest_here(self.shared.id, number)?;

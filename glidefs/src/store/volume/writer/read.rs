@@ -3,13 +3,14 @@
 //! Owns waiting for a store that is away, finding the manifest that replaced a removed one, and when data is read ahead. Does not
 //! own what a manifest says (`view`), nor which data is read ahead (`view/readahead`).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::VolumeWriter;
+use crate::locks::MutexExt;
 use crate::store::volume::crowd::Crowd;
 use crate::store::volume::error::VolumeError;
 use crate::store::volume::types::ReadExtent;
@@ -135,7 +136,7 @@ impl VolumeWriter {
             permit.is_some()
         };
         let size_sectors = self.size_sectors();
-        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.shared.streams.lock_whole();
         let window = streams.note(range, size_sectors, budget.window_sectors_max, admit)?;
         Some((window, permit?))
     }

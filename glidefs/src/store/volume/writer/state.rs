@@ -2,9 +2,10 @@
 //!
 //! Owns the locks under which the state changes. Does not own the changes.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use crate::locks::MutexExt;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::store::volume::damage;
@@ -41,7 +42,7 @@ impl WriterState {
     }
 
     pub fn head(&self) -> MutexGuard<'_, Head> {
-        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+        self.head.lock_whole()
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::{Memory, Op, OpId, Pending};
+use super::super::under_way::OpId;
+use super::super::{Memory, Op};
+use super::reactor::Pending;
 use super::*;
 
 const BLOCKS: usize = 8;

@@ -1,4 +1,4 @@
-//! Completions that are awaited.
+//! Completions that tests await.
 //!
 //! Owns the link between an operation and the waiting future, and a reactor which drives a ring of such operations on one
 //! thread. Does not own memory: the ring has the memory of an operation under way, whether or not anybody waits.
@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::kernel::Ring;
-use super::memory::{Memory, OpBuffer};
-use super::operation::Op;
-use super::under_way::{Completion, Event, OpId};
+use crate::worker::ring::kernel::Ring;
+use crate::worker::ring::memory::{Memory, OpBuffer};
+use crate::worker::ring::operation::Op;
+use crate::worker::ring::under_way::{Completion, Event, OpId};
 
 /// How long a dropped reactor waits for operations under way.
 const DROP_PATIENCE: Duration = Duration::from_secs(10);
@@ -117,11 +117,6 @@ impl Reactor {
         (self.inner.ring.borrow_mut().start(op, promise), pending)
     }
 
-    /// An empty chain. Each operation of a chain starts when the one before has completed in full.
-    pub fn chain(&self) -> Chain<'_> {
-        Chain { reactor: self, ops: Vec::new() }
-    }
-
     /// Asks the kernel to give up an operation. The operation's future becomes ready in any case.
     pub fn cancel(&self, id: OpId) -> io::Result<()> {
         self.inner.ring.borrow_mut().cancel(id)
@@ -185,32 +180,5 @@ impl Drop for Inner {
             tracing::error!(error = &error as &dyn std::error::Error, "a ring could not be shut down");
         }
         self.deliver();
-    }
-}
-
-/// A chain being put together; see [`Ring::start_chain`].
-#[must_use = "a chain does nothing until it is started"]
-pub struct Chain<'a> {
-    reactor: &'a Reactor,
-    ops: Vec<(Op<Memory>, Promise)>,
-}
-
-impl Chain<'_> {
-    /// Adds `op` at the end.
-    pub fn then<B: OpBuffer>(&mut self, op: Op<B>) -> Pending<B> {
-        let (promise, pending) = promise();
-        self.ops.push((op.erase(), promise));
-        pending
-    }
-
-    /// Starts the chain, at the next turn at the latest.
-    pub fn start(mut self) {
-        self.reactor.inner.ring.borrow_mut().start_chain(&mut self.ops, &mut Vec::new());
-    }
-}
-
-impl fmt::Debug for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chain").field("ops", &self.ops.len()).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,110 @@
+//! The sequence numbers of a volume: given out before an append, landed with the append or with the append's failure.
+//!
+//! Owns the numbers not landed yet, and the numbers of failed appends. Does not own the append itself (`shard/append`).
+//! Invariants: each number given out lands at most once, and always unless the volume is removed meanwhile; a cut is complete
+//! when every number of the cut has landed.
+
+use super::{Inner, Volume};
+use crate::cache::log::table::{Place, SegmentTable};
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::{Backing, Extent};
+use crate::units::Seq;
+
+impl Volume {
+    /// Gives out `count` sequence numbers and returns the first. Each number lands with [`Self::appended`], [`Self::failed`] or
+    /// [`Self::gave_back`].
+    pub(in crate::cache) fn next_seqs(&self, count: u64) -> Seq {
+        let mut inner = self.lock();
+        let first = inner.last_seq + 1;
+        inner.last_seq += count;
+        inner.under_way += count;
+        Seq(first)
+    }
+
+    /// Makes appended extents readable. The extents have the `count` sequence numbers from `first` on, and end at `place`, which
+    /// is noted as not stable.
+    pub(in crate::cache) fn appended(
+        &self,
+        table: &SegmentTable,
+        (first, count): (Seq, u64),
+        extents: impl Iterator<Item = Extent>,
+        place: Place,
+    ) -> Result<(), IoError> {
+        let mut inner = self.lock();
+        if inner.removed {
+            return Err(IoError::Removed(self.id));
+        }
+        let was_empty = inner.layers.is_active_empty();
+        inner.landed(first, count);
+        for extent in extents {
+            let Inner { layers, sample, .. } = &mut *inner;
+            sample.look_at(layers, &extent);
+            layers.insert(table, extent);
+        }
+        if let Some(link) = self.store_link.get() {
+            let Inner { layers, active_since, .. } = &mut *inner;
+            let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
+            since.get_or_insert_with(|| link.now());
+            if inner.has_enough_for_another_cut(link.cut_bytes_max(), link.backlog_bytes_max()) {
+                inner.freeze();
+            }
+        }
+        inner.remember(table, place);
+        let announce = was_empty && !inner.layers.is_active_empty();
+        drop(inner);
+        if announce {
+            self.announce();
+        }
+        Ok(())
+    }
+
+    /// Lands `count` sequence numbers from `first` on without data: nothing was written under these numbers.
+    pub(in crate::cache) fn gave_back(&self, first: Seq, count: u64) {
+        self.lock().landed(first, count);
+    }
+
+    /// Lands `count` sequence numbers from `first` on without data: the record of these numbers may be on disk or not.
+    pub(in crate::cache) fn failed(&self, first: Seq, count: u64) {
+        let mut inner = self.lock();
+        let last = Seq(first.0.saturating_add(count.saturating_sub(1)));
+        let Inner { layers, failed, .. } = &mut *inner;
+        let failed = layers.cuts_from(first).next().map_or(failed, |cut| &mut cut.failed);
+        *failed = last.max(*failed);
+        inner.landed(first, count);
+    }
+
+    /// The highest failed number of the first cut and of the cuts before: the store has nothing of the write, though recovery may
+    /// find the record.
+    pub(in crate::cache) fn failed_in_cuts(&self) -> Seq {
+        let inner = self.lock();
+        inner.failed_before.max(inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed))
+    }
+
+    /// Puts back an extent found by recovery, which is stable. Returns `false`, and leaves the extent out, when newer data of the
+    /// same sectors may have left the log since.
+    pub(in crate::cache) fn recovered(&self, table: &SegmentTable, extent: Extent) -> bool {
+        let mut inner = self.lock();
+        inner.last_seq = inner.last_seq.max(extent.seq.0);
+        // A doubt stays known after the doubt has ended.
+        if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
+            return false;
+        }
+        inner.layers.insert(table, extent);
+        true
+    }
+}
+
+impl Inner {
+    pub(super) fn landed(&mut self, first: Seq, count: u64) {
+        debug_assert!(self.under_way >= count, "a number lands once, after it was given out");
+        self.under_way = self.under_way.saturating_sub(count);
+        for cut in self.layers.cuts_from(first) {
+            debug_assert!(cut.under_way >= count, "a cut knows all writes under way when the cut was made");
+            cut.under_way = cut.under_way.saturating_sub(count);
+        }
+        debug_assert!(
+            self.layers.cuts().iter().map(|cut| cut.under_way).chain([self.under_way]).is_sorted(),
+            "writes under way for a cut are under way for later cuts too"
+        );
+    }
+}

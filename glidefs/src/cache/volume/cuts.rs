@@ -1,0 +1,130 @@
+//! The cuts of a volume: made at a FLUSH or at once, complete when the cut's writes have landed, then thawed (the extents
+//! become clean) or taken back.
+//!
+//! Owns the decision which writes a cut covers. Does not own when a cut is due (`writeback/due`), nor how a cut gets to the store
+//! (`writeback/carry`). Invariants: cuts ascend; only a complete cut leaves the host; the first cut is carried first.
+
+use super::sample::Sample;
+use super::{Inner, Volume};
+use crate::cache::log::table::{Place, SegmentTable};
+use crate::cache::volume::error::IoError;
+use crate::cache::volume::extent::Extent;
+use crate::cache::volume::layers::Frozen;
+use crate::units::Seq;
+
+/// Most cuts of a volume at the same time.
+pub(super) const CUTS_MAX: usize = 32;
+
+/// How far a cut is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) enum CutState {
+    /// The volume has no cut.
+    None,
+    /// Writes of the cut are being appended.
+    Landing,
+    /// All writes of the cut have landed. The cut covers everything up to this number.
+    Complete(Seq),
+}
+
+impl Volume {
+    /// Adds to `needs` every place which must become stable before the FLUSH ends; fails when one of the places never will.
+    /// Returns the last sequence number covered by the FLUSH. Makes the cut when one is wanted.
+    pub(in crate::cache) fn flush(
+        &self,
+        table: &SegmentTable,
+        needs: &mut Vec<Place>,
+    ) -> Result<Seq, IoError> {
+        let waits = self.waits_for_store();
+        let mut inner = self.lock();
+        if inner.cut_at_flush || (waits && inner.has_no_cut()) {
+            inner.freeze();
+        }
+        let covers = Seq(inner.last_seq);
+        inner.unsynced(table, needs).map(|()| covers)
+    }
+
+    /// Makes a cut at the next FLUSH, unless the volume has a cut.
+    pub(in crate::cache) fn cut_at_flush(&self) {
+        let mut inner = self.lock();
+        inner.cut_at_flush = inner.has_no_cut();
+    }
+
+    /// Makes a cut now, unless the volume has a cut.
+    pub(in crate::cache) fn cut_now(&self) {
+        let mut inner = self.lock();
+        if inner.has_no_cut() {
+            inner.freeze();
+        }
+    }
+
+    /// How far the first cut is.
+    pub(in crate::cache) fn cut_state(&self) -> CutState {
+        match self.lock().layers.cuts().front() {
+            None => CutState::None,
+            Some(cut) if cut.under_way > 0 => CutState::Landing,
+            Some(cut) => CutState::Complete(cut.last),
+        }
+    }
+
+    /// The extents of the first cut.
+    pub(in crate::cache) fn cut_extents(&self) -> Vec<Extent> {
+        self.lock().layers.frozen().collect()
+    }
+
+    /// Takes note of up to `count` extents of the first cut, which the store has: the extents become clean. Returns `true` when
+    /// none is left in the cut. Then the next cut is the first.
+    pub(in crate::cache) fn thaw_some(&self, table: &SegmentTable, count: usize) -> bool {
+        let mut inner = self.lock();
+        debug_assert!(
+            inner.removed || inner.layers.cuts().front().is_none_or(|cut| cut.under_way == 0),
+            "a cut leaves the host when its writes have landed"
+        );
+        let failed = inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed);
+        inner.failed_before = inner.failed_before.max(failed);
+        inner.layers.thaw_some(table, count)
+    }
+
+    /// Takes the first cut back. The content becomes a part of the next cut, which may be made later.
+    pub(in crate::cache) fn undo_cut(&self, table: &SegmentTable) {
+        let mut inner = self.lock();
+        let Inner { layers, active_since, failed, .. } = &mut *inner;
+        if let (Some(first), 1) = (layers.cuts().front(), layers.cuts().len()) {
+            *active_since = first.since.or(*active_since);
+            *failed = first.failed.max(*failed);
+        }
+        inner.layers.undo(table);
+        drop(inner);
+        self.announce();
+    }
+}
+
+impl Inner {
+    pub(super) fn has_no_cut(&self) -> bool {
+        self.layers.cuts().is_empty()
+    }
+
+    /// Whether the active data becomes a cut of its own behind the cuts on their way: `cut_bytes` are enough, while at most
+    /// `backlog_bytes` are not in the store. Sectors written again and again would fill the log with versions that no reader
+    /// needs, so in such a volume the active layer grows instead.
+    pub(super) fn has_enough_for_another_cut(&self, cut_bytes: u64, backlog_bytes: u64) -> bool {
+        (1..CUTS_MAX).contains(&self.layers.cuts().len())
+            && self.layers.active_bytes() >= cut_bytes
+            && !self.sample.is_mostly_again()
+            && self.layers.dirty_bytes() <= backlog_bytes
+    }
+
+    pub(super) fn freeze(&mut self) {
+        debug_assert!(Seq(self.last_seq) >= self.layers.cut(), "a cut covers numbers that were given out");
+        self.cut_at_flush = false;
+        if Seq(self.last_seq) == self.layers.cut() {
+            // There is nothing to cut, and nobody would take note of such a cut's end.
+            return;
+        }
+        self.sample = Sample::default();
+        let mut cut = Frozen::at(Seq(self.last_seq));
+        cut.under_way = self.under_way;
+        cut.since = self.active_since.take();
+        cut.failed = std::mem::take(&mut self.failed);
+        self.layers.freeze(cut);
+    }
+}
