@@ -3,7 +3,7 @@
 use crate::cache::keeper::runs::Run;
 use crate::cache::log::batch::HEADERS_MAX;
 use crate::cache::log::format::{FooterBuilder, FooterRecord};
-use crate::cache::log::table::SegmentInfo;
+use crate::cache::log::info::SegmentInfo;
 use crate::cache::shared::Shared;
 use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 

@@ -15,7 +15,7 @@ use crate::cache::keeper::syncing::report;
 use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{Entry, EntryKind, frame_crc};
 use crate::cache::log::scan::{offset, read_again};
-use crate::cache::log::table::SegmentInfo;
+use crate::cache::log::info::SegmentInfo;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
