@@ -87,10 +87,7 @@ impl<T: Token> Shard<T> {
     /// Takes a FLUSH. The token comes back when every write to this volume acknowledged before, by any shard, survives a power
     /// cut.
     pub fn flush(&mut self, volume: &Arc<Volume>, token: T) {
-        self.count_in();
-        if let Some(lost) = volume.lost() {
-            return self.finish(token, Err(lost));
-        }
+        let Some(token) = self.enter(volume, token) else { return };
         sync::flush(self, volume, token);
     }
 
@@ -101,10 +98,7 @@ impl<T: Token> Shard<T> {
     /// The token comes back with [`IoError::Remote`] when only the store has some of the data: fetch the data with
     /// [`Volume::fetch`], and call this again with the data as `fill`.
     pub fn read(&mut self, volume: &Arc<Volume>, range: SectorRange, fill: Option<&Fill>, token: T) {
-        self.count_in();
-        if let Some(lost) = volume.lost() {
-            return self.finish(token, Err(lost));
-        }
+        let Some(token) = self.enter(volume, token) else { return };
         read::read(self, volume, range, fill, token);
     }
 
@@ -150,6 +144,18 @@ impl<T: Token> Shard<T> {
         #[cfg(debug_assertions)]
         assert!(!is_idle || self.inside == 0, "{} tokens were lost", self.inside);
         is_idle
+    }
+
+    /// Lets a request in, unless the volume is lost: then the request fails.
+    fn enter(&mut self, volume: &Volume, token: T) -> Option<T> {
+        self.count_in();
+        match volume.lost() {
+            None => Some(token),
+            Some(lost) => {
+                self.finish(token, Err(lost));
+                None
+            }
+        }
     }
 
     /// Counts a taken token, in debug builds.

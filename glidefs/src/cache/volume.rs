@@ -16,6 +16,7 @@ pub mod durability;
 pub mod error;
 pub mod extent;
 pub mod fetch;
+mod gate;
 pub mod index;
 mod layer;
 pub mod layers;
@@ -25,11 +26,11 @@ pub mod queue;
 mod sample;
 pub mod store_link;
 mod unsynced;
-mod waits;
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use self::gate::Gate;
 use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::layers::{Layers, SeqMarks};
@@ -43,7 +44,8 @@ pub struct Volume {
     id: ExportId,
     /// The link to the volume's counterpart in the store. None where there is no store.
     store_link: OnceLock<StoreLink>,
-    waits: waits::Waits,
+    /// Whether requests are served, and may wait.
+    gate: Arc<Gate>,
     /// Holds back log lines about data unreadable here.
     bad_reads: Repeat,
     /// Holds back log lines about failing writeback.
@@ -121,7 +123,7 @@ impl Volume {
         Self {
             id,
             store_link: OnceLock::new(),
-            waits: waits::Waits::default(),
+            gate: Arc::default(),
             bad_reads: Repeat::default(),
             bad_writebacks: Repeat::default(),
             silence: Repeat::default(),

@@ -51,11 +51,7 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
-        self.count_in();
-        if let Some(lost) = volume.lost() {
-            self.cancel(reservation);
-            return self.finish(token, Err(lost));
-        }
+        let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
         write(self, volume, range, fua, reservation.into_room(), token);
     }
 
@@ -69,11 +65,7 @@ impl<T: Token> Shard<T> {
         reservation: Reservation,
         token: T,
     ) {
-        self.count_in();
-        if let Some(lost) = volume.lost() {
-            self.cancel(reservation);
-            return self.finish(token, Err(lost));
-        }
+        let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
         zero(self, volume, range, fua, reservation.into_room(), token);
     }
 

@@ -5,13 +5,13 @@
 //! wait; a READ that waits holds no turn and no memory of others; when the daemon stops there is no answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::cache::volume::error::IoError;
+use crate::cache::volume::gate::Gate;
 use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::{Loss, VolumeError};
@@ -66,17 +66,15 @@ pub(in crate::cache) struct Fetch {
     pub range: SectorRange,
     pub missing: Vec<SectorRange>,
     pub on_unreachable: OnUnreachable,
-    /// Set when the volume turns out to belong to another writer.
-    pub fenced: Arc<AtomicBool>,
-    /// Set when no data of the volume is served any more, with the reason.
-    pub end: End,
+    /// The gate of the volume: ends the fetch, and is told when the volume turns out to belong to another writer.
+    pub gate: Arc<Gate>,
     pub repeat: Arc<Repeat>,
 }
 
 impl Fetch {
     /// Fetches, and sends the answer to `sender`. Ends without an answer when the receiver is gone, or the daemon stops.
     pub async fn run(mut self, mut sender: oneshot::Sender<Result<Fill, IoError>>) {
-        let mut ended = self.end.0.subscribe();
+        let gate = Arc::clone(&self.gate);
         let limit = match self.on_unreachable {
             OnUnreachable::Wait => None,
             OnUnreachable::FailAfter(limit) => Some(limit),
@@ -85,8 +83,7 @@ impl Fetch {
             biased;
             () = sender.closed() => return,
             () = self.remote.stopped() => return,
-            // Never an error: the fetch itself holds the sender.
-            Ok(reason) = ended.wait_for(Option::is_some) => Err(reason.unwrap_or(IoError::Store)),
+            reason = gate.closed() => Err(reason),
             () = after(limit) => {
                 self.log("reading from the store took longer than the export allows", None);
                 Err(IoError::Store)
@@ -102,8 +99,7 @@ impl Fetch {
                 Err(error) => {
                     self.log("reading from the store failed", Some(&error));
                     if error.is_fatal() {
-                        self.fenced.store(true, Ordering::Release);
-                        self.end.set(why_lost(&self.remote));
+                        self.gate.lose(why_lost(&self.remote));
                     }
                     Err(if error.is_fatal() { why_lost(&self.remote) } else { IoError::Store })
                 }
@@ -139,27 +135,6 @@ pub(in crate::cache) fn why_lost(remote: &store::volume::VolumeWriter) -> IoErro
     match remote.loss() {
         Some(Loss::Diverged(_)) => IoError::Diverged,
         _ => IoError::Fenced,
-    }
-}
-
-/// The reason to serve no data of a volume any more, once there is one.
-#[derive(Clone, Debug)]
-pub(in crate::cache) struct End(Arc<watch::Sender<Option<IoError>>>);
-
-impl Default for End {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(None)))
-    }
-}
-
-impl End {
-    /// Ends all fetches, later ones as well.
-    pub fn set(&self, reason: IoError) {
-        self.0.send_if_modified(|end| {
-            let first = end.is_none();
-            end.get_or_insert(reason);
-            first
-        });
     }
 }
 

@@ -41,7 +41,13 @@ impl Volume {
         size_sectors: u64,
         stored_sectors: u64,
     ) {
-        let linked = self.store_link.set(StoreLink::new(remote, queue, size_sectors, stored_sectors));
+        let linked = self.store_link.set(StoreLink::new(
+            remote,
+            queue,
+            Arc::clone(&self.gate),
+            size_sectors,
+            stored_sectors,
+        ));
         debug_assert!(linked.is_ok(), "a volume is linked to the store once");
         if let Some(link) = self.store_link.get().filter(|link| link.remote().loss().is_some()) {
             link.fence();
@@ -109,7 +115,7 @@ impl Volume {
         let (target, unreadable) = (self.figures().last_seq, link.unreadable_cuts());
         loop {
             let progress = link.progress().notified();
-            if let Some(lost) = link.lost() {
+            if let Some(lost) = self.lost() {
                 return Err(lost);
             }
             if self.is_removed() {
@@ -197,7 +203,7 @@ impl Volume {
     /// `paused` says that the WRITE has paused already. [`Pace::Go`] promises the bytes: call [`Self::settled`] when the WRITE
     /// has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
-        let Some(link) = self.store_link.get().filter(|link| !link.is_fenced()) else { return Pace::Go };
+        let Some(link) = self.store_link.get().filter(|link| !link.is_lost()) else { return Pace::Go };
         // Data unreadable here can only be written again, so the bound must not stop writes.
         let Some(bound) = link.bound().filter(|_| !link.is_unreadable()) else {
             return link.crowding().pace(bytes, || link.now());
@@ -249,7 +255,7 @@ impl Volume {
             return Err(IoError::Removed(self.id));
         }
         let link = self.store_link.get().ok_or(IoError::Store)?;
-        if let Some(lost) = link.lost() {
+        if let Some(lost) = self.lost() {
             return Err(lost);
         }
         if link.failed_cuts() > unreadable {
@@ -270,16 +276,6 @@ impl Volume {
     /// Packs in the store that a READ of one sector may have to ask, and packs in all. `None` where there is no store.
     pub fn packs(&self) -> Option<(u64, u64)> {
         self.store_link.get().map(|link| link.crowding().figures())
-    }
-
-    /// Why no data of the volume may be served here any more, if so.
-    pub fn lost(&self) -> Option<IoError> {
-        self.store_link.get()?.lost()
-    }
-
-    /// Whether the volume has another writer, or another history in the store, so no data of the volume may be served here.
-    pub fn is_fenced(&self) -> bool {
-        self.store_link.get().is_some_and(StoreLink::is_fenced)
     }
 
     /// The data not in the store, and the last sequence number given out.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use super::crowding::Crowding;
-use super::fetch::{End, Fetch, Fill, OnUnreachable, why_lost};
+use super::fetch::{Fetch, Fill, OnUnreachable, why_lost};
+use super::gate::Gate;
 use crate::cache::volume::durability::{Bound, Durability};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::queue::WritebackQueue;
@@ -33,14 +34,12 @@ pub(in crate::cache) struct StoreLink {
     durability: OnceLock<Durability>,
     /// Behaviour of a READ that needs a store which is away; set once, before the first request.
     on_unreachable: OnceLock<OnUnreachable>,
-    /// Ends fetches, with the reason.
-    end: End,
+    /// The gate of the volume.
+    gate: Arc<Gate>,
     /// Holds back log lines about failing fetches.
     bad_fetches: Arc<Repeat>,
     /// Progress of the cut on its way, over all tries.
     upload: Upload,
-    /// Another writer, or another history, has the volume.
-    fenced: Arc<AtomicBool>,
     /// The last cut could not be read.
     unreadable: AtomicBool,
     /// Cuts which could not be read so far: all of them, and in a row up to the last one.
@@ -66,6 +65,7 @@ impl StoreLink {
     pub fn new(
         remote: store::volume::VolumeWriter,
         queue: Arc<WritebackQueue>,
+        gate: Arc<Gate>,
         size_sectors: u64,
         stored_sectors: u64,
     ) -> Self {
@@ -80,10 +80,9 @@ impl StoreLink {
             progress: Notify::new(),
             durability: OnceLock::new(),
             on_unreachable: OnceLock::new(),
-            end: End::default(),
+            gate,
             bad_fetches: Arc::default(),
             upload: Upload::default(),
-            fenced: Arc::default(),
             unreadable: AtomicBool::new(false),
             unreadable_cuts: AtomicU64::new(0),
             unreadable_in_a_row: AtomicU64::new(0),
@@ -174,18 +173,14 @@ impl StoreLink {
         self.queue.now()
     }
 
-    pub fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Acquire)
+    /// Whether another writer, or another history, has the volume.
+    pub fn is_lost(&self) -> bool {
+        self.gate.lost().is_some()
     }
 
-    /// Why no data of the volume may be served any more, if so.
-    pub fn lost(&self) -> Option<IoError> {
-        self.is_fenced().then(|| why_lost(&self.remote))
-    }
-
+    /// Stops the volume: the store's counterpart belongs to another writer, or has another history.
     pub fn fence(&self) {
-        self.fenced.store(true, Ordering::Release);
-        self.end.set(why_lost(&self.remote));
+        self.gate.lose(why_lost(&self.remote));
         self.progress.notify_waiters();
     }
 
@@ -274,7 +269,7 @@ impl StoreLink {
 
     /// Ends all fetches, later ones as well: the data was forgotten.
     pub fn remove(&self, export: ExportId) {
-        self.end.set(IoError::Removed(export));
+        self.gate.close(IoError::Removed(export));
         self.progress.notify_waiters();
     }
 
@@ -293,9 +288,9 @@ impl StoreLink {
         );
         let (sender, receiver) = oneshot::channel();
         let on_unreachable = self.on_unreachable.get().copied().unwrap_or_default();
-        let (remote, fenced, end) = (self.remote.clone(), Arc::clone(&self.fenced), self.end.clone());
+        let (remote, gate) = (self.remote.clone(), Arc::clone(&self.gate));
         let repeat = Arc::clone(&self.bad_fetches);
-        let fetch = Fetch { remote, export, range, missing, on_unreachable, fenced, end, repeat };
+        let fetch = Fetch { remote, export, range, missing, on_unreachable, gate, repeat };
         self.queue.runtime().spawn(fetch.run(sender));
         receiver
     }

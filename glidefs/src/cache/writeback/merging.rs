@@ -124,7 +124,7 @@ impl<T> Turns<T> {
 
 /// Merges some packs of `volume`. Nobody waits for the result: the commit after a failure has the merge tried again.
 async fn step(shared: &Arc<Shared>, volume: &Arc<Volume>) -> Stepped {
-    let Some(link) = volume.store_link().filter(|link| !volume.is_removed() && !link.is_fenced()) else {
+    let Some(link) = volume.store_link().filter(|link| !volume.is_removed() && !link.is_lost()) else {
         return Stepped::Done;
     };
     let compacted = link.remote().compact().await;
