@@ -25,6 +25,8 @@ use crate::units::SectorRange;
 pub const PATIENCE: Duration = Duration::from_mins(2);
 /// How long a write without room waits for the progress hook before the keeper has another look.
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
+/// Records that are under way at most, where appends are deferred.
+const APPENDS_MAX: usize = 4;
 
 /// A cache with one shard and the keeper.
 pub struct Driver {
@@ -46,6 +48,15 @@ impl Driver {
         let mut keeper = cache.keeper();
         while keeper.step() {}
         Self { cache, keeper, rig, requests: 0, is_down: None, meanwhile: None }
+    }
+
+    /// As [`Self::new`], with appends that are deferred as a ring's, and operations that end after a number of turns drawn from
+    /// `seed`.
+    pub fn deferring(cache: Cache, seed: u64) -> Self {
+        let mut driver = Self::new(cache);
+        driver.rig.defer_appends(APPENDS_MAX);
+        driver.rig.shuffle(seed);
+        driver
     }
 
     /// Makes requests under way fail when the host goes down.
