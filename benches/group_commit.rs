@@ -13,10 +13,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::cache::{
-    Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Shard, Token, Volume, Want,
+    Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Volume, Want,
 };
 use glidefs::testing::units::{ExportId, SectorRange};
 use support::Ratios;
+use support::data_path::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
 
 const RUN: Duration = Duration::from_secs(5);
 const WRITE_SECTORS: u64 = 8;
@@ -25,21 +26,6 @@ const WRITE_SECTORS: u64 = 8;
 struct FlushingClient {
     number: usize,
     flushing: bool,
-    buffer: Vec<u8>,
-}
-
-impl Token for FlushingClient {
-    type Part = Vec<u8>;
-
-    fn buffer(&mut self) -> &mut [u8] {
-        &mut self.buffer
-    }
-
-    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
-        let mut part = std::mem::take(&mut self.buffer);
-        part.truncate(bytes);
-        Some(part)
-    }
 }
 
 /// FLUSHes a second of `clients` clients, each on an export of its own.
@@ -55,60 +41,59 @@ fn rate(clients: usize) -> f64 {
     let keeper_stop = Arc::clone(&stop);
     let keeper_thread = std::thread::spawn(move || keeper.run(&keeper_stop));
     let volumes: Vec<Arc<Volume>> = ids.iter().map(|&id| cache.volume(id)).collect();
-    let mut shard: Shard<FlushingClient> = cache.shard(0, Arc::default());
+    let mut rig = Rig::new(cache.shard(0, Arc::default()));
 
-    let (want, wants) = mpsc::channel::<(u32, Arc<dyn glidefs::testing::cache::SegmentFile>)>();
+    let (want, wants) = mpsc::channel::<Want<Vec<u8>>>();
     let (done, dones) = mpsc::channel();
     let syncer = std::thread::spawn(move || {
-        for (op, file) in wants {
-            if done.send((op, file.sync())).is_err() {
+        for want in wants {
+            if done.send(carry_out(want)).is_err() {
                 break;
             }
         }
     });
 
-    let mut idle: Vec<FlushingClient> = (0..clients)
-        .map(|number| FlushingClient { number, flushing: false, buffer: vec![0x5a; 4096] })
+    let mut idle: Vec<MemoryToken<FlushingClient>> = (0..clients)
+        .map(|number| MemoryToken::writing(FlushingClient { number, flushing: false }, &[0x5a; 4096]))
         .collect();
     let (mut flushes, mut round) = (0_u64, 0_u64);
     let started = Instant::now();
     while started.elapsed() < RUN {
         for client in std::mem::take(&mut idle) {
-            let volume = &volumes[client.number];
-            if client.flushing {
-                shard.flush(volume, client);
+            let volume = &volumes[client.name.number];
+            if client.name.flushing {
+                rig.shard.flush(volume, client);
                 continue;
             }
-            match shard.admit(4096) {
+            match rig.shard.admit(4096) {
                 Admission::Accept(reservation) => {
                     let range =
                         SectorRange::new(round % 4096 * WRITE_SECTORS, WRITE_SECTORS).expect("a small range");
                     round += 1;
-                    shard.write(volume, range, false, reservation, client);
+                    rig.shard.write(volume, range, false, reservation, client);
                 }
                 _ => idle.push(client),
             }
         }
-        shard.turn();
-        let mut waits = false;
-        for wanted in shard.wants() {
-            if let Want::Sync { op, file } = wanted {
-                want.send((op, file)).expect("the syncing thread lives");
-                waits = true;
+        rig.turn();
+        let waits = !rig.duties().is_empty();
+        while !rig.duties().is_empty() {
+            if let Duty::Wanted(wanted) = rig.take(0) {
+                want.send(wanted).expect("the syncing thread lives");
             }
         }
         let mut advanced = false;
-        for (mut client, result) in shard.completed() {
+        for Completion { token: mut client, result } in rig.completed() {
             result.expect("the disk works");
-            flushes += u64::from(client.flushing);
-            client.flushing = !client.flushing;
+            flushes += u64::from(client.name.flushing);
+            client.name.flushing = !client.name.flushing;
             idle.push(client);
             advanced = true;
         }
         if !advanced || waits {
             let patience = if idle.is_empty() { Duration::from_secs(1) } else { Duration::ZERO };
-            if let Ok((op, result)) = dones.recv_timeout(patience) {
-                shard.sync_done(op, result);
+            if let Ok(outcome) = dones.recv_timeout(patience) {
+                outcome.report(&mut rig.shard);
             }
         }
     }

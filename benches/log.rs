@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use glidefs::testing::units::REQUEST_BYTES_MAX;
-use support::rig::{Rig, SEGMENT_BYTES};
+use support::data_path::{DataPath, SEGMENT_BYTES};
 use support::{BenchGroup, Ratios};
 
 /// Segments, and bytes of the plain file.
@@ -66,7 +66,7 @@ impl Plain {
     }
 }
 
-fn appends(group: &mut BenchGroup<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
+fn appends(group: &mut BenchGroup<'_>, ratios: &mut Ratios, path: &mut DataPath, plain: &mut Plain) {
     let mut number = 0;
     for (name, bytes) in [("4KiB", 4 << 10), ("16KiB", 16 << 10), ("128KiB", 128 << 10)] {
         for batch in [1_u64, 8, 64] {
@@ -74,35 +74,35 @@ fn appends(group: &mut BenchGroup<'_>, ratios: &mut Ratios, rig: &mut Rig, plain
             group.throughput(Throughput::Bytes(batch * bytes as u64));
             let case = || {
                 for _ in 0..batch {
-                    rig.write(number * STRIDE % blocks * bytes as u64, bytes);
+                    path.write(number * STRIDE % blocks * bytes as u64, bytes);
                     number += 1;
                 }
-                rig.turn();
+                path.turn();
             };
             let floor = || plain.write(batch, bytes);
             ratios.against(group, &format!("append/{name}/batch_of_{batch}"), "pwrite", floor, case);
-            rig.settle();
+            path.settle();
         }
     }
 }
 
-fn reads(group: &mut BenchGroup<'_>, ratios: &mut Ratios, rig: &mut Rig, plain: &mut Plain) {
+fn reads(group: &mut BenchGroup<'_>, ratios: &mut Ratios, path: &mut DataPath, plain: &mut Plain) {
     for offset in (0..SPAN_BYTES).step_by(128 << 10) {
-        rig.write(offset, 128 << 10);
-        rig.turn();
+        path.write(offset, 128 << 10);
+        path.turn();
     }
-    rig.settle();
+    path.settle();
     let mut number = 0;
     for (name, bytes) in [("4KiB", 4 << 10), ("128KiB", 128 << 10)] {
         let blocks = SPAN_BYTES / bytes as u64;
         group.throughput(Throughput::Bytes(bytes as u64));
         let case = || {
-            rig.read(number * STRIDE % blocks * bytes as u64, bytes);
-            rig.turn();
+            path.read(number * STRIDE % blocks * bytes as u64, bytes);
+            path.turn();
             number += 1;
         };
         ratios.against(group, &format!("read/{name}"), "pread", || plain.read(bytes), case);
-        rig.settle();
+        path.settle();
     }
 }
 
@@ -114,17 +114,17 @@ fn main() {
         .configure_from_args();
     let mut ratios = Ratios::new("log");
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
-    let mut rig = Rig::new(directory.path(), SEGMENTS);
+    let mut path = DataPath::new(directory.path(), SEGMENTS);
     let mut plain = Plain::new(directory.path());
     // Every segment is written once before measuring, like the plain file.
     for number in 0..FILE_BYTES / (128 << 10) {
-        rig.write(number * (128 << 10) % SPAN_BYTES, 128 << 10);
-        rig.turn();
+        path.write(number * (128 << 10) % SPAN_BYTES, 128 << 10);
+        path.turn();
     }
-    rig.settle();
+    path.settle();
     let mut group = criterion.benchmark_group("log");
-    appends(&mut group, &mut ratios, &mut rig, &mut plain);
-    reads(&mut group, &mut ratios, &mut rig, &mut plain);
+    appends(&mut group, &mut ratios, &mut path, &mut plain);
+    reads(&mut group, &mut ratios, &mut path, &mut plain);
     group.finish();
     ratios.save();
     criterion.final_summary();

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use glidefs::testing::buffer::Pool;
-use support::rig::Rig;
+use support::data_path::DataPath;
 
 const BLOCK_BYTES: usize = 4096;
 /// Blocks to write, over and over: 16 MiB.
@@ -28,30 +28,30 @@ fn place(number: u64) -> u64 {
 
 // The script selects functions by these names.
 #[inline(never)]
-fn collected_writes(rig: &mut Rig, count: u64, batch: u64) {
+fn collected_writes(path: &mut DataPath, count: u64, batch: u64) {
     let mut number = 0;
     while number < count {
         for _ in 0..batch {
-            rig.write(place(number), BLOCK_BYTES);
+            path.write(place(number), BLOCK_BYTES);
             number += 1;
         }
-        rig.turn();
+        path.turn();
     }
 }
 
 #[inline(never)]
-fn collected_reads(rig: &mut Rig, count: u64) {
+fn collected_reads(path: &mut DataPath, count: u64) {
     for number in 0..count {
-        rig.read(place(number), BLOCK_BYTES);
-        rig.turn();
+        path.read(place(number), BLOCK_BYTES);
+        path.turn();
     }
 }
 
 #[inline(never)]
-fn collected_flushes(rig: &mut Rig, count: u64) {
+fn collected_flushes(path: &mut DataPath, count: u64) {
     for _ in 0..count {
-        rig.flush();
-        rig.turn();
+        path.flush();
+        path.turn();
     }
 }
 
@@ -67,22 +67,22 @@ fn main() {
     let case = words.next().unwrap_or_else(|| "write-8".into());
     let count = words.next().map_or(BLOCKS, |word| word.parse().expect("a number of requests"));
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
-    let mut rig = Rig::new(directory.path(), SEGMENTS);
+    let mut path = DataPath::new(directory.path(), SEGMENTS);
     for number in 0..BLOCKS {
-        rig.write(place(number), BLOCK_BYTES);
+        path.write(place(number), BLOCK_BYTES);
         if number % 8 == 7 {
-            rig.turn();
+            path.turn();
         }
     }
-    rig.flush();
-    rig.settle();
+    path.flush();
+    path.settle();
     let start = Instant::now();
     match case.as_str() {
-        "write-1" => collected_writes(black_box(&mut rig), count, 1),
-        "write-8" => collected_writes(black_box(&mut rig), count, 8),
-        "read" => collected_reads(black_box(&mut rig), count),
-        "flush" => collected_flushes(black_box(&mut rig), count),
-        "slot" => collected_slots(black_box(rig.pool()), count),
+        "write-1" => collected_writes(black_box(&mut path), count, 1),
+        "write-8" => collected_writes(black_box(&mut path), count, 8),
+        "read" => collected_reads(black_box(&mut path), count),
+        "flush" => collected_flushes(black_box(&mut path), count),
+        "slot" => collected_slots(black_box(path.pool()), count),
         _ => {
             eprintln!("no case {case:?}: use write-1, write-8, read, flush or slot");
             std::process::exit(2);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use support::Ratios;
-use support::rig::{Rig, open};
+use support::data_path::{DataPath, open};
 
 const LOG_MIB: u64 = 1024;
 const BATCH: u64 = 8;
@@ -21,21 +21,22 @@ const ROUNDS: usize = 3;
 
 /// Fills a cache in `directory` with `bytes` of records: distinct blocks, in batches of 8 writes of 16 KiB.
 fn fill(directory: &Path, bytes: u64, segment_bytes: u64) {
-    let mut rig = Rig::over(open(directory, bytes / segment_bytes + 8, segment_bytes).0);
+    let (cache, _) = open(directory, bytes / segment_bytes + 8, segment_bytes);
+    let mut path = DataPath::over(cache);
     let mut offset = 0;
-    while rig_bytes(&rig) < bytes {
+    while written_bytes(&path) < bytes {
         for _ in 0..BATCH {
-            rig.write(offset, BLOCK_BYTES);
+            path.write(offset, BLOCK_BYTES);
             offset += BLOCK_BYTES as u64;
         }
-        rig.turn();
+        path.turn();
     }
-    rig.flush();
-    rig.settle();
+    path.flush();
+    path.settle();
 }
 
-fn rig_bytes(rig: &Rig) -> u64 {
-    rig.stats().write_size.snapshot().sum
+fn written_bytes(path: &DataPath) -> u64 {
+    path.stats().write_size.snapshot().sum
 }
 
 /// Time to read all segment files, whole.

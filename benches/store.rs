@@ -22,7 +22,7 @@ use glidefs::testing::store::{
     process_variables,
 };
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, Seq};
-use support::rig::{EXPORT_BYTES, Rig, SEGMENT_BYTES};
+use support::data_path::{DataPath, EXPORT_BYTES, SEGMENT_BYTES};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -66,7 +66,7 @@ impl Random {
 
 /// A host with an empty cache, and a store that may hold data of other hosts.
 struct Host {
-    rig: Rig,
+    path: DataPath,
     remote: VolumeWriter,
     volumes: VolumeStore,
     stop: watch::Sender<bool>,
@@ -120,14 +120,14 @@ impl Host {
         let sectors = EXPORT_BYTES / SECTOR_BYTES;
         let volume = cache.begin(EXPORT, remote.cut());
         volume.link_to_store(remote.clone(), queue, sectors, sectors);
-        Self { rig: Rig::over(cache), remote, volumes, stop, runtime }
+        Self { path: DataPath::over(cache), remote, volumes, stop, runtime }
     }
 
     /// Writes everything back.
     fn write_back(&mut self) {
-        self.rig.flush();
-        self.rig.settle();
-        let volume = self.rig.cache().volume(EXPORT);
+        self.path.flush();
+        self.path.settle();
+        let volume = self.path.cache().volume(EXPORT);
         self.runtime.block_on(volume.written_back()).expect("the store works");
     }
 
@@ -194,13 +194,13 @@ fn write_all(host: &mut Host, bytes: u64, piece: usize, at_random: bool) {
     for number in 0..pieces {
         random.fill(&mut data);
         let place = if at_random { random.next() % pieces } else { number };
-        host.rig.write_data(place * piece as u64, &data);
+        host.path.write_data(place * piece as u64, &data);
         if number % 16 == 15 {
-            host.rig.turn();
+            host.path.turn();
         }
         if number % 4096 == 4095 {
-            host.rig.flush();
-            host.rig.settle();
+            host.path.flush();
+            host.path.settle();
         }
     }
     host.write_back();
@@ -215,7 +215,7 @@ fn boot(host: &mut Host, written_bytes: u64) -> u64 {
         let mut at = begin;
         while at < begin + file {
             let bytes = LARGE.min(usize::try_from(begin + file - at).unwrap_or(LARGE));
-            host.rig.read_through(at, bytes);
+            host.path.read_through(at, bytes);
             at += bytes as u64;
         }
         asked += file;
@@ -250,17 +250,17 @@ fn latencies(directory: &Path, written_bytes: u64, reads: u64) {
     let place = |number: u64| blocks[usize::try_from(number).unwrap_or(0)];
     println!("\n| 4 KiB read from | p50, µs | p99, µs |\n|---|---:|---:|");
     let row = |what: &str, (p50, p99): (f64, f64)| println!("| {what} | {p50:.1} | {p99:.1} |");
-    let miss = latency(reads, |number| host.rig.read_through(place(number), SMALL));
+    let miss = latency(reads, |number| host.path.read_through(place(number), SMALL));
     row("the store (a directory): nothing is here", miss);
-    let clean = latency(reads, |number| host.rig.read_through(place(number), SMALL));
+    let clean = latency(reads, |number| host.path.read_through(place(number), SMALL));
     row("the block cache", clean);
     for number in 0..reads {
-        host.rig.write(place(number), SMALL);
-        host.rig.turn();
+        host.path.write(place(number), SMALL);
+        host.path.turn();
     }
-    host.rig.flush();
-    host.rig.settle();
-    let hit = latency(reads, |number| host.rig.read_through(place(number), SMALL));
+    host.path.flush();
+    host.path.settle();
+    let hit = latency(reads, |number| host.path.read_through(place(number), SMALL));
     row("the log, in the page cache", hit);
 }
 
@@ -281,8 +281,8 @@ fn writes_beside_writeback(directory: &Path) {
             for _ in 0..WRITES {
                 let place = random.next() % (1 << 16) * SMALL as u64;
                 let begun = Instant::now();
-                host.rig.write_data(place, &data);
-                host.rig.turn();
+                host.path.write_data(place, &data);
+                host.path.turn();
                 times.push(begun.elapsed());
                 // The client pauses, so that writeback has time to run beside the writes.
                 let pause = Instant::now();

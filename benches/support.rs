@@ -3,8 +3,8 @@
 //! Owns no cases.
 #![allow(dead_code, unused_imports, reason = "each bench uses a part")]
 
+pub mod data_path;
 mod ratios;
-pub mod rig;
 
 pub use ratios::{BenchGroup, Ratios};
 

@@ -7,13 +7,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
-#[path = "../benches/support/rig.rs"]
-mod rig;
+#[path = "../benches/support/data_path.rs"]
+mod data_path;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use rig::Rig;
+use data_path::DataPath;
 
 thread_local! {
     /// Allocations of this thread so far. Constant and without a destructor, so that reading the counter allocates nothing.
@@ -78,34 +78,34 @@ fn place(number: u64) -> u64 {
     number * STRIDE % BLOCKS * BLOCK_BYTES as u64
 }
 
-fn write_all(rig: &mut Rig, batch: u64) {
+fn write_all(path: &mut DataPath, batch: u64) {
     for number in 0..BLOCKS {
-        rig.write(place(number), BLOCK_BYTES);
+        path.write(place(number), BLOCK_BYTES);
         if number % batch == batch - 1 {
-            rig.turn();
+            path.turn();
         }
     }
-    rig.settle();
+    path.settle();
 }
 
-fn read_all(rig: &mut Rig) {
+fn read_all(path: &mut DataPath) {
     for number in 0..BLOCKS {
-        rig.read(place(number), BLOCK_BYTES);
-        rig.turn();
+        path.read(place(number), BLOCK_BYTES);
+        path.turn();
     }
-    rig.settle();
+    path.settle();
 }
 
-/// A rig which has done everything a few times.
-fn warm(directory: &tempfile::TempDir) -> Rig {
-    let mut rig = Rig::new(directory.path(), SEGMENTS);
+/// A data path which has done everything a few times.
+fn warm(directory: &tempfile::TempDir) -> DataPath {
+    let mut path = DataPath::new(directory.path(), SEGMENTS);
     for batch in [1, 8, 64] {
-        write_all(&mut rig, batch);
-        read_all(&mut rig);
-        rig.flush();
-        rig.settle();
+        write_all(&mut path, batch);
+        read_all(&mut path);
+        path.flush();
+        path.settle();
     }
-    rig
+    path
 }
 
 #[test]
@@ -116,29 +116,29 @@ fn the_counter_sees_an_allocation() {
 #[test]
 fn overwriting_blocks_allocates_nothing_whatever_the_batch() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = warm(&directory);
+    let mut path = warm(&directory);
     for batch in [1, 8, 64] {
-        assert_eq!(allocations(|| write_all(&mut rig, batch)), 0, "batches of {batch}");
+        assert_eq!(allocations(|| write_all(&mut path, batch)), 0, "batches of {batch}");
     }
 }
 
 #[test]
 fn reading_cached_blocks_allocates_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = warm(&directory);
-    assert_eq!(allocations(|| read_all(&mut rig)), 0);
+    let mut path = warm(&directory);
+    assert_eq!(allocations(|| read_all(&mut path)), 0);
 }
 
 #[test]
 fn a_flush_allocates_nothing_whether_or_not_there_is_something_to_sync() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = warm(&directory);
-    assert_eq!(allocations(|| rig.flush()), 0, "nothing unsynced");
-    rig.settle();
-    write_all(&mut rig, 8);
+    let mut path = warm(&directory);
+    assert_eq!(allocations(|| path.flush()), 0, "nothing unsynced");
+    path.settle();
+    write_all(&mut path, 8);
     let synced = allocations(|| {
-        rig.flush();
-        rig.settle();
+        path.flush();
+        path.settle();
     });
     assert_eq!(synced, 0, "something unsynced");
 }
@@ -147,8 +147,8 @@ fn a_flush_allocates_nothing_whether_or_not_there_is_something_to_sync() {
 #[test]
 fn filling_a_segment_from_its_start_allocates_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = warm(&directory);
-    let rounds = rig::SEGMENT_BYTES / (BLOCKS * BLOCK_BYTES as u64) / 2;
-    let counted = allocations(|| (0..rounds).for_each(|_| write_all(&mut rig, 1)));
+    let mut path = warm(&directory);
+    let rounds = data_path::SEGMENT_BYTES / (BLOCKS * BLOCK_BYTES as u64) / 2;
+    let counted = allocations(|| (0..rounds).for_each(|_| write_all(&mut path, 1)));
     assert_eq!(counted, 0);
 }

@@ -9,12 +9,14 @@
 //!    │      └── glidefs::testing::cache, on disk ── machine ── file, faults
 //!    └── oracle ──── which content a READ may return; content stamps each sector, so the writer of a sector is known
 //!
-//! rig ── a cache which does one thing after the other, for `damage`, the tests of rot
+//! calm ── a cache which does one thing after the other, for `damage`, the tests of rot
+//! rig ─── a shard and the operations which the shard waits for, for `process` and `calm`; unit tests and benches have the same
 //! ```
 //!
 //! Everything runs on one thread and draws from one seed. Two runs with the same seed differ only in the random identity which the
 //! cache draws.
 
+pub mod calm;
 pub mod content;
 mod damage;
 pub mod disk;
@@ -25,6 +27,7 @@ pub mod machine;
 pub mod oracle;
 pub mod process;
 pub mod request;
+#[path = "support/rig.rs"]
 pub mod rig;
 pub mod rng;
 pub mod structure;

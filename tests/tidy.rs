@@ -37,7 +37,7 @@ mod tidy {
 
 /// The layers, highest first: each imports only those after it.
 const LAYERS: &[&str] = &[
-    "daemon", "cli", "bench", "api", "config", "ublk", "worker", "router", "export", "cache", "store",
+    "testing", "daemon", "cli", "bench", "api", "config", "ublk", "worker", "router", "export", "cache", "store",
     "buffer", "observe", "units", "locks",
 ];
 

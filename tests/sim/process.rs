@@ -5,33 +5,24 @@
 //! the process dies first.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use glidefs::testing::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation, Shard, Want};
+use glidefs::testing::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation};
 
 use super::content::Content;
 use super::disk::{FakeClock, machine};
-use super::file::FRAME;
 use super::oracle::Before;
 use super::request::{Kind, Request, SimToken};
+use super::rig::{Completion, Duty, DutyKind, Rig};
 use super::rng::Rng;
 use super::tally::Event;
 use super::world::World;
 
-/// A wish of the shard, possibly carried out and not reported yet.
-enum Pending {
-    Wanted(Want<Vec<u8>>),
-    Appended(u32, io::Result<()>, Vec<Vec<u8>>),
-    Synced(u32, io::Result<()>),
-    Read(u32, io::Result<()>, Vec<u8>),
-}
-
 /// One worker.
 struct Lane {
-    shard: Shard<SimToken>,
+    rig: Rig<SimToken>,
     /// Requests in line for admission.
     queue: VecDeque<Request>,
     /// Requests with log space, in line for a buffer.
@@ -39,7 +30,6 @@ struct Lane {
     ask_after: Option<Duration>,
     waiting: bool,
     progress: Arc<AtomicBool>,
-    pending: Vec<Pending>,
     inside: BTreeMap<Content, Request>,
 }
 
@@ -68,18 +58,17 @@ impl Process {
             let progress = Arc::new(AtomicBool::new(false));
             let flag = Arc::clone(&progress);
             cache.on_progress(index, Arc::new(move || flag.store(true, Ordering::Release)));
-            let mut shard = cache.shard(index, Arc::default());
+            let mut rig = Rig::new(cache.shard(index, Arc::default()));
             if appends > 0 {
-                shard.defer_appends((0..2 * appends).map(|_| vec![0; FRAME]).collect());
+                rig.defer_appends(appends);
             }
             Lane {
-                shard,
+                rig,
                 queue: VecDeque::new(),
                 held: Vec::new(),
                 ask_after: None,
                 waiting: false,
                 progress,
-                pending: Vec::new(),
                 inside: BTreeMap::new(),
             }
         });
@@ -123,7 +112,7 @@ impl Process {
         }
         let Some(request) = this.queue.front() else { return false };
         this.ask_after = None;
-        match this.shard.admit(request.data_bytes()) {
+        match this.rig.shard.admit(request.data_bytes()) {
             Admission::Accept(reservation) => {
                 self.written_bytes += request.data_bytes() as u64;
                 let request = this.queue.pop_front().unwrap();
@@ -158,7 +147,7 @@ impl Process {
         let (request, reservation) = self.lanes[lane].held.remove(0);
         if cancel {
             world.tally.hit(Event::Cancelled);
-            self.lanes[lane].shard.cancel(reservation);
+            self.lanes[lane].rig.shard.cancel(reservation);
             self.lanes[lane].waiting = false;
         } else {
             self.enter(world, lane, request, Some(reservation));
@@ -188,19 +177,17 @@ impl Process {
         let kind = request.kind;
         assert!(this.inside.insert(request.id, request).is_none());
         match (kind, reservation) {
-            (Kind::Write { fua }, Some(room)) => this.shard.write(&volume, range, fua, room, token),
-            (Kind::Zero { fua }, Some(room)) => this.shard.zero(&volume, range, fua, room, token),
-            (Kind::Flush, None) => this.shard.flush(&volume, token),
-            (Kind::Read, None) => this.shard.read(&volume, range, None, token),
+            (Kind::Write { fua }, Some(room)) => this.rig.shard.write(&volume, range, fua, room, token),
+            (Kind::Zero { fua }, Some(room)) => this.rig.shard.zero(&volume, range, fua, room, token),
+            (Kind::Flush, None) => this.rig.shard.flush(&volume, token),
+            (Kind::Read, None) => this.rig.shard.read(&volume, range, None, token),
             other => panic!("{other:?}"),
         }
     }
 
     /// Worker `lane` ends a turn of the loop and takes note of the shard's wishes.
     pub fn turn(&mut self, lane: usize) {
-        let lane = &mut self.lanes[lane];
-        lane.shard.turn();
-        lane.pending.extend(lane.shard.wants().map(Pending::Wanted));
+        self.lanes[lane].rig.turn();
     }
 
     /// Lets one wish of worker `lane` advance by one step: the wish is carried out, or the result is reported. `pick`
@@ -211,53 +198,26 @@ impl Process {
         lane: usize,
         pick: impl FnOnce(&mut Rng, usize) -> usize,
     ) -> bool {
-        let lane = &mut self.lanes[lane];
-        lane.pending.extend(lane.shard.wants().map(Pending::Wanted));
-        if lane.pending.is_empty() {
+        let rig = &mut self.lanes[lane].rig;
+        let duties = rig.duties();
+        if duties.is_empty() {
             return false;
         }
-        let index = pick(&mut world.rng, lane.pending.len());
-        let next = match lane.pending.remove(index) {
-            Pending::Wanted(Want::Append { op, file, offset, parts }) => {
-                let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-                let result = file.write_at(&pieces, offset);
-                Pending::Appended(op, result, parts)
+        let index = pick(&mut world.rng, duties.len());
+        if let Duty::Ended(_) = &duties[index] {
+            let event = match duties[index].kind() {
+                DutyKind::Append => Event::AppendOutOfOrder,
+                DutyKind::Sync => Event::SyncOutOfOrder,
+                DutyKind::Read => Event::ReadOutOfOrder,
+            };
+            if world.dead() {
+                // A dead process hears of no result.
+                drop(rig.take(index));
+                return false;
             }
-            Pending::Wanted(Want::Sync { op, file }) => Pending::Synced(op, file.sync()),
-            Pending::Wanted(Want::Read { op, file, offset, mut buffer }) => {
-                let result = file.read_at(&mut buffer, offset);
-                Pending::Read(op, result, buffer)
-            }
-            _ if world.dead() => return false,
-            Pending::Appended(op, result, parts) => {
-                let earlier = &lane.pending[..index];
-                let overtakes = |pending: &Pending| {
-                    matches!(pending, Pending::Appended(..) | Pending::Wanted(Want::Append { .. }))
-                };
-                world.tally.add(Event::AppendOutOfOrder, u64::from(earlier.iter().any(overtakes)));
-                lane.shard.append_done(op, result, parts);
-                return true;
-            }
-            Pending::Synced(op, result) => {
-                let earlier = &lane.pending[..index];
-                let overtakes = |pending: &Pending| {
-                    matches!(pending, Pending::Synced(..) | Pending::Wanted(Want::Sync { .. }))
-                };
-                world.tally.add(Event::SyncOutOfOrder, u64::from(earlier.iter().any(overtakes)));
-                lane.shard.sync_done(op, result);
-                return true;
-            }
-            Pending::Read(op, result, buffer) => {
-                let earlier = &lane.pending[..index];
-                let overtakes = |pending: &Pending| {
-                    matches!(pending, Pending::Read(..) | Pending::Wanted(Want::Read { .. }))
-                };
-                world.tally.add(Event::ReadOutOfOrder, u64::from(earlier.iter().any(overtakes)));
-                lane.shard.read_done(op, result, buffer);
-                return true;
-            }
-        };
-        lane.pending.insert(index, next);
+            world.tally.add(event, u64::from(rig.overtakes(index)));
+        }
+        rig.advance(index);
         true
     }
 
@@ -267,12 +227,12 @@ impl Process {
             return 0;
         }
         let this = &mut self.lanes[lane];
-        let done: Vec<(SimToken, Result<(), IoError>)> = this.shard.completed().collect();
+        let done: Vec<Completion<SimToken>> = this.rig.completed().collect();
         let count = done.len();
-        for (token, result) in done {
-            let request = self.lanes[lane].inside.remove(&token.id);
+        for Completion { token, result } in done {
+            let request = self.lanes[lane].inside.remove(&token.name);
             let request = request
-                .unwrap_or_else(|| panic!("request {} came back twice, or from another shard", token.id));
+                .unwrap_or_else(|| panic!("request {} came back twice, or from another shard", token.name));
             if world.trace {
                 eprintln!("  {lane} > {} {:?} of {} {result:?}", request.id, request.kind, request.export());
             }
@@ -288,19 +248,20 @@ impl Process {
     pub fn observe(&mut self, world: &mut World, lane: usize, request: Request, before: Before) -> bool {
         let token = request.token();
         let this = &mut self.lanes[lane];
-        this.shard.read(&request.volume, request.range, None, token);
+        this.rig.shard.read(&request.volume, request.range, None, token);
         for _ in 0..10_000 {
             self.turn(lane);
             while self.advance(world, lane, Rng::index) {}
-            if let Some((token, result)) = self.lanes[lane].shard.completed().next() {
-                assert_eq!(token.id, request.id);
+            let completed = self.lanes[lane].rig.completed().next();
+            if let Some(Completion { token, result }) = completed {
+                assert_eq!(token.name, request.id);
                 if let Err(error) = result {
                     let lost = matches!(error, IoError::Damaged | IoError::Corrupt | IoError::Read);
                     let may_fail = world.may_fail(request.export(), request.range, u64::MAX);
                     assert!(lost && may_fail, "{request:?} after {before:?}: {error}");
                     return false;
                 }
-                let data = token.data(request.range);
+                let data = token.data(request.bytes());
                 if let Err(violation) = world.oracle.observe(request.export(), request.range, before, data) {
                     panic!("after {before:?}, READ of {:?}: {violation}", request.range);
                 }
@@ -386,7 +347,7 @@ impl Process {
             let full = stats.segments_free <= 2 && failed;
             let waits = full && lane.inside.values().all(Request::changes);
             assert!(lane.inside.is_empty() || waits, "never came back: {:?}, {stats:?}", lane.inside);
-            assert_eq!(lane.shard.idle(), lane.inside.is_empty(), "shard {index}");
+            assert_eq!(lane.rig.shard.idle(), lane.inside.is_empty(), "shard {index}");
         }
         let lost = machine(&world.machine).has_lost();
         assert!(lost || stats.corrupt_frames == 0, "a checksum did not match");

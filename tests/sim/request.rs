@@ -1,14 +1,17 @@
-//! A request of the simulation, and the token which stands for the request in the cache.
+//! A request of the simulation, with the token which stands for the request in the cache.
 
 use std::fmt;
 use std::sync::Arc;
 
-use glidefs::testing::cache::{Token, Volume};
+use glidefs::testing::cache::Volume;
 use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::{Content, fill};
-use super::file::FRAME;
 use super::oracle::Moment;
+use super::rig::MemoryToken;
+
+/// The cache's hold on a request. The name is the request's id.
+pub type SimToken = MemoryToken<Content>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -65,51 +68,21 @@ impl Request {
         matches!(self.kind, Kind::Write { .. } | Kind::Zero { .. })
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of the range.
+    pub fn bytes(&self) -> usize {
         usize::try_from(self.range.bytes().unwrap()).unwrap()
     }
 
     /// The token for the cache. Bytes without data are set to a value which no sector holds.
     pub fn token(&self) -> SimToken {
-        let mut buffer = match self.kind {
-            Kind::Read | Kind::Write { .. } => vec![0xdd; self.bytes().next_multiple_of(FRAME)],
-            Kind::Zero { .. } | Kind::Flush => Vec::new(),
-        };
-        if self.data_bytes() > 0 {
-            let bytes = self.bytes();
-            fill(&mut buffer[..bytes], self.id, self.export(), self.range.start());
+        match self.kind {
+            Kind::Read => MemoryToken::reading(self.id, self.bytes()),
+            Kind::Write { .. } => {
+                let mut data = vec![0; self.bytes()];
+                fill(&mut data, self.id, self.export(), self.range.start());
+                MemoryToken::writing(self.id, &data)
+            }
+            Kind::Zero { .. } | Kind::Flush => MemoryToken::without_data(self.id),
         }
-        SimToken { id: self.id, address: buffer.as_ptr() as usize, buffer }
-    }
-}
-
-/// The cache's hold on a request.
-#[derive(Debug)]
-pub struct SimToken {
-    pub id: Content,
-    /// Address of the buffer at the time of handing out.
-    address: usize,
-    buffer: Vec<u8>,
-}
-
-impl SimToken {
-    /// The data of a READ of `range` which came back.
-    pub fn data(&self, range: SectorRange) -> &[u8] {
-        assert_eq!(self.buffer.as_ptr() as usize, self.address, "a token came back with another buffer");
-        &self.buffer[..usize::try_from(range.bytes().unwrap()).unwrap()]
-    }
-}
-
-impl Token for SimToken {
-    type Part = Vec<u8>;
-
-    fn buffer(&mut self) -> &mut [u8] {
-        &mut self.buffer
-    }
-
-    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
-        let mut part = std::mem::take(&mut self.buffer);
-        part.truncate(bytes);
-        Some(part)
     }
 }

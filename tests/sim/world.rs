@@ -76,7 +76,7 @@ impl World {
         let ok = result.is_ok();
         match request.kind {
             Kind::Read if ok => {
-                let data = token.data(request.range);
+                let data = token.data(request.bytes());
                 if let Err(violation) = self.oracle.check(export, request.range, request.issued, data) {
                     panic!("READ {} of {:?}: {violation}", request.id, request.range);
                 }

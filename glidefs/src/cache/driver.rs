@@ -1,47 +1,40 @@
 //! A worker's place, for tests: drives one shard of a cache and the keeper by hand, one request at a time.
 //!
-//! Owns nothing under test, and no store. Does not exist in the daemon.
+//! Owns nothing under test, and no store. The operations of the shard are carried out by the rig that all tests share. Does
+//! not exist in the daemon.
 
+#[path = "../../../tests/support/rig.rs"]
+pub mod rig;
+
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot::Receiver;
-use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{Admission, Keeper, Shard, ShardStats, Token, Volume, Want};
+use self::rig::{Completion, MemoryToken, Rig};
+use super::{Admission, Keeper, Reservation, Volume};
 use crate::cache::facade::Cache;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::fetch::Fill;
-use crate::units::{FRAME_BYTES, SectorRange};
+use crate::units::SectorRange;
 
 /// Longest wait for an event which must happen.
 pub const PATIENCE: Duration = Duration::from_mins(2);
-/// Between two looks whether a fetch was answered.
-const FETCH_PAUSE: Duration = Duration::from_micros(50);
-
-/// A request with the request's memory.
-#[derive(Debug)]
-pub struct Request {
-    buffer: Vec<u8>,
-}
-
-impl Token for Request {
-    type Part = Vec<u8>;
-
-    fn buffer(&mut self) -> &mut [u8] {
-        &mut self.buffer
-    }
-
-    fn lend(&mut self, _bytes: usize) -> Option<Vec<u8>> {
-        None
-    }
-}
+/// How long a write without room waits for the progress hook before the keeper has another look.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
+/// Records that are under way at most, where appends are deferred.
+const APPENDS_MAX: usize = 4;
 
 /// A cache with one shard and the keeper.
 pub struct Driver {
     pub cache: Cache,
     keeper: Keeper,
-    shard: Shard<Request>,
+    rig: Rig<MemoryToken<u64>>,
+    /// Number of requests so far. The name of a request is the number at its begin.
+    requests: u64,
     /// Tells whether the host is down: then no request ends any more.
     is_down: Option<Box<dyn Fn() -> bool + Send>>,
     /// Called whenever a write waits for room.
@@ -51,10 +44,19 @@ pub struct Driver {
 impl Driver {
     /// Takes the part of the only worker of `cache`.
     pub fn new(cache: Cache) -> Self {
-        let shard = cache.shard(0, Arc::new(ShardStats::default()));
+        let rig = Rig::new(cache.shard(0, Arc::default()));
         let mut keeper = cache.keeper();
         while keeper.step() {}
-        Self { cache, keeper, shard, is_down: None, meanwhile: None }
+        Self { cache, keeper, rig, requests: 0, is_down: None, meanwhile: None }
+    }
+
+    /// As [`Self::new`], with appends that are deferred as a ring's, and operations that end after a number of turns drawn from
+    /// `seed`.
+    pub fn deferring(cache: Cache, seed: u64) -> Self {
+        let mut driver = Self::new(cache);
+        driver.rig.defer_appends(APPENDS_MAX);
+        driver.rig.shuffle(seed);
+        driver
     }
 
     /// Makes requests under way fail when the host goes down.
@@ -78,13 +80,13 @@ impl Driver {
 
     /// Ends as kill -9 does. Other users of the cache must have been told to end.
     pub fn kill(self) {
-        let Self { cache, keeper, shard, .. } = self;
-        drop((keeper, shard));
+        let Self { cache, keeper, rig, .. } = self;
+        drop((keeper, rig));
         let deadline = Instant::now() + PATIENCE;
         // Cuts under way end with their tasks.
         while cache.sharers() > 1 {
             assert!(Instant::now() < deadline, "tasks hold the cache");
-            std::thread::sleep(Duration::from_millis(1));
+            thread::yield_now();
         }
     }
 
@@ -106,35 +108,44 @@ impl Driver {
         data: Option<&[u8]>,
         through: bool,
     ) -> Result<(), IoError> {
-        let bytes = data.map_or(0, <[u8]>::len);
+        let reservation = self.admit(data.map_or(0, <[u8]>::len))?;
+        let (name, shard) = (self.name(), &mut self.rig.shard);
+        if let Some(data) = data {
+            shard.write(volume, range, through, reservation, MemoryToken::writing(name, data));
+        } else {
+            shard.zero(volume, range, through, reservation, MemoryToken::without_data(name));
+        }
+        self.settle(name).map(drop)
+    }
+
+    /// Room for a write of `bytes` bytes, once there is room.
+    fn admit(&mut self, bytes: usize) -> Result<Reservation, IoError> {
         let deadline = Instant::now() + PATIENCE;
-        let reservation = loop {
-            match self.shard.admit(bytes) {
-                Admission::Accept(reservation) => break reservation,
+        let mut is_hooked = false;
+        loop {
+            match self.rig.shard.admit(bytes) {
+                Admission::Accept(reservation) => return Ok(reservation),
                 Admission::Full => panic!("full"),
                 Admission::Delay(_) | Admission::Wait if self.is_down() => return Err(IoError::Write),
                 Admission::Delay(_) | Admission::Wait => {
                     assert!(Instant::now() < deadline, "no room: {:?}", self.cache.stats());
                     self.meanwhile.iter_mut().for_each(|happens| happens());
+                    if !std::mem::replace(&mut is_hooked, true) {
+                        let me = thread::current();
+                        self.cache.on_progress(0, Arc::new(move || me.unpark()));
+                    }
                     if !self.keeper.step() {
-                        std::thread::sleep(Duration::from_millis(1));
+                        thread::park_timeout(ROOM_PAUSE);
                     }
                 }
             }
-        };
-        if let Some(data) = data {
-            let mut buffer = data.to_vec();
-            buffer.resize(bytes.next_multiple_of(FRAME_BYTES), 0xEE);
-            self.shard.write(volume, range, through, reservation, Request { buffer });
-        } else {
-            self.shard.zero(volume, range, through, reservation, Request { buffer: Vec::new() });
         }
-        self.settle().1
     }
 
     pub fn flush(&mut self, volume: &Arc<Volume>) -> Result<(), IoError> {
-        self.shard.flush(volume, Request { buffer: Vec::new() });
-        self.settle().1
+        let name = self.name();
+        self.rig.shard.flush(volume, MemoryToken::without_data(name));
+        self.settle(name).map(drop)
     }
 
     /// The bytes of `range`, from wherever they are.
@@ -142,61 +153,66 @@ impl Driver {
         let bytes = usize::try_from(range.bytes().unwrap()).unwrap();
         let mut fill = None;
         loop {
-            let request = Request { buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
-            self.shard.read(volume, range, fill.as_ref(), request);
-            let (mut request, result) = self.settle();
-            request.buffer.truncate(bytes);
-            match result {
+            let name = self.name();
+            self.rig.shard.read(volume, range, fill.as_ref(), MemoryToken::reading(name, bytes));
+            match self.settle(name) {
                 Err(IoError::Remote) => {
                     fill = volume.fetch(range).map(answer).transpose()?;
                 }
-                result => return result.map(|()| request.buffer),
+                result => return result.map(|token| token.data(bytes).to_vec()),
             }
         }
     }
 
-    /// Takes turns until the only request is finished.
-    fn settle(&mut self) -> (Request, Result<(), IoError>) {
-        let mut completed = Vec::new();
+    /// The name of the next request.
+    fn name(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
+    /// Takes turns until request `name`, the only one, is finished.
+    fn settle(&mut self, name: u64) -> Result<MemoryToken<u64>, IoError> {
+        let Self { rig, keeper, is_down, .. } = self;
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.shard.turn();
-            for want in self.shard.wants().collect::<Vec<_>>() {
-                match want {
-                    Want::Append { .. } => unreachable!("appends are not deferred"),
-                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
-                    Want::Read { op, file, offset, mut buffer } => {
-                        let result = file.read_at(&mut buffer, offset);
-                        self.shard.read_done(op, result, buffer);
-                    }
-                }
-            }
-            completed.extend(self.shard.completed());
-            self.keeper.step();
-            if self.shard.idle() {
-                return completed.pop().unwrap();
-            }
-            if self.is_down() {
-                return (Request { buffer: Vec::new() }, Err(IoError::Write));
-            }
-            assert!(Instant::now() < deadline, "requests never came back: {:?}", self.shard);
+        let completed = rig.settle(|| {
+            keeper.step();
+            assert!(Instant::now() < deadline, "a request never came back");
             // The store is waited for.
-            std::thread::yield_now();
-        }
+            thread::yield_now();
+            !is_down.as_ref().is_some_and(|is_down| is_down())
+        });
+        keeper.step();
+        // Requests that a dead host left behind may come back as well.
+        let mut completed = completed.into_iter();
+        let Completion { token, result } =
+            completed.find(|completion| completion.token.name == name).ok_or(IoError::Write)?;
+        result.map(|()| token)
+    }
+}
+
+/// Wakes the thread that waits for a fetch.
+struct Unpark {
+    thread: Thread,
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.thread.unpark();
     }
 }
 
 /// The answer to a fetch.
 fn answer(mut fetch: Receiver<Result<Fill, IoError>>) -> Result<Fill, IoError> {
     let deadline = Instant::now() + PATIENCE;
+    let waker = Waker::from(Arc::new(Unpark { thread: thread::current() }));
+    let mut context = Context::from_waker(&waker);
     loop {
-        match fetch.try_recv() {
-            Ok(answer) => return answer,
-            Err(TryRecvError::Closed) => panic!("nobody fetches any more"),
-            Err(TryRecvError::Empty) => {}
+        if let Poll::Ready(answer) = Pin::new(&mut fetch).poll(&mut context) {
+            return answer.expect("nobody fetches any more");
         }
-        assert!(Instant::now() < deadline, "a fetch never came back");
-        std::thread::sleep(FETCH_PAUSE);
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "a fetch never came back");
+        thread::park_timeout(left);
     }
 }
 

@@ -21,15 +21,18 @@ pub const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// The machine's clock without sleep. [`Faults::away`] says how much sleep makes the disk come back.
 #[derive(Debug)]
-struct Sleepless(MonotonicClock, Arc<Faults>);
+struct Sleepless {
+    machine: MonotonicClock,
+    faults: Arc<Faults>,
+}
 
 impl Clock for Sleepless {
     fn now(&self) -> Duration {
-        self.0.now()
+        self.machine.now()
     }
 
     fn sleep(&self, time: Duration) {
-        let mut away = self.1.away.lock().unwrap();
+        let mut away = self.faults.away.lock().unwrap();
         *away = away.saturating_sub(time);
     }
 }
@@ -116,7 +119,7 @@ impl Faulty {
             shards: 1,
             on_full: OnFull::Wait,
         };
-        let clock = Sleepless(MonotonicClock::default(), Arc::clone(&self.faults));
+        let clock = Sleepless { machine: MonotonicClock::default(), faults: Arc::clone(&self.faults) };
         Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)
     }
 

@@ -1,11 +1,11 @@
 //! Two workers, one keeper, real threads and a real directory: behaviour invisible to the simulation, which has one thread.
 
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::driver::rig::{Completion, MemoryToken, Rig};
 use super::*;
 use crate::units::{ExportId, FRAME_BYTES, SectorRange};
 
@@ -17,26 +17,15 @@ const RUN_MIN: Duration = Duration::from_millis(1500);
 /// Enough for a busy machine.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
+/// Records that a worker has under way at most, where appends are deferred.
+const APPENDS_MAX: usize = 3;
+
+/// The name of a request.
 #[derive(Debug)]
 struct Block {
     number: u64,
     /// The version that a READ must return; `None` for other requests.
     expected: Option<u64>,
-    bytes: Vec<u8>,
-}
-
-impl Token for Block {
-    type Part = Vec<u8>;
-
-    fn buffer(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
-        let mut part = std::mem::take(&mut self.bytes);
-        part.truncate(bytes);
-        Some(part)
-    }
 }
 
 fn content(block: u64, version: u64) -> Vec<u8> {
@@ -57,7 +46,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
 
 /// A worker with every second block of the volume, and the version in each.
 struct Worker {
-    shard: Shard<Block>,
+    rig: Rig<MemoryToken<Block>>,
     volume: Arc<Volume>,
     versions: Vec<u64>,
     parity: u64,
@@ -66,6 +55,19 @@ struct Worker {
 }
 
 impl Worker {
+    /// Worker `index`. Every second one defers its appends.
+    fn new(cache: &Cache, index: usize) -> Self {
+        let mut rig = Rig::new(cache.shard(index, Arc::default()));
+        let parity = index as u64;
+        if parity == 1 {
+            rig.defer_appends(APPENDS_MAX);
+            rig.shuffle(parity);
+        }
+        let volume = cache.volume(VOLUME);
+        let versions = vec![0; BLOCKS as usize];
+        Self { rig, volume, versions, parity, state: 0x9e37_79b9 + parity, requests: 0 }
+    }
+
     fn random(&mut self, below: u64) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -86,27 +88,34 @@ impl Worker {
                 let next = if kind == 0 { 0 } else { self.requests + 1 };
                 let bytes = if next == 0 { Vec::new() } else { content(number, next) };
                 let reservation = self.admit(bytes.len());
-                let token = Block { number, expected: None, bytes };
+                let name = Block { number, expected: None };
                 if next == 0 {
-                    self.shard.zero(&self.volume, range, false, reservation, token);
+                    let token = MemoryToken::without_data(name);
+                    self.rig.shard.zero(&self.volume, range, false, reservation, token);
                 } else {
-                    self.shard.write(&self.volume, range, kind == 1, reservation, token);
+                    let token = MemoryToken::writing(name, &bytes);
+                    self.rig.shard.write(&self.volume, range, kind == 1, reservation, token);
                 }
                 self.versions[number as usize] = next;
                 written.push(number);
             } else if kind < 7 && !written.contains(&number) {
-                let token = Block { number, expected: Some(version), bytes: vec![1; FRAME_BYTES] };
-                self.shard.read(&self.volume, range, None, token);
+                let token = MemoryToken::reading(Block { number, expected: Some(version) }, FRAME_BYTES);
+                self.rig.shard.read(&self.volume, range, None, token);
             } else {
-                self.shard.flush(&self.volume, Block { number, expected: None, bytes: Vec::new() });
+                let token = MemoryToken::without_data(Block { number, expected: None });
+                self.rig.shard.flush(&self.volume, token);
+            }
+            // Several records of a round are under way at once where appends are deferred.
+            if self.random(3) == 0 {
+                self.rig.turn();
             }
             in_flight += 1;
             self.requests += 1;
         }
         while in_flight > 0 {
-            self.work();
+            self.rig.work();
             in_flight -= self.collect();
-            if in_flight > 0 {
+            if in_flight > 0 && self.rig.duties().is_empty() {
                 thread::park_timeout(Duration::from_millis(20));
             }
         }
@@ -115,47 +124,40 @@ impl Worker {
     /// Checks and counts the completed requests.
     fn collect(&mut self) -> usize {
         let mut count = 0;
-        for (token, result) in self.shard.completed() {
-            assert_eq!(result, Ok(()), "block {}", token.number);
-            if let Some(version) = token.expected {
-                assert!(token.bytes == content(token.number, version), "block {}", token.number);
+        for Completion { token, result } in self.rig.completed() {
+            assert_eq!(result, Ok(()), "block {}", token.name.number);
+            if let Some(version) = token.name.expected {
+                let expected = content(token.name.number, version);
+                assert!(token.data(FRAME_BYTES) == expected, "block {}", token.name.number);
             }
             count += 1;
         }
         count
     }
 
-    fn work(&mut self) {
-        self.shard.turn();
-        let wants: Vec<_> = self.shard.wants().collect();
-        for want in wants {
-            match want {
-                Want::Append { op, file, offset, parts } => {
-                    let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-                    let result = file.write_at(&pieces, offset);
-                    self.shard.append_done(op, result, parts);
-                }
-                Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
-                Want::Read { op, file, offset, mut buffer } => {
-                    let result = file.read_at(&mut buffer, offset);
-                    self.shard.read_done(op, result, buffer);
-                }
-            }
-        }
-    }
-
     fn admit(&mut self, bytes: usize) -> Reservation {
         loop {
-            match self.shard.admit(bytes) {
+            match self.rig.shard.admit(bytes) {
                 Admission::Accept(reservation) => return reservation,
-                Admission::Delay(pause) => thread::sleep(pause),
+                Admission::Delay(pause) => thread::park_timeout(pause),
                 Admission::Wait => {
-                    self.work();
+                    self.rig.work();
                     thread::park_timeout(Duration::from_millis(20));
                 }
                 Admission::Full => panic!("the cache was told to wait"),
             }
         }
+    }
+}
+
+/// Ends the keeper's thread when dropped.
+struct StopsKeeper<'a> {
+    stop: &'a AtomicBool,
+}
+
+impl Drop for StopsKeeper<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
     }
 }
 
@@ -166,7 +168,9 @@ fn workers_on_threads_read_what_they_wrote_while_the_keeper_cleans_beside_them()
     let (stop, mut keeper) = (AtomicBool::new(false), cache.keeper());
     let mut versions = vec![0; BLOCKS as usize];
     thread::scope(|scope| {
-        let keeping = scope.spawn(|| keeper.run(&stop));
+        // A worker that fails must not leave the test waiting for the keeper.
+        let _stops = StopsKeeper { stop: &stop };
+        scope.spawn(|| keeper.run(&stop));
         let workers: Vec<_> = (0..2_u64)
             .map(|parity| {
                 let cache = cache.clone();
@@ -174,20 +178,13 @@ fn workers_on_threads_read_what_they_wrote_while_the_keeper_cleans_beside_them()
                     let me = thread::current();
                     let index = usize::try_from(parity).unwrap();
                     cache.on_progress(index, Arc::new(move || me.unpark()));
-                    let mut worker = Worker {
-                        shard: cache.shard(index, Arc::default()),
-                        volume: cache.volume(VOLUME),
-                        versions: vec![0; BLOCKS as usize],
-                        parity,
-                        state: 0x9e37_79b9 + parity,
-                        requests: 0,
-                    };
+                    let mut worker = Worker::new(&cache, index);
                     let start = Instant::now();
                     let enough = || start.elapsed() > RUN_MIN && cache.stats().segments_cleaned > 0;
                     while !enough() && start.elapsed() < RUN_MAX {
                         worker.round();
                     }
-                    assert!(worker.shard.idle());
+                    assert!(worker.rig.shard.idle());
                     worker.versions
                 })
             })
@@ -198,26 +195,17 @@ fn workers_on_threads_read_what_they_wrote_while_the_keeper_cleans_beside_them()
                 versions[block] = version;
             }
         }
-        stop.store(true, Ordering::Release);
-        keeping.join().unwrap();
     });
     assert!(cache.stats().segments_cleaned > 0, "{:?}", cache.stats());
     drop((keeper, cache));
     let cache = open(&directory);
-    let mut worker = Worker {
-        shard: cache.shard(0, Arc::default()),
-        volume: cache.volume(VOLUME),
-        versions: Vec::new(),
-        parity: 0,
-        state: 1,
-        requests: 0,
-    };
+    let mut worker = Worker::new(&cache, 0);
     for (number, version) in (0..).zip(versions) {
         let range = SectorRange::new(number * BLOCK_SECTORS, BLOCK_SECTORS).unwrap();
-        let token = Block { number, expected: Some(version), bytes: vec![1; FRAME_BYTES] };
-        worker.shard.read(&worker.volume, range, None, token);
+        let token = MemoryToken::reading(Block { number, expected: Some(version) }, FRAME_BYTES);
+        worker.rig.shard.read(&worker.volume, range, None, token);
         while worker.collect() == 0 {
-            worker.work();
+            worker.rig.work();
         }
     }
 }

@@ -26,6 +26,7 @@ pub mod queue;
 mod sample;
 pub mod store_link;
 mod unsynced;
+mod waits;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;

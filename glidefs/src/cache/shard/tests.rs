@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::cache::driver::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
 use crate::cache::facade::Cache;
 use crate::cache::keeper::Keeper;
 use crate::cache::log::directory::Directory;
@@ -15,45 +16,27 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const A: ExportId = ExportId(1);
 const B: ExportId = ExportId(2);
 
-#[derive(Debug)]
-struct Request {
-    name: u32,
-    buffer: Vec<u8>,
-}
-
-impl Token for Request {
-    type Part = Vec<u8>;
-
-    fn buffer(&mut self) -> &mut [u8] {
-        &mut self.buffer
-    }
-
-    fn lend(&mut self, bytes: usize) -> Option<Vec<u8>> {
-        let mut part = std::mem::take(&mut self.buffer);
-        part.truncate(bytes);
-        Some(part)
-    }
-}
+/// Appends under way at most, in tests with deferred appends.
+const APPENDS_MAX: usize = 4;
+/// Names of requests.
+const WRITE: u32 = 0;
+const FLUSH: u32 = 8;
+const READ: u32 = 9;
 
 /// A cache in a temporary directory with one shard, and a keeper that runs on demand.
-struct Rig {
+struct Bed {
     cache: Cache,
     keeper: Keeper,
-    shard: Shard<Request>,
+    rig: Rig<MemoryToken<u32>>,
     stats: Arc<ShardStats>,
     recovered: Recovered,
-}
-
-fn write(file: &dyn SegmentFile, offset: u64, parts: &[Vec<u8>]) -> io::Result<()> {
-    let pieces: Vec<_> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
-    file.write_at(&pieces, offset)
 }
 
 fn range(start: u64, count: u64) -> SectorRange {
     SectorRange::new(start, count).unwrap()
 }
 
-fn open(directory: &tempfile::TempDir, segments: u64) -> Rig {
+fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
     let options = Options {
         size_bytes: segments * SEGMENT_BYTES,
         segment_bytes: SEGMENT_BYTES,
@@ -64,16 +47,16 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Rig {
     let (cache, recovered) =
         Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[A, B])).unwrap();
     let stats = Arc::new(ShardStats::default());
-    let shard = cache.shard(0, Arc::clone(&stats));
+    let rig = Rig::new(cache.shard(0, Arc::clone(&stats)));
     let mut keeper = cache.keeper();
     while keeper.step() {}
-    Rig { cache, keeper, shard, stats, recovered }
+    Bed { cache, keeper, rig, stats, recovered }
 }
 
-impl Rig {
+impl Bed {
     fn reserve(&mut self, bytes: usize) -> Option<Reservation> {
         for _ in 0..10_000 {
-            match self.shard.admit(bytes) {
+            match self.rig.shard.admit(bytes) {
                 Admission::Accept(reservation) => return Some(reservation),
                 Admission::Full => return None,
                 Admission::Delay(_) | Admission::Wait => {
@@ -86,193 +69,179 @@ impl Rig {
 
     fn write(&mut self, volume: ExportId, at: u64, bytes: &[u8], fua: bool) -> bool {
         let Some(reservation) = self.reserve(bytes.len()) else { return false };
-        let mut buffer = bytes.to_vec();
-        buffer.resize(bytes.len().next_multiple_of(FRAME_BYTES), 0xEE);
         let volume = self.cache.volume(volume);
-        let token = Request { name: 0, buffer };
-        self.shard.write(&volume, range(at, bytes.len() as u64 / 512), fua, reservation, token);
+        let token = MemoryToken::writing(WRITE, bytes);
+        self.rig.shard.write(&volume, range(at, bytes.len() as u64 / 512), fua, reservation, token);
         true
     }
 
     fn zero(&mut self, volume: ExportId, range: SectorRange) {
         let reservation = self.reserve(0).unwrap();
         let volume = self.cache.volume(volume);
-        self.shard.zero(&volume, range, false, reservation, Request { name: 0, buffer: Vec::new() });
+        self.rig.shard.zero(&volume, range, false, reservation, MemoryToken::without_data(WRITE));
     }
 
     /// Takes turns and carries out wants until the shard is idle.
-    fn settle(&mut self) -> Vec<(Request, Result<(), IoError>)> {
-        let mut completed = Vec::new();
-        for _ in 0..1000 {
-            self.shard.turn();
-            let wants: Vec<_> = self.shard.wants().collect();
-            for want in wants {
-                match want {
-                    Want::Append { op, file, offset, parts } => {
-                        let result = write(&*file, offset, &parts);
-                        self.shard.append_done(op, result, parts);
-                    }
-                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
-                    Want::Read { op, file, offset, mut buffer } => {
-                        let result = file.read_at(&mut buffer, offset);
-                        self.shard.read_done(op, result, buffer);
-                    }
-                }
-            }
-            completed.extend(self.shard.completed());
-            if self.shard.idle() {
-                return completed;
-            }
-            self.keeper.step();
-        }
-        panic!("requests never came back: {:?}", self.shard);
+    fn settle(&mut self) -> Vec<Completion<MemoryToken<u32>>> {
+        let Self { keeper, rig, .. } = self;
+        let mut rounds = 0;
+        rig.settle(|| {
+            keeper.step();
+            rounds += 1;
+            assert!(rounds < 1000, "requests never came back");
+            true
+        })
+    }
+
+    /// As [`Self::settle`], for the end of the request `name`.
+    fn settle_one(&mut self, name: u32) -> Completion<MemoryToken<u32>> {
+        self.settle().into_iter().find(|completion| completion.token.name == name).unwrap()
     }
 
     fn read(&mut self, volume: ExportId, at: u64, sectors: u64) -> Result<Vec<u8>, IoError> {
         let volume = self.cache.volume(volume);
         let bytes = usize::try_from(sectors * 512).unwrap();
-        let token = Request { name: 9, buffer: vec![0xDD; bytes.next_multiple_of(FRAME_BYTES)] };
-        self.shard.read(&volume, range(at, sectors), None, token);
-        let (mut token, result) = self.settle().into_iter().find(|(token, _)| token.name == 9).unwrap();
-        token.buffer.truncate(bytes);
-        result.map(|()| token.buffer)
+        let token = MemoryToken::reading(READ, bytes);
+        self.rig.shard.read(&volume, range(at, sectors), None, token);
+        let Completion { token, result } = self.settle_one(READ);
+        result.map(|()| token.data(bytes).to_vec())
     }
 
     fn flush(&mut self, volume: ExportId) -> Result<(), IoError> {
         let volume = self.cache.volume(volume);
-        self.shard.flush(&volume, Request { name: 8, buffer: Vec::new() });
-        self.settle().into_iter().find(|(token, _)| token.name == 8).unwrap().1
+        self.rig.shard.flush(&volume, MemoryToken::without_data(FLUSH));
+        self.settle_one(FLUSH).result
     }
 }
 
 #[test]
 fn what_is_written_is_read_back_before_and_after_reopening() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    assert!(rig.write(A, 0, &[1; 8192], false));
-    assert!(rig.write(A, 3, &[2; 1536], false));
-    assert!(rig.write(B, 0, &[3; 512], true));
-    rig.zero(A, range(12, 2));
-    let done = rig.settle();
+    let mut bed = open(&directory, 8);
+    assert!(bed.write(A, 0, &[1; 8192], false));
+    assert!(bed.write(A, 3, &[2; 1536], false));
+    assert!(bed.write(B, 0, &[3; 512], true));
+    bed.zero(A, range(12, 2));
+    let done = bed.settle();
     assert_eq!(done.len(), 4);
-    assert!(done.iter().all(|(_, result)| result.is_ok()));
-    assert_eq!(rig.stats.appends.get(), 1, "requests of one turn share a record");
+    assert!(done.iter().all(|completion| completion.result.is_ok()));
+    assert_eq!(bed.stats.appends.get(), 1, "requests of one turn share a record");
     let mut expected = vec![1; 8192];
     expected[1536..3072].fill(2);
     expected[6144..7168].fill(0);
     expected.extend([0; 512]);
     for reopened in [false, true] {
         if reopened {
-            drop(rig);
-            rig = open(&directory, 8);
-            assert_eq!((rig.recovered.scans, rig.recovered.entries), (1, 4));
+            drop(bed);
+            bed = open(&directory, 8);
+            assert_eq!((bed.recovered.scans, bed.recovered.entries), (1, 4));
         }
-        assert_eq!(rig.read(A, 0, 17), Ok(expected.clone()), "reopened: {reopened}");
-        assert_eq!(rig.read(A, 5, 2), Ok(expected[2560..3584].to_vec()));
-        assert_eq!(rig.read(B, 0, 2).unwrap()[..512], [3; 512]);
-        assert_eq!(rig.read(B, 0, 2).unwrap()[512..], [0; 512]);
+        assert_eq!(bed.read(A, 0, 17), Ok(expected.clone()), "reopened: {reopened}");
+        assert_eq!(bed.read(A, 5, 2), Ok(expected[2560..3584].to_vec()));
+        assert_eq!(bed.read(B, 0, 2).unwrap()[..512], [3; 512]);
+        assert_eq!(bed.read(B, 0, 2).unwrap()[512..], [0; 512]);
     }
-    drop(rig);
-    let rig = open(&directory, 8);
-    assert_eq!((rig.recovered.scans, rig.recovered.footers), (0, 1), "recovery sealed what it scanned");
+    drop(bed);
+    let bed = open(&directory, 8);
+    assert_eq!((bed.recovered.scans, bed.recovered.footers), (0, 1), "recovery sealed what it scanned");
 }
 
 #[test]
 fn flush_syncs_only_what_its_volume_has_unsynced() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    assert_eq!(rig.flush(A), Ok(()));
-    assert_eq!(rig.stats.syncs.get(), 0);
-    rig.write(A, 0, &[1; 4096], false);
-    rig.settle();
-    assert_eq!(rig.flush(B), Ok(()));
-    assert_eq!(rig.stats.syncs.get(), 0, "nothing of B was written");
-    assert_eq!(rig.flush(A), Ok(()));
-    assert_eq!(rig.flush(A), Ok(()));
-    assert_eq!((rig.stats.syncs.get(), rig.stats.empty_flushes.get()), (1, 3));
+    let mut bed = open(&directory, 8);
+    assert_eq!(bed.flush(A), Ok(()));
+    assert_eq!(bed.stats.syncs.get(), 0);
+    bed.write(A, 0, &[1; 4096], false);
+    bed.settle();
+    assert_eq!(bed.flush(B), Ok(()));
+    assert_eq!(bed.stats.syncs.get(), 0, "nothing of B was written");
+    assert_eq!(bed.flush(A), Ok(()));
+    assert_eq!(bed.flush(A), Ok(()));
+    assert_eq!((bed.stats.syncs.get(), bed.stats.empty_flushes.get()), (1, 3));
 }
 
 #[test]
 fn flushes_of_many_volumes_share_one_sync() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.write(A, 0, &[1; 4096], false);
-    rig.write(B, 0, &[1; 4096], true);
-    rig.shard.turn();
+    let mut bed = open(&directory, 8);
+    bed.write(A, 0, &[1; 4096], false);
+    bed.write(B, 0, &[1; 4096], true);
+    bed.rig.shard.turn();
     for volume in [A, B] {
-        let volume = rig.cache.volume(volume);
-        rig.shard.flush(&volume, Request { name: 8, buffer: Vec::new() });
+        let volume = bed.cache.volume(volume);
+        bed.rig.shard.flush(&volume, MemoryToken::without_data(FLUSH));
     }
-    assert_eq!(rig.settle().len(), 4);
-    assert_eq!(rig.stats.syncs.get(), 1);
+    assert_eq!(bed.settle().len(), 4);
+    assert_eq!(bed.stats.syncs.get(), 1);
 }
 
 #[test]
 fn overwriting_many_times_the_size_of_the_cache_never_fails() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
+    let mut bed = open(&directory, 8);
     // Half of the cache's size, written over and over in a new order each time.
     let blocks = 4 * SEGMENT_BYTES / 16_384;
     for round in 0..12_u64 {
         for step in 0..blocks {
             let block = (step * 37 + round * 11) % blocks;
             let fill = u8::try_from((round + block) % 251).unwrap();
-            assert!(rig.write(A, block * 32, &[fill; 16_384], false), "round {round}, step {step}");
-            rig.settle();
+            assert!(bed.write(A, block * 32, &[fill; 16_384], false), "round {round}, step {step}");
+            bed.settle();
         }
     }
     for block in 0..blocks {
         let fill = u8::try_from((11 + block) % 251).unwrap();
-        assert_eq!(rig.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
+        assert_eq!(bed.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
     }
-    let stats = rig.cache.stats();
+    let stats = bed.cache.stats();
     assert_eq!(stats.dirty_bytes, 4 * SEGMENT_BYTES);
-    drop(rig);
-    let mut rig = open(&directory, 8);
+    drop(bed);
+    let mut bed = open(&directory, 8);
     for block in 0..blocks {
         let fill = u8::try_from((11 + block) % 251).unwrap();
-        assert_eq!(rig.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
+        assert_eq!(bed.read(A, block * 32, 32), Ok(vec![fill; 16_384]), "block {block}");
     }
 }
 
 #[test]
 fn a_cache_full_of_needed_data_says_so_and_recovers_when_an_export_goes() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 6);
+    let mut bed = open(&directory, 6);
     let mut written = 0;
-    while rig.write(A, written * 256, &vec![7; 131_072], false) {
-        rig.settle();
+    while bed.write(A, written * 256, &vec![7; 131_072], false) {
+        bed.settle();
         written += 1;
         assert!(written < 60, "more fits than there is room");
     }
     assert!(written >= 12, "only {written} writes fitted");
-    assert_eq!(rig.read(A, 0, 8), Ok(vec![7; 4096]));
-    rig.cache.remove(A);
-    while rig.keeper.step() {}
-    assert!(rig.write(B, 0, &[8; 4096], false));
-    rig.settle();
-    assert_eq!(rig.read(B, 0, 8), Ok(vec![8; 4096]));
+    assert_eq!(bed.read(A, 0, 8), Ok(vec![7; 4096]));
+    bed.cache.remove(A);
+    while bed.keeper.step() {}
+    assert!(bed.write(B, 0, &[8; 4096], false));
+    bed.settle();
+    assert_eq!(bed.read(B, 0, 8), Ok(vec![8; 4096]));
 }
 
 #[test]
 fn a_damaged_frame_fails_exactly_the_reads_that_need_it() {
     use std::os::unix::fs::FileExt;
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.write(A, 0, &[1; 12_288], true);
-    rig.settle();
+    let mut bed = open(&directory, 8);
+    bed.write(A, 0, &[1; 12_288], true);
+    bed.settle();
     let file =
         std::fs::OpenOptions::new().write(true).open(directory.path().join("segments/00000000.seg")).unwrap();
     // Frame 0 is the segment's header, frame 1 the announcement, frame 2 the record's header, frame 4 the second of the data.
     file.write_at(&[0], 4 * 4096 + 100).unwrap();
-    assert_eq!(rig.read(A, 0, 8), Ok(vec![1; 4096]));
-    assert_eq!(rig.read(A, 8, 1), Err(IoError::Corrupt));
-    assert_eq!(rig.read(A, 0, 24), Err(IoError::Corrupt));
-    assert_eq!(rig.read(A, 16, 8), Ok(vec![1; 4096]));
-    assert_eq!(rig.cache.stats().corrupt_frames, 2);
-    rig.write(A, 8, &[2; 4096], false);
-    rig.settle();
-    assert_eq!(rig.read(A, 8, 8), Ok(vec![2; 4096]), "writing the frame again heals the frame");
+    assert_eq!(bed.read(A, 0, 8), Ok(vec![1; 4096]));
+    assert_eq!(bed.read(A, 8, 1), Err(IoError::Corrupt));
+    assert_eq!(bed.read(A, 0, 24), Err(IoError::Corrupt));
+    assert_eq!(bed.read(A, 16, 8), Ok(vec![1; 4096]));
+    assert_eq!(bed.cache.stats().corrupt_frames, 2);
+    bed.write(A, 8, &[2; 4096], false);
+    bed.settle();
+    assert_eq!(bed.read(A, 8, 8), Ok(vec![2; 4096]), "writing the frame again heals the frame");
 }
 
 #[test]
@@ -299,18 +268,18 @@ fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
 #[test]
 fn a_cache_grows_and_shrinks_but_not_below_its_data() {
     let directory = tempfile::tempdir().unwrap();
-    let fill = |rig: &mut Rig, writes: u64| {
+    let fill = |bed: &mut Bed, writes: u64| {
         for at in 0..writes {
-            assert!(rig.write(A, at * 256, &vec![5; 131_072], false));
-            rig.settle();
+            assert!(bed.write(A, at * 256, &vec![5; 131_072], false));
+            bed.settle();
         }
     };
-    let mut rig = open(&directory, 6);
-    fill(&mut rig, 8);
-    drop(rig);
-    let mut rig = open(&directory, 12);
-    fill(&mut rig, 40);
-    drop(rig);
+    let mut bed = open(&directory, 6);
+    fill(&mut bed, 8);
+    drop(bed);
+    let mut bed = open(&directory, 12);
+    fill(&mut bed, 40);
+    drop(bed);
     let options = Options { size_bytes: 5 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
     let shrink = |exports: &[ExportId]| {
         let disk = Arc::new(Directory::new(directory.path()));
@@ -323,11 +292,6 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
     assert!(files <= 5, "{files} files");
 }
 
-/// Memory for the headers of `count` records.
-fn headers(count: usize) -> Vec<Vec<u8>> {
-    (0..2 * count).map(|_| vec![0; FRAME_BYTES]).collect()
-}
-
 /// An append handed out by the shard.
 struct Handed {
     op: u32,
@@ -336,114 +300,111 @@ struct Handed {
     parts: Vec<Vec<u8>>,
 }
 
-impl Rig {
+impl Bed {
     /// Writes one frame of `byte` to sector `at` of A, in a record of its own, and returns the append.
     fn hand_out(&mut self, at: u64, byte: u8) -> Handed {
         assert!(self.write(A, at, &[byte; FRAME_BYTES], false));
-        self.shard.turn();
-        let mut wants: Vec<_> = self.shard.wants().collect();
-        match wants.pop() {
-            Some(Want::Append { op, file, offset, parts }) if wants.is_empty() => {
-                Handed { op, file, offset, parts }
-            }
-            other => panic!("{other:?} and {wants:?}"),
+        self.rig.turn();
+        assert_eq!(self.rig.duties().len(), 1, "{:?}", self.rig.duties());
+        match self.rig.take(0) {
+            Duty::Wanted(Want::Append { op, file, offset, parts }) => Handed { op, file, offset, parts },
+            other => panic!("{other:?}"),
         }
     }
 
     fn land(&mut self, Handed { op, file, offset, parts }: Handed) {
-        let result = write(&*file, offset, &parts);
-        self.shard.append_done(op, result, parts);
+        carry_out(Want::Append { op, file, offset, parts }).report(&mut self.rig.shard);
     }
 
     fn fail(&mut self, Handed { op, parts, .. }: Handed) {
-        self.shard.append_done(op, Err(io::ErrorKind::StorageFull.into()), parts);
+        self.rig.shard.append_done(op, Err(io::ErrorKind::StorageFull.into()), parts);
     }
 
     fn completed(&mut self) -> Vec<Result<(), IoError>> {
-        self.shard.completed().map(|(_, result)| result).collect()
+        self.rig.completed().map(|completion| completion.result).collect()
     }
 }
 
 #[test]
 fn a_deferred_record_is_acknowledged_and_seen_only_when_those_before_it_are_written() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.shard.defer_appends(headers(4));
-    let (first, second) = (rig.hand_out(0, 1), rig.hand_out(8, 2));
+    let mut bed = open(&directory, 8);
+    bed.rig.defer_appends(APPENDS_MAX);
+    let (first, second) = (bed.hand_out(0, 1), bed.hand_out(8, 2));
     assert!(first.offset < second.offset);
-    rig.land(second);
-    assert_eq!(rig.completed(), []);
-    assert_eq!(rig.cache.stats().extents, 0);
-    rig.land(first);
-    assert_eq!(rig.completed(), [Ok(()), Ok(())]);
-    assert_eq!(rig.read(A, 0, 16).unwrap(), [[1; FRAME_BYTES], [2; FRAME_BYTES]].concat());
+    bed.land(second);
+    assert_eq!(bed.completed(), []);
+    assert_eq!(bed.cache.stats().extents, 0);
+    bed.land(first);
+    assert_eq!(bed.completed(), [Ok(()), Ok(())]);
+    assert_eq!(bed.read(A, 0, 16).unwrap(), [[1; FRAME_BYTES], [2; FRAME_BYTES]].concat());
 }
 
 #[test]
 fn a_deferred_record_that_fails_takes_those_behind_it_along_and_none_before() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.shard.defer_appends(headers(4));
-    let (first, second, third) = (rig.hand_out(0, 1), rig.hand_out(8, 2), rig.hand_out(16, 3));
-    rig.land(third);
-    rig.fail(second);
-    assert_eq!(rig.completed(), []);
-    rig.land(first);
-    assert_eq!(rig.completed(), [Ok(()), Err(IoError::Write), Err(IoError::Write)]);
-    let next = rig.hand_out(24, 4);
-    rig.land(next);
-    assert_eq!(rig.completed(), [Ok(())]);
-    assert!(rig.settle().is_empty());
-    rig.flush(A).unwrap();
-    while rig.keeper.step() {}
-    drop(rig);
-    let mut rig = open(&directory, 8);
+    let mut bed = open(&directory, 8);
+    bed.rig.defer_appends(APPENDS_MAX);
+    let (first, second, third) = (bed.hand_out(0, 1), bed.hand_out(8, 2), bed.hand_out(16, 3));
+    bed.land(third);
+    bed.fail(second);
+    assert_eq!(bed.completed(), []);
+    bed.land(first);
+    assert_eq!(bed.completed(), [Ok(()), Err(IoError::Write), Err(IoError::Write)]);
+    let next = bed.hand_out(24, 4);
+    bed.land(next);
+    assert_eq!(bed.completed(), [Ok(())]);
+    assert!(bed.settle().is_empty());
+    bed.flush(A).unwrap();
+    while bed.keeper.step() {}
+    drop(bed);
+    let mut bed = open(&directory, 8);
     let expected = [[1; FRAME_BYTES], [0; FRAME_BYTES], [0; FRAME_BYTES], [4; FRAME_BYTES]].concat();
-    assert_eq!(rig.read(A, 0, 32).unwrap(), expected);
+    assert_eq!(bed.read(A, 0, 32).unwrap(), expected);
 }
 
 #[test]
 fn requests_gather_while_as_many_records_as_may_be_are_under_way() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.shard.defer_appends(headers(1));
-    let first = rig.hand_out(0, 1);
+    let mut bed = open(&directory, 8);
+    bed.rig.defer_appends(1);
+    let first = bed.hand_out(0, 1);
     for at in [8, 16] {
-        assert!(rig.write(A, at, &[2; FRAME_BYTES], false));
-        rig.shard.turn();
+        assert!(bed.write(A, at, &[2; FRAME_BYTES], false));
+        bed.rig.shard.turn();
     }
-    assert_eq!(rig.shard.wants().count(), 0);
-    rig.land(first);
-    assert_eq!(rig.settle().len(), 3);
-    assert_eq!(rig.stats.appends.get(), 2);
-    assert_eq!(rig.read(A, 8, 16).unwrap(), [2; 2 * FRAME_BYTES]);
+    assert_eq!(bed.rig.duties().len(), 0);
+    bed.land(first);
+    assert_eq!(bed.settle().len(), 3);
+    assert_eq!(bed.stats.appends.get(), 2);
+    assert_eq!(bed.read(A, 8, 16).unwrap(), [2; 2 * FRAME_BYTES]);
 }
 
 #[test]
 fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.shard.defer_appends(headers(4));
-    let held = rig.hand_out(0, 1);
+    let mut bed = open(&directory, 8);
+    bed.rig.defer_appends(APPENDS_MAX);
+    let held = bed.hand_out(0, 1);
     let file_of = |handed: &Handed| handed.file.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd));
     let mut at = 0;
     let last = loop {
         at += 8;
-        let next = rig.hand_out(at, 2);
+        let next = bed.hand_out(at, 2);
         if file_of(&next) != file_of(&held) {
             break next;
         }
-        rig.land(next);
+        bed.land(next);
     };
-    while rig.keeper.step() {}
-    assert_eq!(rig.cache.stats().segments_sealed, 0);
-    rig.land(last);
-    assert_eq!(rig.completed(), []);
-    rig.land(held);
-    assert_eq!(rig.completed().len() as u64, at / 8 + 1);
-    while rig.keeper.step() {}
-    assert_eq!(rig.cache.stats().segments_sealed, 1);
-    assert_eq!(rig.read(A, 0, 8).unwrap(), [1; FRAME_BYTES]);
+    while bed.keeper.step() {}
+    assert_eq!(bed.cache.stats().segments_sealed, 0);
+    bed.land(last);
+    assert_eq!(bed.completed(), []);
+    bed.land(held);
+    assert_eq!(bed.completed().len() as u64, at / 8 + 1);
+    while bed.keeper.step() {}
+    assert_eq!(bed.cache.stats().segments_sealed, 1);
+    assert_eq!(bed.read(A, 0, 8).unwrap(), [1; FRAME_BYTES]);
 }
 
 /// Writes without a segment once kept their sequence numbers. The cut that would have made room waited for these numbers, and the
@@ -451,37 +412,36 @@ fn a_segment_is_let_go_of_only_when_its_last_record_has_landed() {
 #[test]
 fn writes_that_wait_for_a_segment_keep_no_cut_waiting_and_are_written_when_there_is_one() {
     let directory = tempfile::tempdir().unwrap();
-    let mut rig = open(&directory, 8);
-    rig.write(A, 0, &[1; 4096], false);
-    rig.settle();
+    let mut bed = open(&directory, 8);
+    bed.write(A, 0, &[1; 4096], false);
+    bed.settle();
     for (volume, at) in [(A, 8), (B, 0), (A, 16)] {
-        assert!(rig.write(volume, at, &[2; 4096], false));
+        assert!(bed.write(volume, at, &[2; 4096], false));
     }
-    let (a, b) = (rig.cache.volume(A), rig.cache.volume(B));
-    let shared = Arc::clone(&rig.cache.shared);
+    let (a, b) = (bed.cache.volume(A), bed.cache.volume(B));
+    let shared = Arc::clone(&bed.cache.shared);
     // The segment for these writes fails, and the keeper has no other one.
     let spare: Vec<_> = std::iter::from_fn(|| shared.ports[0].take()).collect();
-    shared.table.get(rig.shard.log.active.as_ref().unwrap().number).poison();
+    shared.table.get(bed.rig.shard.log.active.as_ref().unwrap().number).poison();
     a.cut_now();
     assert_eq!(a.cut_state(), CutState::Landing);
-    rig.shard.turn();
+    bed.rig.shard.turn();
     assert!(matches!(a.cut_state(), CutState::Complete(_)), "{:?}", a.cut_state());
     let numbers = a.figures().last_seq;
-    rig.shard.turn();
-    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while the writes wait");
-    assert_eq!(rig.shard.completed().len(), 0);
+    bed.rig.shard.turn();
+    assert_eq!(a.figures().last_seq, numbers, "no numbers are given out while they wait");
+    assert_eq!(bed.completed(), []);
 
     b.end_waits();
-    rig.shard.end_waits();
-    let ended: Vec<_> = rig.shard.completed().map(|(_, result)| result).collect();
-    assert_eq!(ended, [Err(IoError::Detached)], "the device of B is being removed");
+    bed.rig.shard.end_waits();
+    assert_eq!(bed.completed(), [Err(IoError::Detached)], "the device of B is being removed");
 
     for segment in spare {
         shared.ports[0].offer(segment);
     }
-    let done = rig.settle();
+    let done = bed.settle();
     assert_eq!(done.len(), 2);
-    assert!(done.iter().all(|(_, result)| result.is_ok()));
-    assert_eq!(rig.read(A, 0, 24), Ok([vec![1; 4096], vec![2; 8192]].concat()));
-    assert_eq!(rig.read(B, 0, 8), Ok(vec![0; 4096]));
+    assert!(done.iter().all(|completion| completion.result.is_ok()));
+    assert_eq!(bed.read(A, 0, 24), Ok([vec![1; 4096], vec![2; 8192]].concat()));
+    assert_eq!(bed.read(B, 0, 8), Ok(vec![0; 4096]));
 }

@@ -2,15 +2,14 @@
 //!
 //! Owns the one answer for an export that is fenced, has two histories or was removed, and the signal of an attachment. Does not own
 //! the waits: each wait asks the gate or is told by the gate. Invariants: a volume is lost once, and for good; from
-//! [`Volume::end_waits`] until [`Volume::allow_waits`] no request of the volume begins to wait for log space, for the bound on
+//! `Volume::end_waits` until `Volume::allow_waits` (`waits`) no request of the volume begins to wait for log space, for the bound on
 //! data at risk, or for the store.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, watch};
 
-use super::Volume;
 use super::error::IoError;
 
 /// The gate. Fetches that outlive a look at the volume share it.
@@ -21,8 +20,8 @@ pub(in crate::cache) struct Gate {
     /// Why no fetch goes on: the volume is lost, or was removed.
     closed: watch::Sender<Option<IoError>>,
     /// No request may wait: the device of the export is being removed.
-    are_waits_ended: AtomicBool,
-    waits_ended: Arc<Notify>,
+    pub are_waits_ended: AtomicBool,
+    pub waits_ended: Arc<Notify>,
 }
 
 impl Default for Gate {
@@ -62,72 +61,5 @@ impl Gate {
         let mut closed = self.closed.subscribe();
         // Never an error: `self` holds the sender.
         closed.wait_for(Option::is_some).await.ok().and_then(|reason| *reason).unwrap_or(IoError::Store)
-    }
-}
-
-impl Volume {
-    /// Why no data of the volume may be served here any more, if so: every request fails with it.
-    pub fn lost(&self) -> Option<IoError> {
-        self.gate.lost()
-    }
-
-    /// Ends every wait of this volume's requests, because the device of the export is being removed. Waiting requests fail with
-    /// [`IoError::Detached`](crate::cache::IoError::Detached); waits in a list of a worker or a shard end when the worker is told
-    /// as well. Requests without a need to wait are served as before.
-    pub fn end_waits(&self) {
-        self.gate.are_waits_ended.store(true, Ordering::Release);
-        self.gate.waits_ended.notify_waiters();
-    }
-
-    /// Lets requests wait again: the export is about to have a device.
-    pub fn allow_waits(&self) {
-        self.gate.are_waits_ended.store(false, Ordering::Release);
-    }
-
-    /// Whether no request of this volume may wait at present.
-    pub fn are_waits_ended(&self) -> bool {
-        self.gate.are_waits_ended.load(Ordering::Acquire)
-    }
-
-    /// Returns when no request of this volume may wait: at once if waits are ended already.
-    pub async fn waits_ended(&self) {
-        loop {
-            // Made before the look, so an end between the two is not missed.
-            let told = self.gate.waits_ended.notified();
-            if self.are_waits_ended() {
-                return;
-            }
-            told.await;
-        }
-    }
-
-    /// Returns at the next call of [`Self::end_waits`] after this one, whenever the future is polled first: for short waits,
-    /// which other requests end soon and which may begin while waits are ended.
-    pub fn next_end_of_waits(&self) -> impl Future<Output = ()> + use<> {
-        Arc::clone(&self.gate.waits_ended).notified_owned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt;
-
-    use super::*;
-    use crate::units::ExportId;
-
-    #[test]
-    fn who_waits_is_told_when_waits_end_and_who_comes_later_does_not_wait() {
-        let volume = Volume::new(ExportId(1));
-        let mut early = Box::pin(volume.waits_ended());
-        let mut next = Box::pin(volume.next_end_of_waits());
-        let unpolled = volume.next_end_of_waits();
-        assert!((&mut early).now_or_never().is_none() && (&mut next).now_or_never().is_none());
-        volume.end_waits();
-        assert!(early.now_or_never().is_some() && next.now_or_never().is_some());
-        assert!(unpolled.now_or_never().is_some(), "the end came before the first poll");
-        assert!(volume.are_waits_ended() && volume.waits_ended().now_or_never().is_some());
-        assert!(volume.next_end_of_waits().now_or_never().is_none(), "the next end has not come");
-        volume.allow_waits();
-        assert!(!volume.are_waits_ended() && volume.waits_ended().now_or_never().is_none());
     }
 }

@@ -40,6 +40,8 @@ pub struct World {
     pub serves_unconfirmed: bool,
     /// How often each fault happens while the store is reachable.
     per_mille: u64,
+    /// Whether daemons defer appends, as daemons with a ring do. Worlds with an odd seed do.
+    defers_appends: bool,
     /// Seed of the next daemon's random numbers: no two daemons have the same.
     daemons: AtomicU64,
 }
@@ -103,6 +105,7 @@ impl World {
             clock,
             faults,
             per_mille,
+            defers_appends: seed % 2 == 1,
             time_budget: RetryPolicy::default().time_budget,
             serves_unconfirmed: false,
             runtime: runtime.unwrap(),
@@ -299,7 +302,8 @@ impl Host {
             router.start().await;
             deletions_ended(&router).await;
         });
-        let mut driver = Driver::new(cache);
+        let mut driver =
+            if world.defers_appends { Driver::deferring(cache, world.seed()) } else { Driver::new(cache) };
         let computer = Arc::clone(&self.computer);
         driver.ends_when(move || machine(&computer).dead());
         self.daemon = Some(Daemon { router, driver, stop });

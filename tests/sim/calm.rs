@@ -2,12 +2,11 @@
 //!
 //! Owns the map from writes to structures on disk, read with the public decoders. Does not own the effects of damage.
 
-use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use glidefs::testing::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record};
 use glidefs::testing::cache::{
-    Admission, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered, Shard, Want,
+    Admission, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered,
 };
 use glidefs::testing::units::{ExportId, SectorRange};
 
@@ -17,6 +16,7 @@ use super::faults::Crash;
 use super::file::FRAME;
 use super::machine::Machine;
 use super::request::{Kind, Request, SimToken};
+use super::rig::{Completion, Rig};
 use super::rng::Rng;
 
 /// Size of a segment, bytes.
@@ -24,7 +24,7 @@ pub const SEGMENT: u64 = 256 * 1024;
 pub const EXPORTS: [ExportId; 2] = [ExportId(1), ExportId(2)];
 
 /// A computer with a calm disk.
-pub struct Rig {
+pub struct CalmComputer {
     pub shared: Shared,
     next: Content,
 }
@@ -42,11 +42,18 @@ pub struct Written {
 pub struct Found {
     pub number: u32,
     pub trailer: Option<Trailer>,
-    /// The records, each with the frame of the header; without records which announce exports.
-    pub records: Vec<(u32, Record)>,
+    /// Without records which announce exports.
+    pub records: Vec<FoundRecord>,
 }
 
-impl Rig {
+#[derive(Debug)]
+pub struct FoundRecord {
+    /// The frame of the header.
+    pub frame: u32,
+    pub record: Record,
+}
+
+impl CalmComputer {
     /// A computer with an empty cache directory.
     pub fn new() -> Self {
         Self { shared: Arc::new(Mutex::new(Machine::new(Rng::new(1)))), next: 0 }
@@ -63,8 +70,8 @@ impl Rig {
         let disk = Arc::new(FakeDisk::new(&self.shared));
         let (cache, recovered) =
             Cache::open(disk, Arc::new(FakeClock::default()), options, Known::local(&EXPORTS))?;
-        let (shard, keeper) = (cache.shard(0, Arc::default()), cache.keeper());
-        Ok(Opened { cache, shard, keeper, recovered })
+        let (rig, keeper) = (Rig::new(cache.shard(0, Arc::default())), cache.keeper());
+        Ok(Opened { cache, rig, keeper, recovered })
     }
 
     pub fn kill(&self, opened: Opened) {
@@ -110,7 +117,7 @@ impl Rig {
             {
                 let next = position + 1 + record.crcs.len();
                 if record.entries[0].kind != EntryKind::Announced {
-                    records.push((u32::try_from(position).unwrap(), record));
+                    records.push(FoundRecord { frame: u32::try_from(position).unwrap(), record });
                 }
                 position = next;
             }
@@ -138,7 +145,7 @@ impl Rig {
 
 pub struct Opened {
     pub cache: Cache,
-    shard: Shard<SimToken>,
+    rig: Rig<SimToken>,
     keeper: Keeper,
     /// The report of the opening.
     pub recovered: Recovered,
@@ -148,43 +155,31 @@ impl Opened {
     fn run(&mut self, what: &Written, kind: Kind) -> Result<Vec<u8>, IoError> {
         let volume = self.cache.volume(what.export);
         let request = Request { id: what.content, volume, kind, range: what.range, issued: 0 };
-        let token = request.token();
+        let (token, shard) = (request.token(), &mut self.rig.shard);
         match kind {
-            Kind::Read => self.shard.read(&request.volume, request.range, None, token),
-            Kind::Flush => self.shard.flush(&request.volume, token),
+            Kind::Read => shard.read(&request.volume, request.range, None, token),
+            Kind::Flush => shard.flush(&request.volume, token),
             Kind::Zero { .. } => panic!("not used"),
             Kind::Write { fua } => {
                 let room = loop {
-                    match self.shard.admit(request.data_bytes()) {
+                    match shard.admit(request.data_bytes()) {
                         Admission::Accept(room) => break room,
                         _ => assert!(self.keeper.step(), "there is no room"),
                     }
                 };
-                self.shard.write(&request.volume, request.range, fua, room, token);
+                shard.write(&request.volume, request.range, fua, room, token);
             }
         }
-        for _ in 0..100 {
-            self.shard.turn();
-            for want in self.shard.wants().collect::<Vec<_>>() {
-                match want {
-                    Want::Append { op, file, offset, parts } => {
-                        let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-                        let result = file.write_at(&pieces, offset);
-                        self.shard.append_done(op, result, parts);
-                    }
-                    Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
-                    Want::Read { op, file, offset, mut buffer } => {
-                        let result = file.read_at(&mut buffer, offset);
-                        self.shard.read_done(op, result, buffer);
-                    }
-                }
-            }
-            if let Some((token, result)) = self.shard.completed().next() {
-                return result.map(|()| token.data(request.range).to_vec());
-            }
-            self.keeper.step();
-        }
-        panic!("{request:?} never came back");
+        let Self { rig, keeper, .. } = self;
+        let mut rounds = 0;
+        let mut completed = rig.settle(|| {
+            keeper.step();
+            rounds += 1;
+            rounds < 100
+        });
+        let Completion { token, result } =
+            completed.pop().unwrap_or_else(|| panic!("{request:?} never came back"));
+        result.map(|()| token.data(request.bytes()).to_vec())
     }
 
     /// Makes everything written to `export` stable.

@@ -1,12 +1,14 @@
 //! A shard of a cache on a real directory with a pool of buffers, driven as a worker's loop drives a shard, without a device.
 //!
 //! Owns the way of a request: bounds → log space → slot → cache → turn → counters → slot back. Left out are the ring, the kernel's
-//! commands and the copy to and from the client. Invariant: a warm rig does not allocate, so a counting allocator sees only
+//! commands and the copy to and from the client. Invariant: a warm data path does not allocate, so a counting allocator sees only
 //! allocations of the measured code.
 #![allow(dead_code, reason = "each user drives a part")]
-#![allow(clippy::expect_used, reason = "a rig that fails measures nothing")]
+#![allow(clippy::expect_used, reason = "a data path that fails measures nothing")]
 
-use std::io::IoSlice;
+#[path = "../../tests/support/rig.rs"]
+pub mod rig;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +18,13 @@ use std::time::{Duration, Instant};
 use glidefs::testing::buffer::{Pool, Slot};
 use glidefs::testing::cache::{
     Admission, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered, Reservation,
-    Shard, Token, Want,
+    Token,
 };
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::observe::io::{QueueStats, WorkerStats};
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange};
+
+use self::rig::{Completion, Rig};
 
 /// Bytes of a segment, as in the daemon.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
@@ -29,7 +33,7 @@ const SLOTS: usize = 256;
 const EXPORT: ExportId = ExportId(1);
 
 /// A request under way, of the same shape as the worker's.
-pub struct RigRequest {
+pub struct PathRequest {
     queue: u32,
     tag: u16,
     request: Request,
@@ -37,7 +41,7 @@ pub struct RigRequest {
     buffer: Option<Slot>,
 }
 
-impl Token for RigRequest {
+impl Token for PathRequest {
     type Part = Slot;
 
     fn buffer(&mut self) -> &mut [u8] {
@@ -52,12 +56,11 @@ impl Token for RigRequest {
 }
 
 /// The parts of a worker, without a ring.
-pub struct Rig {
-    shard: Shard<RigRequest>,
+pub struct DataPath {
+    rig: Rig<PathRequest>,
     pool: Pool,
     export: Export,
     stats: Arc<QueueStats>,
-    wants: Vec<Want<Slot>>,
     /// Ranges of READs that need the store.
     remote: Vec<SectorRange>,
     now: Instant,
@@ -75,13 +78,14 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
         .expect("the cache opens")
 }
 
-impl Rig {
-    /// A rig over a cache of `segments` segments in `directory`. Makes the cache if there is none.
+impl DataPath {
+    /// A data path over a cache of `segments` segments in `directory`. Makes the cache if there is none.
     pub fn new(directory: &Path, segments: u64) -> Self {
-        Self::over(open(directory, segments, SEGMENT_BYTES).0)
+        let (cache, _) = open(directory, segments, SEGMENT_BYTES);
+        Self::over(cache)
     }
 
-    /// A rig over an open cache.
+    /// A data path over an open cache.
     pub fn over(cache: Cache) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let keeper = {
@@ -92,11 +96,10 @@ impl Rig {
         cache.on_progress(0, Arc::new(move || me.unpark()));
         let export = Export::new(EXPORT, "bench".into(), EXPORT_BYTES, cache.volume(EXPORT));
         Self {
-            shard: cache.shard(0, Arc::default()),
+            rig: Rig::new(cache.shard(0, Arc::default())),
             pool: Pool::new(SLOTS, Arc::new(WorkerStats::default())).expect("memory for a pool"),
             stats: export.queue_stats(0),
             export,
-            wants: Vec::new(),
             remote: Vec::new(),
             now: Instant::now(),
             cache,
@@ -125,7 +128,7 @@ impl Rig {
         let reservation = self.admit(bytes);
         let token = self.buffered(token, bytes);
         let range = token.request.range;
-        self.shard.write(self.export.volume(), range, false, reservation, token);
+        self.rig.shard.write(self.export.volume(), range, false, reservation, token);
     }
 
     /// Begins a WRITE of `data` at byte `offset`.
@@ -135,7 +138,7 @@ impl Rig {
         token = self.buffered(token, data.len());
         token.buffer()[..data.len()].copy_from_slice(data);
         let range = token.request.range;
-        self.shard.write(self.export.volume(), range, false, reservation, token);
+        self.rig.shard.write(self.export.volume(), range, false, reservation, token);
     }
 
     /// Carries out a READ of `bytes` bytes at byte `offset`, from the log, the block cache or the store.
@@ -147,7 +150,7 @@ impl Rig {
             let fill = fetch.blocking_recv().expect("the control threads live").expect("the store answers");
             let token = self.fetched(Operation::Read, offset, bytes);
             let token = self.buffered(token, bytes);
-            self.shard.read(self.export.volume(), range, Some(&fill), token);
+            self.rig.shard.read(self.export.volume(), range, Some(&fill), token);
             self.settle();
         }
     }
@@ -158,37 +161,22 @@ impl Rig {
         let token = self.fetched(Operation::Read, offset, bytes);
         let token = self.buffered(token, bytes);
         let range = token.request.range;
-        self.shard.read(self.export.volume(), range, None, token);
+        self.rig.shard.read(self.export.volume(), range, None, token);
     }
 
     #[inline]
     pub fn flush(&mut self) {
         let token = self.fetched(Operation::Flush, 0, 0);
-        self.shard.flush(self.export.volume(), token);
+        self.rig.shard.flush(self.export.volume(), token);
     }
 
     /// Ends a turn, and returns the number of finished requests.
     #[inline]
     pub fn turn(&mut self) -> usize {
-        self.shard.turn();
-        self.wants.extend(self.shard.wants());
-        for want in self.wants.drain(..) {
-            match want {
-                Want::Append { op, file, offset, parts } => {
-                    let pieces: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-                    let result = file.write_at(&pieces, offset);
-                    self.shard.append_done(op, result, parts);
-                }
-                Want::Sync { op, file } => self.shard.sync_done(op, file.sync()),
-                Want::Read { op, file, offset, mut buffer } => {
-                    let result = file.read_at(&mut buffer, offset);
-                    self.shard.read_done(op, result, buffer);
-                }
-            }
-        }
+        self.rig.work();
         let mut finished = 0;
         let nanos = u64::try_from(self.now.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        for (token, result) in self.shard.completed() {
+        for Completion { token, result } in self.rig.completed() {
             if result == Err(IoError::Remote) {
                 self.remote.push(token.request.range);
                 self.stats.in_flight.sub(1);
@@ -217,7 +205,7 @@ impl Rig {
 
     /// Takes turns until every request is finished.
     pub fn settle(&mut self) {
-        while !self.shard.idle() {
+        while !self.rig.shard.idle() {
             if self.turn() == 0 {
                 thread::park_timeout(Duration::from_millis(1));
             }
@@ -225,25 +213,25 @@ impl Rig {
     }
 
     #[inline]
-    fn fetched(&self, operation: Operation, offset: u64, bytes: usize) -> RigRequest {
+    fn fetched(&self, operation: Operation, offset: u64, bytes: usize) -> PathRequest {
         self.stats.in_flight.add(1);
         let range =
             SectorRange::new(offset / SECTOR_BYTES, bytes as u64 / SECTOR_BYTES).expect("a small range");
         let request = Request { operation, range, fua: false };
         self.export.check(&request).expect("inside the export");
-        RigRequest { queue: 0, tag: 0, request, started: self.now, buffer: None }
+        PathRequest { queue: 0, tag: 0, request, started: self.now, buffer: None }
     }
 
     #[inline]
-    fn buffered(&mut self, token: RigRequest, bytes: usize) -> RigRequest {
+    fn buffered(&mut self, token: PathRequest, bytes: usize) -> PathRequest {
         let buffer = self.pool.try_acquire(bytes).expect("batches are smaller than the pool");
-        RigRequest { buffer: Some(buffer), ..token }
+        PathRequest { buffer: Some(buffer), ..token }
     }
 
     #[inline]
     fn admit(&mut self, bytes: usize) -> Reservation {
         loop {
-            match self.shard.admit(bytes) {
+            match self.rig.shard.admit(bytes) {
                 Admission::Accept(reservation) => return reservation,
                 refused => self.wait(&refused),
             }
@@ -260,7 +248,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for DataPath {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(keeper) = self.keeper.take() {
