@@ -37,8 +37,8 @@ mod tidy {
 
 /// The layers, highest first: each imports only those after it.
 const LAYERS: &[&str] = &[
-    "testing", "daemon", "cli", "bench", "api", "config", "ublk", "worker", "router", "export", "cache", "store",
-    "buffer", "observe", "units", "locks",
+    "testing", "daemon", "cli", "bench", "api", "config", "ublk", "worker", "router", "export", "cache",
+    "store", "buffer", "observe", "units", "locks",
 ];
 
 /// The floors inside a layer, lowest first: each imports only those before it. The rest of the layer is the highest floor.

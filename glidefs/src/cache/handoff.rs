@@ -10,14 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cache::log::segment::SegmentWriter;
+use crate::locks::MutexExt;
 
 /// Called, from any thread, to make a worker take a turn.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every critical section here is a plain assignment.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One shard's door to the keeper.
 #[derive(Default)]
@@ -50,7 +46,7 @@ impl fmt::Debug for Port {
 impl Port {
     /// The shard takes the segment ready for the shard. Without one, the shard is woken for the next one.
     pub fn take(&self) -> Option<SegmentWriter> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock_whole();
         let ready = inner.ready.pop_front();
         inner.waiting = ready.is_none();
         ready
@@ -58,24 +54,24 @@ impl Port {
 
     /// Segments of the shard, ready ones included.
     pub fn owned(&self) -> u32 {
-        lock(&self.inner).owned
+        self.inner.lock_whole().owned
     }
 
     /// Whether the shard asked for a segment and there was none.
     pub fn is_waiting(&self) -> bool {
-        lock(&self.inner).waiting
+        self.inner.lock_whole().waiting
     }
 
     /// The shard let go of a segment.
     pub fn gave_back(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock_whole();
         inner.owned = inner.owned.saturating_sub(1);
     }
 
     /// The keeper gives the shard a segment.
     pub fn offer(&self, segment: SegmentWriter) {
         let waiting = {
-            let mut inner = lock(&self.inner);
+            let mut inner = self.inner.lock_whole();
             inner.ready.push_back(segment);
             inner.owned += 1;
             std::mem::take(&mut inner.waiting)
@@ -86,12 +82,12 @@ impl Port {
     }
 
     pub fn set_hook(&self, hook: Hook) {
-        *lock(&self.hook) = Some(hook);
+        *self.hook.lock_whole() = Some(hook);
     }
 
     /// Makes the shard's worker take a turn.
     pub fn wake(&self) {
-        let hook = lock(&self.hook).clone();
+        let hook = self.hook.lock_whole().clone();
         if let Some(hook) = hook {
             hook();
         }
@@ -120,13 +116,13 @@ pub(super) struct Signal {
 impl Signal {
     /// Makes the keeper take a step soon.
     pub fn raise(&self) {
-        *lock(&self.raised) = true;
+        *self.raised.lock_whole() = true;
         self.condvar.notify_one();
     }
 
     /// Waits until the signal is raised, at most `patience`, and lowers it.
     pub fn wait(&self, patience: Duration) {
-        let raised = lock(&self.raised);
+        let raised = self.raised.lock_whole();
         let (mut raised, _) = self
             .condvar
             .wait_timeout_while(raised, patience, |raised| !*raised)

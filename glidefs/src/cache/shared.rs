@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::cache::catalog::CacheCatalog;
 use crate::cache::handoff::{OWNED_MAX, Port, Signal};
@@ -20,6 +20,7 @@ use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{OnFull, Options};
 use crate::cache::volume::Volume;
+use crate::locks::MutexExt;
 use crate::units::ExportId;
 
 /// The state shared by shards, the keeper and readers of figures.
@@ -118,7 +119,7 @@ impl Shared {
 
     pub fn volumes(&self) -> MutexGuard<'_, HashMap<ExportId, Arc<Volume>>> {
         // A map is whole between the map's own calls.
-        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.volumes.lock_whole()
     }
 
     /// The volume of `id`, unless it was removed.
@@ -134,7 +135,7 @@ impl Shared {
     /// Makes sure that a glidefs without [`EntryKind::Damaged`](crate::cache::log::format::EntryKind::Damaged) never opens the
     /// cache. Blocks on the disk, the first time.
     pub fn expect_damage(&self) -> io::Result<()> {
-        let mut superblock = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut superblock = self.superblock.lock_whole();
         if superblock.version < VERSION_DAMAGED {
             let raised = Superblock { version: VERSION_DAMAGED, ..*superblock };
             self.disk.replace_superblock(&raised.encode())?;
@@ -150,19 +151,18 @@ impl Shared {
     /// Takes a segment which is appended to no more, to be sealed off the workers.
     pub fn close(&self, segment: SegmentWriter) {
         self.table.get(segment.number).on(Event::Close);
-        self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(segment);
+        self.closed.lock_whole().push(segment);
         self.signal.raise();
     }
 
     /// Whether a shard waits for a segment, or a segment waits to be sealed.
     pub fn is_keeper_needed(&self) -> bool {
-        self.ports.iter().any(Port::is_waiting)
-            || !self.closed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.ports.iter().any(Port::is_waiting) || !self.closed.lock_whole().is_empty()
     }
 
     /// Moves the segments closed since the last call to `segments`.
     pub fn take_closed(&self, segments: &mut Vec<SegmentWriter>) {
-        segments.append(&mut self.closed.lock().unwrap_or_else(PoisonError::into_inner));
+        segments.append(&mut self.closed.lock_whole());
     }
 
     /// Notes that the keeper found a file to sync being synced by another holder.

@@ -28,7 +28,7 @@ pub mod store_link;
 mod unsynced;
 mod waits;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use self::gate::Gate;
@@ -36,6 +36,7 @@ use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::layers::{Layers, SeqMarks};
 use crate::cache::volume::store_link::StoreLink;
+use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, Seq};
 
@@ -162,7 +163,7 @@ impl Volume {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code under the lock can panic half-way through a change.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock_whole()
     }
 
     /// Forgets all data, for ever.

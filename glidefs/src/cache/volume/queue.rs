@@ -6,12 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::cache::log::disk::Clock;
+use crate::locks::MutexExt;
 use crate::units::ExportId;
 
 /// A cut behind another cut of the volume has at least so much data, bytes, and at least such a share of the cache.
@@ -106,7 +107,7 @@ impl WritebackQueue {
 
     fn list(&self) -> MutexGuard<'_, List> {
         // A set is whole between the set's own calls.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock_whole()
     }
 
     /// The volumes announced and asked for since the last call: `true` for the volumes somebody waits for.

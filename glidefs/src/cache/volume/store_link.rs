@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -16,6 +16,7 @@ use super::gate::Gate;
 use crate::cache::volume::durability::{Bound, Durability};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::queue::WritebackQueue;
+use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 use crate::store;
 use crate::store::volume::Upload;
@@ -234,12 +235,12 @@ impl StoreLink {
     /// Notes why a cut did not get to the store; `None` for a cut in the store.
     pub(in crate::cache) fn set_trouble(&self, trouble: Option<String>) {
         // A value is whole between assignments.
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.lock_whole() = trouble;
     }
 
     /// Why data here is not in the store yet, as far as known: the trouble of the last cut, or of the store.
     pub fn trouble(&self) -> Option<String> {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let trouble = self.trouble.lock_whole().clone();
         trouble.or_else(|| self.remote.store_trouble())
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::scan::{is_of_the_medium, offset, read_again};
@@ -17,6 +17,7 @@ use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
+use crate::locks::MutexExt;
 use crate::store::volume::{CutExtent, CutSource};
 use crate::units::{FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange, Seq};
 
@@ -94,12 +95,12 @@ impl Cut {
 
     fn lost(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         // A panic of another thread cannot leave a half-changed map.
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lost.lock_whole()
     }
 
     fn unread(&self) -> MutexGuard<'_, Vec<(u32, u32)>> {
         // A panic of another thread cannot leave a half-changed list.
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unread.lock_whole()
     }
 
     /// Copies the bytes of `piece` to `out`, a buffer of the same length. The bytes of lost frames are undefined.
