@@ -23,7 +23,7 @@ mod classify;
 mod client;
 mod clock;
 mod error;
-#[cfg(any(test, feature = "faults"))]
+#[cfg(test)]
 pub mod faulty;
 pub mod format;
 pub mod gc;
@@ -34,7 +34,7 @@ mod later;
 mod objects;
 mod outage;
 mod retry;
-#[cfg(any(test, feature = "faults"))]
+#[cfg(test)]
 pub mod scripted;
 mod stats;
 mod turns;

@@ -238,7 +238,7 @@ impl Reader {
     }
 }
 
-/// Whether an attribute is a `cfg` which holds for no program: `test`, `fuzzing`, the feature `faults`.
+/// Whether an attribute is a `cfg` which holds for no program: `test`, `fuzzing`.
 fn only_in_tests(meta: &Meta) -> bool {
     fn holds_only_in_tests(condition: &Meta) -> bool {
         let inner = |list: &syn::MetaList| {
@@ -246,14 +246,9 @@ fn only_in_tests(meta: &Meta) -> bool {
         };
         match condition {
             Meta::Path(path) => path.is_ident("test") || path.is_ident("fuzzing"),
-            Meta::NameValue(pair) => {
-                let Expr::Lit(value) = &pair.value else { return false };
-                let syn::Lit::Str(value) = &value.lit else { return false };
-                pair.path.is_ident("feature") && value.value() == "faults"
-            }
             Meta::List(list) if list.path.is_ident("any") => inner(list).iter().all(holds_only_in_tests),
             Meta::List(list) if list.path.is_ident("all") => inner(list).iter().any(holds_only_in_tests),
-            Meta::List(_) => false,
+            Meta::List(_) | Meta::NameValue(_) => false,
         }
     }
     let Meta::List(list) = meta else { return false };
@@ -317,7 +312,7 @@ mod tests {
     #[test]
     fn code_of_tests_is_told_apart() {
         let text = "#[cfg(test)] mod tests { use a::B; }
-            #[cfg(any(test, feature = \"faults\"))] fn f() { c::D }
+            #[cfg(any(test, fuzzing))] fn f() { c::D }
             #[cfg(any(test, unix))] fn g() { e::F }
             impl S { #[cfg(test)] fn h() { i::J } fn k() { l::M } }";
         let crate_of = read_crate(&[Source::new("made/lib.rs", text)], "made");

@@ -96,7 +96,7 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
     let info = shared.table.get(segment.number);
     let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
     // Freeing the segment, or using the segment again, takes the hold on the file.
-    let is_done = info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
+    info.segment_id() != segment.key.segment_id || info.state() != State::Sealed || {
         let frames = shared.table.segment_frames();
         let written = if segment.vital {
             seal::close_trailer_first(segment, frames, iter::empty())
@@ -107,6 +107,5 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
             })
         };
         written.is_ok()
-    };
-    is_done
+    }
 }
