@@ -22,7 +22,7 @@ fn extent(block: u64, seq: u64) -> Extent {
     let range = SectorRange::new(block * FRAME_SECTORS, FRAME_SECTORS).expect("a small range");
     // Consecutive extents lie more than a block apart in the segment, so neighbours do not merge.
     let sector = u32::try_from(seq * 16 % (1 << 30)).unwrap_or(0);
-    Extent { range, seq: Seq(seq), backing: Backing::Data { slot: 0, sector } }
+    Extent { range, seq: Seq(seq), backing: Backing::Data { number: 0, sector } }
 }
 
 fn scattered(number: u64, blocks: u64) -> u64 {

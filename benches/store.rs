@@ -41,7 +41,7 @@ impl CacheCatalog for Nothing {
         Ok(())
     }
 
-    fn flushed(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
+    fn stored(&self, _: ExportId, _: &Resume, _: Seq) -> std::io::Result<()> {
         Ok(())
     }
 }

@@ -8,13 +8,11 @@
 //!    │                kernel/end.rs: the end of a ring
 //!    ├─ under_way.rs  an operation between the two: its entry, and the meaning of a result
 //!    ├─ options.rs    how a ring is set up: polling, sizes, shared workers
-//!    ├─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
-//!    └─ future.rs     Reactor, Promise, Pending: completions that are awaited
+//!    └─ memory.rs     Memory and OpBuffer: the kinds of memory an operation can own
 //! ```
 //!
-//! There are two ways to learn of a completion. The worker gives each operation a context of its own type and takes contexts,
-//! results and memory out again with [`Ring::drain`], which allocates nothing. Code that reads better as a sequence awaits a
-//! [`Pending`] instead.
+//! The worker gives each operation a context of its own type and takes contexts, results and memory out again with [`Ring::drain`],
+//! which allocates nothing.
 //!
 //! Owns rings, their registered files and buffers, and the memory of operations under way. Does not own the purpose of an
 //! operation, nor the commands of device queues, which pass through as tokens.

@@ -20,7 +20,7 @@ pub trait Token {
     fn lend(&mut self, bytes: usize) -> Option<Self::Part>;
 }
 
-/// Room in the log, held for one write. To be given to [`Shard::write`], [`Shard::zero`] or [`Shard::cancel`].
+/// Room in the log, held for one write. To be given to `Shard::write`, `Shard::zero` or `Shard::cancel`.
 #[derive(Debug)]
 #[must_use = "log space stays reserved until this is used or cancelled"]
 pub struct Reservation {
@@ -42,7 +42,7 @@ pub enum Admission {
     Delay(Duration),
     /// Not now: ask again when the progress hook has been called.
     Wait,
-    /// No: the cache is full and `on_full` is [`OnFull::Enospc`](super::OnFull::Enospc).
+    /// No: the cache is full and `on_full` is [`OnFull::Enospc`](crate::cache::OnFull::Enospc).
     Full,
 }
 
@@ -50,7 +50,7 @@ pub enum Admission {
 #[derive(Debug)]
 pub enum Want<P> {
     /// Write all of `parts`, one after the other, from `offset` of `file` through [`SegmentFile::append_fd`]; hand the result and
-    /// the parts to [`Shard::append_done`]. Only where appends are deferred.
+    /// the parts to `Shard::append_done`. Only where appends are deferred.
     Append {
         /// Number of the append, to be handed back.
         op: u32,
@@ -61,14 +61,14 @@ pub enum Want<P> {
         /// The memory to write, whole frames each.
         parts: Vec<P>,
     },
-    /// Sync `file` with `fdatasync`; hand the result to [`Shard::sync_done`].
+    /// Sync `file` with `fdatasync`; hand the result to `Shard::sync_done`.
     Sync {
         /// Number of the sync, to be handed back.
         op: u32,
         /// The segment file to sync.
         file: Arc<dyn SegmentFile>,
     },
-    /// Fill all of `buffer` from `offset` of `file`; hand the result and the buffer to [`Shard::read_done`]. Fewer bytes are an
+    /// Fill all of `buffer` from `offset` of `file`; hand the result and the buffer to `Shard::read_done`. Fewer bytes are an
     /// error (`UnexpectedEof`).
     Read {
         /// Number of the read, to be handed back.

@@ -25,7 +25,7 @@ pub enum Backing {
         /// Number of the segment.
         number: u32,
     },
-    /// No content: a statement that no content of the export as old as this extent can be relied on. Never in an [`Index`]. The
+    /// No content: a statement that no content of the export as old as this extent can be relied on. Never in an `Index`. The
     /// segment holds the entry of the doubt.
     Doubt {
         /// Number of the segment.

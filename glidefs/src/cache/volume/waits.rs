@@ -15,7 +15,7 @@ impl Volume {
     }
 
     /// Ends every wait of this volume's requests, because the device of the export is being removed. Waiting requests fail with
-    /// [`IoError::Detached`](crate::cache::IoError::Detached); waits in a list of a worker or a shard end when the worker is told
+    /// [`IoError::Detached`]; waits in a list of a worker or a shard end when the worker is told
     /// as well. Requests without a need to wait are served as before.
     pub fn end_waits(&self) {
         self.gate.are_waits_ended.store(true, Ordering::Release);

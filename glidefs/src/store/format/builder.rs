@@ -1,7 +1,7 @@
 //! Encoder of packs: makes a pack of extents.
 //!
 //! Owns the cut of data into blocks, and compression. Does not own the choice of extents. Invariant: a pack holds every sector at
-//! most once, and [`super::verify_pack`] accepts the pack.
+//! most once, and `verify_pack` accepts the pack.
 
 use bytes::{Bytes, BytesMut};
 

@@ -116,7 +116,7 @@ impl PackTrailer {
     }
 
     /// Decodes the last [`TRAILER_BYTES`] of a pack of `total_bytes`, and checks the CRC. The BLAKE3 at the end covers the whole
-    /// pack, see [`verify_pack`].
+    /// pack, see `verify_pack`.
     pub fn decode(bytes: &[u8], total_bytes: u64) -> Result<Self, FormatError> {
         if bytes.len() != TRAILER_BYTES {
             return Err(FormatError::Length { found: bytes.len() as u64, needed: TRAILER_BYTES as u64 });
