@@ -53,7 +53,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
     raise_descriptor_limit();
     // Before any thread is spawned: threads inherit the flag from the spawning thread. Every thread needs the flag, because the
-    // kernel's writeback to a device may wait for any of these threads.
+    // kernel's writing of dirty pages to a device may wait for any of these threads.
     if let Err(error) = worker::affinity::set_io_flusher() {
         tracing::warn!(
             error = &error as &dyn std::error::Error,

@@ -177,7 +177,7 @@ impl Driver {
         let completed = rig.settle(|| {
             keeper.step();
             assert!(Instant::now() < deadline, "a request never came back");
-            // The store is waited for.
+            // A request may wait for the store: lets the control threads run.
             thread::yield_now();
             !is_down.as_ref().is_some_and(|is_down| is_down())
         });

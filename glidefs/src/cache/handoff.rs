@@ -15,7 +15,7 @@ use crate::locks::MutexExt;
 /// Called, from any thread, to make a worker take a turn.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
-/// One shard's door to the keeper.
+/// One shard's port to the keeper.
 #[derive(Default)]
 pub(super) struct Port {
     inner: Mutex<PortInner>,

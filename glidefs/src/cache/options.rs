@@ -24,7 +24,7 @@ pub struct Options {
     /// Size of one segment file, bytes: a multiple of 4096, at least 256 KiB and below 2 TiB. Fixed when the cache is made; an
     /// existing cache keeps the old size.
     pub segment_bytes: u64,
-    /// Shards, one a worker. May change from one run to the next.
+    /// Shards, one a worker. May change from one start to the next.
     pub shards: usize,
     /// The fate of writes when the cache is full.
     pub on_full: OnFull,

@@ -43,7 +43,7 @@ pub(super) struct Shared {
     keeper_blocked: AtomicBool,
     /// Cuts carried to the store so far.
     pub writebacks_ended: AtomicU64,
-    /// Data is stored to a store.
+    /// Data is written back to a store.
     store: AtomicBool,
     /// Segments to be sealed, which their shards have let go of.
     closed: Mutex<Vec<SegmentWriter>>,

@@ -50,7 +50,7 @@ pub struct CacheStats {
     pub segments_sealed: u64,
     /// Segments which the disk failed to make stable.
     pub segments_poisoned: u64,
-    /// Segments out of use because their files cannot be read.
+    /// Segments in quarantine: the disk fails reads or writes of their files.
     pub segments_quarantined: u64,
     /// Bytes the configured size allows.
     pub limit_bytes: u64,

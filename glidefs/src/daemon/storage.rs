@@ -1,6 +1,6 @@
 //! The data of exports as the router sees the data: the cache, and behind the cache the store.
 //!
-//! Owns how an export's volume in the cache is tied to the export's volume in the store. Does not own either volume. Invariant:
+//! Owns how an export's volume in the cache is linked to the export's volume in the store. Does not own either volume. Invariant:
 //! a daemon starts and serves the exports of its catalog although the store is away; only new exports need the store.
 
 use std::collections::HashMap;
@@ -130,7 +130,7 @@ fn store_name(name: &ExportName) -> Result<StoreName, NameError> {
 }
 
 impl DaemonStorage {
-    /// The data in `cache`, tied to the volumes in `store`.
+    /// The data in `cache`, linked to the volumes in `store`.
     pub fn new(cache: Cache, store: Option<Arc<StoreSide>>) -> Self {
         Self { cache, store }
     }

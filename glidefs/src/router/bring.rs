@@ -45,7 +45,7 @@ impl Router {
         failed
     }
 
-    /// Creates the volume of one export, and ties the export to the volume.
+    /// Creates the volume of one export, and links the export to the volume.
     async fn bring(&self, held: &HeldExport) -> Result<(), RouterError> {
         let (record, name) = (held.record(), held.entry().name().clone());
         let volume = held.entry().export().volume();

@@ -133,7 +133,7 @@ impl ExportEntry {
         let name = &self.name;
         Some(State::Failed {
             reason: format!(
-                "{why}. Here are sequence numbers up to {}, and {} bytes that were not stored, which stay in this host's cache \
+                "{why}. Here are sequence numbers up to {}, and {} bytes that were not written back, which stay in this host's cache \
                  until the export is deleted here. {}",
                 figures.last_seq.0,
                 figures.dirty_bytes,

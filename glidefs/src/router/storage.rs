@@ -49,7 +49,7 @@ impl InitialContent {
 
 /// The data of exports, in the cache and in the store.
 pub trait Storage: Send + Sync + 'static {
-    /// The volume of export `id` in the cache: recovered, or empty. An export with a volume in the store is tied to that
+    /// The volume of export `id` in the cache: recovered, or empty. An export with a volume in the store is linked to that
     /// volume, from the state `resume` on, or from the state in the catalog.
     fn volume(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> Arc<Volume>;
 
@@ -82,7 +82,7 @@ pub trait Storage: Send + Sync + 'static {
     /// Deletes the volume of an export in the store, unless there is none, or another host has taken the volume over.
     fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;
 
-    /// Ties an export's volume in the cache to its new volume in the store.
+    /// Links an export's volume in the cache to its new volume in the store.
     fn tie(&self, volume: &Volume, size_bytes: u64, resume: &Resume);
 
     /// Asks the store for its identity: whether the store answers, and is the one with the exports' volumes. Asks about no volume.

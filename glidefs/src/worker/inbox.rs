@@ -21,7 +21,7 @@ pub enum Message {
         /// Told when every tag is armed, or why a tag could not be armed.
         armed: oneshot::Sender<io::Result<QueueGone>>,
     },
-    /// Fail the waiting requests of stopped exports, and answer.
+    /// Fail the waiting requests of exports whose waits are ended, and answer.
     EndWaits(oneshot::Sender<()>),
     /// Answer, as a proof that the loop turns.
     Ping(oneshot::Sender<()>),

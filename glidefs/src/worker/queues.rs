@@ -1,6 +1,6 @@
 //! The queues which a worker hosts: where requests come from, and where results go.
 //!
-//! Owns the queue's number in the worker's table and in the ring's file table. Invariant: a number is free again only when
+//! Owns the queue index, in the worker's table and in the ring's file table. Invariant: a queue index is free again only when
 //! the kernel has returned every tag that was armed, and the queue's driver is gone.
 
 mod results;

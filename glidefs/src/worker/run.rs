@@ -54,9 +54,9 @@
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
 //!   is lost. *refused* is the same failure, without `Volume::settled`, because no bytes were promised.
 //! - *goes on*: the wait is not ended. In most places the wait cannot last: only the disk, this worker or requests with a buffer
-//!   are waited for. A request which comes to the shard after the loss fails there; a write which the shard
-//!   took before is still appended, and acknowledged unless the write is FUA and waits for the store. Writes of a lost export in `log_line` and `Log::backlog` wait for log space like all others, until
-//!   the device is removed.
+//!   are waited for. A request which comes to the shard after the loss fails there; a write which the shard took before is still
+//!   appended, and acknowledged unless the write is FUA and waits for the store. Writes of a lost export in `log_line` and
+//!   `Log::backlog` wait for log space like all others, until the device is removed.
 //! - When the daemon stops, a request in any place stays the kernel's, which gives the request to the next daemon.
 
 pub mod setup;

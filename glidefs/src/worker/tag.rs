@@ -5,7 +5,7 @@
 /// One tag of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagId {
-    /// Number of the queue in the worker's table, and of the queue's character device in the ring's file table.
+    /// The queue index, which is also the place of the queue's character device in the ring's file table.
     pub queue_index: u32,
     /// Number of the tag in the queue.
     pub tag: u16,

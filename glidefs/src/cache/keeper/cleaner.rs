@@ -45,7 +45,7 @@ const FAILURES_MAX: u32 = 8;
 const LOOKS_MAX: u32 = 3;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Segment id, extents, dirty extents (not in the store) and live sectors of a segment.
+/// Segment id, extents, extents not in the store and live sectors of a segment.
 type Counts = (u64, u32, u32, u64);
 
 /// The state of cleaning between two steps.

@@ -15,7 +15,7 @@ pub(in crate::cache) enum State {
     Closed,
     /// Stable, with footer and trailer unless the disk refused footer or trailer, or the segment stands for entries of doubt.
     Sealed,
-    /// Holds nothing that anybody needs, and is retired: nothing is written to the file before the next start.
+    /// Holds nothing that anybody needs: nothing is written to the file before the next start.
     Quarantined,
 }
 

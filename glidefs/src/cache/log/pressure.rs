@@ -18,7 +18,7 @@ const PAUSE_PER_FRAME_MAX: Duration = Duration::from_micros(200);
 pub(in crate::cache) struct Watermarks {
     /// Cleaning starts when fewer segments are free.
     pub clean_below: u32,
-    /// All dirty data is written back when fewer segments are free or hold only data that is also in the store.
+    /// All data at risk is written back when fewer segments are free or hold only data that is also in the store.
     pub writeback_below: u32,
     /// Writes are slowed when fewer segments are free: cleaning does not keep up.
     pub delay_below: u32,
@@ -54,7 +54,7 @@ pub(in crate::cache) struct Pressure {
 }
 
 impl Pressure {
-    /// Sets the pause for each frame, whether the cache is full of data that cannot be moved out, and whether all dirty data
+    /// Sets the pause for each frame, whether the cache is full of data that cannot be moved out, and whether all data at risk
     /// should be written back.
     pub fn set(&self, pause_per_frame: Duration, stuck: bool, writeback: bool) {
         let nanos = u32::try_from(pause_per_frame.as_nanos()).unwrap_or(u32::MAX);
@@ -69,7 +69,7 @@ impl Pressure {
         Duration::from_nanos(u64::from(nanos) * u64::from(frames))
     }
 
-    /// Whether the cache fills up, so that all dirty data should be written back to the store.
+    /// Whether the cache fills up, so that all data at risk should be written back to the store.
     pub fn wants_writeback(&self) -> bool {
         self.writeback.load(Ordering::Relaxed)
     }

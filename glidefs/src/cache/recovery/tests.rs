@@ -269,7 +269,7 @@ fn a_lost_record_before_a_footer_is_missed_although_the_trailer_is_lost_too() {
         let lost: Vec<u8> = (1..=80).filter(|number| !is_there(&mut driver, *number)).collect();
         assert!(
             !lost.is_empty(),
-            "a record that was flushed is gone, and its sectors read as something older"
+            "a record covered by a FLUSH is gone, and its sectors read as something older"
         );
         driver.kill();
     }

@@ -36,7 +36,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Stops every request of the volume from now on, for `reason`.
+    /// Fails every request of the volume from now on, for `reason`.
     pub fn lose(&self, reason: IoError) {
         let reason = *self.lost.get_or_init(|| reason);
         self.close(reason);

@@ -179,7 +179,7 @@ impl StoreLink {
         self.gate.lost().is_some()
     }
 
-    /// Stops the volume: the store's counterpart belongs to another writer, or has another history.
+    /// Loses the volume: the store's counterpart belongs to another writer, or has another history.
     pub fn fence(&self) {
         self.gate.lose(why_lost(&self.remote));
         self.progress.notify_waiters();
@@ -206,7 +206,7 @@ impl StoreLink {
         self.unreadable_in_a_row.load(Ordering::Acquire)
     }
 
-    /// Notes that the store has a cut without some of the cut's content. Called before the cut counts as stored.
+    /// Notes that the store has a cut without some of the cut's content. Called before the cut counts as written back.
     pub(in crate::cache) fn lose_content(&self) {
         self.lossy_cuts.fetch_add(1, Ordering::AcqRel);
     }

@@ -33,7 +33,7 @@ pub(super) struct Merging {
 #[derive(Debug)]
 struct Turns<T> {
     queue: VecDeque<T>,
-    /// Exports in the queue, and exports with a step or a pause under way.
+    /// Exports that wait for a turn, and exports with a step or a pause under way.
     known: HashSet<ExportId>,
 }
 

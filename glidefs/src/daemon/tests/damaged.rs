@@ -61,12 +61,12 @@ fn lost(world: &World) -> Host {
     host.go_down(Crash::Kill);
     let wanted = data(2, LOST);
     let mut machine = host.machine();
-    let find = |slot| {
-        let mut frames = machine.bytes_of(slot)?.chunks_exact(FRAME_BYTES);
-        Some((slot, frames.position(|bytes| bytes == wanted)? * FRAME_BYTES))
+    let find = |number| {
+        let mut frames = machine.bytes_of(number)?.chunks_exact(FRAME_BYTES);
+        Some((number, frames.position(|bytes| bytes == wanted)? * FRAME_BYTES))
     };
-    let (slot, at) = (0..8).find_map(find).unwrap();
-    machine.rot(slot, |bytes| bytes[at] ^= 1);
+    let (number, at) = (0..8).find_map(find).unwrap();
+    machine.rot(number, |bytes| bytes[at] ^= 1);
     drop(machine);
     world.store_comes_back();
     host.come_up(world);

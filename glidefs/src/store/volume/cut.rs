@@ -46,7 +46,7 @@ pub trait CutSource: Send + Sync {
     }
 
     /// Whether one of the sectors that failed to be read can be read now. Called on a thread that may block, right before the
-    /// sectors are stored as lost for good.
+    /// sectors are listed as damaged for good.
     fn has_come_back(&self) -> bool {
         false
     }

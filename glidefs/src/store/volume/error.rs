@@ -53,7 +53,7 @@ pub enum VolumeError {
     /// Another writer has taken the volume over. This writer cannot write any more; opening the volume again gives up everything
     /// this writer did not commit.
     #[error(
-        "another writer took the volume over ({}): what was not stored before is not in it; open the export on one host only",
+        "another writer took the volume over ({}): what was not written back before is not in it; open the export on one host only",
         .0
     )]
     Fenced(Fence),
@@ -154,7 +154,7 @@ pub enum VolumeError {
         /// The first run of damaged sectors in the range asked for. Not empty.
         range: SectorRange,
     },
-    /// The damage has more ranges than a manifest can list. Nothing was stored.
+    /// The damage has more ranges than a manifest can list. Nothing was committed.
     #[error(
         "sectors are damaged in {runs} places, and the store can note {}: write the damaged sectors again, or discard them; nothing of \
          the export is written back before that",
@@ -164,10 +164,10 @@ pub enum VolumeError {
         /// Number of damaged ranges in the state.
         runs: usize,
     },
-    /// The local disk failed while a cut was read. Nothing was stored.
+    /// The local disk failed while a cut was read. Nothing was committed.
     #[error("data to be written back cannot be read from the cache")]
     Cut(#[source] Arc<dyn std::error::Error + Send + Sync>),
-    /// A cut breaks the rules of [`super::CutSource`]. Nothing was stored.
+    /// A cut breaks the rules of [`super::CutSource`]. Nothing was committed.
     #[error("a cut that cannot be stored: {0}")]
     BadCut(&'static str),
     /// A new pack is so old that garbage collection may remove the pack before any manifest names the pack. No manifest was
@@ -191,7 +191,7 @@ pub enum VolumeError {
         /// The size wanted by the caller, bytes.
         size_bytes: u64,
     },
-    /// The manifest has no room for another cut. Nothing was stored.
+    /// The manifest has no room for another cut. Nothing was committed.
     #[error(
         "the volume has {packs} packs, and its manifest can list {}: writes wait until some of them are merged; if that does not \
          happen, copy the export to smaller ones",

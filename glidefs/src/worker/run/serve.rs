@@ -98,7 +98,7 @@ impl Loop {
         self.slots.wait(&self.executor, request, errand, self.queues.volume(request.tag))
     }
 
-    /// Carries on requests whose slot has come, and fails those whose export was stopped.
+    /// Carries on requests whose slot has come, and fails those whose waits were ended.
     pub(super) fn resume_granted(&mut self) -> io::Result<()> {
         while let Some((request, errand, slot)) = self.slots.next() {
             if let Some(slot) = slot {

@@ -2,7 +2,7 @@
 //!
 //! The kernel removes a device when the last of the device's requests has ended, so no request may wait for an event which may
 //! never come. Owns the order in which the waiting places are emptied. Does not own the rule (`waits::stop`). Invariant: when
-//! [`Loop::end_waits`] has returned, no list of this worker has a request of a stopped export; tasks of the executor and the
+//! [`Loop::end_waits`] has returned, no list of this worker has a request of such an export; tasks of the executor and the
 //! shard let go of theirs in the same turn.
 
 use std::io;
@@ -17,7 +17,7 @@ use crate::worker::waits::stop;
 const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
 impl Loop {
-    /// Fails every waiting request of exports which are stopped.
+    /// Fails every waiting request of exports whose waits are ended.
     pub(super) fn end_waits(&mut self) -> io::Result<()> {
         let held = self.held.stop();
         let in_line = self.log_line.stop(&self.queues);
@@ -38,7 +38,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Starts a write of a stopped export. The write fails where a write of another export would wait.
+    /// Starts a write of an export whose waits are ended. The write fails where a write of another export would wait.
     pub(super) fn write_at_once(&mut self, request: TagRequest) -> io::Result<()> {
         if self.queues.volume(request.tag).pace(request.data_bytes() as u64, true) != Pace::Go {
             return self.refuse_write(request);

@@ -58,7 +58,7 @@ impl HeldWrites {
         true
     }
 
-    /// Takes out the writes of exports which are stopped.
+    /// Takes out the writes of exports whose waits are ended.
     pub fn stop(&mut self) -> Vec<TagRequest> {
         let mut stopped = Vec::new();
         self.exports.retain(|_, export| {

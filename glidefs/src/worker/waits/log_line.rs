@@ -74,7 +74,7 @@ impl LogLine {
         self.ask_again
     }
 
-    /// Takes out the writes of exports which are stopped, oldest first.
+    /// Takes out the writes of exports whose waits are ended, oldest first.
     pub fn stop(&mut self, queues: &Queues) -> Vec<TagRequest> {
         // The cache was not asked for the write which is the first now.
         self.ask_again = None;

@@ -16,7 +16,7 @@ use crate::cache::Volume;
 use crate::worker::executor::Executor;
 use crate::worker::requests::{Errand, TagRequest};
 
-/// A READ or WRITE whose wait for a slot has ended; without a slot when the export was stopped.
+/// A READ or WRITE whose wait for a slot has ended; without a slot when the waits of the export were ended.
 pub type Granted = (TagRequest, Errand, Option<Slot>);
 
 /// The pool, and each READ and WRITE that waits for a slot.
@@ -45,7 +45,7 @@ impl SlotWaits {
         volume: &Arc<Volume>,
     ) -> io::Result<()> {
         let acquire = self.pool.acquire(request.data_bytes()).map_err(io::Error::other)?;
-        // Made here: the volume may be stopped before the task is polled first.
+        // Made here: the waits of the volume may be ended before the task is polled first.
         let stop = stop::next_stop(volume);
         let granted = Rc::clone(&self.granted);
         executor.spawn(async move {

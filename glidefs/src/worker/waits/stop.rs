@@ -1,8 +1,8 @@
-//! Where a worker stops the requests of an export.
+//! Where a worker ends the waits of an export's requests.
 //!
-//! Owns the worker's only look at the stop signal of a volume, and the failure of a stopped request. Does not own the signal:
+//! Owns the worker's only look at whether the waits of a volume are ended, and the failure of a request. Does not own the signal:
 //! `Volume::end_waits` raises the signal before the device of an export is removed. Each waiting place asks here, so this file
-//! has the rule for all waits of a worker: while a volume is stopped, a request which need not wait is served, and a request
+//! has the rule for all waits of a worker: while the waits of a volume are ended, a request which need not wait is served, and a request
 //! which would have to wait fails.
 //!
 //! An export is lost when another writer has the volume, or the store has another history. `cache::Shard` refuses each request
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::cache::{IoError, Volume};
 
-/// Why a stopped request fails.
+/// Why a request whose wait was ended fails.
 pub const STOPPED: IoError = IoError::Detached;
 
 /// Whether requests of `volume` may begin to wait.
@@ -23,14 +23,14 @@ pub fn may_wait(volume: &Volume) -> bool {
     !volume.are_waits_ended()
 }
 
-/// Returns when requests of `volume` are stopped, at once when they are stopped already.
+/// Returns when the waits of `volume` are ended, at once when they are ended already.
 pub async fn stopped(volume: &Volume) -> IoError {
     volume.waits_ended().await;
     STOPPED
 }
 
-/// Returns when requests of `volume` are stopped the next time after this call, whenever the future is polled first. Such a wait
-/// may begin while the volume is stopped: for waits which other requests end soon.
+/// Returns when the waits of `volume` are ended the next time after this call, whenever the future is polled first. Such a wait
+/// may begin while waits are ended: for waits which other requests end soon.
 pub fn next_stop(volume: &Arc<Volume>) -> impl Future<Output = ()> + use<> {
     volume.next_end_of_waits()
 }

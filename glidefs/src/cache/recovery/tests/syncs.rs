@@ -112,7 +112,10 @@ fn an_id_that_is_made_up_is_not_written_over_the_segment_that_says_what_is_lost(
     for life in 0..2 {
         let mut driver = open(&disk);
         let lost = (1..=80).filter(|number| !is_there(&mut driver, *number)).count();
-        assert!(lost > 0, "life {life}: a flushed record is gone, and its sectors read as something older");
+        assert!(
+            lost > 0,
+            "life {life}: a record covered by a FLUSH is gone, and its sectors read as something older"
+        );
         driver.kill();
     }
 }
@@ -154,7 +157,10 @@ fn move_header_behind(disk: &Faulty, (number, torn): (u32, u64)) {
 /// Fails unless 82 and 84 are there and 83, whose data is rotten, cannot be read.
 fn assert_only_rot_is_lost(disk: &Faulty, when: &str) {
     let mut driver = open(disk);
-    assert!(is_there(&mut driver, 82) && is_there(&mut driver, 84), "{when}: a flushed write is gone");
+    assert!(
+        is_there(&mut driver, 82) && is_there(&mut driver, 84),
+        "{when}: a write covered by a FLUSH is gone"
+    );
     let volume = driver.cache.volume(A);
     assert_eq!(driver.read(&volume, range(83 * 64, 64)), Err(IoError::Corrupt), "{when}");
     drop(volume);

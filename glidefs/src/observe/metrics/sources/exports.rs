@@ -17,7 +17,7 @@ pub struct ExportFigures {
     pub name: String,
     /// Size of the export, bytes.
     pub size_bytes: u64,
-    /// Bytes of the export's newest data that only the local cache has; `None` if unknown.
+    /// Bytes at risk; `None` if unknown.
     pub dirty_bytes: Option<u64>,
     /// How long the oldest data has been at risk, nanoseconds; `None` without a store.
     pub at_risk_nanos: Option<u64>,

@@ -22,7 +22,7 @@ const BACK: &str = "sectors that the disk failed to read can be read again";
 #[derive(Default)]
 pub(in crate::store::volume) struct NewPacks {
     packs: Vec<(PackRef, Duration)>,
-    /// The cut that the manifest stores without some sectors, although the sectors may become readable again.
+    /// The cut that the manifest commits without some sectors, although the sectors may become readable again.
     gives_up: Option<Arc<dyn CutSource>>,
 }
 
