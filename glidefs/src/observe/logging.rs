@@ -69,8 +69,14 @@ pub fn init(filter: &str, format: Format) -> Result<(), LogError> {
     registry.with(layer).try_init().map_err(LogError::Twice)
 }
 
+/// Lines of the AWS SDK that pass unless the filter names the SDK's parts: the SDK warns at every try of every request, and some
+/// warnings show a token.
+const SDK: &str =
+    "aws_config=error,aws_runtime=error,aws_sdk=error,aws_smithy=error,aws_credential_types=error";
+
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::try_new(filter).map_err(|source| LogError::Filter { filter: filter.into(), source })
+    EnvFilter::try_new(format!("{SDK},{filter}"))
+        .map_err(|source| LogError::Filter { filter: filter.into(), source })
 }
 
 /// Device and inode of standard error.
@@ -126,6 +132,20 @@ pub fn captured(work: impl FnOnce()) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_of_the_aws_sdk_do_not_pass_unless_they_are_asked_for() {
+        let passes = |filter: &str| {
+            let registry = tracing_subscriber::registry().with(parse(filter).unwrap());
+            tracing::subscriber::with_default(registry, || {
+                let sdk = tracing::enabled!(target: "aws_config::ecs", tracing::Level::WARN);
+                (sdk, tracing::enabled!(target: "glidefs::store", tracing::Level::INFO))
+            })
+        };
+        assert_eq!(passes("info"), (false, true));
+        assert_eq!(passes("debug"), (false, true));
+        assert_eq!(passes("warn,aws_config=warn"), (true, false));
+    }
 
     #[test]
     fn journald_is_used_only_when_standard_error_is_its_stream() {

@@ -2,15 +2,16 @@
 //!
 //! Owns the order in which sources of credentials are asked, how long credentials are kept, and when the profile is read again. The
 //! SDK owns each source: profiles with keys, roles, SSO and programs, web identities, and the roles of containers and instances.
-//! Does not own keys in the environment, which come first. Invariant: one load is under way at a time, and credentials that have
-//! not expired are used when new ones cannot be had.
+//! Does not own keys in the environment, which come first. Invariants: one load is under way at a time, on a task of its own, so
+//! that a request which gives up leaves no program behind and begins no second one; a request waits for a load only while there are
+//! no valid credentials.
 //!
 //! The SDK reads the variables of containers (`AWS_CONTAINER_…`), and all that a program of `credential_process` inherits, from the
 //! process itself; all other variables are handed in.
 
 mod profile;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -27,12 +28,13 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
-use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::profile::{Profile, ProfileError, ProfileFiles, Stamps};
 use super::error::BoxError;
 use super::variables::{Variables, variable};
+use crate::locks::MutexExt;
 
 /// Region of requests for credentials when no region is configured.
 const REGION_USUAL: &str = "us-east-1";
@@ -42,10 +44,12 @@ const SESSION_NAME: &str = "glidefs";
 const RENEW_BEFORE: Duration = Duration::from_mins(5);
 /// Credentials without an expiry are loaded again after this time, as in the SDK.
 const KEEP_MAX: Duration = Duration::from_mins(15);
-/// Longest renewal of credentials that are still valid, as in the SDK.
-const RENEW_TIME_MAX: Duration = Duration::from_secs(5);
-/// Pause after a renewal that failed.
+/// Pause after a load that failed, while there are valid credentials.
 const RENEW_PAUSE: Duration = Duration::from_mins(1);
+/// Pause after a load that failed, while there are none: requests of this time share the failure.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two looks at the files of the profile.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of the profile, and its credentials.
 #[derive(Debug)]
@@ -67,8 +71,18 @@ impl Settings {
         let (region, endpoint_url) = (profile.region.clone(), profile.endpoint_url.clone());
         let gives_credentials = profile.gives_credentials;
         let source = sources(&profile, variables)?;
-        let state = Mutex::new(State { stamps, gives_credentials, source, kept: None });
-        let credentials = SdkCredentials { files, variables: variables.clone(), state };
+        let state = State {
+            stamps,
+            gives_credentials,
+            source,
+            kept: None,
+            look_at: Instant::now(),
+            is_loading: false,
+            failed: None,
+        };
+        let (state, loads_ended) = (Mutex::new(state), watch::Sender::new(0));
+        let inner = Inner { files, variables: variables.clone(), state, loads_ended };
+        let credentials = SdkCredentials(Arc::new(inner));
         Ok(Self { region, endpoint_url, gives_credentials, credentials })
     }
 }
@@ -109,10 +123,15 @@ fn sources(profile: &Profile, variables: &Variables) -> Result<SharedCredentials
 /// Credentials from the sources of the SDK, kept until they are due. The profile is read again when one of its files has changed: a
 /// program may write new keys.
 #[derive(Debug)]
-pub(super) struct SdkCredentials {
+pub(super) struct SdkCredentials(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     files: ProfileFiles,
     variables: Variables,
     state: Mutex<State>,
+    /// Number of loads that have ended.
+    loads_ended: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -122,6 +141,18 @@ struct State {
     gives_credentials: bool,
     source: SharedCredentialsProvider,
     kept: Option<Kept>,
+    /// When the files are looked at again.
+    look_at: Instant,
+    is_loading: bool,
+    failed: Option<FailedLoad>,
+}
+
+/// The failure of the last load.
+#[derive(Clone, Debug)]
+struct FailedLoad {
+    error: Arc<CredentialsError>,
+    /// No other load begins before.
+    until: Instant,
 }
 
 /// Loaded credentials, and when to load again.
@@ -154,25 +185,86 @@ impl Kept {
     }
 }
 
-impl SdkCredentials {
-    /// Follows a change of the files.
-    fn follow_files(&self, state: &mut State) {
-        let stamps = self.files.stamps();
-        if state.stamps == stamps {
-            return;
+impl State {
+    fn valid(&self, now: SystemTime) -> Option<&Kept> {
+        self.kept.as_ref().filter(|kept| kept.is_valid(now))
+    }
+
+    /// Whether the source is to be asked for credentials.
+    fn is_renewal_due(&self, now: SystemTime, instant: Instant) -> bool {
+        let rests = self.failed.as_ref().is_some_and(|failed| instant < failed.until);
+        !rests && self.valid(now).is_none_or(|kept| now >= kept.due)
+    }
+
+    /// Whether a load has to begin now.
+    fn is_load_due(&self, now: SystemTime, instant: Instant) -> bool {
+        !self.is_loading && (instant >= self.look_at || self.is_renewal_due(now, instant))
+    }
+}
+
+impl Inner {
+    /// Looks at the files, and loads credentials if they are due. Ends whether or not anybody waits.
+    async fn load(self: Arc<Self>) {
+        let inner = Arc::clone(&self);
+        // A look may block: a home directory may be on a network.
+        let looked = tokio::task::spawn_blocking(move || inner.follow_files()).await;
+        debug_assert!(looked.is_ok(), "a look at the files does not panic");
+        let source = {
+            let mut state = self.state.lock_whole();
+            let instant = Instant::now();
+            state.look_at = instant + LOOK_PAUSE;
+            state.is_renewal_due(SystemTime::now(), instant).then(|| state.source.clone())
+        };
+        let loaded = match source {
+            Some(source) => Some(source.provide_credentials().await),
+            None => None,
+        };
+        let mut state = self.state.lock_whole();
+        state.is_loading = false;
+        let now = SystemTime::now();
+        match loaded {
+            None => {}
+            Some(Ok(loaded)) => {
+                state.kept = Some(Kept::new(&loaded, now));
+                state.failed = None;
+            }
+            Some(Err(error)) => {
+                let pause = if state.valid(now).is_some() {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "credentials cannot be renewed; the old ones are used");
+                    RENEW_PAUSE
+                } else {
+                    FAILURE_PAUSE
+                };
+                state.failed = Some(FailedLoad { error: Arc::new(error), until: Instant::now() + pause });
+            }
         }
-        state.stamps = stamps;
+        drop(state);
+        self.loads_ended.send_modify(|ended| *ended = ended.wrapping_add(1));
+    }
+
+    /// Follows a change of the files. Blocks.
+    fn follow_files(&self) {
+        let stamps = self.files.stamps();
+        let gave_credentials = {
+            let mut state = self.state.lock_whole();
+            if state.stamps == stamps {
+                return;
+            }
+            state.stamps = stamps;
+            state.gives_credentials
+        };
         // A file may be half written: the old credentials may do until the file changes again.
         let profile = match self.files.read() {
-            Ok(profile) if profile.gives_credentials || !state.gives_credentials => profile,
+            Ok(profile) if profile.gives_credentials || !gave_credentials => profile,
             Ok(profile) => {
                 tracing::warn!(profile = profile.name, "the profile has no credentials any more");
                 return;
             }
             Err(error) => {
                 if let ProfileError::File { .. } = error {
-                    // The next request tries again: the failure may pass without a change of the file.
-                    state.stamps = Stamps::default();
+                    // The next look tries again: the failure may pass without a change of the file.
+                    self.state.lock_whole().stamps = Stamps::default();
                 }
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "credentials cannot be read again");
@@ -181,7 +273,9 @@ impl SdkCredentials {
         };
         match sources(&profile, &self.variables) {
             Ok(source) => {
+                let mut state = self.state.lock_whole();
                 state.source = source;
+                state.failed = None;
                 state.gives_credentials = profile.gives_credentials;
                 if let Some(kept) = &mut state.kept {
                     kept.due = SystemTime::UNIX_EPOCH;
@@ -200,26 +294,24 @@ impl CredentialProvider for SdkCredentials {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let mut state = self.state.lock().await;
-        self.follow_files(&mut state);
-        let now = SystemTime::now();
-        let valid = state.kept.as_ref().filter(|kept| kept.is_valid(now));
-        if let Some(kept) = valid.filter(|kept| now < kept.due) {
-            return Ok(Arc::clone(&kept.credential));
-        }
-        // Without valid credentials the request waits as long as it may.
-        let time_max = if valid.is_some() { RENEW_TIME_MAX } else { Duration::MAX };
-        let loaded = timeout(time_max, state.source.provide_credentials()).await;
-        let loaded = loaded.unwrap_or_else(|_| Err(CredentialsError::provider_timed_out(time_max)));
-        match (loaded, &mut state.kept) {
-            (Ok(loaded), kept) => Ok(Arc::clone(&kept.insert(Kept::new(&loaded, now)).credential)),
-            (Err(error), Some(kept)) if kept.is_valid(now) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "credentials cannot be renewed; the old ones are used");
-                kept.due = now + RENEW_PAUSE;
-                Ok(Arc::clone(&kept.credential))
+        let mut ended = self.0.loads_ended.subscribe();
+        loop {
+            {
+                let mut state = self.0.state.lock_whole();
+                let (now, instant) = (SystemTime::now(), Instant::now());
+                if state.is_load_due(now, instant) {
+                    state.is_loading = true;
+                    tokio::spawn(Arc::clone(&self.0).load());
+                }
+                if let Some(kept) = state.valid(now) {
+                    return Ok(Arc::clone(&kept.credential));
+                }
+                if let Some(failed) = state.failed.as_ref().filter(|_| !state.is_loading) {
+                    return Err(failure(&failed.error));
+                }
             }
-            (Err(error), _) => Err(failure(error)),
+            // The request waits as long as it may. Never an error: `self` holds the sender.
+            let _ = ended.changed().await;
         }
     }
 }
@@ -230,19 +322,19 @@ impl CredentialProvider for SdkCredentials {
     "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile or a file that leads to \
      credentials in AWS_PROFILE or AWS_SHARED_CREDENTIALS_FILE, or give this virtual machine a role"
 )]
-struct NoCredentials(#[source] CredentialsError);
+struct NoCredentials(#[source] Arc<CredentialsError>);
 
 /// `error` as an error of a request. All but a wrong configuration may pass.
-fn failure(error: CredentialsError) -> object_store::Error {
-    let store = "AWS credentials";
-    match error {
+fn failure(error: &Arc<CredentialsError>) -> object_store::Error {
+    let (store, source) = ("AWS credentials", Arc::clone(error));
+    match **error {
         CredentialsError::InvalidConfiguration(_) => {
-            object_store::Error::Unauthenticated { path: store.into(), source: Box::new(error) }
+            object_store::Error::Unauthenticated { path: store.into(), source: Box::new(source) }
         }
         CredentialsError::CredentialsNotLoaded(_) => {
-            object_store::Error::Generic { store, source: Box::new(NoCredentials(error)) }
+            object_store::Error::Generic { store, source: Box::new(NoCredentials(source)) }
         }
-        _ => object_store::Error::Generic { store, source: Box::new(error) },
+        _ => object_store::Error::Generic { store, source: Box::new(source) },
     }
 }
 

@@ -78,10 +78,13 @@ async fn new_credentials_are_taken_and_broken_ones_are_not() {
     let provider = home.credentials("work");
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
     home.write("credentials", "[work]\naws_access_key_id=A");
+    Arc::clone(&provider.0).load().await;
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
     home.write("credentials", "[work]\n");
+    Arc::clone(&provider.0).load().await;
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
     home.write("credentials", "[work]\naws_access_key_id=AK22\naws_secret_access_key=s22\n");
+    Arc::clone(&provider.0).load().await;
     assert_eq!(*provider.get_credential().await.unwrap(), credential("AK22", "s22", None));
 }
 
@@ -104,16 +107,73 @@ async fn a_program_is_asked_once_while_its_credentials_are_valid_and_again_after
     assert_eq!(count(), 1);
     // The program fails while the credentials are valid, and after they have expired.
     fs::remove_file(home.0.path().join("answer")).unwrap();
-    provider.state.lock().await.kept.as_mut().unwrap().due = SystemTime::UNIX_EPOCH;
-    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK5");
-    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK5");
+    provider.0.state.lock_whole().kept.as_mut().unwrap().due = SystemTime::UNIX_EPOCH;
+    Arc::clone(&provider.0).load().await;
+    for _ in 0..3 {
+        assert_eq!(provider.get_credential().await.unwrap().key_id, "AK5");
+    }
     assert_eq!(count(), 2, "a renewal that failed is tried again after a pause");
-    let mut state = provider.state.lock().await;
-    let kept = state.kept.as_mut().unwrap();
-    (kept.due, kept.expiry) = (SystemTime::UNIX_EPOCH, Some(SystemTime::UNIX_EPOCH));
-    drop(state);
+    {
+        let mut state = provider.0.state.lock_whole();
+        let kept = state.kept.as_mut().unwrap();
+        (kept.due, kept.expiry) = (SystemTime::UNIX_EPOCH, Some(SystemTime::UNIX_EPOCH));
+        state.failed = None;
+    }
     let error = provider.get_credential().await.unwrap_err();
     assert!(matches!(error, object_store::Error::Generic { .. }), "{error:?}");
+}
+
+/// A program once ran in the future of the request that asked. A request that gave up left the program behind, and the next request
+/// began another one.
+#[tokio::test]
+async fn a_program_that_hangs_is_begun_once_and_keeps_no_request_with_valid_credentials_waiting() {
+    let home = Home::empty();
+    let begun = home.0.path().join("begun");
+    fs::create_dir(home.0.path().join(".aws")).unwrap();
+    let program = format!("sh -c 'echo >> {}; exec sleep 20'", begun.display());
+    let script = home.0.path().join("program");
+    fs::write(&script, format!("#!/bin/sh\n{program}\n")).unwrap();
+    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", script.display()));
+    let provider = Arc::new(home.credentials("program"));
+    let ask = || {
+        let provider = Arc::clone(&provider);
+        async move { tokio::time::timeout(Duration::from_millis(50), provider.get_credential()).await.is_err() }
+    };
+    let all = (0..20).map(|_| tokio::spawn(ask()));
+    for gave_up in futures_util::future::join_all(all).await {
+        assert!(gave_up.unwrap());
+    }
+    assert!(ask().await);
+    while !begun.exists() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fs::read_to_string(&begun).unwrap().lines().count(), 1);
+    let valid = Credentials::new("AK7", "s7", None, None, "test");
+    let kept = Kept { due: SystemTime::UNIX_EPOCH, ..Kept::new(&valid, SystemTime::now()) };
+    provider.0.state.lock_whole().kept = Some(kept);
+    assert_eq!(provider.get_credential().await.unwrap().key_id, "AK7");
+}
+
+#[tokio::test]
+async fn a_failure_is_shared_by_the_requests_of_a_second() {
+    let home = Home::empty();
+    let calls = home.0.path().join("calls");
+    fs::create_dir(home.0.path().join(".aws")).unwrap();
+    let script = home.0.path().join("program");
+    fs::write(&script, format!("#!/bin/sh\necho >> {}\nexit 1\n", calls.display())).unwrap();
+    home.write("config", &format!("[profile program]\ncredential_process = sh {}\n", script.display()));
+    let provider = home.credentials("program");
+    provider.get_credential().await.unwrap_err();
+    // The test ends the second, not the clock.
+    let later = Instant::now() + Duration::from_hours(1);
+    provider.0.state.lock_whole().failed.as_mut().unwrap().until = later;
+    for _ in 0..100 {
+        provider.get_credential().await.unwrap_err();
+    }
+    assert_eq!(fs::read_to_string(&calls).unwrap().lines().count(), 1);
+    provider.0.state.lock_whole().failed = None;
+    provider.get_credential().await.unwrap_err();
+    assert_eq!(fs::read_to_string(&calls).unwrap().lines().count(), 2);
 }
 
 #[tokio::test]
