@@ -128,7 +128,7 @@ impl Storage for Data {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
+    fn link(&self, _: &Volume, _: u64, _: &Resume) {}
 
     fn remove(&self, _: ExportId) {}
 }

@@ -85,7 +85,7 @@ impl Host {
         runtime.block_on(store.check(access)).expect("it is a store");
         let cache_directory = directory.join(cache_name);
         std::fs::create_dir_all(&cache_directory).expect("the directory can be written");
-        let clean = runtime.block_on(BlockCache::open(BlockCacheOptions {
+        let block_cache = runtime.block_on(BlockCache::open(BlockCacheOptions {
             directory: Some(cache_directory.clone()),
             memory_bytes_max: 64 << 20,
             disk_bytes_max: 1 << 30,
@@ -101,7 +101,7 @@ impl Host {
         let opened = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known);
         let (cache, _) = opened.expect("the cache opens");
         let options = VolumeStoreOptions {
-            clean: Some(clean.expect("the clean cache opens")),
+            block_cache: Some(block_cache.expect("the block cache opens")),
             ..VolumeStoreOptions::new(cache.writer())
         };
         let volumes = VolumeStore::new(store, options);
@@ -252,8 +252,8 @@ fn latencies(directory: &Path, written_bytes: u64, reads: u64) {
     let row = |what: &str, (p50, p99): (f64, f64)| println!("| {what} | {p50:.1} | {p99:.1} |");
     let miss = latency(reads, |number| host.path.read_through(place(number), SMALL));
     row("the store (a directory): nothing is here", miss);
-    let clean = latency(reads, |number| host.path.read_through(place(number), SMALL));
-    row("the block cache", clean);
+    let block_cache = latency(reads, |number| host.path.read_through(place(number), SMALL));
+    row("the block cache", block_cache);
     for number in 0..reads {
         host.path.write(place(number), SMALL);
         host.path.turn();

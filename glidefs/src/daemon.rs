@@ -98,7 +98,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let (stop_store, stopped) = watch::channel(false);
     let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
     let objects = store.as_ref().map(StoreSide::store);
-    let clean = store.as_ref().and_then(StoreSide::clean);
+    let block_cache = store.as_ref().and_then(StoreSide::block_cache);
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
@@ -114,14 +114,14 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
             cache,
             probe,
             store: objects,
-            clean: clean.clone(),
+            block_cache: block_cache.clone(),
             collections: Arc::<Collections>::default(),
         },
     ));
     let _ = stop_store.send(true);
-    if let Some(clean) = clean {
+    if let Some(block_cache) = block_cache {
         // Blocks that do not get to the disk in time are fetched again later.
-        let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, clean.close()).await });
+        let _ = runtime.block_on(async { tokio::time::timeout(STOP_PATIENCE, block_cache.close()).await });
     }
     // An unfinished pack is no loss: the next daemon makes the cut again.
     runtime.shutdown_timeout(STOP_PATIENCE);

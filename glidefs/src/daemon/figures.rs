@@ -28,7 +28,7 @@ pub struct Parts {
     pub cache: Cache,
     pub probe: Probe,
     pub store: Option<Store>,
-    pub clean: Option<BlockCache>,
+    pub block_cache: Option<BlockCache>,
     pub collections: Arc<Collections>,
 }
 
@@ -102,8 +102,8 @@ impl Parts {
             let router = Arc::clone(&self.router);
             registry.register(Arc::new(move |out: &mut Samples| lost_samples(&router, out)));
         }
-        if let Some(clean) = self.clean.clone() {
-            registry.register(Arc::new(move |out: &mut Samples| clean_samples(&clean.figures(), out)));
+        if let Some(block_cache) = self.block_cache.clone() {
+            registry.register(Arc::new(move |out: &mut Samples| clean_samples(&block_cache.figures(), out)));
         }
         let shards: Vec<Arc<ShardStats>> =
             self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect();

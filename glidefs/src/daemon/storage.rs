@@ -95,8 +95,8 @@ impl StoreSide {
     }
 
     /// The block cache.
-    pub fn clean(&self) -> Option<BlockCache> {
-        self.volumes.clean()
+    pub fn block_cache(&self) -> Option<BlockCache> {
+        self.volumes.block_cache()
     }
 
     /// Creates or opens the volume of a new export. Returns the state to go on from, without the bytes of the manifest.
@@ -145,12 +145,12 @@ impl Storage for DaemonStorage {
         let Some(side) = &self.store else { return volume };
         let loaded = side.resumes.lock_whole().remove(&id);
         if let Some(resume) = resume.or(loaded.as_ref()) {
-            self.tie(&volume, size_bytes, resume);
+            self.link(&volume, size_bytes, resume);
         }
         volume
     }
 
-    fn tie(&self, volume: &Volume, size_bytes: u64, resume: &Resume) {
+    fn link(&self, volume: &Volume, size_bytes: u64, resume: &Resume) {
         let Some(side) = &self.store else { return };
         let remote = side.volumes.resume(resume);
         let queue = Arc::clone(&side.queue);

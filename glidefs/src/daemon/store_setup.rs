@@ -37,9 +37,9 @@ pub(super) fn connect_store(
     let options =
         StoreOptions { shutdown: Some(stopped.clone()), checked_first: true, ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
-    let clean = open_clean(config, runtime)?;
+    let block_cache = open_block_cache(config, runtime)?;
     let options = VolumeStoreOptions {
-        clean: Some(clean),
+        block_cache: Some(block_cache),
         notes: catalog.journal(),
         recent_bytes_max: Some(RECENT_BYTES_MAX),
         host: host_name(),
@@ -89,7 +89,10 @@ fn host_name() -> HostName {
 }
 
 /// Opens the block cache, in memory alone if the disk has no room.
-fn open_clean(config: &Config, runtime: &tokio::runtime::Runtime) -> Result<BlockCache, BlockCacheError> {
+fn open_block_cache(
+    config: &Config,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<BlockCache, BlockCacheError> {
     let options = BlockCacheOptions {
         directory: (config.cache.clean_size.0 > 0).then(|| config.cache.dir.clone()),
         memory_bytes_max: usize::try_from(config.cache.clean_memory.0).unwrap_or(usize::MAX),

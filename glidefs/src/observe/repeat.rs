@@ -3,14 +3,6 @@
 //! Owns the decision whether a line is written. Does not own the line nor the subject of the line: code that logs the failures
 //! of exports keeps one [`Repeat`] per export. Invariants: after a line has passed, no other line passes for ten seconds; the
 //! lines held back are counted in a later line that passes.
-//!
-//! ```
-//! use glidefs::observe::repeat::Repeat;
-//!
-//! let repeat = Repeat::default();
-//! assert_eq!(repeat.pass(), Some(0));
-//! assert_eq!(repeat.pass(), None);
-//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -58,8 +58,8 @@ impl Router {
             begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
         };
         let Some(resume) = self.unless_stopping(begin).await? else { return Ok(()) };
-        self.catalog.tie(record.export_id(), resume.clone()).await?;
-        self.storage.tie(volume, record.size_bytes, &resume);
+        self.catalog.link(record.export_id(), resume.clone()).await?;
+        self.storage.link(volume, record.size_bytes, &resume);
         tracing::info!(export = %name, "an export that was made before there was a store is brought to it");
         Ok(())
     }

@@ -214,8 +214,8 @@ impl Catalog {
     }
 
     /// Records the volume of an export that had no volume in the store.
-    pub(super) async fn tie(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
-        self.change(Change::Tie(id, resume)).await
+    pub(super) async fn link(&self, id: ExportId, resume: Resume) -> Result<(), CatalogError> {
+        self.change(Change::Link(id, resume)).await
     }
 
     /// Records a newer state of the volume of an export.

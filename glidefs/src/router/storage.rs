@@ -83,7 +83,7 @@ pub trait Storage: Send + Sync + 'static {
     fn delete(&self, volume: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>>;
 
     /// Links an export's volume in the cache to its new volume in the store.
-    fn tie(&self, volume: &Volume, size_bytes: u64, resume: &Resume);
+    fn link(&self, volume: &Volume, size_bytes: u64, resume: &Resume);
 
     /// Asks the store for its identity: whether the store answers, and is the one with the exports' volumes. Asks about no volume.
     fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>>;

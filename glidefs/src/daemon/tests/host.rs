@@ -246,7 +246,7 @@ impl Host {
                 _ => crashes.extend(machine.reboot()),
             }
         };
-        let clean = BlockCacheOptions {
+        let block_cache = BlockCacheOptions {
             directory: Some(self.directory.path().to_owned()),
             memory_bytes_max: 4 << 20,
             disk_bytes_max: 4 << 20,
@@ -254,7 +254,7 @@ impl Host {
         let options = VolumeStoreOptions {
             clock: Arc::clone(&world.clock) as _,
             notes: catalog.journal(),
-            clean: Some(world.runtime.block_on(BlockCache::open(clean)).unwrap()),
+            block_cache: Some(world.runtime.block_on(BlockCache::open(block_cache)).unwrap()),
             ..VolumeStoreOptions::new(cache.writer())
         };
         let objects = self.apart.as_ref().unwrap_or(&world.objects);

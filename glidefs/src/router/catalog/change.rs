@@ -18,7 +18,7 @@ pub(super) enum Change {
     /// Replaces the export of that id by an export with another id and no data in the cache.
     Replace(ExportId, ExportRecord, Resume),
     /// Records the volume in the store of an export without one.
-    Tie(ExportId, Resume),
+    Link(ExportId, Resume),
     /// A newer state of the export's volume is in the store. No data up to the sequence number may be read from the log.
     WrittenBack(ExportId, Resume, Seq),
     /// No data up to these sequence numbers may be read from the log. Exports without a volume in the store are passed over.

@@ -88,7 +88,7 @@ impl<'a> Tables<'a> {
                 return Ok(removed);
             }
             Change::Remove(id) => return self.remove(*id),
-            Change::Tie(id, resume) => self.put_volume(*id, |_| Some(VolumeRecord::of(resume)))?,
+            Change::Link(id, resume) => self.put_volume(*id, |_| Some(VolumeRecord::of(resume)))?,
             Change::WrittenBack(id, resume, evicted) => {
                 self.put_volume(*id, |known| Some(known?.advanced(resume).evicted(*evicted)))?;
                 self.transaction.open_table(ALLOWED)?.remove(key_of(resume.volume))?;

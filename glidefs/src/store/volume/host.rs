@@ -65,7 +65,7 @@ pub struct VolumeStoreOptions {
     /// Level of zstd for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
     /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
-    pub clean: Option<BlockCache>,
+    pub block_cache: Option<BlockCache>,
 }
 
 impl VolumeStoreOptions {
@@ -80,7 +80,7 @@ impl VolumeStoreOptions {
             upload_bytes_max: 256 << 20,
             recent_bytes_max: None,
             zstd_level: 1,
-            clean: None,
+            block_cache: None,
         }
     }
 }
@@ -111,7 +111,7 @@ impl Host {
     /// The shared state of volumes in `store`.
     pub fn new(store: Store, options: VolumeStoreOptions) -> Self {
         let permits = (options.upload_bytes_max >> 20).clamp(UPLOAD_PERMITS_MIN, UPLOAD_PERMITS_MAX);
-        let block_cache = options.clean.clone();
+        let block_cache = options.block_cache.clone();
         let budget = |cache: &BlockCache| ReadaheadBudget::within(cache.blocks_bytes_max());
         Self {
             uploads: Arc::new(Semaphore::new(permits)),

@@ -38,8 +38,8 @@ impl VolumeStore {
     }
 
     /// The block cache, if there is one.
-    pub fn clean(&self) -> Option<BlockCache> {
-        self.host.options.clean.clone()
+    pub fn block_cache(&self) -> Option<BlockCache> {
+        self.host.options.block_cache.clone()
     }
 
     /// Memory of manifests and pack indexes, bytes.

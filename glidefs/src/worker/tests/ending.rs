@@ -29,8 +29,11 @@ async fn remote() -> (Arc<Faults>, volume::VolumeWriter) {
     (faults, remote)
 }
 
-/// A worker with an export tied to `remote`, without any data of the export.
-fn tied(remote: &volume::VolumeWriter, durability: Durability) -> (Bench, Arc<Export>, watch::Sender<bool>) {
+/// A worker with an export linked to `remote`, without any data of the export.
+fn linked(
+    remote: &volume::VolumeWriter,
+    durability: Durability,
+) -> (Bench, Arc<Export>, watch::Sender<bool>) {
     let (id, never) = (ExportId(1), Duration::from_hours(1));
     let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
     let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };
@@ -108,12 +111,12 @@ async fn deleting_the_export_that_fills_the_cache_fails_its_writes_and_makes_roo
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_waits_for_the_store_fails_when_its_device_is_removed() {
     let (faults, remote) = remote().await;
-    let (bench, export, _stop) = tied(&remote, Durability::Local);
+    let (bench, export, _stop) = linked(&remote, Durability::Local);
     let mut client = Client::attach(&bench.worker, &export).await;
     assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
     export.volume().written_back().await.unwrap();
 
-    let (bench, export, _stop) = tied(&remote, Durability::Local);
+    let (bench, export, _stop) = linked(&remote, Durability::Local);
     let mut client = Client::attach(&bench.worker, &export).await;
     faults.set(Fault::Stall, 1000);
     client.start(0, Operation::Read, 0, 8, vec![0; 4096]);
@@ -138,7 +141,7 @@ async fn a_read_that_waits_for_the_store_fails_when_its_device_is_removed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_that_waits_for_the_store_fails_when_its_device_is_removed() {
     let (faults, remote) = remote().await;
-    let (bench, export, _stop) = tied(&remote, Durability::Store);
+    let (bench, export, _stop) = linked(&remote, Durability::Store);
     let mut client = Client::attach(&bench.worker, &export).await;
     assert_eq!(client.run(Operation::Write, 0, 8, pattern(1, 4096)).0, Ok(4096));
     faults.set(Fault::SlowDown, 1000);
@@ -159,7 +162,7 @@ async fn a_flush_that_waits_for_the_store_fails_when_its_device_is_removed() {
 async fn writes_that_are_held_back_fail_when_their_device_is_removed() {
     let (faults, remote) = remote().await;
     let bound = Bound { max_bytes: 1 << 20, max_age: Duration::from_hours(1) };
-    let (bench, export, _stop) = tied(&remote, Durability::Bounded(bound));
+    let (bench, export, _stop) = linked(&remote, Durability::Bounded(bound));
     let mut client = Client::attach(&bench.worker, &export).await;
     faults.set(Fault::SlowDown, 1000);
     for at in 0..8 {

@@ -19,7 +19,7 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
     let volumes = VolumeStore::new(store, VolumeStoreOptions::new(WriterId([1; 16])));
     let remote = volumes.create(&"vm".parse().unwrap(), 1 << 15).await.unwrap();
     let (never, mut stops) = (Duration::from_hours(1), Vec::new());
-    let mut tied = || {
+    let mut linked = || {
         let id = ExportId(1);
         let catalog = Arc::new(Paper::default()) as Arc<dyn CacheCatalog>;
         let marks = SeqMarks { stored: remote.cut(), evicted: Seq(0) };
@@ -33,7 +33,7 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
         export.volume().link_to_store(remote.clone(), queue, 1 << 15, 1 << 15);
         (bench, export)
     };
-    let (bench, export) = tied();
+    let (bench, export) = linked();
     let mut client = Client::attach(&bench.worker, &export).await;
     for round in 0..ROUNDS {
         assert_eq!(client.run(Operation::Write, round * 8, 8, pattern(1, 4096)).0, Ok(4096));
@@ -41,7 +41,7 @@ async fn a_read_of_what_is_in_the_store_ends_when_a_write_of_the_same_turn_bring
     export.volume().written_back().await.unwrap();
 
     // A host without any data of the export.
-    let (bench, export) = tied();
+    let (bench, export) = linked();
     let mut client = Client::attach(&bench.worker, &export).await;
     for round in 0..ROUNDS {
         client.start(0, Operation::Read, round * 8, 8, vec![0; 4096]);

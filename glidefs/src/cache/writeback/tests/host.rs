@@ -142,10 +142,10 @@ impl Host {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (store, stops) = store(&runtime, backend);
         let options = BlockCacheOptions { directory: None, memory_bytes_max: 64 << 20, disk_bytes_max: 0 };
-        let clean = keeps.then(|| runtime.block_on(BlockCache::open(options)).unwrap());
+        let block_cache = keeps.then(|| runtime.block_on(BlockCache::open(options)).unwrap());
         let volumes = VolumeStore::new(
             store,
-            VolumeStoreOptions { clean, ..VolumeStoreOptions::new(WriterId([writer; 16])) },
+            VolumeStoreOptions { block_cache, ..VolumeStoreOptions::new(WriterId([writer; 16])) },
         );
         let name = "vm".parse().unwrap();
         let volume = runtime.block_on(async {

@@ -231,7 +231,7 @@ fn changes() -> Vec<Change> {
             Change::Put(record(id.0, "put")),
             Change::Create(record(id.0, "created"), Some(resume.clone())),
             Change::Replace(id, record(3, "replaced"), new.clone()),
-            Change::Tie(id, resume.clone()),
+            Change::Link(id, resume.clone()),
             Change::WrittenBack(id, Resume { number: 9, ..resume.clone() }, Seq(0)),
             Change::Evicted(vec![(id, Seq(7))]),
             Change::Journal(JournalChange::Intend(resume.volume, 9, [1; 32])),
@@ -253,7 +253,7 @@ fn made_and_removed(change: &Change) -> (Option<u32>, Option<u32>) {
     match change {
         Change::Put(record) | Change::Create(record, _) => (Some(record.id), None),
         Change::Replace(old, record, _) => (Some(record.id), Some(old.0)),
-        Change::Tie(id, _) => (Some(id.0), None),
+        Change::Link(id, _) => (Some(id.0), None),
         Change::Remove(id) => (None, Some(id.0)),
         _ => (None, None),
     }

@@ -53,7 +53,7 @@ impl Storage for FakeStorage {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn tie(&self, _: &Volume, _: u64, _: &Resume) {}
+    fn link(&self, _: &Volume, _: u64, _: &Resume) {}
 
     fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
         Box::pin(std::future::ready(Ok(None)))

@@ -95,12 +95,12 @@ async fn contents_are_the_same_with_evictions_restarts_other_sizes_and_damage() 
         let (mut hits, mut bad) = (0, 0);
         // Sizes smaller and larger than the volume, with other lengths of regions, and without closing the cache properly.
         for (turn, disk_kib) in [2_200, 9_000, 2_600, 20_000, 40_000, 5_000].into_iter().enumerate() {
-            let clean = on_disk(directory.path(), 2_400, disk_kib).await;
-            let daemon = world.daemon_with_block_cache(1, &clean);
+            let block_cache = on_disk(directory.path(), 2_400, disk_kib).await;
+            let daemon = world.daemon_with_block_cache(1, &block_cache);
             let volume = opened(&daemon).await;
             check_at_random(&volume, &entropy, 150).await;
             settled(&daemon).await;
-            let figures = clean.figures();
+            let figures = block_cache.figures();
             assert!(figures.memory_bytes <= (2_400 << 10) + 100_000, "{figures:?}");
             assert!(figures.disk_bytes <= (disk_kib + 4) << 10, "{figures:?}");
             assert!(file(directory.path()).metadata().unwrap().len() <= disk_kib << 10);
@@ -108,7 +108,7 @@ async fn contents_are_the_same_with_evictions_restarts_other_sizes_and_damage() 
             hits += figures.disk_hits;
             bad += figures.bad_blocks;
             if turn % 2 == 0 {
-                clean.close().await;
+                block_cache.close().await;
                 // Reads still work, but the cache writes nothing more.
                 check_at_random(&volume, &entropy, 20).await;
             }
@@ -122,7 +122,7 @@ async fn contents_are_the_same_with_evictions_restarts_other_sizes_and_damage() 
                     }
                 }
                 check_at_random(&volume, &entropy, 100).await;
-                bad += clean.figures().bad_blocks;
+                bad += block_cache.figures().bad_blocks;
             }
         }
         assert!(hits > 50 && bad > 0, "{hits} {bad}");
@@ -134,8 +134,8 @@ async fn many_readers_at_once_read_what_was_written() {
     let world = World::new();
     written(&world, 12_000).await;
     let directory = TempDir::new().unwrap();
-    let clean = on_disk(directory.path(), 2_400, 2_200).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = on_disk(directory.path(), 2_400, 2_200).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     let readers = (0..8).map(|reader| {
         let volume = volume.clone();
@@ -147,10 +147,10 @@ async fn many_readers_at_once_read_what_was_written() {
         })
     });
     join_all(readers).await.into_iter().for_each(|reader| reader.unwrap());
-    let figures = clean.figures();
+    let figures = block_cache.figures();
     assert!(figures.disk_hits > 0 && figures.memory_hits > 0 && figures.ahead_windows > 0, "{figures:?}");
     assert_eq!((figures.bad_blocks, figures.errors), (0, 0));
-    clean.close().await;
+    block_cache.close().await;
 }
 
 #[tokio::test]
@@ -159,27 +159,27 @@ async fn after_a_restart_blocks_are_found_without_a_request() {
     written(&world, LONG).await;
     let directory = TempDir::new().unwrap();
     // Memory for a part of the blocks only.
-    let clean = on_disk(directory.path(), 4_096, 24_000).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = on_disk(directory.path(), 4_096, 24_000).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     for start in (0..LONG).step_by(256) {
         check(&volume, start, 256).await;
         settled(&daemon).await;
-        while clean.is_busy() {
+        while block_cache.is_busy() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    clean.close().await;
-    drop((volume, daemon, clean));
+    block_cache.close().await;
+    drop((volume, daemon, block_cache));
 
-    let clean = on_disk(directory.path(), 4_096, 24_000).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = on_disk(directory.path(), 4_096, 24_000).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     let before = daemon.requests();
     for start in (0..LONG).rev().step_by(256) {
         check(&volume, start - 255, 256).await;
     }
-    let figures = clean.figures();
+    let figures = block_cache.figures();
     assert_eq!(daemon.since(before), [0; 5], "{figures:?}");
     assert_eq!(
         (figures.disk_hits, figures.misses, figures.bad_blocks),
@@ -192,8 +192,8 @@ async fn readers_of_a_cold_range_share_one_request_and_later_ones_need_none() {
     let world = World::new();
     written(&world, LONG).await;
     world.objects.read_for(5);
-    let clean = memory(64).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(64).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     for requests in [1, 0] {
         let before = daemon.requests();
@@ -204,14 +204,14 @@ async fn readers_of_a_cold_range_share_one_request_and_later_ones_need_none() {
         join_all(readers).await.into_iter().for_each(|reader| reader.unwrap());
         assert_eq!(daemon.since(before), [requests, 0, 0, 0, 0]);
     }
-    let figures = clean.figures();
+    let figures = block_cache.figures();
     assert_eq!(figures.inserted_bytes, 512 << 10, "once for all who waited");
     assert_eq!((figures.misses, figures.memory_hits), (32 * 8, 32 * 8));
     // The blocks between are in the cache, and compress so well that reading through them is shorter than another request.
     let before = daemon.requests();
     check(&volume, 512, 2048).await;
     assert_eq!(daemon.since(before), [1, 0, 0, 0, 0]);
-    assert_eq!(clean.figures().inserted_bytes, MIB, "what was here is not taken in again");
+    assert_eq!(block_cache.figures().inserted_bytes, MIB, "what was here is not taken in again");
 }
 
 #[tokio::test]
@@ -220,14 +220,14 @@ async fn a_sequential_reader_costs_few_requests_and_a_random_one_no_more_than_bl
     written(&world, LONG).await;
     // So that a request takes longer than a turn of the reader.
     world.objects.read_for(2);
-    let clean = memory(128).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(128).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     let before = daemon.requests();
     for start in (0..LONG).step_by(8) {
         check(&volume, start, 8).await;
     }
-    let figures = clean.figures();
+    let figures = block_cache.figures();
     let gets = daemon.since(before)[0];
     // One GET by the reader, windows of 256 KiB to 4 MiB, and one more GET where the pack ends.
     assert!(gets <= 10, "{gets} requests, {figures:?}");
@@ -235,8 +235,8 @@ async fn a_sequential_reader_costs_few_requests_and_a_random_one_no_more_than_bl
     assert_eq!(figures.inserted_bytes, 16 * MIB, "every block once");
     assert_eq!((figures.ahead_errors, figures.ahead_skipped), (0, 0));
 
-    let clean = memory(128).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(128).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     world.objects.read_for(0);
     let (before, entropy) = (daemon.requests(), Seeded::new(3));
@@ -246,7 +246,7 @@ async fn a_sequential_reader_costs_few_requests_and_a_random_one_no_more_than_bl
         blocks.insert(start / BLOCK_SECTORS_MAX);
         check(&volume, start, 8).await;
     }
-    assert_eq!(clean.figures().ahead_windows, 0);
+    assert_eq!(block_cache.figures().ahead_windows, 0);
     assert_eq!(daemon.since(before)[0], blocks.len() as u64);
 }
 
@@ -254,8 +254,8 @@ async fn a_sequential_reader_costs_few_requests_and_a_random_one_no_more_than_bl
 async fn whoever_reads_what_is_read_ahead_waits_for_that_request() {
     let world = World::new();
     written(&world, LONG).await;
-    let clean = memory(128).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(128).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     check(&volume, 0, 256).await;
     world.objects.read_for(1000);
@@ -282,8 +282,8 @@ async fn whoever_reads_what_is_read_ahead_waits_for_that_request() {
 async fn a_store_that_fails_ahead_of_a_reader_is_nobodys_error() {
     let world = World::new();
     written(&world, LONG).await;
-    let clean = memory(128).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(128).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = opened(&daemon).await;
     check(&volume, 0, 1024).await;
     world.objects.end_after(0, false);
@@ -291,7 +291,7 @@ async fn a_store_that_fails_ahead_of_a_reader_is_nobodys_error() {
         check(&volume, start, 64).await;
     }
     settled(&daemon).await;
-    assert!(clean.figures().ahead_errors > 0);
+    assert!(block_cache.figures().ahead_errors > 0);
     world.objects.go_on();
     check(&volume, 1024, 256).await;
 }
@@ -299,8 +299,8 @@ async fn a_store_that_fails_ahead_of_a_reader_is_nobodys_error() {
 #[tokio::test]
 async fn reading_ahead_stays_within_the_volume_and_needs_no_request_for_zeroes() {
     let world = World::new();
-    let clean = memory(64).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(64).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = daemon.volumes.create(&name("vm"), LONG).await.unwrap();
     volume.commit(MemoryCut::new(1, &[(0, 512, 5), (600, 800, 0)]), LONG).await.unwrap();
     volume.mapped(range(0, LONG)).await.unwrap();
@@ -310,21 +310,21 @@ async fn reading_ahead_stays_within_the_volume_and_needs_no_request_for_zeroes()
     }
     settled(&daemon).await;
     assert!(daemon.since(before)[0] <= 3);
-    assert_eq!(clean.figures().inserted_bytes, 256 << 10);
+    assert_eq!(block_cache.figures().inserted_bytes, 256 << 10);
 }
 
 #[tokio::test]
 async fn compaction_and_uploads_leave_the_cache_alone() {
     let world = World::new();
-    let clean = memory(64).await;
-    let daemon = world.daemon_with_block_cache(1, &clean);
+    let block_cache = memory(64).await;
+    let daemon = world.daemon_with_block_cache(1, &block_cache);
     let volume = daemon.volumes.create(&name("vm"), LONG).await.unwrap();
     for seq in 1..=9 {
         volume.commit(MemoryCut::new(seq, &[(seq * 100, 1000, seq)]), LONG).await.unwrap();
     }
-    let empty = clean.figures();
+    let empty = block_cache.figures();
     assert!(volume.compact().await.unwrap().is_some());
-    assert_eq!(clean.figures(), empty);
+    assert_eq!(block_cache.figures(), empty);
     tags(&volume, range(100, 100), &[1; 100]).await;
     tags(&volume, range(900, 1000), &[9; 1000]).await;
 }

@@ -54,7 +54,7 @@ struct Run {
     entropy: Seeded,
     faults: Arc<Faults>,
     /// One cache for all daemons: a block has the same content everywhere.
-    clean: Option<BlockCache>,
+    block_cache: Option<BlockCache>,
     volumes: Vec<Model>,
     /// Volumes whose writer was fenced.
     fenced: Vec<(Daemon, VolumeWriter)>,
@@ -73,8 +73,8 @@ impl Run {
         let (world, entropy) = (World::seeded(seed), Seeded::new(!seed));
         let (volumes, fenced, counts) = (Vec::new(), Vec::new(), BTreeMap::new());
         let options = BlockCacheOptions { directory: None, memory_bytes_max: 1 << 20, disk_bytes_max: 0 };
-        let clean = BlockCache::open(options).await.ok().filter(|_| seed.is_multiple_of(2));
-        Self { world, entropy, faults, clean, volumes, fenced, names: 0, counts }
+        let block_cache = BlockCache::open(options).await.ok().filter(|_| seed.is_multiple_of(2));
+        Self { world, entropy, faults, block_cache, volumes, fenced, names: 0, counts }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -83,7 +83,12 @@ impl Run {
 
     fn daemon(&self, writer: u8) -> Daemon {
         let faulty = FaultyStore::new(self.world.objects.clone(), self.faults.clone());
-        self.world.daemon_with(writer, Backend::over(Arc::new(faulty), true), 20_000, self.clean.clone())
+        self.world.daemon_with(
+            writer,
+            Backend::over(Arc::new(faulty), true),
+            20_000,
+            self.block_cache.clone(),
+        )
     }
 
     fn new_name(&mut self) -> StoreName {
@@ -462,7 +467,7 @@ async fn whatever_happens_volumes_are_what_the_model_says() {
             run.step().await;
         }
         run.end().await;
-        let hits = run.clean.as_ref().map_or(0, |clean| clean.figures().memory_hits);
+        let hits = run.block_cache.as_ref().map_or(0, |block_cache| block_cache.figures().memory_hits);
         *counts.entry("block cache hit").or_default() += hits;
         run.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
         silent.retain(|fault| run.faults.fired(*fault) == 0);

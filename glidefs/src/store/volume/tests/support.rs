@@ -230,9 +230,9 @@ impl World {
     }
 
     /// A new process of the daemon `writer`, with a block cache.
-    pub fn daemon_with_block_cache(&self, writer: u8, clean: &BlockCache) -> Daemon {
+    pub fn daemon_with_block_cache(&self, writer: u8, block_cache: &BlockCache) -> Daemon {
         let backend = Backend::over(self.objects.clone(), true);
-        self.daemon_with(writer, backend, 64 << 20, Some(clean.clone()))
+        self.daemon_with(writer, backend, 64 << 20, Some(block_cache.clone()))
     }
 
     pub fn daemon_with(
@@ -240,10 +240,10 @@ impl World {
         writer: u8,
         backend: Backend,
         metadata_bytes_max: usize,
-        clean: Option<BlockCache>,
+        block_cache: Option<BlockCache>,
     ) -> Daemon {
         let notes = self.notes.lock().unwrap().entry(writer).or_default().clone();
-        self.daemon_noting(writer, backend, metadata_bytes_max, clean, notes)
+        self.daemon_noting(writer, backend, metadata_bytes_max, block_cache, notes)
     }
 
     /// A new process of a copy of the daemon `writer`; the copy was made when the daemon had taken `notes`.
@@ -257,14 +257,14 @@ impl World {
         writer: u8,
         backend: Backend,
         metadata_bytes_max: usize,
-        clean: Option<BlockCache>,
+        block_cache: Option<BlockCache>,
         notes: Arc<dyn Notes>,
     ) -> Daemon {
         let options = VolumeStoreOptions {
             clock: self.clock.clone(),
             host: HostName::nearest(&format!("host-{writer}")),
             metadata_bytes_max,
-            clean,
+            block_cache,
             notes,
             ..VolumeStoreOptions::new(WriterId([writer; 16]))
         };

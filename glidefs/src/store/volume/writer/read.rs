@@ -105,7 +105,7 @@ impl VolumeWriter {
         let volume = self.clone();
         let mut fetching = Box::pin(async move {
             let _permit = permit;
-            let Some(block_cache) = &volume.host.options.clean else { return };
+            let Some(block_cache) = &volume.host.options.block_cache else { return };
             let counters = block_cache.counters();
             match volume.looking(|view: View| async move { view.read_ahead(window).await }).await {
                 Ok(0) => {}
@@ -124,7 +124,7 @@ impl VolumeWriter {
 
     fn next_window(&self, range: SectorRange) -> Option<(SectorRange, OwnedSemaphorePermit)> {
         let host = &self.host;
-        let (budget, block_cache) = (host.readahead.as_ref()?, host.options.clean.as_ref()?);
+        let (budget, block_cache) = (host.readahead.as_ref()?, host.options.block_cache.as_ref()?);
         // Without a runtime nothing can run in the background.
         Handle::try_current().ok()?;
         let mut permit = None;
