@@ -3,14 +3,15 @@
 //! Owns the order in which sources of credentials are asked, how long credentials are kept, and when the profile is read again. The
 //! SDK owns each source: profiles with keys, roles, SSO and programs, web identities, and the roles of containers and instances.
 //! Does not own keys in the environment, which come first. Invariants: one load is under way at a time, on a task of its own, so
-//! that a request which gives up leaves no program behind and begins no second one; a request waits for a load only while there are
-//! no valid credentials.
+//! that a request which gives up leaves no program behind and begins no second one; a request with valid credentials waits for a load
+//! for a second at most.
 //!
 //! The SDK reads the variables of containers (`AWS_CONTAINER_…`), and all that a program of `credential_process` inherits, from the
 //! process itself; all other variables are handed in.
 
 mod profile;
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -29,7 +30,7 @@ use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvid
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use self::profile::{Profile, ProfileError, ProfileFiles, Stamps};
 use super::error::BoxError;
@@ -50,6 +51,10 @@ const RENEW_PAUSE: Duration = Duration::from_mins(1);
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two looks at the files of the profile.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// So long requests with valid credentials wait for a load: most loads are a look at files, which may have new keys.
+const LOAD_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A load that takes longer is reported.
+const LOAD_TIME_USUAL: Duration = Duration::from_mins(1);
 
 /// Settings of the profile, and its credentials.
 #[derive(Debug)]
@@ -77,7 +82,7 @@ impl Settings {
             source,
             kept: None,
             look_at: Instant::now(),
-            is_loading: false,
+            loading_since: None,
             failed: None,
         };
         let (state, loads_ended) = (Mutex::new(state), watch::Sender::new(0));
@@ -143,7 +148,8 @@ struct State {
     kept: Option<Kept>,
     /// When the files are looked at again.
     look_at: Instant,
-    is_loading: bool,
+    /// When the load under way began.
+    loading_since: Option<Instant>,
     failed: Option<FailedLoad>,
 }
 
@@ -198,7 +204,7 @@ impl State {
 
     /// Whether a load has to begin now.
     fn is_load_due(&self, now: SystemTime, instant: Instant) -> bool {
-        !self.is_loading && (instant >= self.look_at || self.is_renewal_due(now, instant))
+        self.loading_since.is_none() && (instant >= self.look_at || self.is_renewal_due(now, instant))
     }
 }
 
@@ -216,11 +222,11 @@ impl Inner {
             state.is_renewal_due(SystemTime::now(), instant).then(|| state.source.clone())
         };
         let loaded = match source {
-            Some(source) => Some(source.provide_credentials().await),
+            Some(source) => Some(provide(&source).await),
             None => None,
         };
         let mut state = self.state.lock_whole();
-        state.is_loading = false;
+        state.loading_since = None;
         let now = SystemTime::now();
         match loaded {
             None => {}
@@ -296,24 +302,46 @@ impl CredentialProvider for SdkCredentials {
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let mut ended = self.0.loads_ended.subscribe();
         loop {
-            {
+            let patience_ends = {
                 let mut state = self.0.state.lock_whole();
                 let (now, instant) = (SystemTime::now(), Instant::now());
                 if state.is_load_due(now, instant) {
-                    state.is_loading = true;
+                    state.loading_since = Some(instant);
                     tokio::spawn(Arc::clone(&self.0).load());
                 }
-                if let Some(kept) = state.valid(now) {
-                    return Ok(Arc::clone(&kept.credential));
+                let patience_ends = state.loading_since.map(|since| since + LOAD_WAIT_MAX);
+                match state.valid(now) {
+                    // New keys may be about to come.
+                    Some(_) if patience_ends.is_some_and(|end| instant < end) => patience_ends,
+                    Some(kept) => return Ok(Arc::clone(&kept.credential)),
+                    None => match &state.failed {
+                        Some(failed) if state.loading_since.is_none() => return Err(failure(&failed.error)),
+                        _ => None,
+                    },
                 }
-                if let Some(failed) = state.failed.as_ref().filter(|_| !state.is_loading) {
-                    return Err(failure(&failed.error));
-                }
+            };
+            // Never an error: `self` holds the sender.
+            let ended = ended.changed();
+            match patience_ends {
+                Some(end) => drop(timeout_at(end, ended).await),
+                // Without valid credentials the request waits as long as it may.
+                None => drop(ended.await),
             }
-            // The request waits as long as it may. Never an error: `self` holds the sender.
-            let _ = ended.changed().await;
         }
     }
+}
+
+/// Asks `source`, and reports when the answer takes long: a program that hangs keeps everybody waiting, and no other one is begun.
+async fn provide(source: &SharedCredentialsProvider) -> Result<Credentials, CredentialsError> {
+    let mut answer = pin!(source.provide_credentials());
+    if let Ok(answer) = timeout(LOAD_TIME_USUAL, &mut answer).await {
+        return answer;
+    }
+    tracing::warn!(
+        "AWS credentials have been asked for a minute ago, and there is no answer: look at the program of credential_process, or at \
+         the service that gives the role; end a program that hangs, and another one is begun"
+    );
+    answer.await
 }
 
 /// No source has credentials. The role of a virtual machine may come later.

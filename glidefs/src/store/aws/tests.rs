@@ -84,7 +84,8 @@ async fn new_credentials_are_taken_and_broken_ones_are_not() {
     Arc::clone(&provider.0).load().await;
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK2");
     home.write("credentials", "[work]\naws_access_key_id=AK22\naws_secret_access_key=s22\n");
-    Arc::clone(&provider.0).load().await;
+    // The time of the next look: the first request after it waits for the look.
+    provider.0.state.lock_whole().look_at = Instant::now();
     assert_eq!(*provider.get_credential().await.unwrap(), credential("AK22", "s22", None));
 }
 
@@ -137,7 +138,7 @@ async fn a_program_that_hangs_is_begun_once_and_keeps_no_request_with_valid_cred
     let provider = Arc::new(home.credentials("program"));
     let ask = || {
         let provider = Arc::clone(&provider);
-        async move { tokio::time::timeout(Duration::from_millis(50), provider.get_credential()).await.is_err() }
+        async move { timeout(Duration::from_millis(50), provider.get_credential()).await.is_err() }
     };
     let all = (0..20).map(|_| tokio::spawn(ask()));
     for gave_up in futures_util::future::join_all(all).await {
@@ -150,7 +151,12 @@ async fn a_program_that_hangs_is_begun_once_and_keeps_no_request_with_valid_cred
     assert_eq!(fs::read_to_string(&begun).unwrap().lines().count(), 1);
     let valid = Credentials::new("AK7", "s7", None, None, "test");
     let kept = Kept { due: SystemTime::UNIX_EPOCH, ..Kept::new(&valid, SystemTime::now()) };
-    provider.0.state.lock_whole().kept = Some(kept);
+    {
+        let mut state = provider.0.state.lock_whole();
+        state.kept = Some(kept);
+        state.loading_since = state.loading_since.and_then(|since| since.checked_sub(LOAD_WAIT_MAX));
+        assert!(state.loading_since.is_some());
+    }
     assert_eq!(provider.get_credential().await.unwrap().key_id, "AK7");
 }
 
