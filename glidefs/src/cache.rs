@@ -28,13 +28,13 @@
 //! Rules that keep data safe, and the file that keeps each rule:
 //!
 //! * A write is acknowledged when the record is in the page cache and in the index (`shard/append`).
-//! * FLUSH ends when every place that the volume appended to, and that is not known to be stable, has been synced; one sync serves all
-//!   who wait for a file (`shard/sync`). After a failed sync the segment's data is written again, elsewhere or in place, and until then
-//!   FLUSH fails (`keeper/cleaner`, `keeper/syncing`, `keeper/sealing`).
+//! * FLUSH ends when every place that the volume appended to, and that is not known to be stable, has been synced; one sync
+//!   serves all who wait for a file (`shard/sync`). After a failed sync the segment's data is written again, elsewhere or in
+//!   place, and until then FLUSH fails (`keeper/cleaner`, `keeper/syncing`, `keeper/sealing`).
 //! * A trailer is written only after all records of the segment are stable (`log/seal`, `keeper/sealing`), so recovery believes a
 //!   trailer. A segment without a trailer is walked, checked and made stable before use (`log/walk`, `recovery`).
-//! * A segment is used again only when no index refers to the segment, no read is pinned to the segment, and the data that replaced the
-//!   contents is stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new bytes.
+//! * A segment is used again only when no index refers to the segment, no read is pinned to the segment, and the data that
+//!   replaced the contents is stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new bytes.
 //! * Every frame read is compared with the checksum made when the frame was acknowledged (`shard/read`).
 
 mod catalog;

@@ -7,10 +7,10 @@
 //! # How it works
 //!
 //! The chunks of one class which came from splitting the same larger chunk are a *group*. A group is in the list of its class
-//! while some, but not all, of its chunks are free; when the last chunk comes back the group leaves the list and the larger
-//! chunk is given back one class up. The list is in order of use: the group which was split, or to which a chunk was given back, last is first, and
-//! inside a group a stack of two-bit numbers keeps the order in which chunks came back, even while chunks are merged. So warm
-//! chunks are taken before cold ones, and the number of steps is bounded by the four classes.
+//! while some, but not all, of its chunks are free; when the last chunk comes back the group leaves the list and the larger chunk
+//! is given back one class up. The list is in order of use: the group which was split, or to which a chunk was given back, last
+//! is first, and inside a group a stack of two-bit numbers keeps the order in which chunks came back, even while chunks are
+//! merged. So warm chunks are taken before cold ones, and the number of steps is bounded by the four classes.
 //!
 //! The chunk given back last is kept aside: a worker which serves one request at a time takes the same chunk again at once, and
 //! would otherwise merge and split a tile for each request. The chunk is merged before anything else is taken or given.

@@ -1,8 +1,8 @@
 //! The block cache: blocks of packs that readers fetched, in memory and on local disk, for all volumes of a daemon.
 //!
 //! Owns which blocks stay, and the check of each block before a reader gets the block. Does not own the fetching
-//! (`volume/view/fetch`). Invariant: a block that the cache returns has the length and the checksum that the index of the pack says. A
-//! reader fetches from the store whatever the cache does not return.
+//! (`volume/view/fetch`). Invariant: a block that the cache returns has the length and the checksum that the index of the pack
+//! says. A reader fetches from the store whatever the cache does not return.
 //!
 //! ```text
 //!             get: memory ─> disk ─> None                   keep: a fetched block, once

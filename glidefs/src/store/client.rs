@@ -1,8 +1,8 @@
 //! The handle of a store: how requests are sent, by key.
 //!
-//! Owns what all requests share: options, counters, and the meaning of a failed try. `read`, `create` and `listing` send the requests.
-//! Does not own the content of objects; `objects` reads and creates whole objects. Invariant: an object is never replaced, and a
-//! creation that reports success was made by this caller.
+//! Owns what all requests share: options, counters, and the meaning of a failed try. `read`, `create` and `listing` send the
+//! requests. Does not own the content of objects; `objects` reads and creates whole objects. Invariant: an object is never
+//! replaced, and a creation that reports success was made by this caller.
 
 mod create;
 mod listing;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  operation.rs   Op<B>: the description of an operation, with the buffer B
-//!    │ start, start_chain                                            ▲ Completion, or Pending<B>.await
+//!    │ start                                                         ▲ Completion
 //!    ▼                                                               │
 //!  kernel.rs      Ring<C>: the queues, and everything the kernel still uses (all `unsafe` is there);
 //!    │                kernel/end.rs: the end of a ring

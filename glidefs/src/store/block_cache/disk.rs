@@ -1,7 +1,8 @@
 //! Blocks on local disk: one file of fixed length, written region by region.
 //!
-//! Owns the file, and when a region is written. Does not own the table of blocks and the choice of regions (`places`), nor the content of
-//! blocks: the caller checks a block. Invariant: the file never grows, and a failure of the disk costs blocks and nothing else.
+//! Owns the file, and when a region is written. Does not own the table of blocks and the choice of regions (`places`), nor the
+//! content of blocks: the caller checks a block. Invariant: the file never grows, and a failure of the disk costs blocks and
+//! nothing else.
 //!
 //! Blocks are gathered in memory until a region is full. The full region replaces the oldest region in one go. The header of the
 //! old region is zeroed before the blocks are written, and the new header is written after the blocks. So a killed process leaves

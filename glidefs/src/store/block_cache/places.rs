@@ -1,7 +1,7 @@
 //! Which block is in which region of the file, and the regions in memory.
 //!
-//! Owns the table of blocks, and the order in which regions are given up. Does not own the file. Invariant: a block is only found where
-//! the block was written last.
+//! Owns the table of blocks, and the order in which regions are given up. Does not own the file. Invariant: a block is only found
+//! where the block was written last.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Listings and deletions.
 //!
-//! Owns the progress of a listing or a deletion over several tries. Invariant: a listing ascends by key, and has every object that was
-//! there all the time.
+//! Owns the progress of a listing or a deletion over several tries. Invariant: a listing ascends by key, and has every object
+//! that was there all the time.
 
 use std::collections::HashSet;
 use std::sync::Mutex;

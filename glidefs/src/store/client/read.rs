@@ -1,7 +1,7 @@
 //! Reads of objects: whole, a range, or length and age.
 //!
-//! Owns the checks of lengths, and when a GET of a reader gets a second request. Does not own the check of the content. Invariant: the
-//! bytes of an answer are all bytes that were asked for.
+//! Owns the checks of lengths, and when a GET of a reader gets a second request. Does not own the check of the content.
+//! Invariant: the bytes of an answer are all bytes that were asked for.
 
 use std::ops::Range;
 

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use crate::store::ids::{StoreName, VolumeId, WriterId};
 use crate::units::{SectorRange, Seq};
 
-/// The identity under which manifests of a volume are made. Of two fences the one with the higher epoch is the newer. A manifest of an older fence is refused.
+/// The identity under which manifests of a volume are made. Of two fences the one with the higher epoch is the newer. A manifest
+/// of an older fence is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// Counts how often a host created, opened, took over or undeleted the volume.

@@ -133,7 +133,7 @@ impl<C> Ring<C> {
     /// full.
     pub fn start<B: OpBuffer>(&mut self, op: Op<B>, context: C) -> OpId {
         let id = self.adopt(op.erase(), context);
-        if let Err(error) = self.encode(id).and_then(|entry| self.push(&[entry])) {
+        if let Err(error) = self.encode(id).and_then(|entry| self.push(&entry)) {
             self.refuse(id, error);
         }
         id
@@ -146,7 +146,7 @@ impl<C> Ring<C> {
             Some(op) if op.generation == id.generation => op.cancelled = true,
             _ => return Ok(()),
         }
-        self.push(&[opcode::AsyncCancel::new(id.encode()).build().user_data(IGNORED)])
+        self.push(&opcode::AsyncCancel::new(id.encode()).build().user_data(IGNORED))
     }
 
     /// Queues a ready-made `entry`, the completion of which is reported with `token`.
@@ -160,7 +160,7 @@ impl<C> Ring<C> {
         if token >= OPERATION {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.push(&[entry.user_data(token)])
+        self.push(&entry.user_data(token))
     }
 
     /// Submits the queued entries without waiting.
@@ -233,16 +233,16 @@ impl<C> Ring<C> {
         Ok(op.entry(arena)?.user_data(id.encode()))
     }
 
-    /// Puts `entries` into the submission queue, all at once; submits the queued entries when there is no room.
+    /// Puts `entry` into the submission queue; submits the queued entries when there is no room.
     ///
-    /// Callers pass entries which point to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to memory
+    /// Callers pass an entry which points to no memory, to memory in `under_way` (made by [`encode`](Self::encode)), or to memory
     /// for which the caller of [`command`](Self::command) answers.
-    fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
+    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
             // SAFETY: memory in `under_way` stays in place until `completed` sees the completion with the same `user_data`: heap
             // blocks and slots do not move with their owners, `pieces` is not changed while its entry is queued, and `drop`
             // waits for completions or leaks the rest. The contract of `command` covers commands.
-            if unsafe { self.ring.submission().push_multiple(entries) }.is_ok() {
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
             if self.ring.params().is_setup_sqpoll() {
@@ -287,7 +287,7 @@ impl<C> Ring<C> {
         };
         let outcome = match op.advance(result) {
             Some(outcome) => outcome,
-            None => match self.encode(id).and_then(|entry| self.push(&[entry])) {
+            None => match self.encode(id).and_then(|entry| self.push(&entry)) {
                 Ok(()) => return None,
                 Err(error) => Err(error),
             },

@@ -53,7 +53,7 @@ impl Options {
 
     fn build_with(&self, modern: bool) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
-        // An entry the kernel refuses must not cut a chain (SUBMIT_ALL came with Linux 5.18, before ublk).
+        // An entry the kernel refuses must not hold back the entries behind (SUBMIT_ALL came with Linux 5.18, before ublk).
         builder.setup_cqsize(self.completions.max(self.submissions)).setup_clamp().setup_submit_all();
         if modern {
             // SINGLE_ISSUER came with Linux 6.0 and DEFER_TASKRUN with 6.1. Without the two the ring is slower, not different.
