@@ -204,17 +204,17 @@ impl Volume {
     /// has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
         let Some(link) = self.store_link.get().filter(|link| !link.is_lost()) else { return Pace::Go };
-        // Data unreadable here can only be written again, so the bound must not stop writes.
-        let Some(bound) = link.bound().filter(|_| !link.is_unreadable()) else {
-            return link.crowding().pace(bytes, || link.now());
-        };
+        let crowding = || link.crowding().pace(bytes, || link.now());
+        let Some(bound) = link.bound() else { return crowding() };
         let mut inner = self.lock();
         let promised = inner.promised_bytes.saturating_add(bytes);
         let at_risk = inner.layers.dirty_bytes().saturating_add(promised);
         let pace = match bound.pace(at_risk, inner.at_risk_for(Some(link))) {
+            // Data unreadable here can only be written again, so the bound must not stop writes.
+            _ if link.is_unreadable() => crowding(),
             Pace::Pause(pause) if !paused => Pace::Pause(pause),
             Pace::Wait => Pace::Wait,
-            Pace::Go | Pace::Pause(_) => link.crowding().pace(bytes, || link.now()),
+            Pace::Go | Pace::Pause(_) => crowding(),
         };
         if pace == Pace::Go {
             inner.promised_bytes = promised;

@@ -2,6 +2,7 @@
 //! lost data.
 
 use super::*;
+use crate::cache::volume::durability::{Bound, Durability, Pace};
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::writeback::carry::UNREADABLE_CUTS_MAX;
 use crate::store::format::DAMAGED_RANGES_MAX;
@@ -303,4 +304,24 @@ fn an_end_of_a_doubt_that_was_not_written_down_leaves_nothing_of_the_log_in_use(
     assert!(!volume.has_ended_doubt());
     // The segment still has the entry of doubt, so that the next start does not find the same doubt anew.
     assert_eq!(table.get(0).extents(), 1);
+}
+
+/// A WRITE let go on while data was unreadable was once not promised, and the end of this WRITE took the promise of another one back:
+/// then more data came at risk than allowed.
+#[test]
+fn a_write_let_go_on_while_data_is_unreadable_takes_no_promise_of_another_write_back() {
+    let mut host = Host::new(memory(), 1, false);
+    host.write_back_when_asked();
+    let volume = host.volume();
+    let bound = Bound { max_bytes: 8192, max_age: Duration::from_secs(3600) };
+    volume.set_durability(Durability::Bounded(bound));
+    assert_eq!(volume.pace(4096, true), Pace::Go);
+    let link = volume.store_link().unwrap();
+    link.set_unreadable(true);
+    assert_eq!(volume.pace(1 << 20, true), Pace::Go, "data can only be written again");
+    volume.settled(1 << 20);
+    link.set_unreadable(false);
+    assert_eq!(volume.pace(8192, true), Pace::Wait, "4096 bytes are promised still");
+    volume.settled(4096);
+    assert_eq!(volume.pace(8192, true), Pace::Go);
 }
