@@ -11,6 +11,7 @@
 //!    ├── files ───── openings, lengths, reasons of `unsafe`
 //!    ├── documents ─ metrics, faults, configuration
 //!    ├── questions ─ docs/questions.md
+//!    ├── dashboard ─ docs/grafana, and queries of documents ── queries ── metrics and labels of a query, answers
 //!    └── counts ──── all figures in one table
 //! ```
 //!
@@ -26,11 +27,13 @@ mod tidy {
     mod comments;
     mod counts;
     mod cycles;
+    mod dashboard;
     mod documents;
     mod files;
     mod folders;
     mod graph;
     mod modules;
+    mod queries;
     mod questions;
     mod sources;
 }
