@@ -12,6 +12,7 @@
 //!    ├── documents ─ metrics, faults, configuration
 //!    ├── questions ─ docs/questions.md
 //!    ├── dashboard ─ docs/grafana, and queries of documents ── queries ── metrics and labels of a query, answers
+//!    ├── figures ─── figures in documents, from benches/baselines ── figure_tables
 //!    └── counts ──── all figures in one table
 //! ```
 //!
@@ -29,6 +30,8 @@ mod tidy {
     mod cycles;
     mod dashboard;
     mod documents;
+    mod figure_tables;
+    mod figures;
     mod files;
     mod folders;
     mod graph;

@@ -64,6 +64,7 @@ stage_lints() {
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
 	lint_shell
+	scripts/figures
 }
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
