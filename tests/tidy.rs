@@ -11,6 +11,8 @@
 //!    ├── files ───── openings, lengths, reasons of `unsafe`
 //!    ├── documents ─ metrics, faults, configuration
 //!    ├── questions ─ docs/questions.md
+//!    ├── dashboard ─ docs/grafana, and queries of documents ── queries ── metrics and labels of a query, answers
+//!    ├── figures ─── figures in documents, from benches/baselines ── figure_tables
 //!    └── counts ──── all figures in one table
 //! ```
 //!
@@ -26,11 +28,15 @@ mod tidy {
     mod comments;
     mod counts;
     mod cycles;
+    mod dashboard;
     mod documents;
+    mod figure_tables;
+    mod figures;
     mod files;
     mod folders;
     mod graph;
     mod modules;
+    mod queries;
     mod questions;
     mod sources;
 }

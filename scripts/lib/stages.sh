@@ -64,6 +64,7 @@ stage_lints() {
 	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
 	lint_shell
+	scripts/figures
 }
 stage_deny() { check_dependencies; }
 stage_release() { build_release; }
@@ -101,7 +102,7 @@ stage_numa() {
 	test=$(cargo test --locked --test numa --no-run --message-format=json | jq -r 'select(.executable != null and .target.name == "numa").executable')
 	GLIDEFS_TEST_NUMA=1 scripts/vm exec --cpus 4 --numa 2 --timeout 300 -- "$test"
 }
-stage_density() { in_vm --timeout 600 -- scripts/density 65 8; }
+stage_density() { in_vm --timeout 600 -- scripts/density 65 60 --busy 8 --seconds 1; }
 stage_system_test() {
 	build_release
 	scripts/system-test
