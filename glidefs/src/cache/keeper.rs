@@ -33,6 +33,7 @@ use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
+use crate::cache::sums::restore_asked;
 use crate::cache::sync_hold::SyncHold;
 
 /// Longest time between two steps.
@@ -90,7 +91,8 @@ impl Keeper {
 
     /// Does some of the work that is due, and returns whether there was any.
     pub fn step(&mut self) -> bool {
-        let mut progress = self.prepare();
+        let mut progress = restore_asked(&self.shared);
+        progress |= self.prepare();
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();
