@@ -36,7 +36,7 @@
 //! * A segment is used again only when no index refers to the segment, no read is pinned to the segment, and the data that
 //!   replaced the contents is stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new bytes.
 //! * Every frame read is compared with the checksum made when the frame was acknowledged (`shard/read`). Few checksums are in memory;
-//!   the others are beside the data, up to three times (`shard/sums`, `sums`).
+//!   the others are beside the data, up to three times (`shard/sums`, `verify`).
 
 mod catalog;
 #[cfg(test)]
@@ -56,6 +56,7 @@ mod sums;
 mod sync_hold;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod volume;
 mod writeback;
 

@@ -33,8 +33,8 @@ use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
-use crate::cache::sums::restore_asked;
 use crate::cache::sync_hold::SyncHold;
+use crate::cache::verify::restore_asked;
 
 /// Longest time between two steps.
 const PATIENCE: Duration = Duration::from_millis(100);

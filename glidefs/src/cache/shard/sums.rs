@@ -1,6 +1,6 @@
 //! The checksums for READs: in memory, or on the disk, where the page cache has them or a read beside the read of the data gets them.
 //!
-//! Does not own the reads of data (`read`), or checksums off the workers (`cache/sums`). Invariants: nothing here waits for the disk;
+//! Does not own the reads of data (`read`), or checksums off the workers (`cache/verify`). Invariants: nothing here waits for the disk;
 //! nothing takes a lock or memory from the heap while the checksums are in memory; each page is checked before use.
 
 use std::ops::Range;

@@ -14,7 +14,7 @@ use crate::cache::log::scan::{is_of_the_medium, offset, read_again};
 use crate::cache::log::sums::Verdict;
 use crate::cache::log::table::frames_of;
 use crate::cache::shared::Shared;
-use crate::cache::sums::compare;
+use crate::cache::verify::compare;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};

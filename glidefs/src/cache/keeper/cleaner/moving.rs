@@ -18,7 +18,7 @@ use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::scan::{offset, read_again};
 use crate::cache::log::sums::Verdict;
 use crate::cache::shared::Shared;
-use crate::cache::sums::compare;
+use crate::cache::verify::compare;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
 use crate::units::FRAME_BYTES;

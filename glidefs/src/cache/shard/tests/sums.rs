@@ -77,7 +77,7 @@ fn reads_of_a_cold_disk_bring_their_checksums_in_any_order_with_any_memory() {
         disk.faults.cold.store(true, Ordering::SeqCst);
         let mut at = 7;
         for _ in 0..400 {
-            at = (at * 2_862_933_555_777_941_757_u64).wrapping_add(3_037_000_493) % (BLOCKS - 32);
+            at = at.wrapping_mul(2_862_933_555_777_941_757_u64).wrapping_add(3_037_000_493) % (BLOCKS - 32);
             bed.require(at, 1 + at % 32);
         }
         // Each page once where memory has room, and a READ never waits for more than one read of sums.
@@ -96,7 +96,7 @@ fn reads_that_wait_for_the_keeper_are_answered_when_the_sums_are_lost() {
     let table = &bed.cache.shared.table;
     for (_, info) in table.iter().filter(|(_, info)| info.state() == State::Sealed) {
         let sums = info.sums_frame().unwrap();
-        let page = std::io::IoSlice::new(&[0x55; FRAME_BYTES]);
+        let page = io::IoSlice::new(&[0x55; FRAME_BYTES]);
         info.file().unwrap().write_at(&[page], u64::from(sums + 1) * FRAME_BYTES as u64).unwrap();
     }
     disk.faults.cold.store(true, Ordering::SeqCst);
