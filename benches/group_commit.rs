@@ -32,7 +32,13 @@ struct FlushingClient {
 fn rate(clients: usize) -> f64 {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let ids: Vec<_> = (1..=u32::try_from(clients).expect("few clients")).map(ExportId).collect();
-    let options = Options { size_bytes: 1 << 30, segment_bytes: 64 << 20, shards: 1, on_full: OnFull::Wait };
+    let options = Options {
+        size_bytes: 1 << 30,
+        segment_bytes: 64 << 20,
+        shards: 1,
+        on_full: OnFull::Wait,
+        checksums_bytes_max: 64 << 20,
+    };
     let disk = Arc::new(Directory::new(directory.path()));
     let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&ids))
         .expect("the cache opens");

@@ -95,6 +95,7 @@ impl Host {
             segment_bytes: SEGMENT_BYTES,
             shards: 1,
             on_full: OnFull::Wait,
+            checksums_bytes_max: 64 << 20,
         };
         let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Nothing) };
         let disk = Arc::new(Directory::new(&cache_directory));

@@ -58,6 +58,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("libublk", &["ublk"]),
     ("io_uring", &["ublk", "worker"]),
     ("object_store", &["store"]),
+    ("arc_swap", &["cache"]),
     ("async_trait", &["store"]),
     ("aws_config", &["store"]),
     ("aws_credential_types", &["store"]),

@@ -71,8 +71,13 @@ pub struct DataPath {
 
 /// Opens the cache in `directory`.
 pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Recovered) {
-    let options =
-        Options { size_bytes: segments * segment_bytes, segment_bytes, shards: 1, on_full: OnFull::Wait };
+    let options = Options {
+        size_bytes: segments * segment_bytes,
+        segment_bytes,
+        shards: 1,
+        on_full: OnFull::Wait,
+        checksums_bytes_max: 64 << 20,
+    };
     let disk = Arc::new(Directory::new(directory));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]))
         .expect("the cache opens")

@@ -35,7 +35,8 @@
 //!   trailer. A segment without a trailer is walked, checked and made stable before use (`log/walk`, `recovery`).
 //! * A segment is used again only when no index refers to the segment, no read is pinned to the segment, and the data that
 //!   replaced the contents is stable (`keeper`). Segment ids are never repeated, so old bytes never pass for new bytes.
-//! * Every frame read is compared with the checksum made when the frame was acknowledged (`shard/read`).
+//! * Every frame read is compared with the checksum made when the frame was acknowledged (`shard/read`). Few checksums are in memory;
+//!   the others are beside the data, up to three times (`shard/sums`, `verify`).
 
 mod catalog;
 #[cfg(test)]
@@ -51,9 +52,11 @@ mod recovery;
 mod shard;
 mod shared;
 mod stats;
+mod sums;
 mod sync_hold;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod volume;
 mod writeback;
 

@@ -65,8 +65,13 @@ impl CalmComputer {
     }
 
     pub fn open(&self) -> Result<Opened, CacheError> {
-        let options =
-            Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
+        let options = Options {
+            size_bytes: 16 * SEGMENT,
+            segment_bytes: SEGMENT,
+            shards: 1,
+            on_full: OnFull::Wait,
+            checksums_bytes_max: 0,
+        };
         let disk = Arc::new(FakeDisk::new(&self.shared));
         let (cache, recovered) =
             Cache::open(disk, Arc::new(FakeClock::default()), options, Known::local(&EXPORTS))?;

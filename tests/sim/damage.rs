@@ -1,10 +1,11 @@
 //! Rot, and frames which the disk does not read: one test for each structure on the disk. A READ of stable data
 //! returns the data or fails; a READ never returns anything else.
 //!
-//! Owns the computers to damage, and what makes a start refuse a directory. The rest is in `headers` and `frames`.
+//! Owns the computers to damage, and what makes a start refuse a directory. The rest is in `headers`, `frames` and `sums`.
 
 mod frames;
 mod headers;
+mod sums;
 
 use std::sync::Arc;
 
@@ -192,8 +193,13 @@ fn a_directory_in_use_is_refused_until_the_other_daemon_is_gone() {
 fn a_real_directory_in_use_or_missing_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let open = |path: &std::path::Path| {
-        let options =
-            Options { size_bytes: 16 * SEGMENT, segment_bytes: SEGMENT, shards: 1, on_full: OnFull::Wait };
+        let options = Options {
+            size_bytes: 16 * SEGMENT,
+            segment_bytes: SEGMENT,
+            shards: 1,
+            on_full: OnFull::Wait,
+            checksums_bytes_max: 0,
+        };
         Cache::open(
             Arc::new(Directory::new(path)),
             Arc::new(MonotonicClock::default()),

@@ -225,6 +225,7 @@ impl Episode {
             segment_bytes: SEGMENT,
             shards: self.shards,
             on_full: self.on_full,
+            checksums_bytes_max: 0,
         };
         let disk = Arc::new(FakeDisk::new(&self.world.machine));
         Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, Known::local(&self.exports))

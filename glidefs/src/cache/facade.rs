@@ -147,9 +147,12 @@ impl Cache {
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
+            checksum_bytes: self.shared.sums.page_bytes(),
+            checksums_restored: self.shared.sums.restores.load(Ordering::Relaxed),
             ..CacheStats::default()
         };
         for (_, info) in table.iter() {
+            stats.checksum_bytes += info.crcs().as_ref().map_or(0, |crcs| crcs.bytes());
             match info.state() {
                 State::Quarantined => stats.segments_quarantined += 1,
                 _ if info.is_poisoned() => stats.segments_poisoned += 1,

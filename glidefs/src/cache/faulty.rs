@@ -64,6 +64,8 @@ pub struct Faults {
     pub copies_stay: AtomicBool,
     /// Writes of footers fail.
     pub footers: AtomicBool,
+    /// The page cache has nothing.
+    pub cold: AtomicBool,
     /// Only the page cache can be read: the disk is away, or no file can be opened.
     pub only_copies: AtomicBool,
     /// How many more writes to segments succeed.
@@ -118,6 +120,7 @@ impl Faulty {
             segment_bytes: SEGMENT_BYTES,
             shards: 1,
             on_full: OnFull::Wait,
+            checksums_bytes_max: 0,
         };
         let clock = Sleepless { machine: MonotonicClock::default(), faults: Arc::clone(&self.faults) };
         Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)
@@ -273,7 +276,7 @@ impl SegmentFile for File {
         self.check(buffer.len(), offset)?;
         let read = self.inner.read_now(buffer, offset)?;
         self.spoil(buffer, offset);
-        Ok(read)
+        Ok(read && !self.faults.cold.load(Ordering::SeqCst))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -34,6 +34,7 @@ use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::table::{Place, Stability};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
+use crate::cache::verify::restore_asked;
 
 /// Longest time between two steps.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -90,7 +91,8 @@ impl Keeper {
 
     /// Does some of the work that is due, and returns whether there was any.
     pub fn step(&mut self) -> bool {
-        let mut progress = self.prepare();
+        let mut progress = restore_asked(&self.shared);
+        progress |= self.prepare();
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();

@@ -28,6 +28,8 @@ pub struct Options {
     pub shards: usize,
     /// The fate of writes when the cache is full.
     pub on_full: OnFull,
+    /// Most memory for checksums of sealed segments, bytes; a little more where a shard would get less than 16 KiB.
+    pub checksums_bytes_max: u64,
 }
 
 /// The exports whose data the cache keeps.

@@ -17,6 +17,7 @@ mod flight;
 mod read;
 mod request;
 mod state;
+mod sums;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -62,13 +63,14 @@ pub struct Shard<T: Token> {
 
 impl<T: Token> Shard<T> {
     pub(super) fn new(shared: Arc<Shared>, index: usize, stats: Arc<ShardStats>) -> Self {
+        let pages_bytes = shared.sums.bytes_for_shard(shared.ports.len());
         Self {
             shared,
             index,
             stats,
             log: Log::default(),
             syncs: Syncs::default(),
-            reads: Reads::default(),
+            reads: Reads::new(pages_bytes),
             done: Vec::new(),
             wanted: Vec::new(),
             bad_appends: Repeat::default(),
@@ -107,6 +109,7 @@ impl<T: Token> Shard<T> {
     pub fn turn(&mut self) {
         self.append_turn();
         sync::turn(self);
+        read::turn(self);
     }
 
     /// The finished requests, each exactly once.

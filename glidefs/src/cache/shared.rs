@@ -19,6 +19,7 @@ use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{OnFull, Options};
+use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
 use crate::locks::MutexExt;
 use crate::units::ExportId;
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     /// Wakes the keeper.
     pub signal: Signal,
     pub figures: Figures,
+    pub sums: Sums,
     /// The facts that must outlive the cache.
     pub catalog: Arc<dyn CacheCatalog>,
     next_segment_id: AtomicU64,
@@ -104,6 +106,7 @@ impl Shared {
             on_full: options.on_full,
             pressure: Pressure::default(),
             signal: Signal::default(),
+            sums: Sums::new(options.checksums_bytes_max),
             figures: Figures { bad_footers: AtomicU64::new(parts.bad_footers), ..Figures::default() },
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
@@ -155,9 +158,11 @@ impl Shared {
         self.signal.raise();
     }
 
-    /// Whether a shard waits for a segment, or a segment waits to be sealed.
+    /// Whether a shard waits for a segment or for checksums, or a segment waits to be sealed.
     pub fn is_keeper_needed(&self) -> bool {
-        self.ports.iter().any(Port::is_waiting) || !self.closed.lock_whole().is_empty()
+        self.ports.iter().any(Port::is_waiting)
+            || self.sums.is_asked()
+            || !self.closed.lock_whole().is_empty()
     }
 
     /// Moves the segments closed since the last call to `segments`.

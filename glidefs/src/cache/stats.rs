@@ -27,6 +27,8 @@ pub struct ShardStats {
     pub reads_now: Counter,
     /// Pieces of READs which waited for the disk.
     pub reads_waited: Counter,
+    /// Reads of checksums from the disk, beside reads of data.
+    pub sums_read: Counter,
     /// READs in need of the store.
     pub reads_remote: Counter,
     /// Failed READs.
@@ -74,6 +76,10 @@ pub struct CacheStats {
     pub segments_cleaned: u64,
     /// Bytes moved by cleaning.
     pub cleaned_bytes: u64,
+    /// Memory taken by checksums of data in the cache.
+    pub checksum_bytes: u64,
+    /// Segments whose checksums came from the footer or the record headers, since the sums could not be used.
+    pub checksums_restored: u64,
     /// Bytes forgotten because the store has the data.
     pub evicted_bytes: u64,
 }

@@ -62,8 +62,13 @@ mod tests {
     fn a_hold_ends_when_it_is_dropped_and_a_refused_one_ends_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let disk = Arc::new(Directory::new(directory.path()));
-        let options =
-            Options { size_bytes: 8 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+        let options = Options {
+            size_bytes: 8 << 20,
+            segment_bytes: 1 << 20,
+            shards: 1,
+            on_full: OnFull::Wait,
+            checksums_bytes_max: 1 << 20,
+        };
         let clock = Arc::new(MonotonicClock::default());
         let (cache, _) = Cache::open(disk, clock, options, Known::local(&[])).unwrap();
         let shared = &*cache.shared;

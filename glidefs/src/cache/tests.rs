@@ -39,6 +39,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
         segment_bytes: SEGMENT_BYTES,
         shards: 2,
         on_full: OnFull::Wait,
+        checksums_bytes_max: 1 << 20,
     };
     let disk = Arc::new(Directory::new(directory.path()));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[VOLUME])).unwrap().0

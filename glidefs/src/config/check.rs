@@ -57,6 +57,10 @@ fn check_cache(cache: &CacheSection, workers: usize) -> Result<(), Refusal> {
     if !memory.contains(&cache.clean_memory) {
         return refuse("cache", "clean_memory", out_of_bounds(cache.clean_memory, &memory));
     }
+    let checksums = ByteSize(1 << 20)..=ByteSize(64 << 30);
+    if !checksums.contains(&cache.checksums_max) {
+        return refuse("cache", "checksums_max", out_of_bounds(cache.checksums_max, &checksums));
+    }
     let disk = ByteSize(64 << 20)..=ByteSize(1 << 50);
     if cache.clean_size.0 != 0 && !disk.contains(&cache.clean_size) {
         return refuse("cache", "clean_size", out_of_bounds(cache.clean_size, &disk));

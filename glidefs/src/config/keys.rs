@@ -87,6 +87,12 @@ pub const SECTIONS: &[Section] = &[
                 "Space in the directory for the block cache, which keeps data read from the store; in addition to size. Not used without a store.",
             ),
             key("clean_memory", "\"64MiB\"", "16MiB or more", "Memory for the block cache."),
+            key(
+                "checksums_max",
+                "\"64MiB\"",
+                "1MiB to 64GiB",
+                "Most memory for checksums of the log: 1 MiB for each GiB read again and again. Taken as needed; other checksums are read from the disk, beside the data.",
+            ),
         ],
     },
     Section {

@@ -53,6 +53,8 @@ pub struct CacheSection {
     pub clean_size: ByteSize,
     /// Memory of the block cache.
     pub clean_memory: ByteSize,
+    /// Memory for checksums of the log.
+    pub checksums_max: ByteSize,
 }
 
 /// How a WRITE behaves while the cache is full.
@@ -248,6 +250,7 @@ impl Default for CacheSection {
             engine: EngineSetting::default(),
             clean_size: ByteSize(4 << 30),
             clean_memory: ByteSize(64 << 20),
+            checksums_max: ByteSize(64 << 20),
         }
     }
 }

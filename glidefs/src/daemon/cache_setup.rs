@@ -58,6 +58,7 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
             OnFull::Wait => cache::OnFull::Wait,
             OnFull::Enospc => cache::OnFull::Enospc,
         },
+        checksums_bytes_max: config.cache.checksums_max.0,
     };
     let disk = Arc::new(Directory::new(directory).direct(engine.direct));
     let (cache, recovered) = Cache::open(

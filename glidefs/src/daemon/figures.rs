@@ -191,6 +191,8 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheCleanedSegments, stats.segments_cleaned),
         (Metric::CacheCleaned, stats.cleaned_bytes),
         (Metric::CacheEvicted, stats.evicted_bytes),
+        (Metric::CacheChecksums, stats.checksum_bytes),
+        (Metric::CacheChecksumsRestored, stats.checksums_restored),
     ];
     out.values(&[], plain);
 }
@@ -278,7 +280,7 @@ fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
 }
 
 fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 13] = [
+    let cells: [(Metric, &Counter); 14] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),
@@ -288,6 +290,7 @@ fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
         (Metric::CacheSyncWaiters, &stats.sync_waiters),
         (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
+        (Metric::CacheSumsRead, &stats.sums_read),
         (Metric::CacheReadsRemote, &stats.reads_remote),
         (Metric::CacheReadErrors, &stats.read_errors),
         (Metric::CacheWriteDelays, &stats.delays),

@@ -200,8 +200,13 @@ impl Bench {
 
     fn over(engine: Engine, known: Known) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let options =
-            Options { size_bytes: 64 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+        let options = Options {
+            size_bytes: 64 << 20,
+            segment_bytes: 1 << 20,
+            shards: 1,
+            on_full: OnFull::Wait,
+            checksums_bytes_max: 1 << 20,
+        };
         let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();
         let stop_keeper = Arc::new(AtomicBool::new(false));

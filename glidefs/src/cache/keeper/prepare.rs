@@ -11,6 +11,7 @@ use crate::cache::log::format::SegmentHeader;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::sums::Crcs;
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 
@@ -80,7 +81,7 @@ impl Preparer {
         };
         file.forget_pages();
         seal::write_header(&*file, &header, table.segment_frames(), &info.front_unsure)?;
-        info.make_crcs(table.segment_frames());
+        info.keep_crcs(Crcs::new(table.segment_frames()));
         info.begin_use(header.segment_id, 1);
         info.on(Event::Prepare);
         Ok(SegmentWriter::new(number, header.key(), file, table.segment_frames()))

@@ -9,10 +9,8 @@ use std::sync::atomic::Ordering;
 use super::syncing::report;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord};
 use crate::cache::log::info::SegmentInfo;
-use crate::cache::log::life::State;
-use crate::cache::log::scan::{self, Identity};
+use crate::cache::log::records::read_records;
 use crate::cache::log::table::frames_of;
-use crate::cache::log::walk::{self, Span};
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::{Backing, Extent};
@@ -35,7 +33,7 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
     let volumes = shared.all_volumes();
     // The entries of doubt for which recovery has a damaged segment stand are in no record of the segment.
     if !volumes.iter().any(|volume| volume.is_doubted_in(number)) {
-        match read_records(shared, number, info) {
+        match read_all(shared, number, info) {
             Ok(Some(records)) => return records,
             Ok(None) => {}
             Err(error) => report(shared, number, &error, "reading a segment that is to be cleaned failed"),
@@ -48,29 +46,18 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
 }
 
 /// All records of the segment; `None` when the disk no longer has all of them.
-fn read_records(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<Option<Vec<FooterRecord>>> {
+fn read_all(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<Option<Vec<FooterRecord>>> {
     let Some(file) = info.file() else { return Ok(Some(Vec::new())) };
-    let (table, end) = (&shared.table, info.appended());
-    if info.state() == State::Sealed
-        && let Ok(Identity::Sealed { trailer, .. }) =
-            scan::identify(&**file, table.cache_id(), table.segment_frames())
-        && trailer.key == table.key(info.segment_id())
-    {
-        match scan::read_footer(&**file, &trailer) {
-            Ok(records) => return Ok(Some(records)),
-            Err(error) => {
-                let file = shared.disk.segment_name(number);
-                tracing::error!(
-                    file,
-                    error = &error as &dyn std::error::Error,
-                    "a footer is damaged; scanning the segment"
-                );
-                shared.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+    let read = read_records(&**file, &shared.table, info)?;
+    if let Some(error) = &read.bad_footer {
+        tracing::error!(
+            file = shared.disk.segment_name(number),
+            error = error as &dyn std::error::Error,
+            "a footer is damaged; scanning the segment"
+        );
+        shared.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
     }
-    let walked = walk::walk(&**file, &table.key(info.segment_id()), Span::To(end))?;
-    Ok(walked.holes.is_empty().then_some(walked.records))
+    Ok(read.whole.then_some(read.records))
 }
 
 /// A record for `extent` of `export` alone, without checksums, placed so that the first frame of the record's data is the first

@@ -46,7 +46,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
     let covers = info.appended();
     let frames = shared.table.segment_frames();
     // A segment without a footer is as good, but recovery has to scan the segment.
-    let footer = (!segment.vital).then(|| seal::write_footer(segment));
+    let footer = (!segment.vital).then(|| seal::write_footer(segment, frames));
     let synced = segment.file.sync();
     hold.end(covers, synced.is_ok());
     if let Err(error) = &synced {
@@ -54,15 +54,23 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
         return Sealing::Waits;
     }
     let closed = match footer {
-        Some(footer) => footer.and_then(|trailer| seal::write_trailer(&*segment.file, &trailer, frames)),
+        Some(footer) => footer.and_then(|trailer| {
+            seal::write_trailer(&*segment.file, &trailer, frames)?;
+            Ok(trailer)
+        }),
         None => seal::close_trailer_first(segment, frames, iter::empty()),
     };
     info.on(Event::Seal);
-    if let Err(error) = &closed {
-        report(shared, segment.number, error, NO_FOOTER);
-        return Sealing::WithoutFooter;
+    match closed {
+        Ok(trailer) => {
+            info.leave_crcs(trailer.sums_frame(frames));
+            Sealing::Done
+        }
+        Err(error) => {
+            report(shared, segment.number, &error, NO_FOOTER);
+            Sealing::WithoutFooter
+        }
     }
-    Sealing::Done
 }
 
 /// Makes the frames of `segment` left by a failed sync stable in their place. The trailer becomes stable before any frame counts
@@ -70,15 +78,18 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
 /// checksum.
 fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWriter) -> bool {
     let Some(_hold) = SyncHold::begin(shared, segment.number) else { return false };
-    let crc = |frame| info.crc(frame);
+    // The segment is not sealed, so the checksums are in memory.
+    let crcs = info.crcs();
+    let crc = |frame| crcs.as_ref()?.get(frame);
     let frames = shared.table.segment_frames();
     let sealed = scan::rewrite_intact(&*segment.file, &segment.key, info.appended(), crc)
         .and_then(|()| segment.file.sync())
         .and_then(|()| seal::close_trailer_first(segment, frames, iter::empty()));
     match &sealed {
-        Ok(()) => {
+        Ok(trailer) => {
             info.heal();
             info.on(Event::Seal);
+            info.leave_crcs(trailer.sums_frame(frames));
             tracing::error!(
                 file = shared.disk.segment_name(segment.number),
                 "a failed sync has cost data in the cache, and there is no room to move the rest to: the rest is stable again, and \
@@ -101,11 +112,15 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
         let written = if segment.vital {
             seal::close_trailer_first(segment, frames, iter::empty())
         } else {
-            seal::write_footer(segment).and_then(|trailer| {
+            seal::write_footer(segment, frames).and_then(|trailer| {
                 segment.file.sync()?;
-                seal::write_trailer(&*segment.file, &trailer, frames)
+                seal::write_trailer(&*segment.file, &trailer, frames)?;
+                Ok(trailer)
             })
         };
+        if let Ok(trailer) = &written {
+            info.leave_crcs(trailer.sums_frame(frames));
+        }
         written.is_ok()
     }
 }

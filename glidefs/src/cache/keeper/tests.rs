@@ -27,7 +27,13 @@ impl CacheCatalog for Paper {
 }
 
 fn options() -> Options {
-    Options { size_bytes: 8 * SEGMENT_BYTES, segment_bytes: SEGMENT_BYTES, shards: 1, on_full: OnFull::Wait }
+    Options {
+        size_bytes: 8 * SEGMENT_BYTES,
+        segment_bytes: SEGMENT_BYTES,
+        shards: 1,
+        on_full: OnFull::Wait,
+        checksums_bytes_max: 1 << 20,
+    }
 }
 
 fn open(directory: &tempfile::TempDir) -> Cache {

@@ -1,6 +1,6 @@
 //! The bytes of a cache segment: the layout of each structure on disk, and the checks that make a structure safe to believe.
 //!
-//! Owns encoding and decoding of the segment header, record headers, footers and trailers; `docs/format.md` shows the same
+//! Owns encoding and decoding of the segment header, record headers, footers, sums and trailers; `docs/format.md` shows the same
 //! layouts for people and other tools. Does not own files, the order of writes, or what recovery does with decoded structures.
 //! Invariant: a decoder answers an error for any bytes that the encoder did not produce for this very segment and position; a
 //! decoder never panics, and allocates no more than a small multiple of the bytes given.
@@ -27,11 +27,13 @@ pub mod fuzzing;
 mod record;
 mod segment;
 mod sparse;
+mod sums;
 
 pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
 pub use record::{PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, newer_version};
 pub use segment::{CLEANER, SegmentHeader, Trailer, is_torn_end};
+pub use sums::{PAGE_SUMS, check_sums, encode_sums, sum_in, sums_pages};
 
 use crate::units::FRAME_BYTES;
 

@@ -2,13 +2,16 @@
 //!
 //! Owns the counters that decide the segment's life cycle (`life`). Invariants: the segment id changes only when nobody needs the
 //! contents; whoever syncs the segment's file holds `sync_busy`, because the kernel reports a failed write of its pages to one caller
-//! only.
+//! only; checksums leave memory only when footer and trailer are on the disk.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::{ArcSwapOption, Guard};
+
 use super::disk::SegmentFile;
 use super::life::{Event, State};
+use super::sums::Crcs;
 
 /// The state and the counters of one segment.
 #[derive(Debug, Default)]
@@ -37,8 +40,11 @@ pub(in crate::cache) struct SegmentInfo {
     pub(super) clean_extents: AtomicU32,
     pub(super) clean_sectors: AtomicI64,
     file: OnceLock<Arc<dyn SegmentFile>>,
-    /// CRC-32C of every data frame.
-    crcs: OnceLock<Box<[AtomicU32]>>,
+    /// The checksums of all frames: until the segment is sealed, and later where the sums on the disk cannot be used. Readers take
+    /// no lock: a segment may be sealed while the segment is read.
+    crcs: ArcSwapOption<Crcs>,
+    /// First frame of the sums on the disk; 0 without sums.
+    sums_frame: AtomicU32,
 }
 
 impl SegmentInfo {
@@ -175,6 +181,7 @@ impl SegmentInfo {
     pub fn end_use(&self) {
         self.segment_id.store(0, Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
+        self.leave_crcs(None);
     }
 
     /// Takes the segment into use for `segment_id`, with `frames` frames written and stable. The caller holds the file, so that
@@ -190,23 +197,39 @@ impl SegmentInfo {
         self.appended.store(frames, Ordering::Release);
     }
 
-    /// CRC of `frame`, or `None` when the segment has no such frame.
-    pub fn crc(&self, frame: u32) -> Option<u32> {
-        Some(self.crcs.get()?.get(frame as usize)?.load(Ordering::Relaxed))
+    /// The checksums in memory. `None` of a sealed segment, mostly: then [`Self::sums_frame`] says where the sums are.
+    pub fn crcs(&self) -> Guard<Option<Arc<Crcs>>> {
+        self.crcs.load()
     }
 
-    /// Makes room for the CRCs of `frames` frames, unless there is room already.
-    pub fn make_crcs(&self, frames: u32) {
-        self.crcs.get_or_init(|| (0..frames).map(|_| AtomicU32::new(0)).collect());
+    /// Keeps `crcs` in memory.
+    pub fn keep_crcs(&self, crcs: impl Into<Arc<Crcs>>) {
+        self.crcs.store(Some(crcs.into()));
     }
 
-    /// Sets the CRCs of the frames from `first` on. An index insert or [`Self::set_appended`] publishes the CRCs.
+    /// Takes `crcs` out of memory, unless other checksums are in the place of `crcs`.
+    pub fn drop_crcs(&self, crcs: &Arc<Crcs>) {
+        self.crcs.compare_and_swap(crcs, None);
+    }
+
+    /// Sets the CRCs of the frames from `first` on, as far as the segment has checksums in memory.
     pub fn set_crcs(&self, first: u32, crcs: &[u32]) {
-        let cells = self.crcs.get().and_then(|cells| cells.get(first as usize..)).unwrap_or_default();
-        debug_assert!(cells.len() >= crcs.len(), "a record reaches beyond its segment");
-        for (cell, crc) in cells.iter().zip(crcs) {
-            cell.store(*crc, Ordering::Relaxed);
+        if let Some(kept) = &*self.crcs() {
+            kept.set(first, crcs);
         }
+    }
+
+    /// First frame of the sums on the disk; `None` when there are none. The sums may be damaged, or missing where an older glidefs
+    /// sealed the segment.
+    pub fn sums_frame(&self) -> Option<u32> {
+        Some(self.sums_frame.load(Ordering::Acquire)).filter(|frame| *frame != 0)
+    }
+
+    /// Takes the checksums out of memory: footer, sums and trailer are on the disk, the sums from frame `sums_frame` on.
+    pub fn leave_crcs(&self, sums_frame: Option<u32>) {
+        // A reader without checksums in memory must find the place of the sums.
+        self.sums_frame.store(sums_frame.unwrap_or(0), Ordering::Release);
+        self.crcs.store(None);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The writes that begin and end a segment on disk: the header, and the footer with the trailer.
+//! The writes that begin and end a segment on disk: the header, and the footer with the sums and the trailer.
 //!
 //! Owns the order of those writes. Invariants: the header is stable before anything is appended; the trailer is written only
 //! after all records of the segment are stable, so a trailer on the disk proves that the records are stable.
@@ -7,9 +7,10 @@ use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::disk::SegmentFile;
-use super::format::{SegmentHeader, Trailer};
+use super::format::{FooterRecord, PAGE_SUMS, SegmentHeader, Trailer, encode_sums, sums_pages};
 use super::scan::offset;
 use super::segment::SegmentWriter;
+use super::sums::crcs_in;
 use crate::units::FRAME_BYTES;
 
 /// Writes the header of a segment of `frames` frames over the old contents of the file.
@@ -56,10 +57,11 @@ pub(in crate::cache) fn erase(file: &dyn SegmentFile, frames: u32) -> io::Result
     front
 }
 
-/// Writes the footer behind the last record. Records and footer must be synced before [`write_trailer`].
-pub(in crate::cache) fn write_footer(segment: &SegmentWriter) -> io::Result<Trailer> {
+/// Writes the footer behind the last record, and the sums behind the footer, in a segment of `frames` frames. Records and footer
+/// must be synced before [`write_trailer`].
+pub(in crate::cache) fn write_footer(segment: &SegmentWriter, frames: u32) -> io::Result<Trailer> {
     let (trailer, footer) = encode_footer(segment)?;
-    segment.file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
+    write_behind(segment, frames, &trailer, &footer)?;
     Ok(trailer)
 }
 
@@ -68,6 +70,40 @@ fn encode_footer(segment: &SegmentWriter) -> io::Result<(Trailer, Vec<u8>)> {
     let trailer = Trailer::of(segment.key, segment.position(), &footer)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the footer would have 4 GiB or more"))?;
     Ok((trailer, footer))
+}
+
+/// Writes `footer`, and the sums if there is room.
+fn write_behind(segment: &SegmentWriter, frames: u32, trailer: &Trailer, footer: &[u8]) -> io::Result<()> {
+    let sums = segment.footer().crcs(trailer.footer_frame).and_then(|crcs| encode(trailer, frames, &crcs));
+    let sums = sums.unwrap_or_default();
+    segment.file.write_at(&[IoSlice::new(footer), IoSlice::new(&sums)], trailer.footer_offset_bytes())
+}
+
+/// The sums with `crcs` of a segment of `frames` frames with this `trailer`; `None` where there is no room.
+fn encode(trailer: &Trailer, frames: u32, crcs: &[u32]) -> Option<Vec<u8>> {
+    let first = trailer.sums_frame(frames)?;
+    let mut sums = Vec::with_capacity(sums_pages(trailer.footer_frame) as usize * FRAME_BYTES);
+    for (page, crcs) in (0u32..).zip(crcs.chunks(PAGE_SUMS as usize)) {
+        sums.extend_from_slice(&encode_sums(&trailer.key, first.checked_add(page)?, page, crcs));
+    }
+    Some(sums)
+}
+
+/// Writes the sums of a sealed segment of `frames` frames again, from the `records` of the footer. The sums need not be stable: each
+/// page proves that the page is whole. `false` where there is no room.
+pub(in crate::cache) fn write_sums(
+    file: &dyn SegmentFile,
+    trailer: &Trailer,
+    frames: u32,
+    records: &[FooterRecord],
+) -> io::Result<bool> {
+    let crcs = crcs_in(records, trailer.footer_frame);
+    let crcs: Vec<u32> = crcs.into_iter().map(Option::unwrap_or_default).collect();
+    let Some((sums, first)) = encode(trailer, frames, &crcs).zip(trailer.sums_frame(frames)) else {
+        return Ok(false);
+    };
+    file.write_at(&[IoSlice::new(&sums)], offset(first))?;
+    Ok(true)
 }
 
 /// Writes the trailer. A trailer that is not vital need not be synced: without a trailer recovery scans the segment.
@@ -88,7 +124,7 @@ pub(in crate::cache) fn close_trailer_first(
     segment: &SegmentWriter,
     frames: u32,
     erased: impl Iterator<Item = u32>,
-) -> io::Result<()> {
+) -> io::Result<Trailer> {
     let (trailer, footer) = encode_footer(segment)?;
     let file = &*segment.file;
     write_trailer(file, &Trailer { vital: true, ..trailer }, frames)?;
@@ -96,6 +132,7 @@ pub(in crate::cache) fn close_trailer_first(
     for frame in erased {
         file.write_at(&[IoSlice::new(&[0; FRAME_BYTES])], offset(frame))?;
     }
-    file.write_at(&[IoSlice::new(&footer)], trailer.footer_offset_bytes())?;
-    file.sync()
+    write_behind(segment, frames, &trailer, &footer)?;
+    file.sync()?;
+    Ok(trailer)
 }

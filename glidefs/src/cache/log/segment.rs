@@ -2,7 +2,7 @@
 //!
 //! Does not own when a segment is prepared, synced or sealed. Invariants: a record is written with one gather write at the
 //! segment's end, and counts only when the whole record was written; an export is announced in the segment before the export's
-//! first entry, in the same write; room for footer and trailer is never given away.
+//! first entry, in the same write; room for footer, sums and trailer is never given away.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::batch::{Batch, HEADERS_MAX};
 use super::disk::SegmentFile;
-use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentKey};
+use super::format::{FooterBuilder, FooterMark, RECORD_ENTRIES_MAX, SegmentKey, sums_pages};
 use super::table::{Place, SegmentTable};
 use crate::units::{ExportId, FRAME_BYTES};
 
@@ -60,6 +60,12 @@ impl Room {
             footer_bytes: self.footer_bytes.saturating_sub(other.footer_bytes),
         }
     }
+}
+
+/// One past the last frame of the sums, when the records end before frame `records_end` and the footer takes `footer_frames`.
+fn with_sums(records_end: u64, footer_frames: u64) -> u64 {
+    let records = u32::try_from(records_end).unwrap_or(u32::MAX);
+    records_end.saturating_add(footer_frames).saturating_add(u64::from(sums_pages(records)))
 }
 
 /// A place in a segment, and the footer up to that place.
@@ -141,8 +147,8 @@ impl SegmentWriter {
         let footer_bytes = self.footer.encoded_len() as u64 + u64::from(room.footer_bytes);
         let footer_frames = footer_bytes.div_ceil(FRAME_BYTES as u64);
         // The last frame is for the trailer.
-        let end = u64::from(self.position) + u64::from(room.frames) + footer_frames;
-        end < u64::from(table.segment_frames())
+        with_sums(u64::from(self.position) + u64::from(room.frames), footer_frames)
+            < u64::from(table.segment_frames())
     }
 
     /// Whether the record of `batch` fits after one more request with `entries` entries and `data_frames` frames joined the
@@ -157,17 +163,14 @@ impl SegmentWriter {
         let frames = batch.data_frames().saturating_add(data_frames);
         let entries = batch.entries.len() + entries + batch.changes + 1;
         let footer_bytes = self.footer.encoded_len_with(HEADERS_MAX, entries, frames as usize);
-        let end = u64::from(self.position)
-            + HEADERS_MAX as u64
-            + u64::from(frames)
-            + (footer_bytes / FRAME_BYTES) as u64;
-        end < u64::from(table.segment_frames())
+        let records_end = u64::from(self.position) + HEADERS_MAX as u64 + u64::from(frames);
+        with_sums(records_end, (footer_bytes / FRAME_BYTES) as u64) < u64::from(table.segment_frames())
     }
 
     /// Whether `room` fits into a segment without records.
     pub fn empty_has_room(table: &SegmentTable, room: Room) -> bool {
         let footer_frames = u64::from(room.footer_bytes).div_ceil(FRAME_BYTES as u64) + 1;
-        1 + u64::from(room.frames) + footer_frames < u64::from(table.segment_frames())
+        with_sums(1 + u64::from(room.frames), footer_frames) < u64::from(table.segment_frames())
     }
 
     /// Appends the record of `batch` and returns the frame of the record. `data` is in the order of the batch's entries. After an

@@ -162,16 +162,18 @@ impl Recovery<'_> {
             return Ok(());
         }
         let (segment, frames) = (found.closing(walk), self.table.segment_frames());
-        if segment.vital {
+        let trailer = if segment.vital {
             at(file.sync(), "syncing", name)?;
-            at(seal::close_trailer_first(&segment, frames, walk.headers_to_erase()), "closing", name)?;
+            at(seal::close_trailer_first(&segment, frames, walk.headers_to_erase()), "closing", name)?
         } else {
-            let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
+            let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
             at(file.sync(), "syncing", name)?;
             at(seal::write_trailer(&*file, &trailer, frames), "writing the trailer", name)?;
-        }
+            trailer
+        };
         let used = self.table.get(number);
         used.on(Event::Seal);
+        used.leave_crcs(trailer.sums_frame(frames));
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
             // The segment is free at once: cleaning may have no other segment to move data to.
             used.end_use();

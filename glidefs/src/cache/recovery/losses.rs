@@ -19,6 +19,7 @@ use crate::cache::log::life::{Event, State};
 use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::seal;
 use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::sums::Crcs;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::walk::{Hole, Walk};
 use crate::cache::volume::Volume;
@@ -238,7 +239,7 @@ impl Recovery<'_> {
             segment_bytes: self.table.segment_bytes(),
         };
         at(seal::write_header(&*file, &header, frames, &info.front_unsure), "writing the header", name)?;
-        info.make_crcs(frames);
+        info.keep_crcs(Crcs::new(frames));
         info.begin_use(header.segment_id, 1);
         info.on(Event::Prepare);
         let mut segment = SegmentWriter::new(number, header.key(), file, frames);
@@ -251,12 +252,13 @@ impl Recovery<'_> {
             debug_assert!(pushed.is_ok(), "the batch has room, and records hold such entries");
         }
         self.write(&mut segment, &mut batch, &mut placed)?;
-        let trailer = at(seal::write_footer(&segment), "writing the footer", name)?;
+        let trailer = at(seal::write_footer(&segment, frames), "writing the footer", name)?;
         at(segment.file.sync(), "syncing", name)?;
         at(seal::write_trailer(&*segment.file, &trailer, frames), "writing the trailer", name)?;
         info.heal();
         info.on(Event::Close);
         info.on(Event::Seal);
+        info.leave_crcs(trailer.sums_frame(frames));
         for (volume, extent) in placed {
             volume.recovered(self.table, extent);
         }

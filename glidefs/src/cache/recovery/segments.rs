@@ -30,6 +30,7 @@ use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
 use crate::cache::log::scan::{self, offset};
 use crate::cache::log::segment::SegmentWriter;
+use crate::cache::log::sums::Crcs;
 use crate::cache::log::superblock::CACHE_VERSION;
 use crate::cache::log::table::SegmentTable;
 use crate::cache::log::walk::{self, Span, Walk};
@@ -141,7 +142,12 @@ impl Recovery<'_> {
         self.found.segments += 1;
         self.found.records += records.len() as u64;
         let used = self.table.get(number);
-        used.make_crcs(self.table.segment_frames());
+        if found.walk.is_some() {
+            used.keep_crcs(Crcs::new(self.table.segment_frames()));
+        } else {
+            let trailer = found.trailer.as_ref();
+            used.leave_crcs(trailer.and_then(|trailer| trailer.sums_frame(self.table.segment_frames())));
+        }
         used.begin_use(found.key.segment_id, tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
@@ -264,7 +270,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Puts the entries of records into the indexes, and the checksums of their data into the segment table.
+    /// Puts the entries of records into the indexes. The checksums stay in memory of segments without sums on the disk.
     fn replay(&self, number: u32, records: &[FooterRecord]) -> Replayed {
         let mut replayed = Replayed::default();
         for record in records {

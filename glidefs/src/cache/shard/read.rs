@@ -12,9 +12,12 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use super::Shard;
 use super::request::{Token, Want};
-use crate::cache::log::format::{Frame, frame_crc};
+use super::{Shard, sums};
+use crate::cache::log::format::Frame;
+use crate::cache::log::scan::offset;
+use crate::cache::log::sums::Verdict;
+use crate::cache::log::sums::pages::Pages;
 use crate::cache::log::table::frames_of;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
@@ -59,20 +62,48 @@ struct DiskRead {
     waiting: usize,
 }
 
+/// A read of the disk under way. Ends when both the bytes and their checksums are there.
+#[derive(Debug)]
+struct Flight {
+    read: DiskRead,
+    /// The bytes, once they have arrived.
+    data: Option<Result<Vec<u8>, IoError>>,
+    sums: SumsRead,
+}
+
+/// How far the checksums of a flight are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SumsRead {
+    /// At hand when the flight began, or read since.
+    Idle,
+    /// A read of sums is under way.
+    UnderWay,
+    /// The sums cannot be used: the keeper was asked for the checksums.
+    Asked,
+}
+
+/// Bit of the number of an operation which reads sums. The rest of the number is the flight's.
+const SUMS_BIT: u32 = 1 << 31;
+
 #[derive(Debug)]
 pub(super) struct Reads<T> {
     waiting: Slab<WaitingRead<T>>,
-    flights: Slab<DiskRead>,
+    flights: Slab<Flight>,
     queue: VecDeque<DiskRead>,
     /// Empty between calls: only the capacity is kept.
     plan: Vec<Piece>,
     fetches: Vec<SegmentBytes>,
     spare: Vec<Vec<u8>>,
+    spare_sums: Vec<Vec<u8>>,
     scratch: Box<Frame>,
+    pages: Pages,
+    /// Number of flights for which the keeper was asked.
+    asked: usize,
 }
 
-impl<T> Default for Reads<T> {
-    fn default() -> Self {
+impl<T> Reads<T> {
+    /// Reads with memory for pages of sums, `pages_bytes` in all.
+    pub fn new(pages_bytes: u64) -> Self {
         Self {
             waiting: Slab::new(),
             flights: Slab::new(),
@@ -80,12 +111,13 @@ impl<T> Default for Reads<T> {
             plan: Vec::new(),
             fetches: Vec::new(),
             spare: Vec::new(),
+            spare_sums: Vec::new(),
             scratch: Box::new([0; FRAME_BYTES]),
+            pages: Pages::new(pages_bytes),
+            asked: 0,
         }
     }
-}
 
-impl<T> Reads<T> {
     pub fn is_idle(&self) -> bool {
         let is_idle = self.waiting.is_empty();
         debug_assert!(
@@ -184,7 +216,10 @@ fn put(range: SectorRange, piece: &Piece, bytes: Option<&[u8]>, buffer: &mut [u8
 fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8]) -> Result<(), IoError> {
     let outcome = match buffer.get_mut(source.to..source.to.saturating_add(source.len)) {
         None => Err(IoError::TooLarge),
-        Some(part) => read_now(&shard.shared, source, part, &mut shard.reads.scratch),
+        Some(part) => {
+            let Reads { scratch, pages, .. } = &mut shard.reads;
+            read_now(&shard.shared, source, part, scratch, pages)
+        }
     };
     if outcome == Ok(false) {
         shard.stats.reads_waited.add(1);
@@ -196,31 +231,32 @@ fn serve<T: Token>(shard: &mut Shard<T>, source: &SegmentBytes, buffer: &mut [u8
     outcome.map(drop)
 }
 
-/// Fills `part` with the bytes of `source` where the page cache has all of them; `false` where not.
+/// Fills `part` with the bytes of `source` where the page cache has all of them, and the checksums are at hand; `false` where not.
 fn read_now(
     shared: &Shared,
     source: &SegmentBytes,
     part: &mut [u8],
     scratch: &mut Frame,
+    pages: &mut Pages,
 ) -> Result<bool, IoError> {
     let head = if source.skip == 0 { 0 } else { (FRAME_BYTES - source.skip).min(part.len()) };
     let (head, rest) = part.split_at_mut(head);
     let (whole, tail) = rest.split_at_mut(rest.len() / FRAME_BYTES * FRAME_BYTES);
     let mut frame = source.first;
     if !head.is_empty() {
-        if !frames_now(shared, source, frame, scratch)? {
+        if !frames_now(shared, source, frame, scratch, pages)? {
             return Ok(false);
         }
         head.copy_from_slice(&scratch[source.skip..source.skip + head.len()]);
         frame += 1;
     }
-    if !whole.is_empty() && !frames_now(shared, source, frame, whole)? {
+    if !whole.is_empty() && !frames_now(shared, source, frame, whole, pages)? {
         return Ok(false);
     }
     if !tail.is_empty() {
         // A part has fewer frames than 2^32.
         frame += u32::try_from(whole.len() / FRAME_BYTES).unwrap_or(0);
-        if !frames_now(shared, source, frame, scratch)? {
+        if !frames_now(shared, source, frame, scratch, pages)? {
             return Ok(false);
         }
         tail.copy_from_slice(&scratch[..tail.len()]);
@@ -229,16 +265,20 @@ fn read_now(
 }
 
 /// Fills `buffer` with whole frames, the first of which is `first`, and verifies them; `false` where the page cache does not have
-/// all.
+/// all, or the checksums are not at hand.
 fn frames_now(
     shared: &Shared,
     source: &SegmentBytes,
     first: u32,
     buffer: &mut [u8],
+    pages: &mut Pages,
 ) -> Result<bool, IoError> {
     let Some(file) = shared.table.get(source.number).file() else { return Err(IoError::Read) };
-    match file.read_now(buffer, u64::from(first) * FRAME_BYTES as u64) {
-        Ok(true) => verify(shared, source, first, buffer).map(|()| true),
+    match file.read_now(buffer, offset(first)) {
+        Ok(true) => match verify(shared, source, first, buffer, pages) {
+            Some(verified) => verified.map(|()| true),
+            None => Ok(false),
+        },
         Ok(false) => Ok(false),
         Err(error) => {
             report(shared, source, first, &error);
@@ -247,24 +287,33 @@ fn frames_now(
     }
 }
 
-/// Compares `buffer`, the frames from `first` on, with their checksums.
-fn verify(shared: &Shared, source: &SegmentBytes, first: u32, buffer: &[u8]) -> Result<(), IoError> {
-    let info = shared.table.get(source.number);
-    for (frame, bytes) in (first..).zip(buffer.chunks_exact(FRAME_BYTES)) {
-        if info.crc(frame) != Some(frame_crc(bytes)) {
+/// Compares `buffer`, the frames from `first` on, with their checksums; `None` while the checksums are not at hand.
+fn verify(
+    shared: &Shared,
+    source: &SegmentBytes,
+    first: u32,
+    buffer: &[u8],
+    pages: &mut Pages,
+) -> Option<Result<(), IoError>> {
+    match sums::compare(shared, pages, source.number, first, buffer)? {
+        Verdict::Right => Some(Ok(())),
+        Verdict::Wrong(frame) => {
             shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
-            let Some(suppressed) = passes(shared, source) else { return Err(IoError::Corrupt) };
+            let Some(suppressed) = passes(shared, source) else { return Some(Err(IoError::Corrupt)) };
             tracing::error!(
                 export = source.export.0,
                 file = shared.disk.segment_name(source.number),
-                offset_bytes = u64::from(frame) * FRAME_BYTES as u64,
+                offset_bytes = offset(frame),
                 suppressed,
                 "cached data does not match the checksum; reads of the data fail until the data is written again"
             );
-            return Err(IoError::Corrupt);
+            Some(Err(IoError::Corrupt))
+        }
+        Verdict::Missing(frame) => {
+            report(shared, source, frame, &io::Error::other("the checksum of the data cannot be read"));
+            Some(Err(IoError::Read))
         }
     }
-    Ok(())
 }
 
 /// Whether a line about data of `source` is logged now; if so, how many lines were held back before. An export without a volume
@@ -278,7 +327,7 @@ fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error)
     tracing::error!(
         export = source.export.0,
         file = shared.disk.segment_name(source.number),
-        offset_bytes = u64::from(first) * FRAME_BYTES as u64,
+        offset_bytes = offset(first),
         error = error as &dyn std::error::Error,
         suppressed,
         "reading from the cache disk failed"
@@ -290,44 +339,137 @@ fn start<T: Token>(shard: &mut Shard<T>) {
     while shard.reads.flights.len() < READS_MAX
         && let Some(fetch) = shard.reads.queue.pop_front()
     {
-        let Some(file) = shard.shared.table.get(fetch.source.number).file().cloned() else {
+        let source = fetch.source;
+        let Some(file) = shard.shared.table.get(source.number).file().cloned() else {
             arrived(shard, &fetch, Err(IoError::Read));
             continue;
         };
         let mut buffer = shard.reads.spare.pop().unwrap_or_default();
-        buffer.resize(fetch.source.frames as usize * FRAME_BYTES, 0);
+        buffer.resize(source.frames as usize * FRAME_BYTES, 0);
+        let flight = Flight { read: fetch, data: None, sums: SumsRead::Idle };
         // At most READS_MAX.
-        let op = u32::try_from(shard.reads.flights.insert(fetch)).unwrap_or(u32::MAX);
-        let offset = u64::from(fetch.source.first) * FRAME_BYTES as u64;
-        shard.wanted.push(Want::Read { op, file, offset, buffer });
+        let op = u32::try_from(shard.reads.flights.insert(flight)).unwrap_or(u32::MAX);
+        shard.wanted.push(Want::Read { op, file, offset: offset(source.first), buffer });
+        if !sums::are_known(&shard.shared, &mut shard.reads.pages, source.number, source.first, source.frames)
+        {
+            read_sums(shard, op);
+        }
+    }
+}
+
+/// Begins a read of the sums for flight `op`, or asks the keeper where the segment has none.
+fn read_sums<T: Token>(shard: &mut Shard<T>, op: u32) {
+    let Some(flight) = shard.reads.flights.get_mut(op as usize) else { return };
+    let source = flight.read.source;
+    let info = shard.shared.table.get(source.number);
+    let Some((first, file)) = info.sums_frame().zip(info.file().cloned()) else {
+        ask(shard, op);
+        return;
+    };
+    let pages = sums::pages_of(source.first, source.frames);
+    flight.sums = SumsRead::UnderWay;
+    let mut buffer = shard.reads.spare_sums.pop().unwrap_or_default();
+    buffer.resize(pages.len() * FRAME_BYTES, 0);
+    shard.stats.sums_read.add(1);
+    let place = offset(first.saturating_add(pages.start));
+    shard.wanted.push(Want::Read { op: op | SUMS_BIT, file, offset: place, buffer });
+}
+
+/// Asks the keeper for the checksums of flight `op`.
+fn ask<T: Token>(shard: &mut Shard<T>, op: u32) {
+    let Some(flight) = shard.reads.flights.get_mut(op as usize) else { return };
+    if flight.sums != SumsRead::Asked {
+        flight.sums = SumsRead::Asked;
+        shard.reads.asked += 1;
+    }
+    let number = flight.read.source.number;
+    shard.shared.sums.ask(number, shard.shared.table.get(number).segment_id());
+    shard.shared.signal.raise();
+}
+
+/// Looks again at the flights for which the keeper was asked.
+pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
+    if shard.reads.asked == 0 {
+        return;
+    }
+    for op in 0..shard.reads.flights.capacity() {
+        if shard.reads.flights.get(op).is_some_and(|flight| flight.sums == SumsRead::Asked) {
+            // At most READS_MAX.
+            conclude(shard, u32::try_from(op).unwrap_or(u32::MAX));
+        }
     }
 }
 
 pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
-    let Some(fetch) = shard.reads.flights.try_remove(op as usize) else {
+    if op & SUMS_BIT != 0 {
+        return sums_done(shard, op & !SUMS_BIT, result.is_ok(), buffer);
+    }
+    let Some(flight) = shard.reads.flights.get_mut(op as usize) else {
         debug_assert!(false, "no read {op} is under way");
         return;
     };
-    let source = fetch.source;
-    let outcome = match result {
+    let source = flight.read.source;
+    flight.data = Some(match result {
         Err(error) => {
             report(&shard.shared, &source, source.first, &error);
             Err(IoError::Read)
         }
         Ok(()) if buffer.len() != source.frames as usize * FRAME_BYTES => Err(IoError::Read),
-        Ok(()) => verify(&shard.shared, &source, source.first, &buffer),
+        Ok(()) => Ok(buffer),
+    });
+    conclude(shard, op);
+}
+
+fn sums_done<T: Token>(shard: &mut Shard<T>, op: u32, is_read: bool, buffer: Vec<u8>) {
+    let Some(flight) = shard.reads.flights.get_mut(op as usize) else {
+        debug_assert!(false, "no read {op} is under way");
+        return;
     };
-    if outcome.is_ok()
-        && let Some(waiting) = shard.reads.waiting.get_mut(fetch.waiting)
-    {
-        // In bounds: `serve` measured the token's buffer, and the wanted bytes lie inside the frames of the source.
-        waiting.token.buffer()[source.to..source.to + source.len]
-            .copy_from_slice(&buffer[source.skip..source.skip + source.len]);
+    let source = flight.read.source;
+    flight.sums = SumsRead::Idle;
+    let of = sums::pages_of(source.first, source.frames);
+    let Reads { pages, spare_sums, .. } = &mut shard.reads;
+    let is_kept = is_read && sums::take(&shard.shared, pages, source.number, of, &buffer);
+    if spare_sums.len() < READS_MAX {
+        spare_sums.push(buffer);
     }
-    if shard.reads.spare.len() < READS_MAX {
-        shard.reads.spare.push(buffer);
+    if !is_kept {
+        ask(shard, op);
     }
-    arrived(shard, &fetch, outcome);
+    conclude(shard, op);
+}
+
+/// Ends flight `op` if both the bytes and the checksums are there.
+fn conclude<T: Token>(shard: &mut Shard<T>, op: u32) {
+    let Some(flight) = shard.reads.flights.get(op as usize) else { return };
+    let Some(data) = flight.data.as_ref().filter(|_| flight.sums != SumsRead::UnderWay) else { return };
+    let source = flight.read.source;
+    let outcome = match data {
+        Err(error) => Err(*error),
+        Ok(buffer) => {
+            match verify(&shard.shared, &source, source.first, buffer, &mut shard.reads.pages) {
+                Some(outcome) => outcome,
+                None if flight.sums == SumsRead::Asked => return ask(shard, op),
+                // Other pages have taken the place of the sums since the flight began.
+                None => return read_sums(shard, op),
+            }
+        }
+    };
+    let Flight { read, data, sums } = shard.reads.flights.remove(op as usize);
+    shard.reads.asked -= usize::from(sums == SumsRead::Asked);
+    if let Some(Ok(buffer)) = data {
+        if outcome.is_ok()
+            && let Some(waiting) = shard.reads.waiting.get_mut(read.waiting)
+        {
+            // In bounds: `serve` measured the token's buffer, and the wanted bytes lie inside the frames of the source.
+            waiting.token.buffer()[source.to..source.to + source.len]
+                .copy_from_slice(&buffer[source.skip..source.skip + source.len]);
+        }
+        if shard.reads.spare.len() < READS_MAX {
+            shard.reads.spare.push(buffer);
+        }
+    }
+    arrived(shard, &read, outcome);
     start(shard);
 }
 

@@ -1,5 +1,7 @@
 //! The shard on a real directory: data that is written is read, survives reopening, and is counted.
 
+mod sums;
+
 use std::sync::Arc;
 
 use super::*;
@@ -7,7 +9,7 @@ use crate::cache::driver::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
 use crate::cache::facade::Cache;
 use crate::cache::keeper::Keeper;
 use crate::cache::log::directory::Directory;
-use crate::cache::log::disk::{MonotonicClock, SegmentFile};
+use crate::cache::log::disk::{Disk, MonotonicClock, SegmentFile};
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::cache::volume::cuts::CutState;
 use crate::units::{ExportId, FRAME_BYTES};
@@ -42,8 +44,12 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
         segment_bytes: SEGMENT_BYTES,
         shards: 1,
         on_full: OnFull::Enospc,
+        checksums_bytes_max: 1 << 20,
     };
-    let disk = Arc::new(Directory::new(directory.path()));
+    open_on(Arc::new(Directory::new(directory.path())), options)
+}
+
+fn open_on(disk: Arc<dyn Disk>, options: Options) -> Bed {
     let (cache, recovered) =
         Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[A, B])).unwrap();
     let stats = Arc::new(ShardStats::default());
@@ -248,7 +254,13 @@ fn a_damaged_frame_fails_exactly_the_reads_that_need_it() {
 fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let _rig = open(&directory, 8);
-    let options = Options { size_bytes: 8 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+    let options = Options {
+        size_bytes: 8 << 20,
+        segment_bytes: 1 << 20,
+        shards: 1,
+        on_full: OnFull::Wait,
+        checksums_bytes_max: 1 << 20,
+    };
     let open = |path: &std::path::Path| {
         Cache::open(
             Arc::new(Directory::new(path)),
@@ -280,7 +292,13 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
     let mut bed = open(&directory, 12);
     fill(&mut bed, 40);
     drop(bed);
-    let options = Options { size_bytes: 5 << 20, segment_bytes: 1 << 20, shards: 1, on_full: OnFull::Wait };
+    let options = Options {
+        size_bytes: 5 << 20,
+        segment_bytes: 1 << 20,
+        shards: 1,
+        on_full: OnFull::Wait,
+        checksums_bytes_max: 1 << 20,
+    };
     let shrink = |exports: &[ExportId]| {
         let disk = Arc::new(Directory::new(directory.path()));
         Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(exports))

@@ -10,10 +10,11 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::cache::log::format::frame_crc;
 use crate::cache::log::scan::{is_of_the_medium, offset, read_again};
+use crate::cache::log::sums::Verdict;
 use crate::cache::log::table::frames_of;
 use crate::cache::shared::Shared;
+use crate::cache::verify::compare;
 use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
@@ -123,7 +124,7 @@ impl Cut {
         let (first, frames) = frames_of(sector, piece.range.count());
         let mut buffer = vec![0; frames as usize * FRAME_BYTES];
         let read = self.read_frames(number, first, &mut buffer);
-        if read.is_err() || self.first_bad(number, first, &buffer).is_some() {
+        if read.is_err() || self.compare(number, first, &buffer) != Verdict::Right {
             // Each frame by itself: one bad frame must not make its neighbours lost.
             for (frame, bytes) in (first..).zip(buffer.chunks_exact_mut(FRAME_BYTES)) {
                 if let Err(reason) = self.read_frame(number, frame, bytes)? {
@@ -143,11 +144,9 @@ impl Cut {
         self.shared.table.get(number).file().ok_or_else(closed)?.read_at(buffer, offset(first))
     }
 
-    /// The first frame of `buffer` that does not match the checksum. `buffer` begins with frame `first` of segment `number`.
-    fn first_bad(&self, number: u32, first: u32, buffer: &[u8]) -> Option<u32> {
-        let info = self.shared.table.get(number);
-        let mut frames = (first..).zip(buffer.chunks_exact(FRAME_BYTES));
-        frames.find(|(frame, bytes)| info.crc(*frame) != Some(frame_crc(bytes))).map(|(frame, _)| frame)
+    /// Compares `buffer` with the checksums. `buffer` begins with frame `first` of segment `number`.
+    fn compare(&self, number: u32, first: u32, buffer: &[u8]) -> Verdict {
+        compare(&self.shared, number, first, buffer)
     }
 
     /// Reads one frame, several times if the disk fails; the inner error says why the frame is lost.
@@ -159,32 +158,33 @@ impl Cut {
     ) -> Result<Result<(), &'static str>, IoError> {
         let file = self.shared.table.get(number).file().ok_or(IoError::Read)?;
         let mut read = read_again(&**file, bytes, offset(frame));
-        if read.is_ok() && self.first_bad(number, frame, bytes).is_some() {
+        if read.is_ok() && matches!(self.compare(number, frame, bytes), Verdict::Wrong(_)) {
             // Perhaps only the copy in the page cache is wrong. Where the disk itself does not answer, nobody knows.
             read = file.read_from_disk(bytes, offset(frame));
         }
-        match read {
-            Ok(()) if self.first_bad(number, frame, bytes).is_none() => Ok(Ok(())),
-            Ok(()) => {
+        let error = match read.map(|()| self.compare(number, frame, bytes)) {
+            Ok(Verdict::Right) => return Ok(Ok(())),
+            Ok(Verdict::Wrong(_)) => {
                 self.shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
-                Ok(Err("the data does not match its checksum"))
+                return Ok(Err("the data does not match its checksum"));
             }
-            Err(error) if self.on_unread == OnUnread::GiveUp && is_of_the_medium(&error) => {
-                self.shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
-                self.unread().push((number, frame));
-                Ok(Err("the disk does not read the frame"))
-            }
-            Err(error) => {
-                let file = self.shared.disk.segment_name(number);
-                tracing::error!(
-                    file,
-                    offset_bytes = offset(frame),
-                    error = &error as &dyn Error,
-                    "reading data to write back failed"
-                );
-                Err(IoError::Read)
-            }
+            // Bytes without a checksum are as good as bytes which the disk does not read.
+            Ok(Verdict::Missing(_)) => io::Error::from_raw_os_error(libc::ENODATA),
+            Err(error) => error,
+        };
+        if self.on_unread == OnUnread::GiveUp && is_of_the_medium(&error) {
+            self.shared.figures.lost_frames.fetch_add(1, Ordering::Relaxed);
+            self.unread().push((number, frame));
+            return Ok(Err("the disk does not read the frame"));
         }
+        let file = self.shared.disk.segment_name(number);
+        tracing::error!(
+            file,
+            offset_bytes = offset(frame),
+            error = &error as &dyn Error,
+            "reading data to write back failed"
+        );
+        Err(IoError::Read)
     }
 
     /// Notes the loss of the part of `piece` in frame `frame`; `piece` begins at `sector` of segment `number`.
@@ -300,7 +300,7 @@ impl CutSource for Cut {
         let mut bytes = vec![0; FRAME_BYTES];
         unread.into_iter().any(|(number, frame)| {
             let read = self.read_frames(number, frame, &mut bytes);
-            read.is_ok() && self.first_bad(number, frame, &bytes).is_none()
+            read.is_ok() && self.compare(number, frame, &bytes) == Verdict::Right
         })
     }
 }

@@ -229,6 +229,7 @@ impl Host {
             segment_bytes: SEGMENT_BYTES,
             shards: 1,
             on_full: OnFull::Wait,
+            checksums_bytes_max: 0,
         };
         let mut crashes = Vec::new();
         let cache = loop {

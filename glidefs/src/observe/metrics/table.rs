@@ -262,6 +262,10 @@ metrics! {
         = "Bytes moved by the cleaner.";
     CacheEvicted: Counter "glidefs_cache_evicted_bytes_total" in Bytes by []
         = "Bytes of clean data evicted from the cache; the store has the data.";
+    CacheChecksums: Gauge "glidefs_cache_checksum_bytes" in Bytes by []
+        = "Memory taken by checksums of the log: of segments that are not sealed, and pages of those on disk.";
+    CacheChecksumsRestored: Counter "glidefs_cache_restored_checksums_total" in Number by []
+        = "Times the checksums of a sealed segment came from the footer or the record headers, because those behind the footer are damaged, or an older glidefs wrote none.";
     CacheAppends: Counter "glidefs_cache_appends_total" in Number by [shard]
         = "Records appended to the log.";
     CacheAppendedRequests: Counter "glidefs_cache_appended_requests_total" in Number by [shard]
@@ -282,6 +286,8 @@ metrics! {
         = "READs served by the cache.";
     CacheReadPieces: Counter "glidefs_cache_read_pieces_total" in Number by [shard, source]
         = "Pieces of READs, by source: from the page_cache, or after waiting for the disk.";
+    CacheSumsRead: Counter "glidefs_cache_checksum_reads_total" in Number by [shard]
+        = "Reads of checksums from the disk, beside reads of data.";
     CacheReadsRemote: Counter "glidefs_cache_reads_remote_total" in Number by [shard]
         = "READs that needed data only the store has.";
     CacheReadErrors: Counter "glidefs_cache_read_errors_total" in Number by [shard]

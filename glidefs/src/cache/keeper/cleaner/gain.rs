@@ -2,7 +2,7 @@
 
 use crate::cache::keeper::runs::Run;
 use crate::cache::log::batch::HEADERS_MAX;
-use crate::cache::log::format::{FooterBuilder, FooterRecord};
+use crate::cache::log::format::{FooterBuilder, FooterRecord, sums_pages};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::shared::Shared;
 use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
@@ -27,8 +27,9 @@ pub(super) fn freed_frames(shared: &Shared, info: &SegmentInfo, records: &[Foote
         footer.add_record(record.position_frames, &record.entries, &record.crcs);
     }
     let used = frames(records.iter().map(|record| 1 + record.crcs.len()).sum());
-    // The trailer follows the footer.
-    let end = info.appended().saturating_add(frames(footer.encoded_len() / FRAME_BYTES)).saturating_add(1);
+    // The sums and the trailer follow the footer.
+    let behind = frames(footer.encoded_len() / FRAME_BYTES).saturating_add(sums_pages(info.appended()));
+    let end = info.appended().saturating_add(behind).saturating_add(1);
     let unused = shared.table.segment_frames().saturating_sub(end);
     used.saturating_add(
         unused.saturating_sub(frames(move_bytes(shared) / FRAME_BYTES) + MOVE_OVERHEAD_FRAMES),

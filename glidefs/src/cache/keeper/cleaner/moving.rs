@@ -16,7 +16,9 @@ use crate::cache::log::format::CLEANER;
 use crate::cache::log::format::{Entry, EntryKind, frame_crc};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::scan::{offset, read_again};
+use crate::cache::log::sums::Verdict;
 use crate::cache::shared::Shared;
+use crate::cache::verify::compare;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
 use crate::units::FRAME_BYTES;
@@ -53,20 +55,22 @@ impl Cleaner {
             }
             return Ok(());
         }
-        let crcs_of = |data: &[u8]| data.chunks_exact(FRAME_BYTES).map(frame_crc).collect::<Vec<u32>>();
-        let are_intact =
-            |crcs: &[u32]| (run.first..).zip(crcs).all(|(frame, crc)| info.crc(frame) == Some(*crc));
-        let mut crcs = crcs_of(&self.data[at..]);
+        let mut verdict = compare(shared, number, run.first, &self.data[at..]);
         // The copy in the page cache may be wrong, and the disk right.
-        if run.frames == 1 && !are_intact(&crcs) {
+        if run.frames == 1 && matches!(verdict, Verdict::Wrong(_)) {
             if let Err(error) = file.read_from_disk(&mut self.data[at..], offset(run.first)) {
                 self.data.truncate(at);
                 return self.unread(shared, preparer, info, number, run, volume, &error);
             }
-            crcs = crcs_of(&self.data[at..]);
+            verdict = compare(shared, number, run.first, &self.data[at..]);
         }
-        if !are_intact(&crcs) {
+        if verdict != Verdict::Right {
             self.data.truncate(at);
+            if run.frames == 1 && matches!(verdict, Verdict::Missing(_)) {
+                // Perhaps the disk reads the checksum later.
+                let error = io::Error::other("the checksum of the data cannot be read");
+                return self.unread(shared, preparer, info, number, run, volume, &error);
+            }
             if run.frames == 1 {
                 shared.figures.corrupt_frames.fetch_add(1, Ordering::Relaxed);
                 let reason = "the data does not match its checksum";
@@ -79,6 +83,7 @@ impl Cleaner {
             }
             return Ok(());
         }
+        let crcs: Vec<u32> = self.data[at..].chunks_exact(FRAME_BYTES).map(frame_crc).collect();
         if self.batch.push_data(run.entry.export, run.entry.seq, run.range, &crcs).is_ok() {
             self.volumes.push(Arc::clone(volume));
         } else {

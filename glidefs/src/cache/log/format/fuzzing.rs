@@ -7,9 +7,9 @@
 //! the bytes laid over was accepted.
 
 use super::{
-    BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, RecordBuilder, SEGMENT_ID_AT,
-    SegmentHeader, SegmentKey, Trailer, VERSION_AT, decode_footer, decode_record, footer, get, put, put_crc,
-    put_preamble, record, segment,
+    BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
+    SegmentHeader, SegmentKey, Trailer, VERSION_AT, check_sums, decode_footer, decode_record, encode_sums,
+    footer, get, put, put_crc, put_preamble, record, segment, sum_in, sums,
 };
 use crate::units::{ExportId, FRAME_BYTES, SectorRange, Seq};
 
@@ -96,6 +96,21 @@ pub fn check_footer(bytes: &[u8]) -> bool {
     }
     assert!(end <= FOOTER_FRAME);
     assert_eq!(builder.encode(&KEY), footer);
+    true
+}
+
+/// Checks `bytes` as, and laid over, a page of sums.
+pub fn check_sums_page(bytes: &[u8]) -> bool {
+    const PAGE: u32 = 2;
+    let _ = check_sums(bytes, &KEY, POSITION_FRAMES, PAGE);
+    let sample = encode_sums(&KEY, POSITION_FRAMES, PAGE, &[1, 2, 3]);
+    let frame = forge(&sample, bytes, sums::MAGIC, Some(KEY));
+    if check_sums(&frame, &KEY, POSITION_FRAMES, PAGE).is_err() {
+        return false;
+    }
+    let crcs: Vec<u32> =
+        (PAGE * PAGE_SUMS..(PAGE + 1) * PAGE_SUMS).map(|number| sum_in(&frame, number)).collect();
+    assert_eq!(encode_sums(&KEY, POSITION_FRAMES, PAGE, &crcs), frame);
     true
 }
 

@@ -5,7 +5,7 @@
 
 use super::{
     BODY_AT, CRC_AT, FormatError, Frame, SegmentKey, check_frame, check_key, check_unused, frame_crc, get,
-    put, put_crc, put_preamble,
+    put, put_crc, put_preamble, sums_pages,
 };
 use crate::units::FRAME_BYTES;
 
@@ -149,6 +149,15 @@ impl Trailer {
             ));
         }
         Ok(trailer)
+    }
+
+    /// First frame of the sums in the segment of `frames` frames: behind the footer. `None` where there is no room for the sums before
+    /// the trailer, in segments filled by a glidefs without sums.
+    pub fn sums_frame(&self, frames: u32) -> Option<u32> {
+        let footer_frames = self.footer_bytes / FRAME_BYTES as u32;
+        let first = self.footer_frame.checked_add(footer_frames)?;
+        let end = first.checked_add(sums_pages(self.footer_frame))?;
+        (end < frames).then_some(first)
     }
 
     /// Place of the footer, in bytes from the start of the segment.

@@ -188,6 +188,7 @@ proptest! {
         fuzzing::check_segment_header(&bytes);
         fuzzing::check_record(&bytes);
         fuzzing::check_footer(&bytes);
+        fuzzing::check_sums_page(&bytes);
     }
 
     #[test]
@@ -197,6 +198,7 @@ proptest! {
         fuzzing::check_segment_header(&bytes);
         fuzzing::check_record(&bytes);
         fuzzing::check_footer(&bytes);
+        fuzzing::check_sums_page(&bytes);
     }
 }
 
@@ -205,6 +207,7 @@ fn what_the_properties_begin_with_is_accepted() {
     assert!(fuzzing::check_segment_header(&[]));
     assert!(fuzzing::check_record(&[]));
     assert!(fuzzing::check_footer(&[]));
+    assert!(fuzzing::check_sums_page(&[]));
 }
 
 #[test]

@@ -217,6 +217,7 @@ impl Host {
             segment_bytes: SEGMENT_BYTES,
             shards: 1,
             on_full: OnFull::Wait,
+            checksums_bytes_max: 0,
         };
         let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
         let known = Known { exports, catalog: Arc::clone(&self.catalog) as Arc<dyn CacheCatalog> };

@@ -1,0 +1,104 @@
+//! The checksums for READs: in memory, or on the disk, where the page cache has them or a read beside the read of the data gets them.
+//!
+//! Does not own the reads of data (`read`), or checksums off the workers (`cache/verify`). Invariants: nothing here waits for the disk;
+//! nothing takes a lock or memory from the heap while the checksums are in memory; each page is checked before use.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::cache::log::format::{Frame, PAGE_SUMS, check_sums, sum_in, sums_pages};
+use crate::cache::log::info::SegmentInfo;
+use crate::cache::log::scan::offset;
+use crate::cache::log::sums::Verdict;
+use crate::cache::log::sums::pages::{Pages, Slot};
+use crate::cache::shared::Shared;
+use crate::units::FRAME_BYTES;
+
+/// Compares `bytes`, frames from `first` on of segment number `number`, with the checksums; `None` when the checksums are neither in
+/// memory nor in the page cache. The caller has pinned the segment.
+pub(super) fn compare(
+    shared: &Shared,
+    pages: &mut Pages,
+    number: u32,
+    first: u32,
+    bytes: &[u8],
+) -> Option<Verdict> {
+    let info = shared.table.get(number);
+    if let Some(crcs) = &*info.crcs() {
+        return Some(Verdict::of(first, bytes, |frame| crcs.get(frame)));
+    }
+    let (mut frame, mut rest) = (first, bytes);
+    while !rest.is_empty() {
+        let left = PAGE_SUMS - frame % PAGE_SUMS;
+        let (part, behind) = rest.split_at((left as usize * FRAME_BYTES).min(rest.len()));
+        let page = find(shared, pages, info, frame / PAGE_SUMS)?;
+        match Verdict::of(frame, part, |frame| Some(sum_in(page, frame))) {
+            Verdict::Right => (frame, rest) = (frame.checked_add(left)?, behind),
+            bad => return Some(bad),
+        }
+    }
+    Some(Verdict::Right)
+}
+
+/// Whether [`compare`] would have the checksums of the frames `first..first + frames`.
+pub(super) fn are_known(shared: &Shared, pages: &mut Pages, number: u32, first: u32, frames: u32) -> bool {
+    let info = shared.table.get(number);
+    info.crcs().is_some()
+        || pages_of(first, frames).into_iter().all(|page| find(shared, pages, info, page).is_some())
+}
+
+/// The pages with the sums of the frames `first..first + frames`.
+pub(super) fn pages_of(first: u32, frames: u32) -> Range<u32> {
+    first / PAGE_SUMS..sums_pages(first.saturating_add(frames))
+}
+
+/// Page `page` of the sums, from memory or from the page cache.
+fn find<'a>(shared: &Shared, pages: &'a mut Pages, info: &SegmentInfo, page: u32) -> Option<&'a Frame> {
+    let segment_id = info.segment_id();
+    let slot = match pages.find(segment_id, page) {
+        Some(slot) => slot,
+        None => {
+            let position = info.sums_frame()?.checked_add(page)?;
+            let file = info.file()?;
+            keep(shared, pages, segment_id, page, |frame| {
+                matches!(file.read_now(frame, offset(position)), Ok(true))
+                    && check_sums(frame, &shared.table.key(segment_id), position, page).is_ok()
+            })?
+        }
+    };
+    Some(pages.at(slot))
+}
+
+/// Keeps the pages `of`, read from the disk as `bytes`, of the sums of segment number `number`; `false` when one is damaged.
+pub(super) fn take(shared: &Shared, pages: &mut Pages, number: u32, of: Range<u32>, bytes: &[u8]) -> bool {
+    let info = shared.table.get(number);
+    let (segment_id, Some(first)) = (info.segment_id(), info.sums_frame()) else { return false };
+    let (frames, _) = bytes.as_chunks::<FRAME_BYTES>();
+    of.len() == frames.len()
+        && of.zip(frames).all(|(page, bytes)| {
+            let key = shared.table.key(segment_id);
+            let is_whole = first
+                .checked_add(page)
+                .is_some_and(|position| check_sums(bytes, &key, position, page).is_ok());
+            is_whole
+                && keep(shared, pages, segment_id, page, |frame| {
+                    *frame = *bytes;
+                    true
+                })
+                .is_some()
+        })
+}
+
+fn keep(
+    shared: &Shared,
+    pages: &mut Pages,
+    segment_id: u64,
+    page: u32,
+    fill: impl FnOnce(&mut Frame) -> bool,
+) -> Option<Slot> {
+    let before = pages.bytes();
+    let slot = pages.fill(segment_id, page, fill);
+    // The sum of all shards cannot overflow, and a shard takes away only bytes added before.
+    shared.sums.shard_bytes.fetch_add(pages.bytes().wrapping_sub(before), Ordering::Relaxed);
+    slot
+}

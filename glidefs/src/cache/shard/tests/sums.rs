@@ -1,0 +1,122 @@
+//! READs of sealed segments: checksums come with the data, from memory, from the page cache or from the disk.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::cache::faulty::Faulty;
+use crate::cache::log::life::State;
+use crate::units::FRAME_SECTORS;
+
+/// Three pages of sums.
+const LONG_SEGMENT: u64 = 10 << 20;
+const BLOCKS: u64 = 6000;
+/// Four pages for the shard, and four for everybody else.
+const LEAST_BYTES: u64 = 8 * FRAME_BYTES as u64;
+
+fn content(block: u64) -> Vec<u8> {
+    (block + 1).to_le_bytes().repeat(FRAME_BYTES / 8)
+}
+
+/// A cache with [`BLOCKS`] blocks of 4 KiB of export [`A`], most in sealed segments, opened again with so much memory for checksums.
+fn filled(directory: &tempfile::TempDir, checksums_bytes_max: u64) -> (Bed, Faulty) {
+    let disk = Faulty::new(directory.path());
+    let mut bed = reopened(&disk, checksums_bytes_max);
+    for first in (0..BLOCKS).step_by(20) {
+        for block in first..first + 20 {
+            assert!(bed.write(A, block * FRAME_SECTORS, &content(block), false));
+        }
+        bed.settle();
+    }
+    drop(bed);
+    (reopened(&disk, checksums_bytes_max), disk)
+}
+
+fn reopened(disk: &Faulty, checksums_bytes_max: u64) -> Bed {
+    let options = Options {
+        size_bytes: 10 * LONG_SEGMENT,
+        segment_bytes: LONG_SEGMENT,
+        shards: 1,
+        on_full: OnFull::Enospc,
+        checksums_bytes_max,
+    };
+    open_on(Arc::new(disk.clone()), options)
+}
+
+impl Bed {
+    fn require(&mut self, first: u64, blocks: u64) {
+        let expected: Vec<u8> = (first..first + blocks).flat_map(content).collect();
+        let found = self.read(A, first * FRAME_SECTORS, blocks * FRAME_SECTORS);
+        assert!(found.as_ref() == Ok(&expected), "blocks {first} to {}: {:?}", first + blocks, found.err());
+    }
+
+    fn sums_read(&self) -> u64 {
+        self.stats.sums_read.get()
+    }
+}
+
+#[test]
+fn checksums_of_sealed_segments_take_no_more_memory_than_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut bed, _) = filled(&directory, 0);
+    let table = &bed.cache.shared.table;
+    let resident = table.iter().filter(|(_, info)| info.crcs().is_some());
+    assert!(resident.map(|(_, info)| info.state()).all(|state| state == State::Open));
+    let open_bytes = u64::from(table.segment_frames()) * 4 * u64::from(table.count(State::Open));
+    for first in (0..BLOCKS).step_by(32) {
+        bed.require(first, 32.min(BLOCKS - first));
+        assert!(bed.cache.stats().checksum_bytes <= open_bytes + LEAST_BYTES);
+    }
+    assert_eq!(bed.sums_read(), 0, "the page cache has the sums");
+}
+
+#[test]
+fn reads_of_a_cold_disk_bring_their_checksums_in_any_order_with_any_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    for memory in [0, 1 << 20] {
+        let (mut bed, disk) = filled(&directory, memory);
+        disk.faults.cold.store(true, Ordering::SeqCst);
+        let mut at = 7;
+        for _ in 0..400 {
+            at = at.wrapping_mul(2_862_933_555_777_941_757_u64).wrapping_add(3_037_000_493) % (BLOCKS - 32);
+            bed.require(at, 1 + at % 32);
+        }
+        // Each page once where memory has room, and a READ never waits for more than one read of sums.
+        let pages = 3 * BLOCKS * FRAME_BYTES as u64 / LONG_SEGMENT + 6;
+        let most = if memory == 0 { 500 } else { pages };
+        assert!((1..=most).contains(&bed.sums_read()), "{} of {most}", bed.sums_read());
+        assert_eq!(bed.cache.stats().checksums_restored, 0);
+        drop(bed);
+    }
+}
+
+#[test]
+fn reads_that_wait_for_the_keeper_are_answered_when_the_sums_are_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut bed, disk) = filled(&directory, 0);
+    let table = &bed.cache.shared.table;
+    for (_, info) in table.iter().filter(|(_, info)| info.state() == State::Sealed) {
+        let sums = info.sums_frame().unwrap();
+        let page = io::IoSlice::new(&[0x55; FRAME_BYTES]);
+        info.file().unwrap().write_at(&[page], u64::from(sums + 1) * FRAME_BYTES as u64).unwrap();
+    }
+    disk.faults.cold.store(true, Ordering::SeqCst);
+    let volume = bed.cache.volume(A);
+    for name in 0..40 {
+        let at = u64::from(name) * 149 * FRAME_SECTORS;
+        bed.rig.shard.read(&volume, range(at, 8), None, MemoryToken::reading(name, FRAME_BYTES));
+    }
+    let done = bed.settle();
+    assert_eq!(done.len(), 40);
+    for Completion { token, result } in done {
+        assert_eq!(result, Ok(()));
+        assert_eq!(token.data(FRAME_BYTES), content(u64::from(token.name) * 149));
+    }
+    assert!(bed.cache.stats().checksums_restored > 0);
+    // The sums were written again.
+    drop(bed);
+    let mut bed = reopened(&disk, 0);
+    for name in 0..40 {
+        bed.require(name * 149, 1);
+    }
+    assert_eq!(bed.cache.stats().checksums_restored, 0);
+}
