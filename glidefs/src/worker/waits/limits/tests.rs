@@ -122,9 +122,10 @@ fn run(world: &mut World, arrivals: &[(u8, u8, u8)], late: u64) {
             let &(count, size, pause) = arrivals.next().unwrap();
             // Demand is kept up: a closed loop of clients with many tags.
             for _ in 0..count {
-                if world.waiting() < 512 {
-                    world.arrive(worker, Operation::Write, (u64::from(size) % 32 + 1) * 4096);
+                if world.waiting() >= 512 {
+                    break;
                 }
+                world.arrive(worker, Operation::Write, (u64::from(size) % 32 + 1) * 4096);
             }
             if *asleep == 0 {
                 world.turn(worker);
