@@ -17,7 +17,7 @@ use glidefs::testing::observe::counter::Histogram;
 use glidefs::testing::observe::counter::{IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 use glidefs::testing::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, InitialContent, Router, RouterOptions, Storage,
+    FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
 };
 use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
 use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
@@ -160,6 +160,7 @@ fn router(directory: &std::path::Path) -> Arc<Router> {
                 content: InitialContent::Blank(ExportSize::new(1 << 30).expect("a good size")),
                 durability: glidefs::testing::cache::Durability::Local,
                 on_unreachable: None,
+                settings: SettingsChange::default(),
                 queues: None,
                 queue_depth: None,
                 detached: false,

@@ -3,8 +3,14 @@
 //! Does not own where bytes live (`cache`), which device shows the export (`ublk`), or names and life cycle (`router`).
 //! Invariant: a request which passed [`Export::check`] lies inside the export.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+pub mod limits;
+mod throttle;
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use self::limits::Settings;
+pub use self::throttle::{LimitFigures, Reservation, Throttle};
 
 use crate::cache::Volume;
 use crate::locks::MutexExt;
@@ -69,6 +75,9 @@ pub struct Export {
     volume: Arc<Volume>,
     queues: Mutex<Vec<Arc<QueueStats>>>,
     failures: Repeat,
+    weight: AtomicU16,
+    /// Made when the first limit is set.
+    throttle: OnceLock<Box<Throttle>>,
 }
 
 impl Export {
@@ -81,6 +90,8 @@ impl Export {
             volume,
             queues: Mutex::default(),
             failures: Repeat::default(),
+            weight: AtomicU16::new(Settings::WEIGHT_DEFAULT),
+            throttle: OnceLock::new(),
         }
     }
 
@@ -107,6 +118,26 @@ impl Export {
     /// Makes the export `size_bytes` long. The router only ever makes an export longer.
     pub fn set_size_bytes(&self, size_bytes: u64) {
         self.sectors.store(size_bytes / SECTOR_BYTES, Ordering::Release);
+    }
+
+    /// The export's part where exports share: twice the weight gets twice as much.
+    #[inline]
+    pub fn weight(&self) -> u16 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// The count of requests against the limits; `None` while no limit was ever set.
+    #[inline]
+    pub fn throttle(&self) -> Option<&Throttle> {
+        self.throttle.get().map(Box::as_ref)
+    }
+
+    /// Changes limits and weight, also for requests which wait. Call from one thread at a time.
+    pub fn set_settings(&self, settings: &Settings) {
+        self.weight.store(settings.weight, Ordering::Relaxed);
+        if self.throttle.get().is_some() || !settings.limits.is_unlimited() {
+            self.throttle.get_or_init(|| Box::new(Throttle::new())).set(&settings.limits);
+        }
     }
 
     /// The export's data in the cache.

@@ -21,6 +21,7 @@
 //! | `name_locks` | who may create an export of a name at the moment |
 //! | `create` | how an export comes into being |
 //! | `operations` | attach, resize |
+//! | `settings` | limits and weight |
 //! | `removal` | detach, delete |
 //! | `history`, `rollback` | writeback on request, snapshots, and going back to a snapshot |
 //! | `release` | giving exports up in the store, and taking exports back |
@@ -53,6 +54,7 @@ mod recovery;
 mod release;
 mod removal;
 mod rollback;
+mod settings;
 mod size;
 mod state;
 mod storage;
@@ -79,6 +81,7 @@ use self::name_locks::NameLocks;
 pub use self::options::RouterOptions;
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub(crate) use self::removal::Deleted;
+pub use self::settings::SettingsChange;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;

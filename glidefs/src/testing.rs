@@ -47,7 +47,7 @@ pub mod observe {
 pub mod router {
     pub use crate::router::{
         Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-        FoundDevice, InitialContent, Router, RouterOptions, Storage,
+        FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
     };
 }
 

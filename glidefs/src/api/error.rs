@@ -125,9 +125,8 @@ impl From<RouterError> for ApiError {
             RouterError::NotFound { .. } => (StatusCode::NOT_FOUND, "not_found"),
             RouterError::Conflict { .. }
             | RouterError::OtherDurability { .. }
-            | RouterError::OtherOnUnreachable { .. } => {
-                (StatusCode::CONFLICT, "exists_with_other_parameters")
-            }
+            | RouterError::OtherOnUnreachable { .. }
+            | RouterError::OtherSettings { .. } => (StatusCode::CONFLICT, "exists_with_other_parameters"),
             RouterError::Shrink { .. } => (StatusCode::CONFLICT, "cannot_shrink"),
             RouterError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_exports"),
             RouterError::HalfDeleted { .. } => (StatusCode::CONFLICT, "half_deleted"),

@@ -9,11 +9,14 @@ use super::error::ApiError;
 use super::state::AppState;
 use super::wire::{
     AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
-    ForkRequest, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest, UndeleteRequest,
+    ForkRequest, LimitsChange, OnUnreachable, OpenRequest, RemoveQuery, ResizeRequest, RollbackRequest,
+    SetRequest, UndeleteRequest,
 };
+use crate::export::limits::Settings;
 use crate::observe::chain;
 use crate::router::{
     self, CreateExport, ExportName, ExportSize, InitialContent, QUEUE_DEPTH_MAX, QUEUES_MAX, RouterError,
+    SettingsChange,
 };
 
 /// Create an export, with a block device unless `detached` is set. If the export exists with the same parameters, the request
@@ -35,7 +38,12 @@ pub(super) async fn create(
     let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
     let new = NewExport {
         detached: request.detached,
-        ..NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth))
+        ..NewExport::of(
+            request.durability,
+            request.on_unreachable,
+            (request.limits, request.weight),
+            (request.queues, request.queue_depth),
+        )
     };
     create_from(&state, name, content, new).await
 }
@@ -59,6 +67,26 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<Vec<Export>> {
 )]
 pub(super) async fn show(State(state): State<AppState>, name: NameInPath) -> Result<Json<Export>, ApiError> {
     Ok(Json(state.router.show(name.0.as_str())?.into()))
+}
+
+/// Change limits and weight of an export, also while the export is in use. A field that is left out stays as before; null ends
+/// a limit. Asking for the same again changes nothing.
+#[utoipa::path(
+    patch, path = "/v1/exports/{name}", tag = "exports", params(("name" = String, Path, description = "Name of the export.")),
+    request_body = SetRequest,
+    responses(
+        (status = 200, description = "The export has these limits and this weight.", body = Export),
+        (status = 404, description = "There is no export of the name.", body = ErrorBody),
+        (status = "4XX", description = "The request was refused.", body = ErrorBody),
+    )
+)]
+pub(super) async fn set(
+    State(state): State<AppState>,
+    name: NameInPath,
+    JsonBody(request): JsonBody<SetRequest>,
+) -> Result<Json<Export>, ApiError> {
+    let change = settings(&request.limits, request.weight)?;
+    Ok(Json(state.router.set(name.0.as_str(), change).await?.into()))
 }
 
 /// Delete an export: its block device and its data. Data that was written back to the store can be restored with `undelete`
@@ -163,8 +191,12 @@ pub(super) async fn open(
         return Ok((StatusCode::OK, Json(state.router.discard_local(name.0.as_str()).await?.into())));
     }
     let content = if request.take_over { InitialContent::TakeOver } else { InitialContent::Store };
-    let new =
-        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new = NewExport::of(
+        request.durability,
+        request.on_unreachable,
+        (request.limits, request.weight),
+        (request.queues, request.queue_depth),
+    );
     create_from(&state, name.0, content, new).await
 }
 
@@ -187,8 +219,12 @@ pub(super) async fn undelete(
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
     let new_name = request.name.as_deref().map(ExportName::new).transpose()?;
     let new_name = new_name.unwrap_or_else(|| name.0.clone());
-    let new =
-        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new = NewExport::of(
+        request.durability,
+        request.on_unreachable,
+        (request.limits, request.weight),
+        (request.queues, request.queue_depth),
+    );
     create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await
 }
 
@@ -215,8 +251,12 @@ pub(super) async fn fork(
     } else {
         InitialContent::Fork { of: name.0, snapshot }
     };
-    let new =
-        NewExport::of(request.durability, request.on_unreachable, (request.queues, request.queue_depth));
+    let new = NewExport::of(
+        request.durability,
+        request.on_unreachable,
+        (request.limits, request.weight),
+        (request.queues, request.queue_depth),
+    );
     create_from(&state, ExportName::new(&request.name)?, content, new).await
 }
 
@@ -224,6 +264,8 @@ pub(super) async fn fork(
 struct NewExport {
     durability: Durability,
     on_unreachable: Option<OnUnreachable>,
+    limits: LimitsChange,
+    weight: Option<u64>,
     queues: Option<u64>,
     queue_depth: Option<u64>,
     detached: bool,
@@ -233,9 +275,10 @@ impl NewExport {
     fn of(
         durability: Durability,
         on_unreachable: Option<OnUnreachable>,
+        (limits, weight): (LimitsChange, Option<u64>),
         (queues, queue_depth): (Option<u64>, Option<u64>),
     ) -> Self {
-        Self { durability, on_unreachable, queues, queue_depth, detached: false }
+        Self { durability, on_unreachable, limits, weight, queues, queue_depth, detached: false }
     }
 }
 
@@ -254,6 +297,7 @@ async fn create_from(
             content,
             durability: new.durability.into(),
             on_unreachable: new.on_unreachable.map(|on_unreachable| on_unreachable.0.0),
+            settings: settings(&new.limits, new.weight)?,
             queues,
             queue_depth,
             detached: new.detached,
@@ -342,6 +386,12 @@ pub(super) async fn resize(
 ) -> Result<Json<Export>, ApiError> {
     let size = ExportSize::new(request.size.0.0)?;
     Ok(Json(state.router.resize(name.0.as_str(), size).await?.into()))
+}
+
+/// The change of settings for which a request asks.
+fn settings(limits: &LimitsChange, weight: Option<u64>) -> Result<SettingsChange, RouterError> {
+    let weight = small("weight", weight, Settings::WEIGHT_MAX)?;
+    Ok(SettingsChange { rates: limits.rates(), burst: limits.burst(), weight })
 }
 
 /// Refuses a parameter that does not fit 16 bits. The router checks the real bounds.

@@ -19,7 +19,7 @@ struct Description;
 fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(exports::create, exports::list))
-        .routes(routes!(exports::show, exports::delete))
+        .routes(routes!(exports::show, exports::set, exports::delete))
         .routes(routes!(exports::attach))
         .routes(routes!(exports::detach))
         .routes(routes!(exports::resize))

@@ -6,6 +6,7 @@
 
 mod answers;
 mod requests;
+mod settings;
 mod status;
 pub(super) mod values;
 
@@ -17,5 +18,6 @@ pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, OpenRequest, RemoveQuery, ResizeRequest,
     RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
+pub use self::settings::{Limits, LimitsChange, SetRequest};
 pub use self::status::{CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Status, WorkerStatus};
 pub use self::values::{Durability, OnUnreachable, Size};

@@ -3,6 +3,7 @@
 pub(super) mod bench;
 pub(super) mod common;
 pub(super) mod exports;
+pub(super) mod settings;
 pub(super) mod transfer;
 
 use std::path::PathBuf;

@@ -129,6 +129,15 @@ impl Client {
         Ok(self.send(path, body).await?.1)
     }
 
+    /// Sends `body` as JSON to `path`, to change what is there, and reads the answer.
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        Ok(self.ask(Method::PATCH, path, json(body)).await?.1)
+    }
+
     /// Sends `body` as JSON to `path`, to make something. Returns whether the request made something new, and the answer.
     pub async fn make<T: DeserializeOwned>(
         &self,
@@ -144,8 +153,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<(StatusCode, T), ClientError> {
-        // Bodies are plain structs, and a plain struct always serialises.
-        self.ask(Method::POST, path, serde_json::to_vec(body).unwrap_or_default().into()).await
+        self.ask(Method::POST, path, json(body)).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -220,6 +228,11 @@ impl Client {
         let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
         Ok((status, body.to_bytes()))
     }
+}
+
+/// A body as JSON. Bodies are plain structs, and a plain struct always serialises.
+fn json(body: &impl Serialize) -> Bytes {
+    serde_json::to_vec(body).unwrap_or_default().into()
 }
 
 /// Path of an export. Export names need no escaping.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
-    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Snapshot,
-    Status, StoredExport,
+    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
+    Snapshot, Status, StoredExport,
 };
+use crate::config::TimeSpan;
 
 /// A number of bytes in the largest fitting unit, with one decimal.
 pub(super) fn bytes(bytes: u64) -> String {
@@ -62,6 +63,10 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["state", &export.state]);
     table.add_row(["durability", &durability(export.durability)]);
     table.add_row(["on unreachable", &export.on_unreachable.0.to_string()]);
+    if let Some(limits) = &export.limits {
+        table.add_row(["limits", &limits_of(limits)]);
+    }
+    table.add_row(["weight", &export.weight.to_string()]);
     if let Some(reason) = &export.reason {
         table.add_row(["reason", reason]);
     }
@@ -84,6 +89,17 @@ pub(super) fn export(export: &Export) -> String {
     table.add_row(["id", &export.id.to_string()]);
     table.add_row(["created", &export.created]);
     table.trim_fmt()
+}
+
+/// The limits in words: "5000 reads/s, 100 MiB/s written, in bursts of 100ms".
+fn limits_of(limits: &Limits) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(limits.read_iops.map(|rate| format!("{rate} reads/s")));
+    parts.extend(limits.write_iops.map(|rate| format!("{rate} writes/s")));
+    parts.extend(limits.read_bytes_per_second.map(|rate| format!("{}/s read", bytes(rate))));
+    parts.extend(limits.write_bytes_per_second.map(|rate| format!("{}/s written", bytes(rate))));
+    parts.push(format!("bursts of {}", TimeSpan(Duration::from_millis(limits.burst_milliseconds))));
+    parts.join(", ")
 }
 
 fn durability(durability: Durability) -> String {

@@ -10,6 +10,7 @@ use super::collecting::Collections;
 use crate::api::{ApiStats, AppState, Readiness, Scrapes, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
 use crate::config::Config;
+use crate::export::{LimitFigures, Throttle};
 use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, Metric, Registry, Samples};
@@ -73,6 +74,7 @@ impl Parts {
                     damaged_bytes: export.volume().damaged_bytes(),
                     packs: export.volume().packs(),
                     cut: export.volume().upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
+                    limits: export.throttle().map(limit_figures).unwrap_or_default(),
                     queues: export.all_stats(),
                 }
             };
@@ -115,6 +117,13 @@ impl Parts {
         registry.register(metrics::process());
         registry
     }
+}
+
+fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
+    let figures = throttle.figures().map(|LimitFigures { limit, rate, throttled, waited_nanos }| {
+        metrics::LimitFigures { name: limit.name(), rate, throttled, waited_nanos }
+    });
+    figures.collect()
 }
 
 fn worker_status(worker: &Worker) -> wire::WorkerStatus {

@@ -32,5 +32,5 @@ mod tests;
 
 pub use self::registry::Registry;
 pub use self::samples::Samples;
-pub use self::sources::{ExportFigures, exports, process, states, workers};
+pub use self::sources::{ExportFigures, LimitFigures, exports, process, states, workers};
 pub use self::table::Metric;

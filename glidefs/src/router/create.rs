@@ -18,6 +18,7 @@ use super::error::RouterError;
 use super::info::ExportInfo;
 use super::name::ExportName;
 use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
+use super::settings::SettingsChange;
 use super::size::ExportSize;
 use super::state::{Event, State};
 use super::storage::InitialContent;
@@ -37,6 +38,8 @@ pub struct CreateExport {
     pub durability: Durability,
     /// The fate of a READ while the store is away; the configured default when not given.
     pub on_unreachable: Option<OnUnreachable>,
+    /// Limits and weight, where these are not to be the default.
+    pub settings: SettingsChange,
     /// Queues of the device; the configured default when not given.
     pub queues: Option<u16>,
     /// Most requests in flight per queue; the configured default when not given.
@@ -81,7 +84,7 @@ fn new_record(
     options: &RouterOptions,
 ) -> ExportRecord {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    ExportRecord {
+    let mut record = ExportRecord {
         id,
         name: request.name.to_string(),
         size_bytes: size.bytes(),
@@ -99,9 +102,13 @@ fn new_record(
         reads_fail_after_millis: reads_fail_after_millis(
             request.on_unreachable.unwrap_or(options.on_unreachable_default),
         ),
+        limits: None,
+        weight: None,
         rolls_back_to: None,
         may_be_released: false,
-    }
+    };
+    record.set_settings(&request.settings.applied_to(&record.settings()));
+    record
 }
 
 impl Router {
@@ -118,6 +125,7 @@ impl Router {
         {
             return Err(RouterError::FailAfter { min_seconds: OnUnreachable::FAIL_AFTER_MIN.as_secs() });
         }
+        request.settings.check()?;
         let router = Arc::clone(self);
         finish(request.name.to_string(), async move { router.create_now(request).await }).await
     }
@@ -310,6 +318,7 @@ fn compare(record: &ExportRecord, request: &CreateExport) -> Result<(), RouterEr
     if request.on_unreachable.is_some_and(|wanted| wanted != record.on_unreachable()) {
         return Err(RouterError::OtherOnUnreachable { name: record.name.clone() });
     }
+    request.settings.compare(&record.name, &record.settings())?;
     for (parameter, existing, wanted) in pairs {
         if let Some(wanted) = wanted
             && wanted != existing

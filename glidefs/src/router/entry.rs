@@ -55,6 +55,7 @@ impl ExportEntry {
         volume.set_durability(record.durability());
         volume.set_on_unreachable(record.on_unreachable());
         let export = Export::new(record.export_id(), record.name.clone(), record.size_bytes, volume);
+        export.set_settings(&record.settings());
         Arc::new(Self {
             name,
             export: Arc::new(export),
@@ -113,6 +114,7 @@ impl ExportEntry {
             created_unix_millis: record.created_unix_millis,
             durability: record.durability(),
             on_unreachable: record.on_unreachable(),
+            settings: record.settings(),
             unreleased: status.unreleased.clone(),
             damaged_bytes: self.export.volume().damaged_bytes(),
             at_risk: self.export.volume().at_risk(),

@@ -42,6 +42,11 @@ pub enum RouterError {
     /// The name is taken by an export with another `on_unreachable`.
     #[error("export {name} exists with another on_unreachable: choose another name, or delete the export")]
     OtherOnUnreachable { name: String },
+    /// The name is taken by an export with other limits or another weight.
+    #[error(
+        "export {name} exists with other limits or another weight: change them with `glidefs export set {name}`"
+    )]
+    OtherSettings { name: String },
     /// READs would fail too soon: no store answers every READ within the requested time.
     #[error("reads may fail after {min_seconds} s of waiting for the store at the earliest")]
     FailAfter { min_seconds: u64 },

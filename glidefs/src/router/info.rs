@@ -4,6 +4,7 @@ use super::devices::DeviceId;
 use super::name::ExportName;
 use super::state::State;
 use crate::cache::{AtRisk, Durability, OnUnreachable};
+use crate::export::limits::Settings;
 use crate::units::ExportId;
 
 /// One export as users see it.
@@ -26,6 +27,8 @@ pub struct ExportInfo {
     pub durability: Durability,
     /// The fate of a READ while the store is away.
     pub on_unreachable: OnUnreachable,
+    /// Limits and weight.
+    pub settings: Settings,
     /// Why a detached export could not be released in the store.
     pub unreleased: Option<String>,
     /// Bytes whose content was lost before the store had them, as of the last writeback; `None` without a store.

@@ -56,6 +56,12 @@ impl Queues {
         &self.table[tag.queue_index as usize]
     }
 
+    /// The export behind a tag which holds a request.
+    #[inline]
+    pub fn export(&self, tag: TagId) -> &Arc<Export> {
+        &self.of(tag).export
+    }
+
     /// The volume behind a tag which holds a request.
     #[inline]
     pub fn volume(&self, tag: TagId) -> &Arc<Volume> {

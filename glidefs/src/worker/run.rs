@@ -16,6 +16,10 @@
 //!                           block device               (`Queues::answer`)          scheduler
 //!  the next turn            the kernel: completion     any completion              first in, first     goes on   goes on
 //!                           queue; `Ring::seen`                                    out
+//!  a limit of the export    `Loop::limited`             `LimitedRequests::due`: a  first in, first     goes on   goes on
+//!  (R, W)                                              reservation, or 250 ms     out in an export;
+//!                                                                                 READs and writes
+//!                                                                                 apart
 //!  less at risk, or packs   `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
 //!  merged (W)                                          or 10 ms                    out in an export;
 //!                                                                                  lowest id first
@@ -77,6 +81,7 @@ use super::requests::InFlight;
 use super::ring::{Event, Ring};
 use super::tag::TagId;
 use super::waits::held::HeldWrites;
+use super::waits::limits::LimitedRequests;
 use super::waits::log_line::LogLine;
 use super::waits::slots::SlotWaits;
 use super::waits::store_reads::StoreReads;
@@ -88,6 +93,7 @@ use operations::Purpose;
 struct Loop {
     ring: Ring<Purpose>,
     queues: Queues,
+    limited: LimitedRequests,
     held: HeldWrites,
     log_line: LogLine,
     slots: SlotWaits,
@@ -121,6 +127,7 @@ impl Loop {
                     Event::Operation(completion) => self.complete(completion)?,
                 }
             }
+            self.resume_limited()?;
             self.resume_held()?;
             if self.log_line.is_due(self.now) {
                 self.ask_for_log_space()?;
@@ -142,7 +149,7 @@ impl Loop {
         if may_go_on || self.slots.has_next() || self.store_reads.has_next() {
             return Some(Duration::ZERO);
         }
-        let due = self.log_line.due().into_iter().chain(self.held.due()).min();
+        let due = self.log_line.due().into_iter().chain(self.held.due()).chain(self.limited.due()).min();
         due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 }

@@ -22,6 +22,7 @@ use crate::units::{ExportId, SectorRange};
 
 mod ending;
 mod failures;
+mod limits;
 mod queues;
 mod remote;
 mod risk;

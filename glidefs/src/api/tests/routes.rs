@@ -19,7 +19,7 @@ async fn an_export_lives_from_create_to_delete() {
         export,
         json!({
             "name": "vm-1", "id": 1, "size_bytes": 10_u64 << 30, "durability": "local", "on_unreachable": "wait", "device": "/dev/ublkb0", "state": "serving",
-            "reason": null, "queues": 1, "queue_depth": 64,
+            "reason": null, "queues": 1, "queue_depth": 64, "weight": 100,
         })
     );
     assert_eq!(served.create("vm-1", "10GiB").await.status, 200);
@@ -39,6 +39,34 @@ async fn an_export_lives_from_create_to_delete() {
         json!({"name": "vm-1", "existed": false})
     );
     assert_eq!(served.send("GET", "/v1/exports", "").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn limits_and_weight_are_set_at_creation_and_changed_while_the_export_is_served() {
+    let served = Served::new().await;
+    let create = json!({
+        "name": "vm-1", "size": "1GiB", "weight": 200,
+        "limits": {"read_iops": 5000, "write_bytes_per_second": "100MiB", "burst_milliseconds": 2000},
+    });
+    let created = served.send("POST", "/v1/exports", &create.to_string()).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let limits = json!({"read_iops": 5000, "write_bytes_per_second": 100 << 20, "burst_milliseconds": 2000});
+    assert_eq!((&created.json()["limits"], &created.json()["weight"]), (&limits, &json!(200)));
+    assert_eq!(served.send("POST", "/v1/exports", &create.to_string()).await.status, 200);
+    let change = r#"{"limits": {"read_iops": null, "write_iops": 7}, "weight": 50}"#;
+    for _ in 0..2 {
+        let changed = served.send("PATCH", "/v1/exports/vm-1", change).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+        let limits =
+            json!({"write_iops": 7, "write_bytes_per_second": 100 << 20, "burst_milliseconds": 2000});
+        assert_eq!((&changed.json()["limits"], &changed.json()["weight"]), (&limits, &json!(50)));
+    }
+    assert_eq!(served.send("PATCH", "/v1/exports/vm-1", "{}").await.json()["weight"], 50);
+    let ended =
+        json!({"limits": {"write_iops": null, "write_bytes_per_second": null, "burst_milliseconds": 100}});
+    served.send("PATCH", "/v1/exports/vm-1", &ended.to_string()).await;
+    let listed = served.send("GET", "/v1/exports", "").await.json();
+    assert_eq!((&listed[0]["limits"], &listed[0]["weight"]), (&Value::Null, &json!(50)));
 }
 
 #[tokio::test]
@@ -106,6 +134,41 @@ async fn every_refusal_is_json_with_a_code_and_a_sentence() {
             "exists_with_other_parameters",
             "size",
         ),
+        (
+            "POST",
+            "/v1/exports",
+            r#"{"name": "taken", "size": "1GiB", "weight": 7}"#,
+            409,
+            "exists_with_other_parameters",
+            "glidefs export set taken",
+        ),
+        ("PATCH", "/v1/exports/taken", r#"{"weight": 1001}"#, 400, "bad_parameter", "1 to 1000"),
+        ("PATCH", "/v1/exports/taken", r#"{"weight": 70000}"#, 400, "bad_parameter", "1 to 1000"),
+        (
+            "PATCH",
+            "/v1/exports/taken",
+            r#"{"limits": {"write_iops": 0}}"#,
+            400,
+            "bad_parameter",
+            "write_iops",
+        ),
+        (
+            "PATCH",
+            "/v1/exports/taken",
+            r#"{"limits": {"read_bytes_per_second": "4KiB"}}"#,
+            400,
+            "bad_parameter",
+            "131072",
+        ),
+        (
+            "PATCH",
+            "/v1/exports/taken",
+            r#"{"limits": {"burst": 1}}"#,
+            400,
+            "bad_request",
+            "unknown field `burst`",
+        ),
+        ("PATCH", "/v1/exports/nope", r#"{"weight": 7}"#, 404, "not_found", "glidefs export list"),
         ("POST", "/v1/exports/taken/resize", r#"{"size": 512}"#, 409, "cannot_shrink", "only growing"),
         ("POST", "/v1/exports/nope/attach", "", 404, "not_found", "glidefs export list"),
         ("GET", "/v1/exports/nope", "", 404, "not_found", "glidefs export list"),
@@ -234,7 +297,18 @@ async fn the_description_lists_every_route_and_its_types() {
         assert!(paths.iter().any(|found| found == path), "{path} is missing in {paths:?}");
     }
     let schemas = description["components"]["schemas"].as_object().unwrap();
-    for schema in ["CreateRequest", "ResizeRequest", "Export", "Status", "ErrorBody", "ErrorDetail", "Size"] {
+    for schema in [
+        "CreateRequest",
+        "SetRequest",
+        "LimitsChange",
+        "Limits",
+        "ResizeRequest",
+        "Export",
+        "Status",
+        "ErrorBody",
+        "ErrorDetail",
+        "Size",
+    ] {
         assert!(schemas.contains_key(schema), "{schema}");
     }
 }

@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::settings::Limits;
 use super::values::{Durability, OnUnreachable, rfc3339};
 use crate::cache;
 use crate::config;
+use crate::export::limits::Settings;
 use crate::router::{DeviceId, ExportInfo};
 
 /// The result of writing back an export.
@@ -120,6 +122,12 @@ pub struct Export {
     #[serde(default)]
     #[schema(value_type = String, example = "wait")]
     pub on_unreachable: OnUnreachable,
+    /// The limits of the export; left out without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// The export's part where exports share: twice the weight gets twice as much.
+    #[serde(default = "default_weight")]
+    pub weight: u16,
     /// Why the release in the store failed when the export was detached. Another host cannot open the export without taking
     /// over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,6 +139,11 @@ pub struct Export {
     /// The data of the export that is not in the store. Left out if all data is in the store, or without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_risk: Option<AtRisk>,
+}
+
+/// The weight of an export whose daemon knows no weights.
+const fn default_weight() -> u16 {
+    Settings::WEIGHT_DEFAULT
 }
 
 /// Data that is not in the store.
@@ -165,6 +178,8 @@ impl From<ExportInfo> for Export {
             created: rfc3339(info.created_unix_millis),
             durability: info.durability.into(),
             on_unreachable: OnUnreachable(config::OnUnreachable(info.on_unreachable)),
+            limits: Limits::of(&info.settings.limits),
+            weight: info.settings.weight,
             unreleased: info.unreleased,
             damaged_bytes: info.damaged_bytes,
             at_risk: info.at_risk.map(AtRisk::from),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::settings::LimitsChange;
 use super::values::{Durability, OnUnreachable, Size};
 
 /// Asks for a new export.
@@ -20,6 +21,12 @@ pub struct CreateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
+    /// Limits of the export; none when left out.
+    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
+    pub limits: LimitsChange,
+    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -45,6 +52,12 @@ pub struct UndeleteRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
+    /// Limits of the export; none when left out.
+    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
+    pub limits: LimitsChange,
+    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -58,7 +71,7 @@ pub struct UndeleteRequest {
 #[serde(deny_unknown_fields)]
 pub struct OpenRequest {
     /// Whether to go on with the content of the store and give up the data that only this host has, for an export that
-    /// another host has taken over, or that has two histories. Durability and device stay as they are then.
+    /// another host has taken over, or that has two histories. Durability, limits, weight and device stay as they are then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub discard_local: bool,
     /// Whether to take the export over from a host that has not released the export.
@@ -71,6 +84,12 @@ pub struct OpenRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
+    /// Limits of the export; none when left out.
+    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
+    pub limits: LimitsChange,
+    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,
@@ -100,6 +119,12 @@ pub struct ForkRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub on_unreachable: Option<OnUnreachable>,
+    /// Limits of the export; none when left out.
+    #[serde(default, skip_serializing_if = "LimitsChange::is_empty")]
+    pub limits: LimitsChange,
+    /// The export's part where exports share, 1 to 1000; 100 when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
     /// Number of queues of the device; the configured default when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u64>,

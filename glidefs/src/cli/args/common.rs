@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::settings::SettingsArgs;
 use crate::api::wire::Durability;
 use crate::config::{ByteSize, OnUnreachable, TimeSpan, ValueError};
 use crate::router::{ExportName, ExportSize, QUEUE_DEPTH_MAX, QUEUES_MAX};
@@ -26,6 +27,8 @@ pub(in crate::cli) struct DeviceArgs {
     /// How a read ends that needs an unreachable store: wait, or fail after this time [default: as configured]
     #[arg(long, value_name = "wait|TIME")]
     pub on_unreachable: Option<OnUnreachable>,
+    #[command(flatten)]
+    pub settings: SettingsArgs,
     /// Queues of the device [default: as configured]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub queues: Option<u16>,

@@ -3,6 +3,7 @@
 use clap::Subcommand;
 
 use super::common::{DeviceArgs, Limit, Name, Names, OutputArgs, SnapshotName, size};
+use super::settings::SettingsArgs;
 use super::transfer::DumpArgs;
 use crate::router::{ExportName, ExportSize};
 
@@ -12,7 +13,8 @@ pub(in crate::cli) enum ExportCommand {
     #[command(after_help = "Examples:\n  \
         glidefs export create vm-1 --size 10GiB\n  \
         glidefs export create db --size 1TiB --queues 4 --queue-depth 128 --json\n  \
-        glidefs export create spare --size 10GiB --detached && glidefs export attach spare\n\n\
+        glidefs export create spare --size 10GiB --detached && glidefs export attach spare\n  \
+        glidefs export create guest --size 10GiB --read-iops 5000 --write-bps 100MiB --weight 200\n\n\
         Creating an export that exists with the same parameters is no error. Several names make several exports; --json \
         prints an array of exports.")]
     Create {
@@ -148,6 +150,23 @@ pub(in crate::cli) enum ExportCommand {
         /// New size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Limit an export, or change its weight, also while in use
+    #[command(
+        group = clap::ArgGroup::new("settings").multiple(true).required(true).args(SettingsArgs::IDS),
+        after_help = "Examples:\n  \
+        glidefs export set vm-1 --read-iops 5000 --write-iops 1000\n  \
+        glidefs export set vm-1 --write-bps 100MiB --burst 2s\n  \
+        glidefs export set vm-1 vm-2 --write-iops none --weight 200\n\n\
+        Options that are left out stay as before. Requests that wait because of a limit have the new limits within a second. \
+        DISCARD and WRITE_ZEROES count as write operations without bytes, FLUSH is free.")]
+    Set {
+        #[command(flatten)]
+        names: Names,
+        #[command(flatten)]
+        settings: SettingsArgs,
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use crate::api::wire::{
     CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OnUnreachable, OpenRequest,
-    ResizeRequest, Size, StoredExport, UndeleteRequest,
+    ResizeRequest, SetRequest, Size, StoredExport, UndeleteRequest,
 };
 use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
+use crate::cli::args::settings::SettingsArgs;
 use crate::cli::client::{Client, ClientError, export_path};
 use crate::cli::error::CliError;
 use crate::cli::output::{answer, answer_each};
@@ -35,6 +36,8 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
                 name: new.map(|name| name.to_string()),
                 durability: device.durability,
                 on_unreachable: device.on_unreachable.map(OnUnreachable),
+                limits: device.settings.limits(),
+                weight: device.settings.weight.map(Into::into),
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
@@ -47,6 +50,8 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
                 local,
                 durability: device.durability,
                 on_unreachable: device.on_unreachable.map(OnUnreachable),
+                limits: device.settings.limits(),
+                weight: device.settings.weight.map(Into::into),
                 queues: device.queues.map(Into::into),
                 queue_depth: device.queue_depth.map(Into::into),
             };
@@ -65,6 +70,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             let request = ResizeRequest { size: Size(ByteSize(size.bytes())) };
             change(client, &name, "/resize", &request, output).await
         }
+        ExportCommand::Set { names, settings, output } => set(client, names.names, settings, output).await,
         ExportCommand::Attach { name, unconfirmed, output } => {
             let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
             change(client, &name, below, &(), output).await
@@ -93,6 +99,8 @@ async fn create(
             size: Size(ByteSize(size.bytes())),
             durability: device.durability,
             on_unreachable: device.on_unreachable.map(OnUnreachable),
+            limits: device.settings.limits(),
+            weight: device.settings.weight.map(Into::into),
             queues: device.queues.map(Into::into),
             queue_depth: device.queue_depth.map(Into::into),
             detached,
@@ -116,6 +124,8 @@ async fn open(
         discard_local,
         durability: device.durability,
         on_unreachable: device.on_unreachable.map(OnUnreachable),
+        limits: device.settings.limits(),
+        weight: device.settings.weight.map(Into::into),
         queues: device.queues.map(Into::into),
         queue_depth: device.queue_depth.map(Into::into),
     };
@@ -124,6 +134,21 @@ async fn open(
         async move { client.post(&export_path(&name, "/open"), request).await }
     };
     let exports: Vec<Export> = for_each(names, open).await?;
+    answer_each(output.json, &exports, print::export, print::exports)
+}
+
+async fn set(
+    client: &Client,
+    names: Vec<ExportName>,
+    settings: SettingsArgs,
+    output: OutputArgs,
+) -> Result<(), CliError> {
+    let request = SetRequest { limits: settings.limits(), weight: settings.weight.map(Into::into) };
+    let set = |name: ExportName| {
+        let request = &request;
+        async move { client.patch(&export_path(&name, ""), request).await }
+    };
+    let exports: Vec<Export> = for_each(names, set).await?;
     answer_each(output.json, &exports, print::export, print::exports)
 }
 

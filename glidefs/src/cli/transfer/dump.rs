@@ -19,7 +19,7 @@ use super::partial::{self, Partial};
 use super::raw_file::RawFile;
 use super::stream::{Out, is_standard, spoken};
 use super::summary::Summary;
-use crate::api::wire::{Deleted, Durability, Export, ForkRequest};
+use crate::api::wire::{Deleted, Durability, Export, ForkRequest, LimitsChange};
 use crate::cli::args::transfer::DumpArgs;
 use crate::cli::client::{Client, ClientError, export_path};
 use crate::cli::error::CliError;
@@ -79,6 +79,8 @@ async fn dump_snapshot(
         snapshot: Some(snapshot.to_string()),
         durability: Durability::Local,
         on_unreachable: None,
+        limits: LimitsChange::default(),
+        weight: None,
         queues: None,
         queue_depth: None,
     };

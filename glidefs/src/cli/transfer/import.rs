@@ -113,6 +113,8 @@ async fn make(client: &Client, args: &ImportArgs, size: ExportSize) -> Result<(E
         size: Size(ByteSize(size.bytes())),
         durability: args.device.durability,
         on_unreachable: args.device.on_unreachable.map(OnUnreachable),
+        limits: args.device.settings.limits(),
+        weight: args.device.settings.weight.map(Into::into),
         queues: args.device.queues.map(Into::into),
         queue_depth: args.device.queue_depth.map(Into::into),
         detached: false,

@@ -16,7 +16,9 @@ use crate::cache::driver::Driver;
 use crate::cache::{Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
 use crate::daemon::storage::{DaemonStorage, StoreSide};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
-use crate::router::{Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions};
+use crate::router::{
+    Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, SettingsChange,
+};
 use crate::store::faulty::{Fault, Faults, FaultyStore, Seeded};
 use crate::store::scripted::{ManualClock, ScriptedStore};
 use crate::store::volume::{StatePoint, View, VolumeError, VolumeStore, VolumeStoreOptions};
@@ -86,6 +88,7 @@ pub fn request(export: &str, content: InitialContent) -> CreateExport {
         content,
         durability: Durability::Local,
         on_unreachable: None,
+        settings: SettingsChange::default(),
         queues: None,
         queue_depth: None,
         detached: false,

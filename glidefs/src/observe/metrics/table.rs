@@ -121,6 +121,12 @@ metrics! {
         = "Requests that failed; write includes DISCARD and WRITE_ZEROES.";
     ExportInFlight: Gauge "glidefs_export_in_flight_requests" in Number by [export]
         = "Requests fetched from the device and not yet committed.";
+    ExportThrottled: Counter "glidefs_export_throttled_total" in Number by [export, limit]
+        = "Requests which waited because of a limit of the export; no sample for a limit which was never set.";
+    ExportThrottledTime: Counter "glidefs_export_throttled_seconds_total" in Seconds by [export, limit]
+        = "Time that requests waited because of a limit of the export.";
+    ExportLimit: Gauge "glidefs_export_limit" in Number by [export, limit]
+        = "Operations or bytes a second that the export may use; no sample where there is no limit.";
     ExportSize: Gauge "glidefs_export_size_bytes" in Bytes by [export]
         = "Size of the export.";
     ExportDirty: Gauge "glidefs_export_dirty_bytes" in Bytes by [export]

@@ -50,6 +50,10 @@ fn figures(name: &str, queues: usize) -> ExportFigures {
         damaged_bytes: Some(512),
         packs: Some((3, 40)),
         cut: Some((8192, 4096)),
+        limits: vec![
+            LimitFigures { name: "write_iops", rate: Some(1000), throttled: 3, waited_nanos: 2_500_000_000 },
+            LimitFigures { name: "read_iops", rate: None, throttled: 1, waited_nanos: 1_000_000_000 },
+        ],
         queues: (0..queues).map(|_| used_queue()).collect(),
     }
 }
@@ -142,6 +146,10 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_errors_total{export=\"e\",operation=\"read\"} 0",
         "glidefs_export_errors_total{export=\"e\",operation=\"write\"} 15",
         "glidefs_export_in_flight_requests{export=\"e\"} 21",
+        "glidefs_export_throttled_total{export=\"e\",limit=\"write_iops\"} 3",
+        "glidefs_export_throttled_seconds_total{export=\"e\",limit=\"write_iops\"} 2.5",
+        "glidefs_export_limit{export=\"e\",limit=\"write_iops\"} 1000",
+        "glidefs_export_throttled_total{export=\"e\",limit=\"read_iops\"} 1",
         "glidefs_export_size_bytes{export=\"e\"} 10737418240",
         "glidefs_export_dirty_bytes{export=\"e\"} 4096",
         "glidefs_export_at_risk_seconds{export=\"e\"} 1.5",
@@ -159,6 +167,7 @@ fn an_export_without_io_has_its_histograms_and_what_is_unknown_is_left_out() {
     let text = registry([exports(idle)]).encode().unwrap();
     assert!(text.contains("glidefs_write_io_size_bytes_bucket{export=\"idle\",le=\"+Inf\"} 0\n"), "{text}");
     assert_eq!(lines(&text, "glidefs_export_dirty_bytes"), [""; 0]);
+    assert!(!text.contains("glidefs_export_limit{export=\"idle\",limit=\"read_iops\"}"), "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::encoding::{DecodeError, decode_json, encode_json};
 use crate::cache::{Bound, Durability, OnUnreachable};
+use crate::export::limits::{Limit, Limits, Settings};
 use crate::router::devices::{DeviceId, DeviceOptions};
 use crate::units::ExportId;
 
@@ -61,6 +62,13 @@ pub(in crate::router) struct ExportRecord {
     /// Time after which a READ fails for want of the store, milliseconds. `None`: the READ waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads_fail_after_millis: Option<u64>,
+    /// Most operations and bytes a second; `None` without a limit and with the default burst. A glidefs from before limits
+    /// were recorded refuses a record with limits as one of a newer version, and so serves no export without its limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsRecord>,
+    /// The export's part where exports share; `None` for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
     /// The snapshot of a rollback that has begun. The export gets no device before the rollback is finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolls_back_to: Option<String>,
@@ -76,6 +84,42 @@ pub(in crate::router) struct BoundRecord {
     pub max_bytes: u64,
     /// Time since the oldest data at risk was acknowledged, milliseconds.
     pub max_age_millis: u64,
+}
+
+/// The limits of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::router) struct LimitsRecord {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_iops: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_iops: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bytes_per_second: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_bytes_per_second: Option<u64>,
+    pub burst_millis: u64,
+}
+
+impl LimitsRecord {
+    fn of(limits: &Limits) -> Self {
+        Self {
+            read_iops: limits.rate(Limit::ReadIops),
+            write_iops: limits.rate(Limit::WriteIops),
+            read_bytes_per_second: limits.rate(Limit::ReadBytes),
+            write_bytes_per_second: limits.rate(Limit::WriteBytes),
+            burst_millis: u64::try_from(limits.burst.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::unlimited(Duration::from_millis(self.burst_millis));
+        limits.set_rate(Limit::ReadIops, self.read_iops);
+        limits.set_rate(Limit::WriteIops, self.write_iops);
+        limits.set_rate(Limit::ReadBytes, self.read_bytes_per_second);
+        limits.set_rate(Limit::WriteBytes, self.write_bytes_per_second);
+        limits
+    }
 }
 
 /// The value for [`ExportRecord::reads_fail_after_millis`].
@@ -123,6 +167,18 @@ impl ExportRecord {
         limit.map_or(OnUnreachable::Wait, OnUnreachable::FailAfter)
     }
 
+    /// Limits and weight of the export.
+    pub fn settings(&self) -> Settings {
+        let limits = self.limits.map_or_else(Limits::default, |limits| limits.limits());
+        Settings { limits, weight: self.weight.unwrap_or(Settings::WEIGHT_DEFAULT) }
+    }
+
+    pub fn set_settings(&mut self, settings: &Settings) {
+        let default = Settings::default();
+        self.limits = (settings.limits != default.limits).then(|| LimitsRecord::of(&settings.limits));
+        self.weight = (settings.weight != default.weight).then_some(settings.weight);
+    }
+
     pub fn device_id(&self) -> DeviceId {
         DeviceId(self.device.number)
     }
@@ -150,6 +206,8 @@ pub(in crate::router) mod tests {
             flush_waits_for_store: false,
             bound: None,
             reads_fail_after_millis: None,
+            limits: None,
+            weight: None,
             rolls_back_to: None,
             may_be_released: false,
             created_unix_millis: 1_700_000_000_000,
@@ -160,6 +218,39 @@ pub(in crate::router) mod tests {
     fn a_record_reads_back_as_it_was_written() {
         let written = record(7, "vm-7");
         assert_eq!(ExportRecord::decode(&written.encode().unwrap()).unwrap(), written);
+    }
+
+    #[test]
+    fn settings_are_kept_and_a_record_without_any_is_as_before_settings_were_known() {
+        let old = record(7, "vm-7");
+        assert_eq!(old.settings(), Settings::default());
+        let text = |record: &ExportRecord| String::from_utf8_lossy(&record.encode().unwrap()).into_owned();
+        let mut new = old.clone();
+        new.set_settings(&Settings::default());
+        assert_eq!(new, old);
+        assert!(
+            !text(&new).contains("limits") && !text(&new).contains("weight"),
+            "older versions read the record"
+        );
+        let mut settings = Settings { weight: 7, ..Settings::default() };
+        for (limit, rate) in Limit::ALL.into_iter().zip(1 << 20..) {
+            settings.limits.set_rate(limit, Some(rate));
+            settings.limits.burst = Duration::from_secs(rate - (1 << 20));
+            new.set_settings(&settings);
+            assert_eq!(ExportRecord::decode(&new.encode().unwrap()).unwrap().settings(), settings);
+        }
+    }
+
+    #[test]
+    fn a_record_with_settings_of_a_newer_version_is_refused_as_such() {
+        #[derive(Serialize)]
+        struct Newer {
+            #[serde(flatten)]
+            record: ExportRecord,
+            later: u8,
+        }
+        let newer = encode_json(&Newer { record: record(7, "vm-7"), later: 1 }).unwrap();
+        assert!(ExportRecord::decode(&newer).unwrap_err().is_newer());
     }
 
     #[test]

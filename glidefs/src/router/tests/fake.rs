@@ -11,8 +11,8 @@ pub use self::kernel::{FakeDevice, Fault, Kernel};
 pub use self::storage::FakeStorage;
 use crate::router::state::Event;
 use crate::router::{
-    Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions, State,
-    Storage,
+    Catalog, CreateExport, Devices, ExportName, ExportSize, InitialContent, Router, RouterOptions,
+    SettingsChange, State, Storage,
 };
 
 /// A host: a catalog on disk, a kernel, and routers that come and go.
@@ -100,6 +100,7 @@ pub fn create(name: &str, size_bytes: u64) -> CreateExport {
         content: InitialContent::Blank(ExportSize::new(size_bytes).unwrap()),
         durability: crate::cache::Durability::Local,
         on_unreachable: None,
+        settings: SettingsChange::default(),
         queues: None,
         queue_depth: None,
         detached: false,

@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::fake::{Fault, Host, create, drop_last};
-use crate::router::{CreateExport, Deleted, ExportName, ExportSize, InitialContent, RouterError, State};
+use crate::export::limits::{Limit, Limits};
+use crate::router::{
+    CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, SettingsChange, State,
+};
 use crate::units::ExportId;
 
 const MIB: u64 = 1 << 20;
@@ -248,4 +251,57 @@ async fn what_does_not_exist_is_named() {
         assert!(matches!(&error, RouterError::NotFound { name } if name == "x"), "{error}");
     }
     assert!(ExportName::new("x/y").is_err());
+}
+
+fn limited(rate: u64, weight: u16) -> SettingsChange {
+    let rates = [None, Some(Some(rate)), None, None];
+    SettingsChange { rates, weight: Some(weight), ..SettingsChange::default() }
+}
+
+#[tokio::test]
+async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
+    let host = Host::new();
+    let router = host.started().await;
+    let request = CreateExport { settings: limited(1000, 7), ..create("a", MIB) };
+    assert_eq!(router.create(request.clone()).await.unwrap().info.settings.weight, 7);
+    let in_force = |router: &Router| {
+        let export = router.exports().remove(0);
+        let rate = export.throttle().and_then(|throttle| throttle.figures().find_map(|figures| figures.rate));
+        (rate, export.weight())
+    };
+    assert_eq!(in_force(&router), (Some(1000), 7));
+    for _ in 0..2 {
+        let info = router.set("a", limited(2000, 8)).await.unwrap();
+        assert_eq!((info.settings.limits.rate(Limit::WriteIops), info.settings.weight), (Some(2000), 8));
+    }
+    router.resize("a", size(2 * MIB)).await.unwrap();
+    drop_last(router);
+    let router = host.started().await;
+    assert_eq!(in_force(&router), (Some(2000), 8));
+    let ended = SettingsChange { rates: [Some(None); 4], ..SettingsChange::default() };
+    assert_eq!(router.set("a", ended).await.unwrap().settings.limits, Limits::default());
+    assert_eq!(in_force(&router), (None, 8));
+    assert!(matches!(router.set("b", ended).await, Err(RouterError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_is_not() {
+    let host = Host::new();
+    let router = host.started().await;
+    let with = |settings| CreateExport { settings, ..create("a", MIB) };
+    router.create(with(limited(1000, 7))).await.unwrap();
+    for settings in [limited(1000, 7), SettingsChange::default()] {
+        assert!(router.create(with(settings)).await.unwrap().existed);
+    }
+    for settings in [limited(1001, 7), limited(1000, 8)] {
+        assert!(matches!(router.create(with(settings)).await, Err(RouterError::OtherSettings { .. })));
+    }
+    for settings in [limited(0, 7), limited(1, 0), limited(1, 1001)] {
+        assert!(matches!(router.set("a", settings).await, Err(RouterError::Parameter { .. })));
+        assert!(matches!(
+            router.create(CreateExport { settings, ..create("b", MIB) }).await,
+            Err(RouterError::Parameter { .. })
+        ));
+    }
+    assert_eq!(router.list().len(), 1);
 }

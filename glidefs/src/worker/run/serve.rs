@@ -29,8 +29,22 @@ impl Loop {
         }
     }
 
-    /// Starts a request which has just come.
+    /// Starts a request which has just come, unless a limit of the export keeps the request waiting.
     fn serve(&mut self, request: TagRequest) -> io::Result<()> {
+        let waits = self.limited.holds_back(&request, self.queues.export(request.tag), self.now);
+        if waits { Ok(()) } else { self.begin(request) }
+    }
+
+    /// Carries on requests which the limits of their exports let go on.
+    pub(super) fn resume_limited(&mut self) -> io::Result<()> {
+        while let Some(request) = self.limited.next(self.now) {
+            self.begin(request)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a request within the limits of the export.
+    pub(super) fn begin(&mut self, request: TagRequest) -> io::Result<()> {
         match request.operation {
             Operation::Read => self.take_buffer(request, Errand::Read(None)),
             Operation::Flush => {

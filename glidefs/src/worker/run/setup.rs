@@ -20,6 +20,7 @@ use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
 use crate::worker::ring::{Options, Ring};
 use crate::worker::waits::held::HeldWrites;
+use crate::worker::waits::limits::LimitedRequests;
 use crate::worker::waits::log_line::LogLine;
 use crate::worker::waits::slots::SlotWaits;
 use crate::worker::waits::store_reads::StoreReads;
@@ -91,6 +92,7 @@ impl Loop {
             slots: SlotWaits::new(pool),
             store_reads: StoreReads::default(),
             log_line: LogLine::default(),
+            limited: LimitedRequests::default(),
             held: HeldWrites::new(Arc::clone(&setup.stats)),
             advanced: false,
             done: Vec::new(),

@@ -17,7 +17,8 @@ use crate::worker::waits::stop;
 const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
 impl Loop {
-    /// Fails every waiting request of exports whose waits are ended.
+    /// Fails every waiting request of exports whose waits are ended. Requests over a limit go on instead: the limit ends with
+    /// the device.
     pub(super) fn end_waits(&mut self) -> io::Result<()> {
         let held = self.held.stop();
         let in_line = self.log_line.stop(&self.queues);
@@ -27,6 +28,9 @@ impl Loop {
         }
         for request in in_line {
             self.fail_waiting(request)?;
+        }
+        for request in self.limited.stop() {
+            self.begin(request)?;
         }
         self.shard.end_waits();
         if stopped > 0 {

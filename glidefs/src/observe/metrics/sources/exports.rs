@@ -27,8 +27,23 @@ pub struct ExportFigures {
     pub packs: Option<(u64, u64)>,
     /// Data in the cut on the way to the store, and the part already in the store, bytes; `None` without such a cut.
     pub cut: Option<(u64, u64)>,
+    /// Limits which are set, or have let a request wait since the daemon started.
+    pub limits: Vec<LimitFigures>,
     /// Counters of every queue the export has had since the daemon started.
     pub queues: Vec<Arc<QueueStats>>,
+}
+
+/// The figures of one limit of an export.
+#[derive(Clone, Debug)]
+pub struct LimitFigures {
+    /// Name of the limit.
+    pub name: &'static str,
+    /// Operations or bytes a second; `None` without this limit.
+    pub rate: Option<u64>,
+    /// Requests which waited because of the limit.
+    pub throttled: u64,
+    /// How long these requests waited, nanoseconds.
+    pub waited_nanos: u64,
 }
 
 /// Shows the exports from `list`. Each name must come once.
@@ -55,8 +70,17 @@ pub fn states(
 }
 
 fn collect(figures: &ExportFigures, out: &mut Samples) {
-    let ExportFigures { name, size_bytes, dirty_bytes, at_risk_nanos, damaged_bytes, packs, cut, queues } =
-        figures;
+    let ExportFigures {
+        name,
+        size_bytes,
+        dirty_bytes,
+        at_risk_nanos,
+        damaged_bytes,
+        packs,
+        cut,
+        limits,
+        queues,
+    } = figures;
     let export = name.as_str();
     let total = |cell: fn(&QueueStats) -> &Counter| -> u64 {
         queues.iter().fold(0, |sum, queue| sum.wrapping_add(cell(queue).get()))
@@ -93,6 +117,13 @@ fn collect(figures: &ExportFigures, out: &mut Samples) {
         ("flush", total(|queue| &queue.flush_errors)),
     ] {
         out.value(Metric::ExportErrors, &[export, operation], errors);
+    }
+    for LimitFigures { name: limit, rate, throttled, waited_nanos } in limits {
+        out.value(Metric::ExportThrottled, &[export, limit], *throttled);
+        out.value(Metric::ExportThrottledTime, &[export, limit], *waited_nanos);
+        if let Some(rate) = rate {
+            out.value(Metric::ExportLimit, &[export, limit], *rate);
+        }
     }
     out.value(Metric::ExportInFlight, &[export], total(|queue| &queue.in_flight));
     out.value(Metric::ExportSize, &[export], *size_bytes);

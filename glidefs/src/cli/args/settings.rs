@@ -1,0 +1,68 @@
+//! The options for limits and weight of an export.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::api::wire::{LimitsChange, Size};
+use crate::config::{ByteSize, TimeSpan};
+use crate::export::limits::Settings;
+
+/// Limits and weight of an export.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(in crate::cli) struct SettingsArgs {
+    /// Most reads a second
+    #[arg(long, value_name = "NUMBER|none")]
+    read_iops: Option<Rate<u64>>,
+    /// Most writes a second
+    #[arg(long, value_name = "NUMBER|none")]
+    write_iops: Option<Rate<u64>>,
+    /// Most bytes read a second, such as 100MiB
+    #[arg(long, value_name = "SIZE|none")]
+    read_bps: Option<Rate<ByteSize>>,
+    /// Most bytes written a second, such as 100MiB
+    #[arg(long, value_name = "SIZE|none")]
+    write_bps: Option<Rate<ByteSize>>,
+    /// After a pause, so much time's worth of each limit at once [default: 100ms]
+    #[arg(long, value_name = "TIME")]
+    burst: Option<TimeSpan>,
+    /// Part of the export where exports share: twice the weight gets twice as much [default: 100]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(Settings::WEIGHT_MAX)))]
+    pub weight: Option<u16>,
+}
+
+impl SettingsArgs {
+    /// The names of all of these options.
+    pub const IDS: [&'static str; 6] =
+        ["read_iops", "write_iops", "read_bps", "write_bps", "burst", "weight"];
+
+    /// The limits for a request.
+    pub fn limits(&self) -> LimitsChange {
+        let size = |rate: Rate<ByteSize>| rate.0.map(Size);
+        LimitsChange {
+            read_iops: self.read_iops.map(|rate| rate.0),
+            write_iops: self.write_iops.map(|rate| rate.0),
+            read_bytes_per_second: self.read_bps.map(size),
+            write_bytes_per_second: self.write_bps.map(size),
+            burst_milliseconds: self.burst.map(|span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+/// The value of a limit; `None` for the word "none", which ends the limit.
+#[derive(Clone, Copy, Debug)]
+struct Rate<T>(Option<T>);
+
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for Rate<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        text.parse()
+            .map(|rate| Self(Some(rate)))
+            .map_err(|error: T::Err| format!("{error}; or none, without a limit"))
+    }
+}

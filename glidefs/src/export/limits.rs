@@ -1,0 +1,179 @@
+//! The limits and the weight of an export: how much of the host the export may use.
+//!
+//! Owns the values, and which values are allowed. Does not own the counting of requests (`throttle`), nor where the settings
+//! are kept (`router`). Invariant: settings which passed [`Settings::check`] let every request through within seconds.
+
+use std::time::Duration;
+
+use crate::units::REQUEST_BYTES_MAX;
+
+/// One of the four limits of an export. `write` stands for WRITE, DISCARD and WRITE_ZEROES; only a WRITE has bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// READs a second.
+    ReadIops,
+    /// Writes a second.
+    WriteIops,
+    /// Bytes read a second.
+    ReadBytes,
+    /// Bytes written a second.
+    WriteBytes,
+}
+
+impl Limit {
+    /// All limits, each at the index of its number.
+    pub const ALL: [Self; 4] = [Self::ReadIops, Self::WriteIops, Self::ReadBytes, Self::WriteBytes];
+
+    /// The name in the API, the catalog and the metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReadIops => "read_iops",
+            Self::WriteIops => "write_iops",
+            Self::ReadBytes => "read_bytes_per_second",
+            Self::WriteBytes => "write_bytes_per_second",
+        }
+    }
+
+    /// Whether the limit counts bytes, and not operations.
+    pub const fn counts_bytes(self) -> bool {
+        matches!(self, Self::ReadBytes | Self::WriteBytes)
+    }
+
+    /// Lowest value: the largest request takes a second.
+    pub const fn min(self) -> u64 {
+        if self.counts_bytes() { REQUEST_BYTES_MAX as u64 } else { 1 }
+    }
+
+    /// Highest value: above, the share of one request is too short for a count in nanoseconds.
+    pub const fn max(self) -> u64 {
+        if self.counts_bytes() { 64 << 30 } else { 10_000_000 }
+    }
+}
+
+/// Most operations and bytes of an export a second, and the burst beyond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// In the order of [`Limit::ALL`]; `None` without this limit.
+    rates: [Option<u64>; 4],
+    /// After a pause so much time's worth of each limit may be used at once.
+    pub burst: Duration,
+}
+
+impl Limits {
+    /// A tenth of a second, as long as a late wake-up of a worker takes at most, and 1 % of ten seconds.
+    pub const BURST_DEFAULT: Duration = Duration::from_millis(100);
+    /// Shortest burst: a worker which sleeps for less than the burst loses nothing of the limit.
+    pub const BURST_MIN: Duration = Duration::from_millis(10);
+    /// Longest burst.
+    pub const BURST_MAX: Duration = Duration::from_hours(1);
+
+    /// No limit yet, and the burst of those to be set.
+    pub const fn unlimited(burst: Duration) -> Self {
+        Self { rates: [None; 4], burst }
+    }
+
+    /// The value of one limit.
+    pub const fn rate(&self, limit: Limit) -> Option<u64> {
+        self.rates[limit as usize]
+    }
+
+    /// Sets or ends one limit.
+    pub const fn set_rate(&mut self, limit: Limit, rate: Option<u64>) {
+        self.rates[limit as usize] = rate;
+    }
+
+    /// Whether no limit is set.
+    pub fn is_unlimited(&self) -> bool {
+        self.rates == [None; 4]
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::unlimited(Self::BURST_DEFAULT)
+    }
+}
+
+/// The limits of an export, and its weight against other exports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Most operations and bytes a second.
+    pub limits: Limits,
+    /// The export's part where exports share: twice the weight gets twice as much.
+    pub weight: u16,
+}
+
+/// A setting outside its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBounds {
+    /// Name of the setting.
+    pub setting: &'static str,
+    /// The refused value.
+    pub value: u64,
+    /// Lowest value allowed.
+    pub min: u64,
+    /// Highest value allowed.
+    pub max: u64,
+}
+
+impl Settings {
+    /// Weight of an export for which none was chosen.
+    pub const WEIGHT_DEFAULT: u16 = 100;
+    /// Highest weight; the lowest is 1.
+    pub const WEIGHT_MAX: u16 = 1000;
+
+    /// Checks all values.
+    pub fn check(&self) -> Result<(), OutOfBounds> {
+        let rates = Limit::ALL
+            .into_iter()
+            .filter_map(|limit| Some((limit.name(), self.limits.rate(limit)?, limit.min(), limit.max())));
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let burst = (
+            "burst_milliseconds",
+            millis(self.limits.burst),
+            millis(Limits::BURST_MIN),
+            millis(Limits::BURST_MAX),
+        );
+        let weight = ("weight", self.weight.into(), 1, Self::WEIGHT_MAX.into());
+        for (setting, value, min, max) in rates.chain([burst, weight]) {
+            if value < min || value > max {
+                return Err(OutOfBounds { setting, value, min, max });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { limits: Limits::default(), weight: Self::WEIGHT_DEFAULT }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_is_taken_between_its_bounds_and_refused_beyond() {
+        for limit in Limit::ALL {
+            for (rate, allowed) in
+                [(limit.min() - 1, false), (limit.min(), true), (limit.max(), true), (limit.max() + 1, false)]
+            {
+                let mut settings = Settings::default();
+                settings.limits.set_rate(limit, Some(rate));
+                assert_eq!(settings.check().is_ok(), allowed, "{limit:?} {rate}");
+                assert_eq!(settings.limits.rate(limit), Some(rate));
+            }
+        }
+        for (weight, allowed) in [(0, false), (1, true), (1000, true), (1001, false)] {
+            assert_eq!(Settings { weight, ..Settings::default() }.check().is_ok(), allowed, "{weight}");
+        }
+        for (millis, allowed) in [(9, false), (10, true), (3_600_000, true), (3_600_001, false)] {
+            let limits = Limits::unlimited(Duration::from_millis(millis));
+            let refused = Settings { limits, ..Settings::default() }.check().err();
+            assert_eq!(refused.is_none(), allowed, "{millis}");
+            assert!(refused.is_none_or(|refused| refused.setting == "burst_milliseconds"));
+        }
+    }
+}
