@@ -1,9 +1,10 @@
 //! The HTTP API: routes, wire types, errors, access rules, listeners and connections.
 //!
 //! Owns the way users ask over HTTP, on TCP and on a Unix socket. Does not own operations on exports (`router`) nor the
-//! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, and
-//! every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
+//! content of the metrics (`observe`). Invariant: every answer other than `/metrics`, `/healthz` and `/readyz` is JSON, or
+//! lines of JSON for a batch, and every refusal is `{"error": {"code", "message"}}`, with a message for the user about the next step.
 
+mod batch;
 mod body;
 mod connection;
 mod error;

@@ -27,6 +27,7 @@ use self::args::{Cli, Command};
 use self::client::Client;
 use self::commands::{daemon, exports, files, snapshots};
 use self::error::CliError;
+use crate::api::wire::Export;
 use crate::config::{Config, LogFormat, OnStop};
 use crate::observe::chain;
 use crate::observe::logging;
@@ -50,6 +51,14 @@ pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> E
             }
         }
     }
+}
+
+/// The table that `glidefs export list` prints of the daemon's answer `json`.
+///
+/// # Errors
+/// When `json` is no list of exports.
+pub fn listing(json: &[u8]) -> serde_json::Result<String> {
+    serde_json::from_slice::<Vec<Export>>(json).map(|exports| print::exports(&exports))
 }
 
 fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Result<(), CliError> {

@@ -35,7 +35,7 @@ use self::collecting::Collections;
 use self::error::DaemonError;
 use self::figures::Parts;
 use self::serving::serve;
-use self::storage::{DaemonStorage, StoreSide};
+pub use self::storage::{DaemonStorage, StoreSide};
 use self::store_setup::{STORE_PATIENCE, connect_store};
 use crate::config::{Config, Unconfirmed};
 use crate::router::{Devices, Router, RouterOptions};

@@ -2,6 +2,11 @@
 //!
 //! Owns the list. Not an interface for other programs: everything here may change with every version.
 
+/// The service over HTTP.
+pub mod api {
+    pub use crate::api::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, serve, wire};
+}
+
 /// Bounce memory.
 pub mod buffer {
     pub use crate::buffer::{Acquire, Pool, Slot};
@@ -26,6 +31,16 @@ pub mod cache {
     pub mod index {
         pub use crate::cache::{Backing, Extent, Index, Refs};
     }
+}
+
+/// The command line.
+pub mod cli {
+    pub use crate::cli::listing;
+}
+
+/// The data of exports, as the daemon puts the data together.
+pub mod daemon {
+    pub use crate::daemon::{DaemonStorage, StoreSide};
 }
 
 /// Keys of the configuration.

@@ -3,41 +3,41 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use crate::router::ExportName;
 
-/// Largest request body, bytes.
+/// Largest request body of most routes, bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How long a request may take to send the body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A body that holds JSON for a `T`. The content type is not checked.
-pub(super) struct JsonBody<T>(pub T);
+/// A body of at most `BYTES_MAX` bytes that holds JSON for a `T`. The content type is not checked.
+pub(super) struct JsonBody<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+impl<S: Send + Sync, T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<S> for JsonBody<T, BYTES_MAX> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, ApiError> {
+        let body = Limited::new(request.into_body(), BYTES_MAX).collect();
+        let bytes = tokio::time::timeout(BODY_TIME_MAX, body).await;
         let bytes = bytes
             .map_err(|_| ApiError::timeout("the body of the request did not come: send the request again"))?
-            .map_err(|rejection| refusal(&rejection))?;
+            .map_err(|error| refusal(&*error, BYTES_MAX))?
+            .to_bytes();
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
     }
 }
 
-fn refusal(rejection: &BytesRejection) -> ApiError {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::too_large(format!("the body is too large: {BODY_BYTES_MAX} bytes is the most"));
+fn refusal(error: &(dyn std::error::Error + 'static), bytes_max: usize) -> ApiError {
+    if error.is::<LengthLimitError>() {
+        return ApiError::too_large(format!("the body is too large: {bytes_max} bytes is the most"));
     }
     ApiError::bad_request("the body could not be read: send the request again")
 }
@@ -59,6 +59,8 @@ impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
 mod tests {
     use std::convert::Infallible;
 
+    use axum::body::Bytes;
+    use axum::http::StatusCode;
     use axum::response::IntoResponse;
 
     use super::*;
@@ -67,7 +69,7 @@ mod tests {
     async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
         let never = futures_util::stream::pending::<Result<Bytes, Infallible>>();
         let request = Request::new(axum::body::Body::from_stream(never));
-        let refusal = JsonBody::<serde_json::Value>::from_request(request, &()).await.err().unwrap();
+        let refusal = <JsonBody<serde_json::Value>>::from_request(request, &()).await.err().unwrap();
         assert_eq!(refusal.into_response().status(), StatusCode::REQUEST_TIMEOUT);
     }
 }

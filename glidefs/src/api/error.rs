@@ -203,11 +203,17 @@ fn device_status(error: &DeviceError) -> (StatusCode, &'static str) {
     }
 }
 
+impl From<ApiError> for ErrorDetail {
+    fn from(error: ApiError) -> Self {
+        Self { code: error.code.into(), message: error.message }
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let detail = ErrorDetail { code: self.code.into(), message: self.message };
-        let mut response = (self.status, Json(ErrorBody { error: detail })).into_response();
-        if self.status == StatusCode::UNAUTHORIZED {
+        let status = self.status;
+        let mut response = (status, Json(ErrorBody { error: self.into() })).into_response();
+        if status == StatusCode::UNAUTHORIZED {
             let value = header::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
         }

@@ -34,6 +34,11 @@ pub(super) async fn create(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<CreateRequest>,
 ) -> Result<(StatusCode, Json<Export>), ApiError> {
+    Ok(answer(create_one(&state, request).await?))
+}
+
+/// Creates an export. Returns whether the export existed before, and the export.
+pub(super) async fn create_one(state: &AppState, request: CreateRequest) -> Result<(bool, Export), ApiError> {
     let name = ExportName::new(&request.name)?;
     let content = InitialContent::Blank(ExportSize::new(request.size.0.0)?);
     let new = NewExport {
@@ -45,7 +50,12 @@ pub(super) async fn create(
             (request.queues, request.queue_depth),
         )
     };
-    create_from(&state, name, content, new).await
+    create_from(state, name, content, new).await
+}
+
+/// The answer to a creation.
+fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
+    (if existed { StatusCode::OK } else { StatusCode::CREATED }, Json(export))
 }
 
 /// All exports, sorted by name.
@@ -106,15 +116,20 @@ pub(super) async fn set(
 pub(super) async fn delete(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(RemoveQuery { force }): Query<RemoveQuery>,
+    Query(query): Query<RemoveQuery>,
 ) -> Result<Json<Deleted>, ApiError> {
-    let name_here = name.0.as_str();
-    let deleted = if force {
-        state.router.force_delete(name_here).await?
-    } else {
-        state.router.delete(name_here).await?
-    };
-    Ok(Json(Deleted { name: name.0.to_string(), existed: deleted == router::Deleted::Now }))
+    delete_one(&state, &name.0, query).await.map(Json)
+}
+
+/// Deletes an export.
+pub(super) async fn delete_one(
+    state: &AppState,
+    name: &ExportName,
+    RemoveQuery { force }: RemoveQuery,
+) -> Result<Deleted, ApiError> {
+    let (router, name) = (&state.router, name.as_str());
+    let deleted = if force { router.force_delete(name).await? } else { router.delete(name).await? };
+    Ok(Deleted { name: name.into(), existed: deleted == router::Deleted::Now })
 }
 
 /// Give an export a block device. If the export has a device, the request succeeds.
@@ -134,12 +149,21 @@ pub(super) async fn delete(
 pub(super) async fn attach(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(AttachQuery { unconfirmed }): Query<AttachQuery>,
+    Query(query): Query<AttachQuery>,
 ) -> Result<Json<Export>, ApiError> {
-    let (router, name) = (&state.router, name.0.as_str());
+    attach_one(&state, &name.0, query).await.map(Json)
+}
+
+/// Gives an export a device.
+pub(super) async fn attach_one(
+    state: &AppState,
+    name: &ExportName,
+    AttachQuery { unconfirmed }: AttachQuery,
+) -> Result<Export, ApiError> {
+    let (router, name) = (&state.router, name.as_str());
     let attached =
         if unconfirmed { router.attach_unconfirmed(name).await } else { router.attach(name).await };
-    Ok(Json(attached?.into()))
+    Ok(attached?.into())
 }
 
 /// Remove the block device of an export, keep the data, and release the export in the store, so that another host may open
@@ -161,12 +185,20 @@ pub(super) async fn attach(
 pub(super) async fn detach(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(RemoveQuery { force }): Query<RemoveQuery>,
+    Query(query): Query<RemoveQuery>,
 ) -> Result<Json<Export>, ApiError> {
-    let name = name.0.as_str();
-    let detached =
-        if force { state.router.force_detach(name).await? } else { state.router.detach(name).await? };
-    Ok(Json(detached.into()))
+    detach_one(&state, &name.0, query).await.map(Json)
+}
+
+/// Removes the device of an export.
+pub(super) async fn detach_one(
+    state: &AppState,
+    name: &ExportName,
+    RemoveQuery { force }: RemoveQuery,
+) -> Result<Export, ApiError> {
+    let (router, name) = (&state.router, name.as_str());
+    let detached = if force { router.force_detach(name).await? } else { router.detach(name).await? };
+    Ok(detached.into())
 }
 
 /// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is
@@ -197,7 +229,7 @@ pub(super) async fn open(
         (request.limits, request.weight),
         (request.queues, request.queue_depth),
     );
-    create_from(&state, name.0, content, new).await
+    Ok(answer(create_from(&state, name.0, content, new).await?))
 }
 
 /// Restore a deleted export with its snapshots. The content is the last state that was written back. Garbage collection ends
@@ -225,7 +257,7 @@ pub(super) async fn undelete(
         (request.limits, request.weight),
         (request.queues, request.queue_depth),
     );
-    create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await
+    Ok(answer(create_from(&state, new_name, InitialContent::Deleted { of: name.0 }, new).await?))
 }
 
 /// Create an export with the content of this one. Only metadata is copied, whatever the size. Later writes to either export
@@ -257,7 +289,7 @@ pub(super) async fn fork(
         (request.limits, request.weight),
         (request.queues, request.queue_depth),
     );
-    create_from(&state, ExportName::new(&request.name)?, content, new).await
+    Ok(answer(create_from(&state, ExportName::new(&request.name)?, content, new).await?))
 }
 
 /// The parameters of a new export, other than the content.
@@ -287,7 +319,7 @@ async fn create_from(
     name: ExportName,
     content: InitialContent,
     new: NewExport,
-) -> Result<(StatusCode, Json<Export>), ApiError> {
+) -> Result<(bool, Export), ApiError> {
     let queues = small("queues", new.queues, QUEUES_MAX)?;
     let queue_depth = small("queue_depth", new.queue_depth, QUEUE_DEPTH_MAX)?;
     let created = state
@@ -303,8 +335,7 @@ async fn create_from(
             detached: new.detached,
         })
         .await?;
-    let status = if created.existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(created.info.into())))
+    Ok((created.existed, created.info.into()))
 }
 
 /// Write back all acknowledged data of an export. The answer comes when the data is in the store, unless `wait` is false.

@@ -1,15 +1,13 @@
 //! The table of routes, the description of the API, and the limits that hold for every route.
 
 use axum::Json;
-use axum::extract::DefaultBodyLimit;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::body::BODY_BYTES_MAX;
 use super::error::ApiError;
 use super::state::AppState;
-use super::{exports, guard, snapshots, system, volumes};
+use super::{batch, exports, guard, snapshots, system, volumes};
 
 #[derive(OpenApi)]
 #[openapi(info(title = "glidefs", description = "Exports of the glidefs daemon on this host."))]
@@ -20,6 +18,7 @@ fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(exports::create, exports::list))
         .routes(routes!(exports::show, exports::set, exports::delete))
+        .routes(routes!(batch::batch))
         .routes(routes!(exports::attach))
         .routes(routes!(exports::detach))
         .routes(routes!(exports::resize))
@@ -48,7 +47,6 @@ pub(crate) fn service(state: AppState) -> axum::Router {
         .fallback(|| async { ApiError::not_found("there is no such path: /openapi.json lists all paths") })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
         .layer(axum::middleware::from_fn(guard::browsers))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(state)
 }
 

@@ -14,7 +14,7 @@ use crate::store::volume::SnapshotInfo;
 
 /// Create a snapshot of an export. The snapshot holds all data acknowledged before.
 #[utoipa::path(
-    post, path = "/v1/exports/{name}/snapshots", tag = "snapshots",
+    post, path = "/v1/exports/{name}/snapshots", operation_id = "create_snapshot", tag = "snapshots",
     params(("name" = String, Path, description = "The export's name.")), request_body = SnapshotRequest,
     responses(
         (status = 201, description = "The snapshot was created.", body = Snapshot),
@@ -34,7 +34,7 @@ pub(super) async fn create(
 
 /// The snapshots of an export, sorted by name.
 #[utoipa::path(
-    get, path = "/v1/exports/{name}/snapshots", tag = "snapshots",
+    get, path = "/v1/exports/{name}/snapshots", operation_id = "list_snapshots", tag = "snapshots",
     params(("name" = String, Path, description = "The export's name.")),
     responses(
         (status = 200, description = "The snapshots of the export.", body = [Snapshot]),
@@ -52,7 +52,7 @@ pub(super) async fn list(
 
 /// Delete a snapshot. If the snapshot does not exist, the request succeeds.
 #[utoipa::path(
-    delete, path = "/v1/exports/{name}/snapshots/{snapshot}", tag = "snapshots",
+    delete, path = "/v1/exports/{name}/snapshots/{snapshot}", operation_id = "delete_snapshot", tag = "snapshots",
     params(("name" = String, Path, description = "The export's name."), ("snapshot" = String, Path, description = "The snapshot's name.")),
     responses(
         (status = 200, description = "The snapshot does not exist any more.", body = Deleted),

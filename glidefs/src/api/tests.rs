@@ -1,6 +1,7 @@
 //! The API as clients meet it: real sockets, with a fake kernel behind the router.
 
 mod access;
+mod batch;
 mod clients;
 mod listening;
 mod routes;

@@ -5,6 +5,7 @@
 #![allow(unused_qualifications, reason = "the derived schema of an optional struct has one")]
 
 mod answers;
+mod batch;
 mod requests;
 mod settings;
 mod status;
@@ -14,6 +15,7 @@ pub use self::answers::{
     AtRisk, Deleted, DeletedExport, Drained, ErrorBody, ErrorDetail, Export, Flushed, GcAnswer, Snapshot,
     StoredExport,
 };
+pub use self::batch::{BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult};
 pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, OpenRequest, RemoveQuery, ResizeRequest,
     RollbackRequest, SnapshotRequest, UndeleteRequest,

@@ -90,6 +90,7 @@ impl StoreSide {
         }
     }
 
+    /// The store.
     pub fn store(&self) -> store::Store {
         self.volumes.store().clone()
     }

@@ -1,0 +1,145 @@
+//! The route of batches: one operation on many exports.
+//!
+//! Owns how many operations of a batch are under way at once, and the answer: a line of JSON for each export, sent as soon as
+//! the operation on the export has ended. Does not own the operations. Invariants: the failure of one export is a line of the
+//! answer and stops no other export; a client that goes away ends the batch: operations under way are finished, others never
+//! begin.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, StreamExt};
+
+use super::body::JsonBody;
+use super::error::ApiError;
+use super::exports;
+use super::state::AppState;
+use super::wire::{
+    AttachQuery, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest, ErrorBody,
+    RemoveQuery,
+};
+use crate::router::ExportName;
+
+/// Largest body of a batch, bytes.
+const BODY_BYTES_MAX: usize = 8 << 20;
+/// Operations of a batch under way at once. Operations at once share the commits of the catalog.
+const AT_ONCE: usize = 64;
+/// Media type of lines of JSON.
+const LINES_TYPE: &str = "application/x-ndjson";
+
+/// Create, attach, detach or delete many exports. The answer has a line of JSON for each export, in the order in which the
+/// operations end. Some exports may fail while others succeed: the status of the answer is 200 either way, and `error` in a line
+/// says which and why. Up to 64 operations are under way at once. A client that closes the connection ends the batch: operations
+/// that have begun are finished. The parameters are those of the operations on one export.
+#[utoipa::path(
+    post, path = "/v1/batch", tag = "exports", request_body = BatchRequest,
+    params(
+        ("force" = Option<bool>, Query, description = "For detach and delete: whether to remove devices that are mounted, or held in another way; false when left out."),
+        ("unconfirmed" = Option<bool>, Query, description = "For attach: whether to serve the cache's content although the store cannot confirm that this host still has the export; false when left out."),
+    ),
+    responses(
+        (status = 200, description = "A line for each export.", body = BatchResult, content_type = "application/x-ndjson"),
+        (status = "4XX", description = "The request was refused, and nothing was done.", body = ErrorBody),
+    )
+)]
+pub(super) async fn batch(
+    State(state): State<AppState>,
+    Query(query): Query<BatchQuery>,
+    JsonBody(request): JsonBody<BatchRequest, BODY_BYTES_MAX>,
+) -> Result<Response, ApiError> {
+    if request.exports() > BATCH_EXPORTS_MAX {
+        return Err(ApiError::too_large(format!("a batch has at most {BATCH_EXPORTS_MAX} exports")));
+    }
+    let results = match request {
+        BatchRequest::Create(requests) => each(state, requests, create),
+        BatchRequest::Attach(names) => each(state, names, move |state, name| attach(state, name, query)),
+        BatchRequest::Detach(names) => each(state, names, move |state, name| detach(state, name, query)),
+        BatchRequest::Delete(names) => each(state, names, move |state, name| delete(state, name, query)),
+    };
+    Ok(([(header::CONTENT_TYPE, LINES_TYPE)], results).into_response())
+}
+
+/// The body with the result of `work` for each of `items`.
+fn each<T: Send + 'static>(
+    state: AppState,
+    items: Vec<T>,
+    work: impl Fn(AppState, T) -> BoxFuture<'static, BatchResult> + Send + 'static,
+) -> Body {
+    let results = stream::iter(items).map(move |item| work(state.clone(), item));
+    let chunks = results.buffer_unordered(AT_ONCE).ready_chunks(AT_ONCE);
+    Body::from_stream(chunks.map(|results| Ok::<_, Infallible>(lines(&results))))
+}
+
+fn lines(results: &[BatchResult]) -> Bytes {
+    let mut lines = Vec::new();
+    for result in results {
+        // A plain struct always serialises.
+        lines.extend_from_slice(&serde_json::to_vec(result).unwrap_or_default());
+        lines.push(b'\n');
+    }
+    lines.into()
+}
+
+/// The result for the export `name`: `done`, or the error.
+fn result(name: String, done: Result<BatchResult, ApiError>) -> BatchResult {
+    match done {
+        Ok(result) => BatchResult { name, ..result },
+        Err(error) => BatchResult { name, error: Some(error.into()), ..BatchResult::default() },
+    }
+}
+
+fn create(state: AppState, request: CreateRequest) -> BoxFuture<'static, BatchResult> {
+    async move {
+        let name = request.name.clone();
+        let created = exports::create_one(&state, request).await;
+        let done = created.map(|(existed, export)| BatchResult {
+            export: Some(export),
+            existed: Some(existed),
+            ..BatchResult::default()
+        });
+        result(name, done)
+    }
+    .boxed()
+}
+
+fn attach(state: AppState, name: String, query: BatchQuery) -> BoxFuture<'static, BatchResult> {
+    async move {
+        let attached = async {
+            let query = AttachQuery { unconfirmed: query.unconfirmed };
+            exports::attach_one(&state, &ExportName::new(&name)?, query).await
+        };
+        let done = attached.await;
+        result(name, done.map(|export| BatchResult { export: Some(export), ..BatchResult::default() }))
+    }
+    .boxed()
+}
+
+fn detach(state: AppState, name: String, query: BatchQuery) -> BoxFuture<'static, BatchResult> {
+    async move {
+        let detached = async {
+            let query = RemoveQuery { force: query.force };
+            exports::detach_one(&state, &ExportName::new(&name)?, query).await
+        };
+        let done = detached.await;
+        result(name, done.map(|export| BatchResult { export: Some(export), ..BatchResult::default() }))
+    }
+    .boxed()
+}
+
+fn delete(state: AppState, name: String, query: BatchQuery) -> BoxFuture<'static, BatchResult> {
+    async move {
+        let deleted = async {
+            let query = RemoveQuery { force: query.force };
+            exports::delete_one(&state, &ExportName::new(&name)?, query).await
+        };
+        let done = deleted.await;
+        let done =
+            done.map(|deleted| BatchResult { existed: Some(deleted.existed), ..BatchResult::default() });
+        result(name, done)
+    }
+    .boxed()
+}

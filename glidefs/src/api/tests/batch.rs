@@ -1,0 +1,126 @@
+//! Batches: many exports by one request.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Answer, Served};
+use crate::api::routes;
+use crate::api::wire::BATCH_EXPORTS_MAX;
+use crate::router::tests::fake::Fault;
+
+/// The lines of a chunked answer, by name of the export.
+fn lines(answer: &Answer) -> BTreeMap<String, Value> {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(answer.head.contains("content-type: application/x-ndjson"), "{}", answer.head);
+    // A chunk begins with a length in a line of its own, and ends with an empty line.
+    let objects = answer.body.lines().filter(|line| line.starts_with('{'));
+    let parsed = objects.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    parsed.map(|line| (line["name"].as_str().unwrap().to_owned(), line)).collect()
+}
+
+async fn batch(served: &Served, query: &str, request: Value) -> BTreeMap<String, Value> {
+    lines(&served.send("POST", &format!("/v1/batch{query}"), &request.to_string()).await)
+}
+
+#[tokio::test]
+async fn exports_are_created_attached_detached_and_deleted_together() {
+    let served = Served::new().await;
+    let names = ["a", "b", "c"];
+    let requests = names.map(|name| json!({"name": name, "size": "1GiB", "detached": true}));
+    let created = batch(&served, "", json!({ "create": requests })).await;
+    assert_eq!(created.len(), 3);
+    for name in names {
+        assert_eq!((&created[name]["existed"], &created[name]["export"]["state"]), (&json!(false), &json!("detached")));
+    }
+    let again = batch(&served, "", json!({ "create": requests })).await;
+    assert!(names.iter().all(|name| again[*name]["existed"] == true));
+    for (operation, state) in [("attach", "serving"), ("detach", "detached")] {
+        let done = batch(&served, "", json!({ operation: names })).await;
+        assert!(names.iter().all(|name| done[*name]["export"]["state"] == state), "{done:?}");
+    }
+    let deleted = batch(&served, "", json!({ "delete": ["a", "b", "c", "none"] })).await;
+    assert_eq!(deleted["none"], json!({"name": "none", "existed": false}));
+    assert!(names.iter().all(|name| deleted[*name]["existed"] == true), "{deleted:?}");
+    assert!(served.router.list().is_empty());
+}
+
+#[tokio::test]
+async fn an_export_that_fails_is_named_and_stops_no_other() {
+    let served = Served::new().await;
+    served.create("taken", "1GiB").await;
+    served.host.kernel.users.lock().unwrap().insert(0, "mounted on /mnt");
+    let requests = [
+        json!({"name": "a", "size": 512}),
+        json!({"name": "../b", "size": 512}),
+        json!({"name": "taken", "size": 512}),
+        json!({"name": "c", "size": 511}),
+    ];
+    let created = batch(&served, "", json!({ "create": requests })).await;
+    assert_eq!(created["a"]["export"]["state"], "serving");
+    for (name, code) in [("../b", "bad_name"), ("taken", "exists_with_other_parameters"), ("c", "bad_size")] {
+        assert_eq!(created[name]["error"]["code"], code, "{created:?}");
+        assert!(created[name].get("export").is_none());
+    }
+    let detached = batch(&served, "", json!({ "detach": ["a", "taken", "none"] })).await;
+    assert_eq!(detached["a"]["export"]["state"], "detached");
+    assert_eq!(detached["taken"]["error"]["code"], "in_use");
+    assert_eq!(detached["none"]["error"]["code"], "not_found");
+    let forced = batch(&served, "?force=true", json!({ "detach": ["taken"] })).await;
+    assert_eq!(forced["taken"]["export"]["state"], "detached");
+}
+
+#[tokio::test]
+async fn the_operations_of_a_batch_run_at_once() {
+    let served = Served::new().await;
+    // No call of the kernel goes on before eight are under way.
+    served.host.kernel.meeting.store(8, std::sync::atomic::Ordering::SeqCst);
+    let requests: Vec<_> = (0..8).map(|n| json!({"name": format!("e{n}"), "size": 512})).collect();
+    let created = batch(&served, "", json!({ "create": requests })).await;
+    assert!(created.values().all(|line| line["export"]["state"] == "serving"), "{created:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_the_batch_after_the_operations_under_way() {
+    use tokio::io::AsyncWriteExt;
+    let served = Served::new().await;
+    let names: Vec<_> = (0..500).map(|n| format!("e{n}")).collect();
+    served.create("e0", "1GiB").await;
+    served.host.kernel.fault("detach", Fault::HangBefore);
+    let body = json!({ "detach": names }).to_string();
+    let mut stream = tokio::net::UnixStream::connect(served.socket()).await.unwrap();
+    stream.write_all(super::request("POST", "/v1/batch", &body, "").as_bytes()).await.unwrap();
+    served.host.kernel.hangs.notified().await;
+    drop(stream);
+    assert_eq!(served.send("GET", "/v1/exports/e0", "").await.json()["state"], "detaching");
+    // Other requests go on, also a batch about other exports.
+    let other = batch(&served, "", json!({ "create": [{"name": "other", "size": 512}] })).await;
+    assert_eq!(other["other"]["existed"], false);
+}
+
+#[tokio::test]
+async fn a_batch_that_is_too_long_or_makes_no_sense_is_refused_as_a_whole() {
+    let served = Served::new().await;
+    let refuse = async |body: Value| served.send("POST", "/v1/batch", &body.to_string()).await.refusal();
+    let long = vec!["a"; BATCH_EXPORTS_MAX + 1];
+    assert_eq!(refuse(json!({ "delete": long })).await.1, "too_large");
+    let padded = "x".repeat(9 << 20);
+    assert_eq!(refuse(json!({ "delete": [padded] })).await.1, "too_large");
+    assert_eq!(refuse(json!({ "destroy": ["a"] })).await.1, "bad_request");
+    assert_eq!(refuse(json!({ "create": [{"name": "a", "size": 512, "sise": 1}] })).await.1, "bad_request");
+    assert!(served.router.list().is_empty());
+}
+
+#[test]
+fn every_operation_of_the_description_has_an_id_of_its_own() {
+    let description = serde_json::to_value(routes::description()).unwrap();
+    let mut seen = BTreeMap::new();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let Some(id) = operation["operationId"].as_str() else { continue };
+            let other = seen.insert(id.to_owned(), format!("{method} {path}"));
+            assert_eq!(other, None, "{method} {path} has the id {id} too");
+        }
+    }
+    assert!(seen.len() > 20, "{seen:?}");
+}
