@@ -20,6 +20,7 @@ pub(crate) mod engine;
 mod executor;
 mod handle;
 mod inbox;
+pub(crate) mod load;
 mod queues;
 mod requests;
 pub mod ring;
