@@ -158,7 +158,9 @@ async fn reconcile_with_store(router: Arc<Router>) {
 async fn sample_loads(workers: Vec<Worker>) {
     loop {
         tokio::time::sleep(LOAD_INTERVAL).await;
-        workers.iter().for_each(|worker| worker.load().sample());
+        for worker in &workers {
+            worker.load().sample();
+        }
     }
 }
 

@@ -73,7 +73,9 @@ mod tests {
         let placement = Placement::new(2);
         let idle = [0, 0];
         let placed: Vec<usize> = (0..8).map(|_| placement.place(&[], &idle)).collect();
-        placed.iter().filter(|&&worker| worker == 1).for_each(|&worker| placement.remove(worker));
+        for worker in placed.into_iter().filter(|&worker| worker == 1) {
+            placement.remove(worker);
+        }
         assert_eq!([(); 4].map(|()| placement.place(&[], &idle)), [1; 4]);
         assert_eq!(placement.place(&[], &[50, 0]), 1);
     }
