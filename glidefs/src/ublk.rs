@@ -10,6 +10,7 @@ mod devices;
 mod errno;
 mod features;
 mod in_use;
+mod placement;
 mod queue;
 mod steps;
 

@@ -14,11 +14,13 @@
 //! worker which ends unexpectedly ends the process, because the worker's devices would hang for ever otherwise.
 
 pub(crate) mod affinity;
+pub(crate) mod cpus;
 pub(crate) mod driver;
 pub(crate) mod engine;
 mod executor;
 mod handle;
 mod inbox;
+pub(crate) mod load;
 mod queues;
 mod requests;
 pub mod ring;

@@ -113,7 +113,7 @@ long_crash() {
 	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} CARGO_PROFILE_TEST_OPT_LEVEL=2 \
 		cargo test --locked --lib daemon::tests::model::histories::host_and_store -- --nocapture
 }
-long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025; }
+long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025 --output target/vm/share/density-1025.json; }
 long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
 long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }

@@ -103,9 +103,9 @@ fn objects(files: &[&Value], keys: &[&str]) -> Result<String, String> {
     }
     let mut text = "|".to_owned();
     for file in files {
-        text += &format!(" | {}", file["figures"].as_str().unwrap_or_default());
+        text.extend([" | ", file["figures"].as_str().unwrap_or_default()]);
     }
-    text += &format!(" |\n|---{}|\n", "|---:".repeat(files.len()));
+    text.extend([" |\n|---", &"|---:".repeat(files.len()), "|\n"]);
     for (key, title) in DENSITY.iter().filter(|(key, _)| keys.is_empty() || keys.contains(key)) {
         let cells: Vec<String> = files.iter().map(|file| shown(key, &file["results"][key])).collect();
         if cells.iter().any(|cell| cell != "–") {
@@ -176,13 +176,18 @@ fn devices(rows: &[Value]) -> String {
         let peers = &TARGETS[1..TARGETS.len() - 1];
         let ratios: Vec<String> = peers.iter().map(|peer| format!("/ {peer}")).collect();
         let title = if count == 1 { "1 device".to_owned() } else { format!("{count} devices") };
-        text += &format!(
-            "{}| {title} | {} | glidefs {} |\n",
-            if text.is_empty() { "" } else { "\n" },
-            TARGETS.join(" | "),
-            ratios.join(" | ")
-        );
-        text += &format!("|---{}|\n", "|---:".repeat(TARGETS.len() + peers.len()));
+        let gap = if text.is_empty() { "" } else { "\n" };
+        text.extend([
+            gap,
+            "| ",
+            &title,
+            " | ",
+            &TARGETS.join(" | "),
+            " | glidefs ",
+            &ratios.join(" | "),
+            " |\n",
+        ]);
+        text.extend(["|---", &"|---:".repeat(TARGETS.len() + peers.len()), "|\n"]);
         for row in of_count().filter(|row| row["target"] == TARGETS[0]) {
             let case = &row["case"];
             let figures = TARGETS.map(|target| iops(target, case).map_or_else(|| "–".to_owned(), grouped));
@@ -192,12 +197,8 @@ fn devices(rows: &[Value]) -> String {
             };
             let ratios: Vec<String> =
                 peers.iter().map(|peer| ratio(peer).unwrap_or_else(|| "–".to_owned())).collect();
-            text += &format!(
-                "| `{}` | {} | {} |\n",
-                case.as_str().unwrap_or_default(),
-                figures.join(" | "),
-                ratios.join(" | ")
-            );
+            let case = case.as_str().unwrap_or_default();
+            text.extend(["| `", case, "` | ", &figures.join(" | "), " | ", &ratios.join(" | "), " |\n"]);
         }
     }
     text

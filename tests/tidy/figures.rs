@@ -69,13 +69,13 @@ fn origin(file: &Value) -> String {
     let mut line = format!("- `{FOLDER}/{}.json`: {}", name(file), text("command"));
     // Figures that others have published have neither date nor commit.
     if let (Some(day), Some(commit)) = (text("date").get(..10), text("commit").get(..7)) {
-        line += &format!(", {day}, commit {commit}");
+        line.extend([", ", day, ", commit ", commit]);
     }
     if file["changed"] == true {
         line += " with changes";
     }
     if !text("kernel").is_empty() {
-        line += &format!(", Linux {}", text("kernel"));
+        line.extend([", Linux ", text("kernel")]);
     }
     format!("{line}, {}\n", text("machine"))
 }

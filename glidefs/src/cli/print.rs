@@ -238,13 +238,17 @@ pub(super) fn status(status: &Status) -> String {
     }
     let _ = writeln!(text, "engine: {}{}", cache.engine, measured(&cache.probe));
     let _ = writeln!(text, "bounce mode: {}", if status.daemon.bounce_mode { "on" } else { "off" });
-    let mut workers =
-        table(&["WORKER", "CPU", "QUEUES", "REQUESTS", "BUFFERS IN USE", "BUFFERS"], &[0, 1, 2, 3, 4, 5]);
+    let mut workers = table(
+        &["WORKER", "CPU", "NODE", "QUEUES", "BUSY", "REQUESTS", "BUFFERS IN USE", "BUFFERS"],
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+    );
     for (number, worker) in status.daemon.workers.iter().enumerate() {
         workers.add_row([
             number.to_string(),
             worker.cpu.to_string(),
+            worker.node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
             worker.queues.to_string(),
+            format!("{} %", worker.busy_percent),
             worker.requests.to_string(),
             bytes(worker.live_bytes),
             bytes(worker.arena_bytes),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::sections::{ApiSection, CacheSection, Config, StoreSection, WorkersSection};
 use super::values::{ByteSize, TimeSpan};
+use crate::worker::cpus::Usable;
 
 /// Size of the cache's segments, bytes. The smallest cache is a number of segments.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -12,7 +13,7 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Checks every setting, and sets `worker_cpus` for a daemon that may use the CPUs `usable`.
-pub(super) fn check(config: &mut Config, usable: &[usize]) -> Result<(), Refusal> {
+pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal> {
     within("workers", "count", config.workers.count, 1..=1024)?;
     within("buffers", "slots_per_worker", Some(config.buffers.slots_per_worker as u64), 4..=65_536)?;
     within("exports", "max", Some(config.exports.max as u64), 1..=1_000_000)?;
@@ -26,20 +27,22 @@ pub(super) fn check(config: &mut Config, usable: &[usize]) -> Result<(), Refusal
     check_store(&config.store)
 }
 
-/// The CPU of each worker: where there are more workers than CPUs, the CPUs are used again in the same order.
-fn worker_cpus(workers: &WorkersSection, usable: &[usize]) -> Result<Vec<usize>, Refusal> {
+/// The CPU of each worker: where there are more workers than CPUs, the CPUs are used again in the same order. A number that is set
+/// takes precedence over the quota of CPU time.
+fn worker_cpus(workers: &WorkersSection, usable: &Usable) -> Result<Vec<usize>, Refusal> {
     let cpus: Vec<usize> = match &workers.cpus {
         Some(list) => list.cpus().to_vec(),
-        None => usable.to_vec(),
+        None => usable.cpus.clone(),
     };
-    if let Some(cpu) = cpus.iter().find(|cpu| !usable.contains(cpu)) {
+    if let Some(cpu) = cpus.iter().find(|cpu| !usable.cpus.contains(cpu)) {
         return refuse(
             "workers",
             "cpus",
-            format!("CPU {cpu} is not one of those the daemon may use ({usable:?})"),
+            format!("CPU {cpu} is not one of those the daemon may use ({:?})", usable.cpus),
         );
     }
-    let count = workers.count.map_or(cpus.len(), |count| usize::try_from(count).unwrap_or(usize::MAX));
+    let whole = |count| usize::try_from(count).unwrap_or(usize::MAX);
+    let count = workers.count.map_or_else(|| usable.workers(cpus.len()), whole);
     Ok(cpus.into_iter().cycle().take(count).collect())
 }
 

@@ -193,7 +193,7 @@ pub const SECTIONS: &[Section] = &[
                 "count",
                 "4",
                 "1 to 1024",
-                "Number of workers. When not set: one for each CPU that workers may use.",
+                "Number of workers. When not set: one for each CPU that workers may use, and no more than the CPU quota of the control group (cpu.max) allows at full load.",
             ),
             optional(
                 "cpus",

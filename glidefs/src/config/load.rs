@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::check::check;
 use super::sections::Config;
+use crate::worker::cpus::Usable;
 
 /// The configuration file used when no other is named.
 pub const DEFAULT_PATH: &str = "/etc/glidefs/glidefs.toml";
@@ -52,13 +53,13 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
         let bounce_mode = bounce_mode(std::env::var_os(BOUNCE_MODE_VARIABLE).as_deref())?;
-        let mut config = Self::parse(path, &text, &usable_cpus().map_err(ConfigError::Cpus)?)?;
+        let mut config = Self::parse(path, &text, &Usable::find().map_err(ConfigError::Cpus)?)?;
         config.bounce_mode = bounce_mode;
         Ok(config)
     }
 
     /// Reads and checks `text`, the content of `path`, for a daemon that may use the CPUs `usable`.
-    pub fn parse(path: &Path, text: &str, usable: &[usize]) -> Result<Self, ConfigError> {
+    pub fn parse(path: &Path, text: &str, usable: &Usable) -> Result<Self, ConfigError> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let (line, key) = locate(text, at);
@@ -113,11 +114,4 @@ pub(super) fn bounce_mode(value: Option<&OsStr>) -> Result<bool, ConfigError> {
         Some("0" | "false" | "off" | "no") => Ok(false),
         _ => Err(ConfigError::BounceMode { value: value.to_string_lossy().into_owned() }),
     }
-}
-
-/// The CPUs that this process may use, ascending.
-fn usable_cpus() -> std::io::Result<Vec<usize>> {
-    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
-    let set = &set;
-    Ok((0..nix::sched::CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }

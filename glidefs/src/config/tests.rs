@@ -7,9 +7,15 @@ use std::path::Path;
 use super::keys::{SECTIONS, commented_config};
 use super::load::bounce_mode;
 use super::{Config, ConfigError};
+use crate::worker::cpus::Usable;
+
+fn usable(cpus: Vec<usize>, quota: Option<usize>) -> Usable {
+    Usable { cpus, quota }
+}
 
 fn parse(text: &str) -> Result<Config, String> {
-    Config::parse(Path::new("glidefs.toml"), text, &[0, 1]).map_err(|error| error.to_string())
+    Config::parse(Path::new("glidefs.toml"), text, &usable(vec![0, 1], None))
+        .map_err(|error| error.to_string())
 }
 
 #[test]
@@ -54,6 +60,18 @@ fn a_non_loopback_address_is_taken_with_a_token() {
 }
 
 #[test]
+fn a_quota_of_cpu_time_limits_workers_unless_their_number_is_set() {
+    let workers = |text: &str| {
+        let usable = usable((0..8).collect(), Some(3));
+        Config::parse(Path::new("glidefs.toml"), text, &usable).unwrap().worker_cpus
+    };
+    assert_eq!(workers(""), [0, 1, 2]);
+    assert_eq!(workers("[workers]\ncpus = \"4-7\"\n"), [4, 5, 6]);
+    assert_eq!(workers("[workers]\ncpus = \"6-7\"\n"), [6, 7]);
+    assert_eq!(workers("[workers]\ncount = 5\n"), [0, 1, 2, 3, 4]);
+}
+
+#[test]
 fn workers_are_spread_over_the_cpus_they_may_use() {
     assert_eq!(parse("").unwrap().worker_cpus, [0, 1]);
     assert_eq!(parse("[workers]\ncount = 1\n").unwrap().worker_cpus, [0]);
@@ -91,7 +109,7 @@ fn what_init_writes_are_the_defaults() {
 #[test]
 fn every_example_is_valid_and_every_key_is_in_the_table() {
     let text = uncommented(|_| true);
-    let config = Config::parse(Path::new("x"), &text, &(0..16).collect::<Vec<_>>()).unwrap();
+    let config = Config::parse(Path::new("x"), &text, &usable((0..16).collect(), None)).unwrap();
     let read = serde_json::to_value(&config).unwrap();
     let read: BTreeSet<(String, String)> = read
         .as_object()

@@ -19,6 +19,7 @@ use crate::store::volume::{Loss, VolumeWriter};
 use crate::store::{BlockCache, BlockCacheFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
+use crate::worker::cpus::node_of;
 use crate::worker::engine::probe::{Figures, Probe};
 
 /// The parts of the daemon.
@@ -114,6 +115,13 @@ impl Parts {
                 shard_samples(&number.to_string(), shard, out);
             }
         }));
+        let loads: Vec<_> = self.workers.iter().map(|worker| Arc::clone(worker.load())).collect();
+        registry.register(Arc::new(move |out: &mut Samples| {
+            for (number, load) in loads.iter().enumerate() {
+                let nanos = u64::try_from(load.cpu_time().as_nanos()).unwrap_or(u64::MAX);
+                out.value(Metric::WorkerCpu, &[&number.to_string()], nanos);
+            }
+        }));
         registry.register(metrics::process());
         registry
     }
@@ -128,8 +136,11 @@ fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
 
 fn worker_status(worker: &Worker) -> wire::WorkerStatus {
     let stats = worker.stats();
+    let cpu = stats.cpu.get();
     wire::WorkerStatus {
-        cpu: stats.cpu.get(),
+        cpu,
+        node: usize::try_from(cpu).ok().and_then(node_of),
+        busy_percent: worker.busy_percent(),
         queues: stats.queues.get(),
         requests: stats.requests.get(),
         arena_bytes: stats.pool.arena_bytes.get(),

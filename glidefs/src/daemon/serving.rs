@@ -16,6 +16,7 @@ use crate::api::{self, Access, Listeners, Readiness, TokenFile};
 use crate::config::{Config, OnStop};
 use crate::router::Router;
 use crate::worker::Worker;
+use crate::worker::load::LOAD_INTERVAL;
 
 /// Pause between attempts to bring exports to the store.
 const BRING_PAUSE: Duration = Duration::from_mins(5);
@@ -33,6 +34,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(api::serve(listeners, parts.state(config, ready.clone()), access, stopped));
     let watchdog = tokio::spawn(feed_watchdog(parts.workers.clone()));
+    let sampling = tokio::spawn(sample_loads(parts.workers.clone()));
     let collecting = parts.store.clone().filter(|_| !config.store.gc_interval.0.is_zero()).map(|store| {
         tokio::spawn(collect(
             Arc::clone(&parts.router),
@@ -80,6 +82,7 @@ pub(super) async fn serve(config: &Config, parts: Parts) -> Result<(), DaemonErr
         }
     }
     watchdog.abort();
+    sampling.abort();
     if let Some(collecting) = collecting {
         collecting.abort();
     }
@@ -149,6 +152,16 @@ async fn reconcile_with_store(router: Arc<Router>) {
         }
     };
     let ((), ()) = tokio::join!(confirm, bring);
+}
+
+/// Keeps the loads of the workers up to date, for the placement of queues.
+async fn sample_loads(workers: Vec<Worker>) {
+    loop {
+        tokio::time::sleep(LOAD_INTERVAL).await;
+        for worker in &workers {
+            worker.load().sample();
+        }
+    }
 }
 
 /// Tells systemd that the daemon lives, as long as every worker answers.

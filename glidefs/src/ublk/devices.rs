@@ -1,12 +1,11 @@
 //! Devices as the router sees them: attach, find, recover, detach, resize.
 //!
-//! Owns the list of devices which this process serves, and the choice of the worker for each queue. Invariants: a device is
+//! Owns the list of devices which this process serves. Does not own the choice of the worker for each queue (`placement`). Invariants: a device is
 //! deleted only after the workers have let go of all its queues, because any reference to the character device blocks the
 //! deletion; only a device with the owner tag of its export is stopped or deleted, because the kernel gives the number of a
 //! deleted device away.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use super::abi::Commands;
 use super::control::{self, Info, NewDevice, Opened, State};
 use super::features::Features;
 use super::in_use;
+use super::placement::Placement;
 use super::queue::UblkQueue;
 use super::steps::Steps;
 use crate::export::Export;
@@ -34,8 +34,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// The kernel's ublk devices, served by the workers.
 pub struct UblkDevices {
     workers: Vec<Worker>,
-    /// Queues placed on each worker so far.
-    placed: Vec<AtomicUsize>,
+    placement: Placement,
     features: Features,
     bounce: bool,
     /// The upper half of every device's owner tag: the number of the cache directory.
@@ -67,11 +66,11 @@ impl UblkDevices {
         if !bounce && !features.user_copy() {
             tracing::warn!("this kernel has no USER_COPY (Linux 6.5): devices run in bounce mode");
         }
-        let placed = workers.iter().map(|_| AtomicUsize::new(0)).collect();
+        let placement = Placement::new(workers.len());
         let bounce = bounce || !features.user_copy();
         Self {
             workers,
-            placed,
+            placement,
             features,
             bounce,
             cache_tag,
@@ -126,8 +125,8 @@ impl UblkDevices {
         // only when this process ends.
         let queues: Vec<_> = (0..opened.queues()).map(queue).collect::<Result<_, _>>().map_err(fail)?;
         for queue in queues {
-            let worker = self.least_loaded(&hosted.workers);
-            self.placed[worker].fetch_add(1, Ordering::Relaxed);
+            let busy: Vec<u64> = self.workers.iter().map(Worker::busy_percent).collect();
+            let worker = self.placement.place(&hosted.workers, &busy);
             hosted.workers.push(worker);
             let gone = self.workers[worker]
                 .attach(Box::new(queue))
@@ -136,15 +135,6 @@ impl UblkDevices {
             hosted.gone.push(gone);
         }
         Ok(())
-    }
-
-    /// The worker with the fewest queues, where possible one without a queue of this device.
-    fn least_loaded(&self, taken: &[usize]) -> usize {
-        let load = |&worker: &usize| {
-            let own = taken.iter().filter(|&&other| other == worker).count();
-            (own, self.placed[worker].load(Ordering::Relaxed))
-        };
-        (0..self.workers.len()).min_by_key(load).unwrap_or(0)
     }
 
     /// Fails the waiting requests of a device. The kernel stops a device only when all its requests have ended.
@@ -196,7 +186,7 @@ impl UblkDevices {
             }
         }
         for worker in hosted.workers {
-            self.placed[worker].fetch_sub(1, Ordering::Relaxed);
+            self.placement.remove(worker);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::affinity::Cpu;
 use super::driver::{QueueDriver, QueueGone};
 use super::engine::Appends;
 use super::inbox::{Inbox, Message};
+use super::load::Load;
 use super::run::setup::{self, Setup};
 use crate::cache::{Cache, ShardStats};
 use crate::observe::io::WorkerStats;
@@ -62,6 +63,7 @@ pub struct Worker {
     inbox: Arc<Inbox>,
     stats: Arc<WorkerStats>,
     shard_stats: Arc<ShardStats>,
+    load: Arc<Load>,
 }
 
 impl Worker {
@@ -90,6 +92,16 @@ impl Worker {
         let (pong, is_alive) = tokio::sync::oneshot::channel();
         self.inbox.send(Message::Ping(pong));
         is_alive.await.map_err(|_| WorkerError::Gone { index: self.index })
+    }
+
+    /// The share of a CPU which the worker took of late, per cent.
+    pub fn busy_percent(&self) -> u64 {
+        self.load.busy_percent()
+    }
+
+    /// The CPU time of the worker's thread.
+    pub fn load(&self) -> &Arc<Load> {
+        &self.load
     }
 
     /// Counters of the worker's shard of the log.
@@ -127,16 +139,17 @@ pub fn start(cache: &Cache, options: &WorkerOptions) -> Result<Vec<Worker>, Work
             .name(format!("worker-{index}"))
             .spawn(move || setup::main(setup, &ready))
             .map_err(|source| fail("spawning the thread", source))?;
-        starting.push((Worker { index, inbox, stats, shard_stats }, cpu, is_ready));
+        let worker = move |load| Worker { index, inbox, stats, shard_stats, load };
+        starting.push((index, worker, cpu, is_ready));
     }
     let mut workers = Vec::new();
-    for (worker, cpu, is_ready) in starting {
+    for (index, worker, cpu, is_ready) in starting {
         match is_ready.recv() {
-            Ok(Ok(())) => workers.push(worker),
+            Ok(Ok(clock)) => workers.push(worker(Arc::new(Load::new(clock)))),
             Ok(Err((what, source))) => {
-                return Err(WorkerError::Start { index: worker.index, cpu: cpu.0, what, source });
+                return Err(WorkerError::Start { index, cpu: cpu.0, what, source });
             }
-            Err(_) => return Err(WorkerError::Gone { index: worker.index }),
+            Err(_) => return Err(WorkerError::Gone { index }),
         }
     }
     Ok(workers)

@@ -64,6 +64,12 @@ pub struct DaemonStatus {
 pub struct WorkerStatus {
     /// CPU the worker is pinned to.
     pub cpu: u64,
+    /// NUMA node of the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u64>,
+    /// Share of a CPU that the worker took in the last seconds, per cent.
+    #[serde(default)]
+    pub busy_percent: u64,
     /// Number of device queues the worker serves.
     pub queues: u64,
     /// Number of requests fetched from devices.

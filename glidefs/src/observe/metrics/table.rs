@@ -171,6 +171,8 @@ metrics! {
         = "Always 1; the label cpu is the CPU the worker is pinned to.";
     WorkerQueues: Gauge "glidefs_worker_queues" in Number by [worker]
         = "Device queues the worker hosts.";
+    WorkerCpu: Counter "glidefs_worker_cpu_seconds_total" in Seconds by [worker]
+        = "CPU time of the worker's thread, in user space and in the kernel.";
     WorkerTurns: Counter "glidefs_worker_turns_total" in Number by [worker]
         = "Turns of the worker's loop.";
     WorkerRequests: Counter "glidefs_worker_requests_total" in Number by [worker]

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use nix::time::ClockId;
+
 use super::Loop;
 use super::operations::Purpose;
 use crate::buffer::Pool;
@@ -16,6 +18,7 @@ use crate::worker::affinity::{self, Cpu};
 use crate::worker::engine::Appends;
 use crate::worker::executor::Executor;
 use crate::worker::inbox::Inbox;
+use crate::worker::load;
 use crate::worker::queues::Queues;
 use crate::worker::requests::InFlight;
 use crate::worker::ring::{Options, Ring};
@@ -57,13 +60,15 @@ impl Drop for AbortOnEnd {
     }
 }
 
-/// The thread's body. Tells `ready` whether the worker is set up, and returns only when the set-up fails.
-pub fn main(setup: Setup, ready: &Sender<Result<(), SetupError>>) {
-    match Loop::new(setup) {
+/// The thread's body. Gives `ready` the clock of the thread's CPU time when the worker is set up, and returns only when the set-up
+/// fails.
+pub fn main(setup: Setup, ready: &Sender<Result<ClockId, SetupError>>) {
+    let clock = load::cpu_clock().map_err(|error| ("finding the clock of the thread", error));
+    match clock.and_then(|clock| Ok((clock, Loop::new(setup)?))) {
         Err(failure) => drop(ready.send(Err(failure))),
-        Ok(mut worker) => {
+        Ok((clock, mut worker)) => {
             let _abort = AbortOnEnd;
-            drop(ready.send(Ok(())));
+            drop(ready.send(Ok(clock)));
             if let Err(error) = worker.run() {
                 tracing::error!(error = &error as &dyn std::error::Error, "the worker's ring failed");
             }
