@@ -267,6 +267,8 @@ impl Process {
                 }
                 return true;
             }
+            // The READ waits for the keeper, which brings back checksums whose sums are damaged.
+            self.keep(world);
         }
         panic!("{request:?} never came back");
     }

@@ -154,7 +154,7 @@ impl Trailer {
     /// First frame of the sums in the segment of `frames` frames: behind the footer. `None` where there is no room for the sums before
     /// the trailer, in segments filled by a glidefs without sums.
     pub fn sums_frame(&self, frames: u32) -> Option<u32> {
-        let footer_frames = self.footer_bytes / FRAME_BYTES as u32;
+        let footer_frames = u32::try_from(self.footer_bytes as usize / FRAME_BYTES).ok()?;
         let first = self.footer_frame.checked_add(footer_frames)?;
         let end = first.checked_add(sums_pages(self.footer_frame))?;
         (end < frames).then_some(first)

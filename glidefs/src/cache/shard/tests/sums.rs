@@ -75,7 +75,7 @@ fn reads_of_a_cold_disk_bring_their_checksums_in_any_order_with_any_memory() {
     for memory in [0, 1 << 20] {
         let (mut bed, disk) = filled(&directory, memory);
         disk.faults.cold.store(true, Ordering::SeqCst);
-        let mut at = 7;
+        let mut at = 7_u64;
         for _ in 0..400 {
             at = at.wrapping_mul(2_862_933_555_777_941_757_u64).wrapping_add(3_037_000_493) % (BLOCKS - 32);
             bed.require(at, 1 + at % 32);
