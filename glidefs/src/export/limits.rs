@@ -10,13 +10,13 @@ use crate::units::REQUEST_BYTES_MAX;
 /// One of the four limits of an export. `write` stands for WRITE, DISCARD and WRITE_ZEROES; only a WRITE has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// READs a second.
+    /// Number of READs a second.
     ReadIops,
-    /// Writes a second.
+    /// Number of writes a second.
     WriteIops,
-    /// Bytes read a second.
+    /// Bytes of READs a second.
     ReadBytes,
-    /// Bytes written a second.
+    /// Bytes of WRITEs a second.
     WriteBytes,
 }
 
@@ -64,7 +64,7 @@ impl Limits {
     pub const BURST_DEFAULT: Duration = Duration::from_millis(100);
     /// Shortest burst: a worker which sleeps for less than the burst loses nothing of the limit.
     pub const BURST_MIN: Duration = Duration::from_millis(10);
-    /// Longest burst.
+    /// Longest burst which can be chosen.
     pub const BURST_MAX: Duration = Duration::from_hours(1);
 
     /// No limit yet, and the burst of those to be set.
@@ -106,13 +106,13 @@ pub struct Settings {
 /// A setting outside its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds {
-    /// Name of the setting.
+    /// Name of the setting, as in the API.
     pub setting: &'static str,
-    /// The refused value.
+    /// The value which was refused.
     pub value: u64,
-    /// Lowest value allowed.
+    /// Lowest value that is allowed.
     pub min: u64,
-    /// Highest value allowed.
+    /// Highest value that is allowed.
     pub max: u64,
 }
 
@@ -122,7 +122,7 @@ impl Settings {
     /// Highest weight; the lowest is 1.
     pub const WEIGHT_MAX: u16 = 1000;
 
-    /// Checks all values.
+    /// Checks each value against the bounds.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let rates = Limit::ALL
             .into_iter()

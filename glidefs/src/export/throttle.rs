@@ -51,7 +51,7 @@ pub struct Reservation {
 /// The figures of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitFigures {
-    /// The limit.
+    /// The limit of these figures.
     pub limit: Limit,
     /// The value of the limit; `None` without this limit.
     pub rate: Option<u64>,
@@ -62,7 +62,7 @@ pub struct LimitFigures {
 }
 
 impl Throttle {
-    /// Buckets without limits.
+    /// Buckets which limit nothing yet.
     pub(super) fn new() -> Self {
         Self {
             base: Instant::now(),

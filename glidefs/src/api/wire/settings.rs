@@ -11,7 +11,7 @@ use crate::export::limits::{self, Limit};
 /// The limits of an export. A limit that is left out is not set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limits {
-    /// Most READs a second.
+    /// Most READ requests a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_iops: Option<u64>,
     /// Most WRITE, DISCARD and WRITE_ZEROES requests a second.
@@ -43,7 +43,7 @@ impl Limits {
 /// A change of limits. A limit that is left out stays as before, null ends the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-#[allow(clippy::option_option, reason = "left out, null and a number are three requests")]
+#[expect(clippy::option_option, reason = "left out, null and a number are three requests")]
 pub struct LimitsChange {
     /// Most READs a second, 1 to 10000000.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ impl LimitsChange {
     }
 
     /// The changes in the order of [`Limit::ALL`].
-    #[allow(clippy::option_option, reason = "as the fields")]
+    #[expect(clippy::option_option, reason = "as the fields")]
     pub(in crate::api) fn rates(&self) -> [Option<Option<u64>>; 4] {
         let bytes = |change: Option<Option<Size>>| change.map(|rate| rate.map(|size| size.0.0));
         Limit::ALL.map(|limit| match limit {
@@ -94,7 +94,7 @@ impl LimitsChange {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetRequest {
-    /// The limits to change.
+    /// The limits to change; the others stay.
     #[serde(skip_serializing_if = "LimitsChange::is_empty")]
     pub limits: LimitsChange,
     /// The export's part where exports share, 1 to 1000.
@@ -103,7 +103,7 @@ pub struct SetRequest {
 }
 
 /// A field that is given, as null or as a value.
-#[allow(clippy::option_option, reason = "as the fields")]
+#[expect(clippy::option_option, reason = "as the fields")]
 fn given<'a, T: Deserialize<'a>, D: Deserializer<'a>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {

@@ -12,10 +12,10 @@ use crate::export::limits::Settings;
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(in crate::cli) struct SettingsArgs {
-    /// Most reads a second
+    /// Most reads in a second
     #[arg(long, value_name = "NUMBER|none")]
     read_iops: Option<Rate<u64>>,
-    /// Most writes a second
+    /// Most writes in a second
     #[arg(long, value_name = "NUMBER|none")]
     write_iops: Option<Rate<u64>>,
     /// Most bytes read a second, such as 100MiB

@@ -3,7 +3,7 @@
 use super::*;
 use crate::export::limits::{Limit, Limits, Settings};
 
-/// One operation a second.
+/// One READ and one write a second.
 fn slow() -> Settings {
     let mut limits = Limits::unlimited(Limits::BURST_MIN);
     limits.set_rate(Limit::WriteIops, Some(1));
