@@ -97,14 +97,22 @@ async fn measure(directory: &Path, router: Arc<Router>, exports: usize) {
     println!("show, over the socket:          {:9.3} ms", millis(time));
     let begun = Instant::now();
     let table = cli::listing(&answer).expect("the list is understood");
-    println!("table of the command line:      {:9.3} ms, {} lines", millis(begun.elapsed()), table.lines().count());
+    println!(
+        "table of the command line:      {:9.3} ms, {} lines",
+        millis(begun.elapsed()),
+        table.lines().count()
+    );
     drop(stop);
 }
 
 async fn start(router: Arc<Router>) {
     let begun = Instant::now();
     let report = router.start().await;
-    println!("start, the router's part:       {:9.3} ms, {} detached", millis(begun.elapsed()), report.detached);
+    println!(
+        "start, the router's part:       {:9.3} ms, {} detached",
+        millis(begun.elapsed()),
+        report.detached
+    );
     let begun = Instant::now();
     router.confirm().await;
     println!("confirmation by the store:      {:9.3} ms", millis(begun.elapsed()));

@@ -95,8 +95,8 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
     std::fs::create_dir_all(&log).expect("a directory for the log");
     let known = Known { exports: catalog.known(), catalog: Arc::new(catalog.handle()) };
     let clock = Arc::new(MonotonicClock::default());
-    let (cache, _) = Cache::open(Arc::new(Directory::new(&log)), clock, options_of_cache, known)
-        .expect("the cache opens");
+    let (cache, _) =
+        Cache::open(Arc::new(Directory::new(&log)), clock, options_of_cache, known).expect("the cache opens");
     let side = (place == Place::Store).then(|| Arc::new(store_side(directory, &cache, &catalog, runtime)));
     let storage = Arc::new(DaemonStorage::new(cache, side)) as Arc<dyn Storage>;
     Router::new(catalog, Arc::new(NoDevices), storage, options(exports_max))

@@ -1,7 +1,7 @@
 //! The command line: arguments, the client of the daemon, printed answers.
 //!
 //! Owns everything people and scripts type. Does not own the daemon: `main` hands in the function that runs the daemon. Invariants:
-//! exit status 0 means done, 1 failed, 2 arguments or configuration refused, 3 a wait that ended before the work; with `--json`
+//! exit status 0 means done, 1 failed (of many exports: for some), 2 arguments or configuration refused, 3 a wait that ended before the work; with `--json`
 //! standard output gets JSON and nothing else.
 
 mod args;
@@ -45,7 +45,7 @@ pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> E
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
             // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
-                CliError::Config(_) => ExitCode::from(2),
+                CliError::Config(_) | CliError::BadName { .. } => ExitCode::from(2),
                 CliError::WaitEnded { .. } => ExitCode::from(3),
                 _ => ExitCode::FAILURE,
             }

@@ -29,6 +29,7 @@ MACHINE_STAGES=(
 )
 LONG_STAGES=(
 	"crash                10,000 random histories of hosts and a store that fail; GLIDEFS_HISTORIES sets another number  (90 minutes)"
+	"churn                600 exports created, written, detached and deleted in a loop; CHURN_MINUTES sets another time (60 minutes)"
 	"density              1,025 exports with devices on one host, killed and recovered                                 (15 minutes)"
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
 	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
@@ -113,6 +114,7 @@ long_crash() {
 	GLIDEFS_HISTORIES=${GLIDEFS_HISTORIES:-10000} CARGO_PROFILE_TEST_OPT_LEVEL=2 \
 		cargo test --locked --lib daemon::tests::model::histories::host_and_store -- --nocapture
 }
+long_churn() { scripts/vm exec --disk 8G --memory 4G --timeout 7200 -- scripts/churn "${CHURN_MINUTES:-60}"; }
 long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- scripts/density 1025 --output target/vm/share/density-1025.json; }
 long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }

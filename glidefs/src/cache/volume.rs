@@ -44,8 +44,8 @@ use crate::units::{ExportId, Seq};
 #[derive(Debug)]
 pub struct Volume {
     id: ExportId,
-    /// The link to the volume's counterpart in the store. None where there is no store.
-    store_link: OnceLock<StoreLink>,
+    /// The link to the volume's counterpart in the store. None where there is no store, and small then.
+    store_link: OnceLock<Box<StoreLink>>,
     /// Whether requests are served, and may wait.
     gate: Arc<Gate>,
     /// Holds back log lines about data unreadable here.
@@ -155,7 +155,7 @@ impl Volume {
             clean_bytes: inner.layers.clean_bytes(),
             last_seq: Seq(inner.last_seq),
             stored: inner.layers.stored(),
-            at_risk_for: inner.at_risk_for(self.store_link.get()),
+            at_risk_for: inner.at_risk_for(self.store_link()),
             doubted: inner.layers.is_doubted(),
             cuts: inner.layers.cuts().len(),
         }
@@ -174,7 +174,7 @@ impl Volume {
         inner.removed = true;
         drop(inner);
         // Waits for writeback and for fetches are told.
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.remove(self.id);
         }
     }

@@ -1,6 +1,7 @@
 //! The arguments: commands, options and help texts.
 
 pub(super) mod bench;
+pub(super) mod bulk;
 pub(super) mod common;
 pub(super) mod exports;
 pub(super) mod settings;

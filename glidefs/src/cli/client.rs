@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, StatusCode, Uri};
@@ -162,28 +162,71 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, T), ClientError> {
-        let (status, body) = match &self.address {
-            DaemonAddress::Socket(socket) => {
-                let stream = self.connect(UnixStream::connect(socket)).await?;
-                self.exchange(TokioIo::new(stream), method, path, body).await?
-            }
-            DaemonAddress::Tcp(address) => {
-                let stream = self.connect(TcpStream::connect(address)).await?;
-                self.exchange(TokioIo::new(stream), method, path, body).await?
-            }
-        };
+        let (status, answer) = self.request(method, path, body).await?;
+        let not_understood = |_| ClientError::NotUnderstood { address: self.address(), status };
+        let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await.map_err(not_understood)?.to_bytes();
         if !status.is_success() {
-            let refusal: Result<ErrorBody, _> = serde_json::from_slice(&body);
-            return Err(match refusal {
-                Ok(refusal) => {
-                    ClientError::Refused { code: refusal.error.code, message: refusal.error.message }
-                }
-                Err(_) => ClientError::NotUnderstood { address: self.address(), status },
-            });
+            return Err(self.refusal(status, &body));
         }
         serde_json::from_slice(&body)
             .map(|answer| (status, answer))
             .map_err(|_| ClientError::NotUnderstood { address: self.address(), status })
+    }
+
+    /// Sends `body` as JSON to `path`, and calls `each` with each line of the answer as soon as the line comes.
+    pub async fn post_lines<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        mut each: impl FnMut(T),
+    ) -> Result<(), ClientError> {
+        // Bodies are plain structs, and a plain struct always serialises.
+        let body = serde_json::to_vec(body).unwrap_or_default().into();
+        let (status, mut answer) = self.request(Method::POST, path, body).await?;
+        if !status.is_success() {
+            let body = Limited::new(answer, ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
+            return Err(self.refusal(status, &body.to_bytes()));
+        }
+        let mut rest = Vec::new();
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.map_err(|source| ClientError::Broken { address: self.address(), source })?;
+            rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+            let lines: Vec<u8> = rest.drain(..whole).collect();
+            for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+                let line = serde_json::from_slice(line);
+                each(line.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The error of a refused request.
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<ErrorBody>(body) {
+            Ok(refusal) => ClientError::Refused { code: refusal.error.code, message: refusal.error.message },
+            Err(_) => ClientError::NotUnderstood { address: self.address(), status },
+        }
+    }
+
+    /// Sends a request on a connection of its own. Returns the status and the body to come.
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Incoming), ClientError> {
+        match &self.address {
+            DaemonAddress::Socket(socket) => {
+                let stream = self.connect(UnixStream::connect(socket)).await?;
+                self.exchange(TokioIo::new(stream), method, path, body).await
+            }
+            DaemonAddress::Tcp(address) => {
+                let stream = self.connect(TcpStream::connect(address)).await?;
+                self.exchange(TokioIo::new(stream), method, path, body).await
+            }
+        }
     }
 
     async fn connect<S>(&self, connecting: impl Future<Output = io::Result<S>>) -> Result<S, ClientError> {
@@ -204,11 +247,11 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<(StatusCode, Bytes), ClientError> {
+    ) -> Result<(StatusCode, Incoming), ClientError> {
         let broken = |source| ClientError::Broken { address: self.address(), source };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(broken)?;
-        // The connection ends with the sender. Errors of the connection come back through the request.
-        let connection = tokio::spawn(connection);
+        // The connection ends with the answer. Errors of the connection come back through the request.
+        tokio::spawn(connection);
         let host = match &self.address {
             DaemonAddress::Socket(_) => "localhost",
             DaemonAddress::Tcp(address) => address,
@@ -222,11 +265,7 @@ impl Client {
         }
         let request = request.body(Full::new(body)).map_err(|_| ClientError::Url { url: self.address() })?;
         let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        connection.abort();
-        let body = body.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
-        Ok((status, body.to_bytes()))
+        Ok((response.status(), response.into_body()))
     }
 }
 

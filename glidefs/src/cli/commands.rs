@@ -1,5 +1,6 @@
 //! The commands, apart from `bench` and the copying of images.
 
+pub(super) mod bulk;
 pub(super) mod daemon;
 pub(super) mod exports;
 pub(super) mod files;

@@ -8,6 +8,7 @@ use super::transfer::error::TransferError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::observe::logging::LogError;
+use crate::router::NameError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -22,6 +23,19 @@ pub(super) enum CliError {
     /// The daemon ended with an error.
     #[error("the daemon failed")]
     Daemon(#[source] Box<dyn Error>),
+    /// An operation on many exports failed for some.
+    #[error("{failed} of {of} exports failed")]
+    SomeFailed { failed: usize, of: usize },
+    /// A line of standard input is no name of an export, or a name has no room for a number.
+    #[error("{name:?} is no name of an export")]
+    BadName {
+        name: String,
+        #[source]
+        source: NameError,
+    },
+    /// Standard input could not be read.
+    #[error("cannot read standard input")]
+    Input(#[source] std::io::Error),
     /// Some exports have data that is not in the store.
     #[error("{exports} exports are not in the store as a whole")]
     NotDrained { exports: usize },

@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, Parser};
 
+use super::args::bulk::Chosen;
 use super::args::common::DeviceArgs;
 use super::args::exports::ExportCommand;
 use super::args::{Cli, Command, DaemonArgs};
@@ -31,6 +32,7 @@ fn what_is_not_understood_exits_with_two_and_says_why() {
         ("glidefs export create a --size 511", "multiple of 512"),
         ("glidefs export create a --size 9223372036854775808", "too large"),
         ("glidefs export create a --size 1GB", "GiB"),
+        ("glidefs export create a --size 1GiB --count 0", "1..=100000"),
         ("glidefs export create a --size 1GiB --queues 0", "1..=128"),
         ("glidefs export create a --size 1GiB --queue-depth 5000", "1..=4096"),
         ("glidefs export set a", "--read-iops"),
@@ -122,7 +124,7 @@ fn sizes_take_units_and_options_may_stand_anywhere() {
     else {
         panic!("not a create")
     };
-    assert_eq!(names.names.iter().map(ExportName::as_str).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(names.choose(std::io::empty()).unwrap(), Chosen::One(ExportName::new("a").unwrap()));
     assert_eq!((size.bytes(), output.json), (10 << 30, true));
 }
 
@@ -230,6 +232,13 @@ async fn what_answers_otherwise_than_a_daemon_is_not_believed() {
     assert!(matches!(&errors[3], ClientError::Broken { .. }), "{:?}", errors[3]);
 }
 
+fn export_command(line: &str) -> ExportCommand {
+    let Command::Export { command } = parse(&format!("glidefs export {line}")).unwrap().command else {
+        panic!("not about exports")
+    };
+    command
+}
+
 #[tokio::test]
 async fn every_command_reaches_the_daemon() {
     use crate::router::tests::fake::Host;
@@ -269,18 +278,34 @@ async fn every_command_reaches_the_daemon() {
         ("delete a --yes --json", None),
         ("list --json", None),
     ] {
-        let Command::Export { command } = parse(&format!("glidefs export {line}")).unwrap().command else {
-            panic!("not about exports")
-        };
-        exports::run(&client, command).await.unwrap();
+        exports::run(&client, export_command(line)).await.unwrap();
         let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
         assert_eq!(states, Vec::from_iter(state), "{line}");
     }
+    for (line, exports, serving) in [
+        ("create vm --count 3 --size 1GiB --detached", 3, 0),
+        ("create vm --count 5 --size 1GiB --detached --json", 5, 0),
+        ("attach vm-1 vm-2 vm-5", 5, 3),
+        ("detach vm-1 vm-2", 5, 1),
+        ("delete vm-1 vm-2 vm-3 vm-4 none --yes --json", 1, 1),
+        ("create vm-6 vm-7 --size 1GiB", 3, 3),
+    ] {
+        exports::run(&client, export_command(line)).await.unwrap();
+        let states: Vec<_> = router.list().iter().map(|info| info.state.name()).collect();
+        let found = states.iter().filter(|state| **state == "serving").count();
+        assert_eq!((states.len(), found), (exports, serving), "{line}");
+    }
+    let failed = exports::run(&client, export_command("detach vm-5 none vm-6")).await.unwrap_err();
+    assert!(matches!(failed, CliError::SomeFailed { failed: 1, of: 3 }), "{failed}");
+    assert_eq!(
+        router.list().iter().filter(|info| info.state.name() == "serving").count(),
+        1,
+        "the others are done"
+    );
+    let refused = exports::run(&client, export_command("create vm-5 vm-9 --size 2GiB")).await.unwrap_err();
+    assert!(matches!(refused, CliError::SomeFailed { failed: 1, of: 2 }), "{refused}");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
-    let Command::Export { command } = parse("glidefs export show none").unwrap().command else {
-        panic!("not about exports")
-    };
-    let error = exports::run(&client, command).await.unwrap_err();
+    let error = exports::run(&client, export_command("show none")).await.unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
 }

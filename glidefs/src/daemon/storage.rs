@@ -144,7 +144,13 @@ impl Storage for DaemonStorage {
             None => self.cache.volume(id),
         };
         let Some(side) = &self.store else { return volume };
-        let loaded = side.resumes.lock_whole().remove(&id);
+        let mut resumes = side.resumes.lock_whole();
+        let loaded = resumes.remove(&id);
+        if resumes.is_empty() {
+            // An emptied map keeps memory for every export of the catalog.
+            *resumes = HashMap::new();
+        }
+        drop(resumes);
         if let Some(resume) = resume.or(loaded.as_ref()) {
             self.link(&volume, size_bytes, resume);
         }

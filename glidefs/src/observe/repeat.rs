@@ -4,6 +4,7 @@
 //! of exports keeps one [`Repeat`] per export. Invariants: after a line has passed, no other line passes for ten seconds; the
 //! lines held back are counted in a later line that passes.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -11,29 +12,25 @@ use std::time::{Duration, Instant};
 pub const PAUSE: Duration = Duration::from_secs(10);
 
 /// Lets one of many equal log lines pass. Shared by the threads that log the same trouble.
-#[derive(Debug)]
+/// Each export has several, so the time counts from a moment that all of them share.
+#[derive(Debug, Default)]
 pub struct Repeat {
-    /// The zero of the times in `next`.
-    made: Instant,
-    /// When the next line may pass, nanoseconds after `made`.
+    /// When the next line may pass, nanoseconds after [`ZERO`].
     next: AtomicU64,
     suppressed: AtomicU64,
 }
 
-impl Default for Repeat {
-    fn default() -> Self {
-        Self { made: Instant::now(), next: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
-    }
-}
+/// The zero of all times: the first time somebody asked to log.
+static ZERO: OnceLock<Instant> = OnceLock::new();
 
 impl Repeat {
     /// Asks to log now. Returns the number of lines held back since the last line, or `None` if this line is held back as
     /// well.
     pub fn pass(&self) -> Option<u64> {
-        self.pass_at(self.made.elapsed())
+        self.pass_at(ZERO.get_or_init(Instant::now).elapsed())
     }
 
-    /// As [`Self::pass`], at the time `now` after this value was made.
+    /// As [`Self::pass`], at the time `now` after [`ZERO`].
     pub fn pass_at(&self, now: Duration) -> Option<u64> {
         let now_nanos = nanos(now);
         let next = self.next.load(Relaxed);

@@ -63,7 +63,7 @@ pub struct Catalog {
     path: PathBuf,
     /// The exports read by [`Catalog::open`], until the router takes them.
     loaded: Vec<(ExportName, ExportRecord)>,
-    /// The volumes of these exports in the store.
+    /// The volumes of these exports in the store, until the router takes the exports.
     volumes: HashMap<ExportId, VolumeRecord>,
     store_id: Option<Uuid>,
     next_export_id: u32,
@@ -179,8 +179,9 @@ impl Catalog {
         Arc::new(self.journal.clone())
     }
 
-    /// Hands over the exports read by [`Catalog::open`].
+    /// Hands over the exports read by [`Catalog::open`], and forgets their volumes, whose writers know newer states soon.
     pub(super) fn take_loaded(&mut self) -> Vec<(ExportName, ExportRecord)> {
+        self.volumes = HashMap::new();
         std::mem::take(&mut self.loaded)
     }
 

@@ -151,6 +151,7 @@ impl Router {
         let mut report =
             StartReport { orphans_removed: self.reconcile(&loaded).await, ..StartReport::default() };
 
+        let loaded = Self::settle(loaded, &mut report);
         let plans = stream::iter(loaded).map(|held| async move {
             let plan = self.plan(&held).await;
             (held, plan)
@@ -164,6 +165,22 @@ impl Router {
         self.carry_out_all(waves.into(), &mut report).await;
         report.elapsed = begun.elapsed();
         (report, deletions)
+    }
+
+    /// Lets go at once of the exports that need no step: without a device, as the user wants, and with all data in the store.
+    /// Operations on these exports wait for no other export, and the store is asked nothing: before such an export gets a device,
+    /// the store is asked whose the export is. Returns the other exports.
+    fn settle(loaded: Vec<HeldExport>, report: &mut StartReport) -> Vec<HeldExport> {
+        let needs_step = |held: &HeldExport| {
+            let record = held.record();
+            let is_at_rest = record.desired == Desired::Detached
+                && record.device.boot_id.is_none()
+                && held.entry().export().volume().at_risk().is_none();
+            !is_at_rest || held.step(Event::DeviceGone).is_err()
+        };
+        let (left, settled): (Vec<_>, Vec<_>) = loaded.into_iter().partition(needs_step);
+        report.detached = report.detached.saturating_add(settled.len());
+        left
     }
 
     /// Carries out one wave of plans after the other, and counts the outcomes.

@@ -31,7 +31,10 @@ async fn exports_are_created_attached_detached_and_deleted_together() {
     let created = batch(&served, "", json!({ "create": requests })).await;
     assert_eq!(created.len(), 3);
     for name in names {
-        assert_eq!((&created[name]["existed"], &created[name]["export"]["state"]), (&json!(false), &json!("detached")));
+        assert_eq!(
+            (&created[name]["existed"], &created[name]["export"]["state"]),
+            (&json!(false), &json!("detached"))
+        );
     }
     let again = batch(&served, "", json!({ "create": requests })).await;
     assert!(names.iter().all(|name| again[*name]["existed"] == true));

@@ -41,7 +41,7 @@ impl Volume {
             sample.look_at(layers, &extent);
             layers.insert(table, extent);
         }
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             let Inner { layers, active_since, .. } = &mut *inner;
             let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
             since.get_or_insert_with(|| link.now());

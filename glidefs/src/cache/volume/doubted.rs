@@ -17,7 +17,7 @@ impl Volume {
     /// applies.
     pub(in crate::cache) fn doubt(&self) -> Option<(Seq, u64)> {
         // `grow` tells the doubt of a larger size before the link.
-        let size_sectors = self.store_link.get().map_or(u64::MAX, StoreLink::size_sectors);
+        let size_sectors = self.store_link().map_or(u64::MAX, StoreLink::size_sectors);
         self.lock().layers.doubt().map(|(seq, end)| (seq, end.min(size_sectors)))
     }
 

@@ -8,31 +8,22 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::error::IoError;
 
 /// The gate. Fetches that outlive a look at the volume share it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::cache) struct Gate {
     /// Why no data is served any more: another writer, or another history, has the volume.
     lost: OnceLock<IoError>,
     /// Why no fetch goes on: the volume is lost, or was removed.
-    closed: watch::Sender<Option<IoError>>,
+    closed: OnceLock<IoError>,
+    /// Told when `closed` is set.
+    closes: Notify,
     /// No request may wait: the device of the export is being removed.
     pub are_waits_ended: AtomicBool,
     pub waits_ended: Arc<Notify>,
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self {
-            lost: OnceLock::new(),
-            closed: watch::Sender::new(None),
-            are_waits_ended: AtomicBool::new(false),
-            waits_ended: Arc::default(),
-        }
-    }
 }
 
 impl Gate {
@@ -49,17 +40,20 @@ impl Gate {
 
     /// Ends all fetches, later ones as well. The first reason stays.
     pub fn close(&self, reason: IoError) {
-        self.closed.send_if_modified(|closed| {
-            let is_first = closed.is_none();
-            closed.get_or_insert(reason);
-            is_first
-        });
+        if self.closed.set(reason).is_ok() {
+            self.closes.notify_waiters();
+        }
     }
 
     /// Returns when fetches have to end, with the reason.
     pub async fn closed(&self) -> IoError {
-        let mut closed = self.closed.subscribe();
-        // Never an error: `self` holds the sender.
-        closed.wait_for(Option::is_some).await.ok().and_then(|reason| *reason).unwrap_or(IoError::Store)
+        loop {
+            // Begun before the look, so no telling after the look is missed.
+            let told = self.closes.notified();
+            if let Some(reason) = self.closed.get() {
+                return *reason;
+            }
+            told.await;
+        }
     }
 }

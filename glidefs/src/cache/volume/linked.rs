@@ -29,7 +29,7 @@ pub struct AtRisk {
 impl Volume {
     /// The link to the store, where there is a store.
     pub(in crate::cache) fn store_link(&self) -> Option<&StoreLink> {
-        self.store_link.get()
+        self.store_link.get().map(|link| &**link)
     }
 
     /// Links the volume to `remote`, the counterpart in the store, which knows `stored_sectors` of the volume's `size_sectors`.
@@ -41,23 +41,23 @@ impl Volume {
         size_sectors: u64,
         stored_sectors: u64,
     ) {
-        let linked = self.store_link.set(StoreLink::new(
+        let linked = self.store_link.set(Box::new(StoreLink::new(
             remote,
             queue,
             Arc::clone(&self.gate),
             size_sectors,
             stored_sectors,
-        ));
+        )));
         debug_assert!(linked.is_ok(), "a volume is linked to the store once");
-        if let Some(link) = self.store_link.get().filter(|link| link.remote().loss().is_some()) {
+        if let Some(link) = self.store_link().filter(|link| link.remote().loss().is_some()) {
             link.fence();
             return;
         }
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.merge_if_crowded(self.id);
         }
         if self.needs_writeback() {
-            if let Some(link) = self.store_link.get() {
+            if let Some(link) = self.store_link() {
                 let mut inner = self.lock();
                 // A new size alone puts nothing at risk.
                 if Seq(inner.last_seq) > inner.layers.stored() {
@@ -74,19 +74,19 @@ impl Volume {
 
     /// Progress of the cut on its way to the store; `None` without one.
     pub fn upload(&self) -> Option<UploadProgress> {
-        let progress = self.store_link.get()?.upload().progress();
+        let progress = self.store_link()?.upload().progress();
         (progress.total_bytes > 0).then_some(progress)
     }
 
     /// The counterpart in the store.
     pub fn remote(&self) -> Option<&crate::store::volume::VolumeWriter> {
-        self.store_link.get().map(StoreLink::remote)
+        self.store_link().map(StoreLink::remote)
     }
 
     /// Tells the store the new size of the export in sectors. The export of `from_sectors` is made larger.
     pub fn grow(&self, from_sectors: u64, size_sectors: u64) {
         self.lock().layers.grows_from(from_sectors);
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.set_size(size_sectors);
             link.ask(self.id);
         }
@@ -95,7 +95,7 @@ impl Volume {
     /// Notes that the store has another state of the volume, of this size in sectors and so crowded, and that no data of the
     /// volume is here.
     pub fn replaced(&self, size_sectors: u64, crowd: Crowd) {
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.set_size(size_sectors);
             link.stored_size(size_sectors);
             link.crowding().set(crowd);
@@ -111,7 +111,7 @@ impl Volume {
     /// [`IoError::Unreadable`] when a try since the call could not read data here, and [`IoError::Store`] where there is no
     /// store. A store which is away is waited for.
     pub async fn written_back(&self) -> Result<Seq, IoError> {
-        let link = self.store_link.get().ok_or(IoError::Store)?;
+        let link = self.store_link().ok_or(IoError::Store)?;
         let (target, unreadable) = (self.figures().last_seq, link.unreadable_cuts());
         loop {
             let progress = link.progress().notified();
@@ -135,7 +135,7 @@ impl Volume {
 
     /// The data not in the store; `None` when all data is in the store, or there is no store.
     pub fn at_risk(&self) -> Option<AtRisk> {
-        let link = self.store_link.get()?;
+        let link = self.store_link()?;
         let figures = self.figures();
         let is_at_risk = figures.last_seq > figures.stored;
         is_at_risk.then(|| AtRisk {
@@ -150,7 +150,7 @@ impl Volume {
     /// # Errors
     /// When the volume does not belong to this host: then the volume is fenced, and no data of the volume is served any more.
     pub async fn confirm(&self, patience: Duration) -> Result<bool, VolumeError> {
-        let Some(link) = self.store_link.get() else { return Ok(true) };
+        let Some(link) = self.store_link() else { return Ok(true) };
         match tokio::time::timeout(patience, link.remote().confirm()).await {
             Ok(Ok(())) => Ok(true),
             Ok(Err(error)) if error.is_fatal() => {
@@ -175,35 +175,35 @@ impl Volume {
 
     /// Has everything acknowledged so far written back as soon as possible.
     pub fn ask_writeback(&self) {
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.ask(self.id);
         }
     }
 
     /// Sets the loss that acknowledged FLUSHes survive. Without a store the setting has no effect.
     pub fn set_durability(&self, durability: Durability) {
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.set_durability(durability);
         }
     }
 
     /// Sets the behaviour of a READ that needs a store which is away.
     pub fn set_on_unreachable(&self, on_unreachable: OnUnreachable) {
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.set_on_unreachable(on_unreachable);
         }
     }
 
     /// Whether FLUSH waits for the store.
     pub(in crate::cache) fn waits_for_store(&self) -> bool {
-        self.store_link.get().is_some_and(StoreLink::waits)
+        self.store_link().is_some_and(StoreLink::waits)
     }
 
     /// When a WRITE of `bytes` may go on without more data at risk than allowed, and with merging keeping up; 0 bytes for zeroes.
     /// `paused` says that the WRITE has paused already. [`Pace::Go`] promises the bytes: call [`Self::settled`] when the WRITE
     /// has ended.
     pub fn pace(&self, bytes: u64, paused: bool) -> Pace {
-        let Some(link) = self.store_link.get().filter(|link| !link.is_lost()) else { return Pace::Go };
+        let Some(link) = self.store_link().filter(|link| !link.is_lost()) else { return Pace::Go };
         let crowding = || link.crowding().pace(bytes, || link.now());
         let Some(bound) = link.bound() else { return crowding() };
         let mut inner = self.lock();
@@ -224,7 +224,7 @@ impl Volume {
 
     /// Takes note that a WRITE of `bytes`, let go on by [`Self::pace`], has ended.
     pub fn settled(&self, bytes: u64) {
-        if self.store_link.get().is_some_and(|link| link.bound().is_some()) {
+        if self.store_link().is_some_and(|link| link.bound().is_some()) {
             let mut inner = self.lock();
             inner.promised_bytes = inner.promised_bytes.saturating_sub(bytes);
         }
@@ -232,13 +232,13 @@ impl Volume {
 
     /// The thresholds for a cut: `triggers`, or lower ones where little data may be at risk.
     pub(in crate::cache) fn triggers(&self, triggers: &Triggers) -> Triggers {
-        let bound = self.store_link.get().and_then(StoreLink::bound);
+        let bound = self.store_link().and_then(StoreLink::bound);
         bound.map_or(*triggers, |bound| bound.sooner(triggers))
     }
 
     /// How many cuts could not be read so far. Cuts that lost some content count as well, once a FLUSH was told of the loss.
     pub(in crate::cache) fn unreadable_cuts(&self) -> u64 {
-        self.store_link.get().map_or(0, StoreLink::failed_cuts)
+        self.store_link().map_or(0, StoreLink::failed_cuts)
     }
 
     /// Whether the store has everything up to `seq`. An error when the store never will, when more than `unreadable` cuts could
@@ -248,13 +248,13 @@ impl Volume {
         let (stored, removed) = (inner.layers.stored(), inner.removed);
         drop(inner);
         if stored >= seq {
-            let lossy = self.store_link.get().is_some_and(|link| link.reports_loss(unreadable));
+            let lossy = self.store_link().is_some_and(|link| link.reports_loss(unreadable));
             return if lossy { Err(IoError::Unreadable) } else { Ok(true) };
         }
         if removed {
             return Err(IoError::Removed(self.id));
         }
-        let link = self.store_link.get().ok_or(IoError::Store)?;
+        let link = self.store_link().ok_or(IoError::Store)?;
         if let Some(lost) = self.lost() {
             return Err(lost);
         }
@@ -270,12 +270,12 @@ impl Volume {
 
     /// Bytes of content lost before the store had the content, as of the last commit. `None` where there is no store.
     pub fn damaged_bytes(&self) -> Option<u64> {
-        Some(self.store_link.get()?.remote().damaged_sectors().saturating_mul(SECTOR_BYTES))
+        Some(self.store_link()?.remote().damaged_sectors().saturating_mul(SECTOR_BYTES))
     }
 
     /// Packs in the store that a READ of one sector may have to ask, and packs in all. `None` where there is no store.
     pub fn packs(&self) -> Option<(u64, u64)> {
-        self.store_link.get().map(|link| link.crowding().figures())
+        self.store_link().map(|link| link.crowding().figures())
     }
 
     /// The data not in the store, and the last sequence number given out.
@@ -287,11 +287,11 @@ impl Volume {
     /// Whether some data, or a new size, is not in the store.
     pub(in crate::cache) fn needs_writeback(&self) -> bool {
         let figures = self.figures();
-        figures.last_seq > figures.stored || self.store_link.get().is_some_and(StoreLink::has_new_size)
+        figures.last_seq > figures.stored || self.store_link().is_some_and(StoreLink::has_new_size)
     }
 
     pub(super) fn announce(&self) {
-        if let Some(link) = self.store_link.get() {
+        if let Some(link) = self.store_link() {
             link.announce(self.id);
         }
     }

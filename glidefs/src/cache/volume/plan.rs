@@ -48,7 +48,7 @@ impl Volume {
         let missing = self.missing(range);
         let (first, last) = (missing.first()?, missing.last()?);
         let hull = SectorRange::new(first.start(), last.end() - first.start())?;
-        Some(self.store_link.get()?.fetch(hull, missing, self.id))
+        Some(self.store_link()?.fetch(hull, missing, self.id))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+use super::bulk::{BulkNames, Count};
 use super::common::{DeviceArgs, Limit, Name, Names, OutputArgs, SnapshotName, size};
 use super::settings::SettingsArgs;
 use super::transfer::DumpArgs;
@@ -14,12 +15,17 @@ pub(in crate::cli) enum ExportCommand {
         glidefs export create vm-1 --size 10GiB\n  \
         glidefs export create db --size 1TiB --queues 4 --queue-depth 128 --json\n  \
         glidefs export create spare --size 10GiB --detached && glidefs export attach spare\n  \
-        glidefs export create guest --size 10GiB --read-iops 5000 --write-bps 100MiB --weight 200\n\n\
-        Creating an export that exists with the same parameters is no error. Several names make several exports; --json \
-        prints an array of exports.")]
+        glidefs export create guest --size 10GiB --read-iops 5000 --write-bps 100MiB --weight 200\n  \
+        glidefs export create vm --count 500 --size 10GiB     vm-1 to vm-500\n  \
+        seq -f disk-%g 100 | glidefs export create - --size 1GiB --json\n\n\
+        Creating an export that exists with the same parameters is no error. Several exports are made at once. If some fail, the \
+        others are made all the same, each failure is a line on standard error, and the exit status is 1. With several names, `-` or \
+        --count, --json prints an array, in which a failure is an object with `name` and `error`.")]
     Create {
         #[command(flatten)]
-        names: Names,
+        names: BulkNames,
+        #[command(flatten)]
+        count: Count,
         /// Size in bytes, or with KiB, MiB, GiB or TiB
         #[arg(long, value_parser = size)]
         size: ExportSize,
@@ -171,12 +177,13 @@ pub(in crate::cli) enum ExportCommand {
         output: OutputArgs,
     },
     /// Give an export a block device
-    #[command(after_help = "Example:\n  glidefs export attach vm-1\n\n\
+    #[command(after_help = "Examples:\n  glidefs export attach vm-1\n  \
+        glidefs export attach - <names        the exports named in a file, one a line\n\n\
         Where the store cannot be asked whether this host still has the export, --unconfirmed serves the data in the cache, which \
         is old if another host took the export over meanwhile.")]
     Attach {
         #[command(flatten)]
-        name: Name,
+        names: BulkNames,
         /// Also when the store cannot be asked which host has the export
         #[arg(long)]
         unconfirmed: bool,
@@ -184,12 +191,12 @@ pub(in crate::cli) enum ExportCommand {
         output: OutputArgs,
     },
     /// Remove the block device of an export, keep the data, and let other hosts open the export
-    #[command(after_help = "Example:\n  glidefs export detach vm-1\n\n\
+    #[command(after_help = "Examples:\n  glidefs export detach vm-1\n  glidefs export detach vm-1 vm-2\n\n\
         A device that is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. \
         Waiting requests fail with an I/O error.")]
     Detach {
         #[command(flatten)]
-        name: Name,
+        names: BulkNames,
         /// Also while the device is mounted or held in another way: I/O of its users fails from then on
         #[arg(long)]
         force: bool,
@@ -198,13 +205,13 @@ pub(in crate::cli) enum ExportCommand {
     },
     /// Delete an export: the block device and the data
     #[command(
-        after_help = "Example:\n  glidefs export delete vm-1 --yes\n\nDeleting an export that does not exist is no error. An export whose \
+        after_help = "Examples:\n  glidefs export delete vm-1 --yes\n  glidefs export delete - --yes <names\n\nDeleting an export that does not exist is no error. An export whose \
         device is mounted, used as swap, part of another device or open exclusively stays, unless --force is given. The same \
         command finishes a deletion that failed half-way. Within a day, `glidefs export undelete` brings the export back with the data in the store."
     )]
     Delete {
         #[command(flatten)]
-        names: Names,
+        names: BulkNames,
         /// Do not ask on a terminal
         #[arg(long, short)]
         yes: bool,

@@ -5,10 +5,12 @@ use std::io::{IsTerminal, Write};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
+use super::bulk::{self, Operation};
 use crate::api::wire::{
     CreateRequest, Deleted, DeletedExport, Export, Flushed, ForkRequest, OnUnreachable, OpenRequest,
     ResizeRequest, SetRequest, Size, StoredExport, UndeleteRequest,
 };
+use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::args::settings::SettingsArgs;
@@ -25,8 +27,9 @@ const AT_ONCE: usize = 8;
 
 pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
-        ExportCommand::Create { names, size, detached, device, output } => {
-            create(client, names.names, size, detached, device, output).await
+        ExportCommand::Create { names, count, size, detached, device, output } => {
+            let chosen = count.of(names.choose(std::io::stdin())?)?;
+            create(client, chosen, size, detached, device, output).await
         }
         ExportCommand::Open { names, take_over, discard_local, device, output } => {
             open(client, names.names, take_over, discard_local, device, output).await
@@ -71,44 +74,53 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             change(client, &name, "/resize", &request, output).await
         }
         ExportCommand::Set { names, settings, output } => set(client, names.names, settings, output).await,
-        ExportCommand::Attach { name, unconfirmed, output } => {
-            let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
-            change(client, &name, below, &(), output).await
-        }
-        ExportCommand::Detach { name, force, output } => {
-            let below = if force { "/detach?force=true" } else { "/detach" };
-            change(client, &name, below, &(), output).await
-        }
+        ExportCommand::Attach { names, unconfirmed, output } => match names.choose(std::io::stdin())? {
+            Chosen::One(name) => {
+                let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
+                change(client, &Name { name }, below, &(), output).await
+            }
+            Chosen::Many(names) => bulk::run(client, Operation::Attach { unconfirmed }, &names, output).await,
+        },
+        ExportCommand::Detach { names, force, output } => match names.choose(std::io::stdin())? {
+            Chosen::One(name) => {
+                let below = if force { "/detach?force=true" } else { "/detach" };
+                change(client, &Name { name }, below, &(), output).await
+            }
+            Chosen::Many(names) => bulk::run(client, Operation::Detach { force }, &names, output).await,
+        },
         ExportCommand::Delete { names, yes, force, output } => {
-            delete(client, names.names, yes, force, output).await
+            delete(client, names.choose(std::io::stdin())?, yes, force, output).await
         }
     }
 }
 
 async fn create(
     client: &Client,
-    names: Vec<ExportName>,
+    chosen: Chosen,
     size: ExportSize,
     detached: bool,
     device: DeviceArgs,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    let create = |name: ExportName| async move {
-        let request = CreateRequest {
-            name: name.to_string(),
-            size: Size(ByteSize(size.bytes())),
-            durability: device.durability,
-            on_unreachable: device.on_unreachable.map(OnUnreachable),
-            limits: device.settings.limits(),
-            weight: device.settings.weight.map(Into::into),
-            queues: device.queues.map(Into::into),
-            queue_depth: device.queue_depth.map(Into::into),
-            detached,
-        };
-        client.post("/v1/exports", &request).await
+    let request = CreateRequest {
+        name: String::new(),
+        size: Size(ByteSize(size.bytes())),
+        durability: device.durability,
+        on_unreachable: device.on_unreachable.map(OnUnreachable),
+        limits: device.settings.limits(),
+        weight: device.settings.weight.map(Into::into),
+        queues: device.queues.map(Into::into),
+        queue_depth: device.queue_depth.map(Into::into),
+        detached,
     };
-    let exports: Vec<Export> = for_each(names, create).await?;
-    answer_each(output.json, &exports, print::export, print::exports)
+    match chosen {
+        Chosen::One(name) => {
+            let request = CreateRequest { name: name.to_string(), ..request };
+            let export: Export = client.post("/v1/exports", &request).await?;
+            answer(output.json, &export, print::export)
+        }
+        Chosen::Many(names) => bulk::run(client, Operation::Create(&request), &names, output).await,
+    }
 }
 
 async fn open(
@@ -211,19 +223,28 @@ async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -
 
 async fn delete(
     client: &Client,
-    names: Vec<ExportName>,
+    chosen: Chosen,
     yes: bool,
     force: bool,
     output: OutputArgs,
 ) -> Result<(), CliError> {
-    if !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
-        names.iter().try_for_each(confirm)?;
+    let asks = !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    match chosen {
+        Chosen::One(name) => {
+            if asks {
+                confirm(&name)?;
+            }
+            let below = if force { "?force=true" } else { "" };
+            let deleted: Deleted = client.delete(&export_path(&name, below)).await?;
+            answer(output.json, &deleted, print::deleted)
+        }
+        Chosen::Many(names) => {
+            if asks {
+                names.iter().try_for_each(confirm)?;
+            }
+            bulk::run(client, Operation::Delete { force }, &names, output).await
+        }
     }
-    let below = if force { "?force=true" } else { "" };
-    let delete = |name: ExportName| async move { client.delete(&export_path(&name, below)).await };
-    let deleted: Vec<Deleted> = for_each(names, delete).await?;
-    let lines = |deleted: &[Deleted]| deleted.iter().map(print::deleted).collect::<Vec<_>>().join("\n");
-    answer_each(output.json, &deleted, print::deleted, lines)
 }
 
 /// Does `operation` for each of `names`, several at a time, and returns the answers in the order of the names. The first failure

@@ -305,3 +305,25 @@ async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_
     }
     assert_eq!(router.list().len(), 1);
 }
+
+#[tokio::test]
+async fn at_the_start_an_export_without_a_device_waits_for_no_other() {
+    let host = Host::new();
+    let before = host.started().await;
+    before.create(create("busy", 1 << 20)).await.unwrap();
+    before.create(CreateExport { detached: true, ..create("idle", 1 << 20) }).await.unwrap();
+    drop_last(before);
+    host.kernel.daemon_died();
+    host.kernel.fault("recover", Fault::HangBefore);
+    let router = host.router();
+    let starting = tokio::spawn({
+        let router = Arc::clone(&router);
+        async move { router.start().await }
+    });
+    host.kernel.hangs.notified().await;
+    let states: Vec<_> = router.list().into_iter().map(|info| info.state).collect();
+    assert_eq!(states, [State::Recovering, State::Detached]);
+    assert_eq!(router.delete("idle").await.unwrap(), Deleted::Now);
+    router.create(CreateExport { detached: true, ..create("new", 1 << 20) }).await.unwrap();
+    starting.abort();
+}

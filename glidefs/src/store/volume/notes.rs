@@ -131,6 +131,8 @@ impl Intents {
         noted
             .manifests
             .retain(|(other, known)| other.saturating_add(1) >= number && (*other, *known) != (number, hash));
+        // A volume at rest has one note, and a catalog has thousands of volumes.
+        noted.manifests.reserve_exact(1);
         noted.manifests.push((number, hash));
     }
 

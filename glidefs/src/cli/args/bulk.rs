@@ -1,0 +1,149 @@
+//! Arguments that name many exports: several names, names on standard input, a number of exports.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read};
+
+use clap::Args;
+
+use crate::cli::error::CliError;
+use crate::router::ExportName;
+
+/// Most exports of `--count`.
+const COUNT_MAX: i64 = 100_000;
+
+/// Names of exports.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct BulkNames {
+    /// Name of the export; several may be given, and `-` reads names from standard input, one a line
+    #[arg(value_name = "NAME", value_parser = name_or_input, required = true)]
+    pub names: Vec<NameOrInput>,
+}
+
+/// How many exports a name stands for.
+#[derive(Clone, Copy, Debug, Args)]
+pub(in crate::cli) struct Count {
+    /// Make the exports NAME-1 to NAME-N, without leading zeroes: a larger N later makes the rest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
+    pub count: Option<u32>,
+}
+
+/// A name, or the names on standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum NameOrInput {
+    Name(ExportName),
+    Input,
+}
+
+fn name_or_input(text: &str) -> Result<NameOrInput, crate::router::NameError> {
+    if text == "-" { Ok(NameOrInput::Input) } else { ExportName::new(text).map(NameOrInput::Name) }
+}
+
+/// The exports that a command is about.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Chosen {
+    /// One export, named by the one argument.
+    One(ExportName),
+    /// Any number of exports, without repetitions.
+    Many(Vec<ExportName>),
+}
+
+impl BulkNames {
+    /// The exports meant. `input` is read if a name is `-`.
+    ///
+    /// # Errors
+    /// [`CliError::BadName`] for a line of `input` that is no name.
+    pub fn choose(self, input: impl Read) -> Result<Chosen, CliError> {
+        if let [NameOrInput::Name(name)] = &self.names[..] {
+            return Ok(Chosen::One(name.clone()));
+        }
+        let (mut chosen, mut input) = (Vec::new(), Some(input));
+        for name in self.names {
+            match (name, &mut input) {
+                (NameOrInput::Name(name), _) => chosen.push(name),
+                (NameOrInput::Input, input) => {
+                    if let Some(input) = input.take() {
+                        read_names(input, &mut chosen)?;
+                    }
+                }
+            }
+        }
+        let mut seen = HashSet::new();
+        chosen.retain(|name| seen.insert(name.clone()));
+        Ok(Chosen::Many(chosen))
+    }
+}
+
+impl Count {
+    /// `chosen`, or the numbered names of each name chosen.
+    ///
+    /// # Errors
+    /// [`CliError::BadName`] for a name that is too long with a number.
+    pub fn of(self, chosen: Chosen) -> Result<Chosen, CliError> {
+        let Some(count) = self.count else { return Ok(chosen) };
+        let bases = match chosen {
+            Chosen::One(name) => vec![name],
+            Chosen::Many(names) => names,
+        };
+        let numbered =
+            bases.iter().flat_map(|base| (1..=count).map(move |number| format!("{base}-{number}")));
+        numbered.map(|name| to_name(&name)).collect::<Result<_, _>>().map(Chosen::Many)
+    }
+}
+
+fn read_names(input: impl Read, names: &mut Vec<ExportName>) -> Result<(), CliError> {
+    for line in BufReader::new(input).lines() {
+        let line = line.map_err(CliError::Input)?;
+        if !line.trim().is_empty() {
+            names.push(to_name(line.trim())?);
+        }
+    }
+    Ok(())
+}
+
+fn to_name(text: &str) -> Result<ExportName, CliError> {
+    ExportName::new(text).map_err(|source| CliError::BadName { name: text.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(texts: &[&str]) -> BulkNames {
+        BulkNames { names: texts.iter().map(|text| name_or_input(text).unwrap()).collect() }
+    }
+
+    fn many(texts: &[&str]) -> Chosen {
+        Chosen::Many(texts.iter().map(|text| ExportName::new(text).unwrap()).collect())
+    }
+
+    #[test]
+    fn names_come_from_arguments_and_from_standard_input_each_once() {
+        let input = "b\n\n  c  \nd\nb\n";
+        assert_eq!(
+            names(&["a", "-", "d", "e", "-"]).choose(input.as_bytes()).unwrap(),
+            many(&["a", "b", "c", "d", "e"])
+        );
+        assert_eq!(names(&["-"]).choose("only\n".as_bytes()).unwrap(), many(&["only"]));
+        assert_eq!(names(&["-"]).choose("".as_bytes()).unwrap(), many(&[]));
+        assert_eq!(
+            names(&["a"]).choose(input.as_bytes()).unwrap(),
+            Chosen::One(ExportName::new("a").unwrap()),
+            "input is not read"
+        );
+        let refused = names(&["-"]).choose("a\n../b\n".as_bytes()).unwrap_err();
+        assert!(refused.to_string().contains("../b"), "{refused}");
+    }
+
+    #[test]
+    fn a_count_makes_numbered_names_and_a_larger_count_the_same_and_more() {
+        let count = |count, texts: &[&str]| {
+            Count { count: Some(count) }.of(names(texts).choose("".as_bytes()).unwrap())
+        };
+        assert_eq!(count(1, &["vm"]).unwrap(), many(&["vm-1"]));
+        assert_eq!(count(2, &["vm", "db"]).unwrap(), many(&["vm-1", "vm-2", "db-1", "db-2"]));
+        let Chosen::Many(ten) = count(10, &["vm"]).unwrap() else { panic!("many") };
+        assert_eq!((ten[0].as_str(), ten[9].as_str()), ("vm-1", "vm-10"));
+        let long = "x".repeat(128);
+        assert!(count(1, &[&long]).is_err(), "there is no room for a number");
+    }
+}
