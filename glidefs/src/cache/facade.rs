@@ -150,6 +150,7 @@ impl Cache {
             ..CacheStats::default()
         };
         for (_, info) in table.iter() {
+            stats.table_bytes += info.memory_bytes();
             match info.state() {
                 State::Quarantined => stats.segments_quarantined += 1,
                 _ if info.is_poisoned() => stats.segments_poisoned += 1,
@@ -161,9 +162,10 @@ impl Cache {
         for volume in self.shared.all_volumes() {
             let figures = volume.figures();
             stats.extents += figures.extents;
+            stats.index_bytes += figures.index_bytes;
             stats.dirty_bytes += figures.dirty_bytes;
             stats.clean_bytes += figures.clean_bytes;
-            stats.doubted_exports += u64::from(volume.is_doubted());
+            stats.doubted_exports += u64::from(figures.doubted);
         }
         stats.limit_bytes = stats.segments * table.segment_bytes();
         stats.used_bytes = (stats.segments - stats.segments_free) * table.segment_bytes();

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::disk::SegmentFile;
 use super::life::{Event, State};
+use crate::observe::memory::heap_bytes;
 
 /// The state and the counters of one segment.
 #[derive(Debug, Default)]
@@ -118,6 +119,12 @@ impl SegmentInfo {
     /// Keeps the file from being used for another segment before the next start.
     pub fn retire(&self) {
         self.retired.store(true, Ordering::Release);
+    }
+
+    /// Memory of the segment in the table, checksums included.
+    pub fn memory_bytes(&self) -> u64 {
+        let crcs = self.crcs.get().map_or(0, |crcs| heap_bytes(size_of_val::<[AtomicU32]>(crcs)));
+        (size_of::<Self>() + crcs) as u64
     }
 
     /// The segment's file, once opened.

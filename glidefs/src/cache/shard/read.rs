@@ -295,7 +295,9 @@ fn start<T: Token>(shard: &mut Shard<T>) {
             continue;
         };
         let mut buffer = shard.reads.spare.pop().unwrap_or_default();
+        let capacity = buffer.capacity();
         buffer.resize(fetch.source.frames as usize * FRAME_BYTES, 0);
+        shard.stats.read_buffer_bytes.add(buffer.capacity().saturating_sub(capacity) as u64);
         // At most READS_MAX.
         let op = u32::try_from(shard.reads.flights.insert(fetch)).unwrap_or(u32::MAX);
         let offset = u64::from(fetch.source.first) * FRAME_BYTES as u64;
@@ -326,6 +328,8 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
     }
     if shard.reads.spare.len() < READS_MAX {
         shard.reads.spare.push(buffer);
+    } else {
+        shard.stats.read_buffer_bytes.sub(buffer.capacity() as u64);
     }
     arrived(shard, &fetch, outcome);
     start(shard);

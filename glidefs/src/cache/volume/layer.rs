@@ -91,6 +91,11 @@ impl Layer {
         self.index.is_empty()
     }
 
+    /// Memory of the index.
+    pub fn bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
     /// Bytes of data; zeroes do not count.
     pub fn live_bytes(&self) -> u64 {
         self.index.live_bytes()

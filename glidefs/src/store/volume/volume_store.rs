@@ -47,6 +47,12 @@ impl VolumeStore {
         self.host.reader.metadata.bytes()
     }
 
+    /// Memory of manifests, pack indexes and packs uploaded a moment ago, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let recent = self.host.reader.recent.as_ref().map_or(0, |recent| recent.bytes());
+        recent.saturating_add(self.metadata_bytes() as u64)
+    }
+
     /// Goes on with a volume where this daemon left off. Makes no request: the first commit shows whether another writer has
     /// taken the volume over. If this process has a writer of the volume in the same epoch that has not lost the volume, returns
     /// a handle of that writer.
