@@ -17,5 +17,7 @@ pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, OpenRequest, RemoveQuery, ResizeRequest,
     RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
-pub use self::status::{CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Status, WorkerStatus};
+pub use self::status::{
+    CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
+};
 pub use self::values::{Durability, OnUnreachable, Size};

@@ -236,11 +236,13 @@ async fn every_command_reaches_the_daemon() {
     let state = crate::api::AppState {
         router: std::sync::Arc::clone(&router),
         metrics: std::sync::Arc::new(crate::api::Scrapes::new(
-            || Ok(String::new()),
+            |_| Ok(String::new()),
             std::sync::Arc::default(),
         )),
+        export_histograms: crate::observe::metrics::ExportHistograms::default(),
         stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
+        memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };
@@ -270,6 +272,8 @@ async fn every_command_reaches_the_daemon() {
     }
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
+    daemon::memory(&client, true).await.unwrap();
+    daemon::memory(&client, false).await.unwrap();
     let Command::Export { command } = parse("glidefs export show none").unwrap().command else {
         panic!("not about exports")
     };

@@ -7,6 +7,6 @@ mod exports;
 mod process;
 mod workers;
 
-pub use self::exports::{ExportFigures, exports, states};
+pub use self::exports::{ExportFigures, Packs, export, states};
 pub use self::process::process;
 pub use self::workers::workers;
