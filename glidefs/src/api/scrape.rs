@@ -29,9 +29,8 @@ type Encode = dyn Fn(&Selection) -> Result<String, String> + Send + Sync;
 /// The figures that a scrape asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Which exports have histograms.
     pub histograms: ExportHistograms,
-    /// The name of an export, for a scrape of the figures of this export only.
+    /// The name of the only export to show, if not all.
     pub export: Option<String>,
 }
 

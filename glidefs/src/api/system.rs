@@ -97,7 +97,6 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
     }
 }
 
-/// The query of `/metrics`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MetricsQuery {

@@ -64,7 +64,7 @@ pub struct CacheStats {
     pub clean_bytes: u64,
     /// Extents in all indexes.
     pub extents: u64,
-    /// Memory of all indexes.
+    /// Memory of all indexes, with the room kept for more extents, bytes.
     pub index_bytes: u64,
     /// Memory of the table of segments, checksums of frames included.
     pub table_bytes: u64,

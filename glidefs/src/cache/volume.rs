@@ -92,7 +92,7 @@ struct Inner {
 pub struct VolumeFigures {
     /// Extents in the index.
     pub extents: u64,
-    /// Memory of the index.
+    /// Memory of the index in all layers, bytes.
     pub index_bytes: u64,
     /// Bytes of data not in the store.
     pub dirty_bytes: u64,

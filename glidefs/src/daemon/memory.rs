@@ -16,25 +16,19 @@ use crate::store::BlockCache;
 use crate::store::volume::VolumeStore;
 
 /// The parts of the daemon that hold memory.
+#[allow(missing_docs, reason = "the types of the fields say which parts")]
 #[derive(Clone)]
 pub struct Holders {
-    /// The counters of the workers.
     pub workers: Vec<Arc<WorkerStats>>,
-    /// The counters of the shards.
     pub shards: Vec<Arc<ShardStats>>,
-    /// The cache.
     pub cache: Cache,
-    /// The exports.
     pub router: Arc<Router>,
-    /// The block cache.
     pub block_cache: Option<BlockCache>,
-    /// Volumes in the store.
     pub volumes: Option<VolumeStore>,
-    /// The counters of the API.
     pub api: Arc<ApiStats>,
 }
 
-/// A category and the bytes.
+/// The name of a category, and the memory in bytes.
 type Category = (&'static str, u64);
 
 impl Holders {
@@ -75,7 +69,7 @@ impl Holders {
         self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum()
     }
 
-    /// The categories on the heap.
+    /// The categories that the allocator counts as in use.
     fn on_heap(&self, cache: &CacheStats) -> [Category; 7] {
         [
             ("index", cache.index_bytes),

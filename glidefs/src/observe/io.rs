@@ -75,31 +75,20 @@ impl QueueStats {
 }
 
 /// The counters of several queues at one moment, added up. Sums wrap, as the counters do.
+#[allow(missing_docs, reason = "the fields are those of `QueueStats`")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoTotals {
-    /// As [`QueueStats::read_size`].
     pub read_size: HistogramSnapshot<6>,
-    /// As [`QueueStats::write_size`].
     pub write_size: HistogramSnapshot<6>,
-    /// As [`QueueStats::read_latency`].
     pub read_latency: HistogramSnapshot<12>,
-    /// As [`QueueStats::write_latency`].
     pub write_latency: HistogramSnapshot<12>,
-    /// As [`QueueStats::flush_latency`].
     pub flush_latency: HistogramSnapshot<12>,
-    /// As [`QueueStats::flushes`].
     pub flushes: u64,
-    /// As [`QueueStats::zeroes`].
     pub zeroes: u64,
-    /// As [`QueueStats::zero_bytes`].
     pub zero_bytes: u64,
-    /// As [`QueueStats::read_errors`].
     pub read_errors: u64,
-    /// As [`QueueStats::write_errors`].
     pub write_errors: u64,
-    /// As [`QueueStats::flush_errors`].
     pub flush_errors: u64,
-    /// As [`QueueStats::in_flight`].
     pub in_flight: u64,
 }
 

@@ -10,10 +10,9 @@ const BLOCK_HEAD_BYTES: usize = 8;
 const BLOCK_UNIT_BYTES: usize = 16;
 const BLOCK_BYTES_MIN: usize = 32;
 
-/// Memory in RAM, bytes.
+/// Memory of the process in RAM, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// All of the process.
     pub all: u64,
     /// Pages of files: the program, its libraries, and memory shared with the kernel or other processes.
     pub files: u64,
@@ -35,7 +34,7 @@ impl Resident {
     }
 }
 
-/// The heap, bytes.
+/// Memory that the allocator has from the kernel, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heap {
     /// In use by the program.

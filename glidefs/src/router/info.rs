@@ -37,7 +37,7 @@ pub struct ExportInfo {
 /// One export in a few words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// The name of [`ExportInfo::state`].
+    /// The name of the state in [`ExportInfo`].
     pub state: &'static str,
     /// Whether there may be a device: the export is not detached.
     pub may_have_device: bool,

@@ -120,6 +120,6 @@ pub struct Memory {
 pub struct MemoryCategory {
     /// The name of the category.
     pub category: String,
-    /// Bytes in use.
+    /// The memory, as the holder counts the memory, bytes.
     pub bytes: u64,
 }

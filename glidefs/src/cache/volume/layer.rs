@@ -91,7 +91,6 @@ impl Layer {
         self.index.is_empty()
     }
 
-    /// Memory of the index.
     pub fn bytes(&self) -> u64 {
         self.index.bytes()
     }

@@ -17,9 +17,9 @@ use crate::observe::counter::HistogramSnapshot;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportHistograms {
-    /// No export.
+    /// No export has histograms, busy or not.
     None,
-    /// Busy exports.
+    /// Busy exports have histograms, and others do not.
     #[default]
     Busy,
     /// Every export; the other figures of every export are complete as well.
@@ -29,7 +29,6 @@ pub enum ExportHistograms {
 /// The figures of one scrape.
 #[derive(Debug)]
 pub struct Samples {
-    /// The detail asked for.
     pub histograms: ExportHistograms,
     /// One family per metric, in the order of the table.
     families: Vec<Family>,

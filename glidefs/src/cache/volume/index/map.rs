@@ -28,7 +28,7 @@ pub(super) struct ExtentMap {
     owners: BTreeMap<u64, Owner>,
     len: usize,
     data_sectors: u64,
-    /// Memory of all leaves.
+    /// Sum of [`Leaf::bytes`] over all leaves.
     leaf_bytes: usize,
 }
 
@@ -41,7 +41,6 @@ impl ExtentMap {
         self.data_sectors
     }
 
-    /// Memory of the map.
     pub(super) fn bytes(&self) -> usize {
         self.leaf_bytes + self.owners.len() * OWNER_BYTES
     }

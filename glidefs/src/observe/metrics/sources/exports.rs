@@ -11,7 +11,6 @@ use crate::observe::metrics::table::Metric;
 /// The figures of one export.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportFigures<'a> {
-    /// Name of the export.
     pub name: &'a str,
     /// Size of the export, bytes.
     pub size_bytes: u64,
@@ -31,12 +30,11 @@ pub struct ExportFigures<'a> {
     pub io: Option<&'a IoTotals>,
 }
 
-/// The packs of an export.
+/// The packs of an export in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packs {
     /// Most packs that a READ of one sector may have to ask.
     pub fan_out: u64,
-    /// Packs in the manifest.
     pub count: u64,
     /// Whether writes are slowed until packs were merged.
     pub slows_writes: bool,
@@ -80,7 +78,7 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
     }
 }
 
-/// Shows requests.
+/// Shows the requests of an export, with histograms unless none are wanted.
 fn counters(export: &str, io: &IoTotals, out: &mut Samples) {
     if out.histograms != ExportHistograms::None {
         out.histogram(Metric::ReadIoSize, &[export], &io.read_size);
