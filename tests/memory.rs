@@ -11,7 +11,7 @@ mod host;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use data_path::{DataPath, SEGMENT_BYTES};
+use data_path::DataPath;
 use glidefs::testing::cache::Volume;
 use glidefs::testing::daemon::MemoryHolders;
 

@@ -263,7 +263,7 @@ mod tests {
             held.push(scrapes.text(&Selection::default()).await.unwrap());
         }
         assert_eq!(held.last().unwrap(), &TEXTS_MAX.to_string(), "the newest one was sent again");
-        let held_bytes: usize = held[..TEXTS_MAX].iter().map(|text| text.len()).sum();
+        let held_bytes: usize = held[..TEXTS_MAX].iter().map(Bytes::len).sum();
         assert_eq!(scrapes.stats.text_bytes.load(Ordering::Relaxed), held_bytes as u64);
         held.clear();
         assert_eq!(scrapes.stats.text_bytes.load(Ordering::Relaxed), 0);

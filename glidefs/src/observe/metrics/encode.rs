@@ -47,7 +47,7 @@ fn write_family(family: &Family, text: &mut String) {
                 push_value(text, unit, *value);
             }
             [counts @ .., sum] => {
-                write_histogram(text, &Series { name, labels: &labels, unit }, &bounds, counts, *sum)
+                write_histogram(text, &Series { name, labels: &labels, unit }, &bounds, counts, *sum);
             }
             [] => {}
         }

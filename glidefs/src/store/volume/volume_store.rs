@@ -10,6 +10,7 @@ use super::host::{Host, VolumeStoreOptions};
 use super::types::{Resume, SnapshotInfo, StatePoint};
 use super::view::View;
 use super::view::loaded::LoadedManifest;
+use super::view::recent::RecentPacks;
 use super::writer::VolumeWriter;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{ObjectInfo, Store};
@@ -49,7 +50,7 @@ impl VolumeStore {
 
     /// Memory of manifests, pack indexes and packs uploaded a moment ago, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let recent = self.host.reader.recent.as_ref().map_or(0, |recent| recent.bytes());
+        let recent = self.host.reader.recent.as_ref().map_or(0, RecentPacks::bytes);
         recent.saturating_add(self.metadata_bytes() as u64)
     }
 
