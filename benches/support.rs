@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "each bench uses a part")]
 
 pub mod data_path;
+pub mod host;
 mod ratios;
 
 pub use ratios::{BenchGroup, Ratios};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use glidefs::testing::buffer::{Pool, Slot};
 use glidefs::testing::cache::{
     Admission, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered, Reservation,
-    Token,
+    ShardStats, Token,
 };
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::observe::io::{QueueStats, WorkerStats};
@@ -61,6 +61,8 @@ pub struct DataPath {
     pool: Pool,
     export: Export,
     stats: Arc<QueueStats>,
+    worker: Arc<WorkerStats>,
+    shard: Arc<ShardStats>,
     /// Ranges of READs that need the store.
     remote: Vec<SectorRange>,
     now: Instant,
@@ -99,10 +101,13 @@ impl DataPath {
         };
         let me = thread::current();
         cache.on_progress(0, Arc::new(move || me.unpark()));
+        let (worker, shard) = (Arc::<WorkerStats>::default(), Arc::<ShardStats>::default());
         let export = Export::new(EXPORT, "bench".into(), EXPORT_BYTES, cache.volume(EXPORT));
         Self {
-            rig: Rig::new(cache.shard(0, Arc::default())),
-            pool: Pool::new(SLOTS, Arc::new(WorkerStats::default())).expect("memory for a pool"),
+            rig: Rig::new(cache.shard(0, Arc::clone(&shard))),
+            pool: Pool::new(SLOTS, Arc::clone(&worker)).expect("memory for a pool"),
+            worker,
+            shard,
             stats: export.queue_stats(0),
             export,
             remote: Vec::new(),
@@ -119,6 +124,11 @@ impl DataPath {
 
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The counters of the worker and of the shard.
+    pub fn worker_stats(&self) -> (Arc<WorkerStats>, Arc<ShardStats>) {
+        (Arc::clone(&self.worker), Arc::clone(&self.shard))
     }
 
     /// The counters of the only queue.
@@ -144,6 +154,14 @@ impl DataPath {
         token.buffer()[..data.len()].copy_from_slice(data);
         let range = token.request.range;
         self.rig.shard.write(self.export.volume(), range, false, reservation, token);
+    }
+
+    /// Begins a WRITE_ZEROES of `bytes` bytes at byte `offset`.
+    pub fn zero(&mut self, offset: u64, bytes: usize) {
+        let token = self.fetched(Operation::WriteZeroes, offset, bytes);
+        let reservation = self.admit(0);
+        let range = token.request.range;
+        self.rig.shard.zero(self.export.volume(), range, false, reservation, token);
     }
 
     /// Carries out a READ of `bytes` bytes at byte `offset`, from the log, the block cache or the store.

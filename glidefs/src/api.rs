@@ -24,7 +24,7 @@ mod token;
 mod volumes;
 pub mod wire;
 
-pub use self::scrape::Scrapes;
+pub use self::scrape::{Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};
 pub use self::token::{Token, TokenError, TokenFile};

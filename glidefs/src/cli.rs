@@ -98,6 +98,9 @@ fn dispatch(cli: Cli, run: impl FnOnce(&Config) -> Result<(), CliError>) -> Resu
         Command::Status { json } => {
             with_client(&cli.daemon, async |client| daemon::status(client, json).await)
         }
+        Command::Memory { json } => {
+            with_client(&cli.daemon, async |client| daemon::memory(client, json).await)
+        }
     }
 }
 

@@ -13,11 +13,13 @@
 //! | `storage` | the data of exports: cache and store as the router sees them |
 //! | `collecting` | garbage collection at intervals |
 //! | `figures` | `/v1/status` and `/metrics` |
+//! | `memory` | `/v1/memory`: memory by category |
 
 mod cache_setup;
 mod collecting;
 mod error;
 mod figures;
+mod memory;
 mod serving;
 mod storage;
 mod store_setup;
@@ -34,6 +36,8 @@ use self::cache_setup::{choose_engine, open_cache, raise_descriptor_limit, worke
 use self::collecting::Collections;
 use self::error::DaemonError;
 use self::figures::Parts;
+pub use self::figures::measured as measured_figures;
+pub use self::memory::Holders as MemoryHolders;
 use self::serving::serve;
 pub use self::storage::{DaemonStorage, StoreSide};
 use self::store_setup::{STORE_PATIENCE, connect_store};
@@ -99,6 +103,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     let store = connect_store(config, &catalog, &cache, &runtime, &stopped)?;
     let objects = store.as_ref().map(StoreSide::store);
     let block_cache = store.as_ref().and_then(StoreSide::block_cache);
+    let volumes = store.as_ref().map(StoreSide::volumes);
     let router = Router::new(
         catalog,
         Arc::clone(&devices) as Arc<dyn Devices>,
@@ -115,6 +120,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
             probe,
             store: objects,
             block_cache: block_cache.clone(),
+            volumes,
             collections: Arc::<Collections>::default(),
         },
     ));

@@ -14,7 +14,8 @@ pub use self::throttle::{LimitFigures, Reservation, Throttle};
 
 use crate::cache::Volume;
 use crate::locks::MutexExt;
-use crate::observe::io::QueueStats;
+use crate::observe::io::{IoTotals, QueueStats};
+use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
@@ -154,9 +155,16 @@ impl Export {
         Arc::clone(&queues[usize::from(queue_id)])
     }
 
-    /// Counters of every queue the export has had.
-    pub fn all_stats(&self) -> Vec<Arc<QueueStats>> {
-        self.queues.lock_whole().clone()
+    /// The counters of all queues the export has had since the daemon started, added up; `None` before the first request.
+    pub fn io_totals(&self) -> Option<IoTotals> {
+        IoTotals::of(self.queues.lock_whole().iter().map(Arc::as_ref))
+    }
+
+    /// Memory of the export, of the counters and of the volume without the index, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let queues = self.queues.lock_whole().len() * heap_bytes(size_of::<QueueStats>());
+        let own = heap_bytes(size_of::<Self>()) + heap_bytes(self.name.len()) + queues;
+        self.volume.own_bytes().saturating_add(own as u64)
     }
 
     /// Lets one of many log lines about failed requests pass.

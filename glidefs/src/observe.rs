@@ -6,6 +6,7 @@
 pub mod counter;
 pub mod io;
 pub mod logging;
+pub mod memory;
 pub mod metrics;
 pub mod repeat;
 

@@ -74,7 +74,7 @@ pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevi
 use self::entry::{ExportEntry, HeldExport};
 pub(crate) use self::error::RouterError;
 use self::exports::Exports;
-pub(crate) use self::info::ExportInfo;
+pub(crate) use self::info::{ExportInfo, Glance};
 pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 use self::name_locks::NameLocks;
@@ -169,6 +169,25 @@ impl Router {
     /// One export.
     pub fn show(&self, name: &str) -> Result<ExportInfo, RouterError> {
         self.entry(name).map(|entry| entry.info()).ok_or_else(|| RouterError::NotFound { name: name.into() })
+    }
+
+    /// Calls `visit` with every export, by name. Takes a fraction of the time of [`Self::list`].
+    pub fn visit(&self, mut visit: impl FnMut(&Export, Glance)) {
+        for entry in self.entries() {
+            visit(entry.export(), entry.glance());
+        }
+    }
+
+    /// Calls `visit` with the export of this name, if there is one.
+    pub fn visit_one(&self, name: &str, visit: impl FnOnce(&Export, Glance)) {
+        if let Some(entry) = self.entry(name) {
+            visit(entry.export(), entry.glance());
+        }
+    }
+
+    /// Memory of all exports, without the indexes of their volumes, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.entries().iter().map(|entry| entry.memory_bytes()).sum()
     }
 
     /// The exports themselves, by name, for their counters.

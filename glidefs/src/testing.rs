@@ -48,6 +48,12 @@ pub mod config {
     pub use crate::config::keys;
 }
 
+/// The daemon as a whole.
+pub mod daemon {
+    pub use crate::api::ApiStats;
+    pub use crate::daemon::{MemoryHolders, measured_figures};
+}
+
 /// A disk, and requests to it.
 pub mod export {
     pub use crate::export::{Export, Operation, Request};
@@ -55,6 +61,7 @@ pub mod export {
 
 /// Counters.
 pub mod observe {
+    pub use crate::observe::metrics::ExportHistograms;
     pub use crate::observe::{counter, io};
 }
 

@@ -34,6 +34,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(volumes::deleted))
         .routes(routes!(volumes::collect))
         .routes(routes!(system::status))
+        .routes(routes!(system::memory))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

@@ -2,8 +2,9 @@
 //!
 //! Owns when figures are collected and written as text, and the number of texts. Does not own the content of a text
 //! (`observe::metrics`). Invariants: the figures of a scrape are not older than the request, as long as fewer than
-//! [`TEXTS_MAX`] texts are being sent; texts are made one at a time, on a blocking thread, so that no asynchronous task
-//! waits; texts are made for at most a tenth of the time while a text takes up to 111 ms.
+//! [`TEXTS_MAX`] texts of the same detail are being sent; texts of all exports are made one at a time, on a blocking thread, so
+//! no asynchronous task waits; texts are made for at most a tenth of the time while a text takes up to 111 ms. The text of one
+//! export is short, and made at once.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,7 +14,9 @@ use axum::body::Bytes;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-/// Most texts being sent at a time: a client that is slow to take a text keeps the text in memory.
+use crate::observe::metrics::ExportHistograms;
+
+/// Most texts of the same detail being sent at a time: a client that is slow to take a text keeps the text in memory.
 const TEXTS_MAX: usize = 4;
 /// The pause after a text is so many times as long as making the text took.
 const PAUSE_FACTOR: u32 = 9;
@@ -21,17 +24,35 @@ const PAUSE_FACTOR: u32 = 9;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Makes the text of `/metrics`, or gives the reason of the failure. May take tens of milliseconds.
-type Encode = dyn Fn() -> Result<String, String> + Send + Sync;
+type Encode = dyn Fn(&Selection) -> Result<String, String> + Send + Sync;
+
+/// The figures that a scrape asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    pub histograms: ExportHistograms,
+    /// The name of the only export to show, if not all.
+    pub export: Option<String>,
+}
 
 /// The scrapes of a daemon, and the texts they share.
 pub struct Scrapes {
     encode: Arc<Encode>,
+    none: Lane,
+    busy: Lane,
+    all: Lane,
+    /// The next text must not be made before. Locked while a text is made.
+    next: Arc<Mutex<Option<Instant>>>,
+    stats: Arc<ScrapeStats>,
+}
+
+/// Scrapes that ask for the same detail.
+#[derive(Default)]
+struct Lane {
     texts: Arc<Mutex<Texts>>,
     /// Number of texts begun, or sent again in place of a new text.
     begun: Arc<AtomicU64>,
     /// Number of scrapes that wait for a text.
     waiting: Arc<AtomicUsize>,
-    stats: Arc<ScrapeStats>,
 }
 
 /// Counters of scrapes.
@@ -41,6 +62,8 @@ pub struct ScrapeStats {
     pub scrapes: AtomicU64,
     /// Texts that were made for scrapes.
     pub encodings: AtomicU64,
+    /// Memory of all texts, bytes (a gauge).
+    pub text_bytes: AtomicU64,
 }
 
 /// The texts, locked by one scrape at a time.
@@ -51,17 +74,34 @@ struct Texts {
     /// The text made last, kept while a scrape waits.
     last: Option<Result<SharedText, String>>,
     /// Every text that is being sent, newest last.
-    sent: Vec<Weak<String>>,
-    /// The next text must not be made before.
-    next: Option<Instant>,
+    sent: Vec<Weak<Text>>,
+}
+
+/// A text, counted as memory until dropped.
+struct Text {
+    text: String,
+    stats: Arc<ScrapeStats>,
+}
+
+impl Text {
+    fn new(text: String, stats: Arc<ScrapeStats>) -> Self {
+        stats.text_bytes.fetch_add(text.capacity() as u64, Ordering::Relaxed);
+        Self { text, stats }
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        self.stats.text_bytes.fetch_sub(self.text.capacity() as u64, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone)]
-struct SharedText(Arc<String>);
+struct SharedText(Arc<Text>);
 
 impl AsRef<[u8]> for SharedText {
     fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
+        self.0.text.as_bytes()
     }
 }
 
@@ -83,35 +123,43 @@ impl std::fmt::Debug for Scrapes {
 impl Scrapes {
     /// Scrapes that get texts from `encode`.
     pub fn new(
-        encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        encode: impl Fn(&Selection) -> Result<String, String> + Send + Sync + 'static,
         stats: Arc<ScrapeStats>,
     ) -> Self {
-        Self {
-            encode: Arc::new(encode),
-            texts: Arc::default(),
-            begun: Arc::default(),
-            waiting: Arc::default(),
-            stats,
-        }
+        let (none, busy, all) = <(Lane, Lane, Lane)>::default();
+        Self { encode: Arc::new(encode), none, busy, all, next: Arc::default(), stats }
     }
 
     /// The figures of this moment, or of a later one, as text.
-    pub async fn text(&self) -> Result<Bytes, String> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waiting = WaitingScrape(Arc::clone(&self.waiting));
-        // Read behind the line above: a text that was dropped because no scrape waited has been begun by now.
-        let begun = self.begun.load(Ordering::SeqCst);
+    pub async fn text(&self, selection: &Selection) -> Result<Bytes, String> {
         self.stats.scrapes.fetch_add(1, Ordering::Release);
-        let mut texts = Arc::clone(&self.texts).lock_owned().await;
+        if selection.export.is_some() {
+            return (self.encode)(selection).map(Bytes::from);
+        }
+        let lane = match selection.histograms {
+            ExportHistograms::None => &self.none,
+            ExportHistograms::Busy => &self.busy,
+            ExportHistograms::All => &self.all,
+        };
+        self.shared_text(lane, selection.histograms).await
+    }
+
+    async fn shared_text(&self, lane: &Lane, histograms: ExportHistograms) -> Result<Bytes, String> {
+        lane.waiting.fetch_add(1, Ordering::SeqCst);
+        let waiting = WaitingScrape(Arc::clone(&lane.waiting));
+        // Read behind the line above: a text that was dropped because no scrape waited has been begun by now.
+        let begun = lane.begun.load(Ordering::SeqCst);
+        let mut texts = Arc::clone(&lane.texts).lock_owned().await;
         if texts.number <= begun {
-            if let Some(next) = texts.next {
+            let next = Arc::clone(&self.next).lock_owned().await;
+            if let Some(next) = *next {
                 tokio::time::sleep_until(next).await;
             }
-            texts = self.make(texts).await?;
+            texts = self.make(lane, histograms, texts, next).await?;
         }
         let text = texts.last.clone();
         drop(waiting);
-        if self.waiting.load(Ordering::SeqCst) == 0 {
+        if lane.waiting.load(Ordering::SeqCst) == 0 {
             // No other scrape waits for this text.
             texts.last = None;
         }
@@ -121,9 +169,15 @@ impl Scrapes {
     }
 
     /// Makes the next text. The task goes on even if every scrape has gone: a second text must not be begun beside the first.
-    async fn make(&self, mut texts: OwnedMutexGuard<Texts>) -> Result<OwnedMutexGuard<Texts>, String> {
+    async fn make(
+        &self,
+        lane: &Lane,
+        histograms: ExportHistograms,
+        mut texts: OwnedMutexGuard<Texts>,
+        mut next: OwnedMutexGuard<Option<Instant>>,
+    ) -> Result<OwnedMutexGuard<Texts>, String> {
         let (encode, stats) = (Arc::clone(&self.encode), Arc::clone(&self.stats));
-        let (begun, waiting) = (Arc::clone(&self.begun), Arc::clone(&self.waiting));
+        let (begun, waiting) = (Arc::clone(&lane.begun), Arc::clone(&lane.waiting));
         let made = tokio::spawn(async move {
             texts.sent.retain(|text| text.strong_count() > 0);
             texts.number = begun.fetch_add(1, Ordering::SeqCst) + 1;
@@ -134,9 +188,11 @@ impl Scrapes {
             }
             stats.encodings.fetch_add(1, Ordering::Relaxed);
             let began = Instant::now();
-            let made = tokio::task::spawn_blocking(move || encode()).await;
-            let made = made.unwrap_or_else(|error| Err(error.to_string())).map(Arc::new);
-            texts.next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
+            let selection = Selection { histograms, export: None };
+            let made = tokio::task::spawn_blocking(move || encode(&selection)).await;
+            let made = made.unwrap_or_else(|error| Err(error.to_string()));
+            let made = made.map(|text| Arc::new(Text::new(text, stats)));
+            *next = Some(Instant::now() + began.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX));
             if let Ok(text) = &made {
                 texts.sent.push(Arc::downgrade(text));
             }
@@ -156,7 +212,7 @@ mod tests {
     /// Scrapes with numbers as texts: the first text is 1.
     fn numbered() -> Scrapes {
         let number = AtomicU64::new(0);
-        Scrapes::new(move || Ok((number.fetch_add(1, Ordering::Relaxed) + 1).to_string()), Arc::default())
+        Scrapes::new(move |_| Ok((number.fetch_add(1, Ordering::Relaxed) + 1).to_string()), Arc::default())
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,7 +220,7 @@ mod tests {
         let (begun, begins) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let channels = std::sync::Mutex::new((begun, released));
-        let encode = move || {
+        let encode = move |_: &Selection| {
             let channels = channels.lock().unwrap();
             channels.0.send(()).unwrap();
             channels.1.recv().unwrap();
@@ -174,7 +230,7 @@ mod tests {
         let scrapes = Arc::new(Scrapes::new(encode, Arc::clone(&stats)));
         let scrape = || {
             let scrapes = Arc::clone(&scrapes);
-            tokio::spawn(async move { scrapes.text().await.unwrap() })
+            tokio::spawn(async move { scrapes.text(&Selection::default()).await.unwrap() })
         };
         let mut all = vec![scrape()];
         tokio::task::block_in_place(|| begins.recv()).unwrap();
@@ -188,14 +244,14 @@ mod tests {
             assert_eq!(text.await.unwrap(), "text");
         }
         assert_eq!(stats.encodings.load(Ordering::Relaxed), 2);
-        assert!(scrapes.texts.lock().await.last.is_none(), "nobody waits, so nothing is kept");
+        assert!(scrapes.busy.texts.lock().await.last.is_none(), "nobody waits, so nothing is kept");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_scrape_sees_figures_that_are_not_older_than_its_request() {
         let scrapes = numbered();
         for number in 1..5 {
-            assert_eq!(scrapes.text().await.unwrap(), number.to_string());
+            assert_eq!(scrapes.text(&Selection::default()).await.unwrap(), number.to_string());
         }
     }
 
@@ -204,20 +260,37 @@ mod tests {
         let scrapes = numbered();
         let mut held = Vec::new();
         for _ in 0..TEXTS_MAX + 3 {
-            held.push(scrapes.text().await.unwrap());
+            held.push(scrapes.text(&Selection::default()).await.unwrap());
         }
         assert_eq!(held.last().unwrap(), &TEXTS_MAX.to_string(), "the newest one was sent again");
+        let held_bytes: usize = held[..TEXTS_MAX].iter().map(Bytes::len).sum();
+        assert_eq!(scrapes.stats.text_bytes.load(Ordering::Relaxed), held_bytes as u64);
         held.clear();
-        assert_eq!(scrapes.text().await.unwrap(), (TEXTS_MAX + 1).to_string());
+        assert_eq!(scrapes.stats.text_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(scrapes.text(&Selection::default()).await.unwrap(), (TEXTS_MAX + 1).to_string());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scrapes_of_another_detail_do_not_share_a_text_and_one_export_is_asked_for_by_name() {
+        let scrapes = Scrapes::new(|selection| Ok(format!("{selection:?}")), Arc::default());
+        for histograms in [ExportHistograms::None, ExportHistograms::Busy, ExportHistograms::All] {
+            for export in [None, Some("vm-1".to_owned())] {
+                let selection = Selection { histograms, export };
+                assert_eq!(scrapes.text(&selection).await.unwrap(), format!("{selection:?}"));
+            }
+        }
+        assert_eq!(scrapes.stats.scrapes.load(Ordering::Relaxed), 6);
+        assert_eq!(scrapes.stats.encodings.load(Ordering::Relaxed), 3, "the texts of all exports");
     }
 
     #[tokio::test]
     async fn a_text_that_cannot_be_made_fails_its_scrapes_and_not_the_next_one() {
         let fail = AtomicU64::new(1);
-        let encode =
-            move || if fail.swap(0, Ordering::Relaxed) == 1 { Err("no".into()) } else { Ok(String::new()) };
+        let encode = move |_: &Selection| {
+            if fail.swap(0, Ordering::Relaxed) == 1 { Err("no".into()) } else { Ok(String::new()) }
+        };
         let scrapes = Scrapes::new(encode, Arc::default());
-        assert_eq!(scrapes.text().await.unwrap_err(), "no");
-        assert!(scrapes.text().await.is_ok());
+        assert_eq!(scrapes.text(&Selection::default()).await.unwrap_err(), "no");
+        assert!(scrapes.text(&Selection::default()).await.is_ok());
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
 use super::wire;
+use crate::observe::metrics::ExportHistograms;
 use crate::router::Router;
 
 /// The state that every handler gets. Cheap to clone.
@@ -16,10 +17,14 @@ pub struct AppState {
     pub router: Arc<Router>,
     /// Makes the text of `/metrics`.
     pub metrics: Arc<Scrapes>,
+    /// Which exports have histograms on `/metrics` when a scrape does not say.
+    pub export_histograms: ExportHistograms,
     /// The counters of the API.
     pub stats: Arc<ApiStats>,
     /// Gives the state of workers and cache.
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
+    /// Gives the memory of the daemon by category. May take milliseconds.
+    pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
     /// Whether recovery is done.
     pub ready: Readiness,
     /// When the daemon started.

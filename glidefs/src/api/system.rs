@@ -1,13 +1,17 @@
 //! The routes about the daemon itself: status, health and metrics.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::IntoResponse;
+use serde::Deserialize;
 
 use super::error::ApiError;
+use super::scrape::Selection;
 use super::state::AppState;
-use super::wire::{AtRisk, ErrorBody, ExportCounts, Status};
+use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status};
+use crate::observe::metrics::ExportHistograms;
 use crate::router;
 
 /// Media type of the Prometheus text format.
@@ -51,6 +55,19 @@ pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
     })
 }
 
+/// The memory of the daemon by category.
+#[utoipa::path(
+    get, path = "/v1/memory", tag = "daemon",
+    responses(
+        (status = 200, description = "The memory of the daemon by category.", body = Memory),
+        (status = 500, description = "The kernel does not tell the memory of the daemon.", body = ErrorBody),
+    )
+)]
+pub(super) async fn memory(State(state): State<AppState>) -> Result<Json<Memory>, ApiError> {
+    let measured = tokio::task::spawn_blocking(move || (state.memory)()).await.ok().flatten();
+    measured.map(Json).ok_or_else(|| ApiError::internal("the kernel does not tell the memory of the daemon"))
+}
+
 /// Whether the daemon runs.
 #[utoipa::path(
     get, path = "/healthz", tag = "daemon",
@@ -80,16 +97,42 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<&'static str
     }
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MetricsQuery {
+    histograms: Option<ExportHistograms>,
+    export: Option<String>,
+}
+
 /// Metrics in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", tag = "daemon",
+    params(
+        ("histograms" = Option<String>, Query, description = "The exports with histograms: \"none\", \"busy\" (those with a device and a request since the daemon started) or \"all\"; when left out, the setting api.export_histograms, or all where one export is asked for."),
+        ("export" = Option<String>, Query, description = "The name of an export, for the figures of this export only."),
+    ),
     responses(
-        (status = 200, description = "All metrics.", body = String, content_type = "text/plain"),
+        (status = 200, description = "The metrics.", body = String, content_type = "text/plain"),
+        (status = 400, description = "The query is not understood.", body = ErrorBody),
+        (status = 404, description = "There is no such export.", body = ErrorBody),
         (status = 500, description = "The metrics could not be written as text.", body = ErrorBody),
     )
 )]
-pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
-    let text = state.metrics.text().await.map_err(|error| {
+pub(super) async fn metrics(
+    State(state): State<AppState>,
+    query: Result<Query<MetricsQuery>, QueryRejection>,
+) -> Result<impl IntoResponse, ApiError> {
+    let Query(MetricsQuery { histograms, export }) =
+        query.map_err(|error| ApiError::bad_request(error.body_text()))?;
+    let default = match &export {
+        Some(name) => {
+            state.router.show(name)?;
+            ExportHistograms::All
+        }
+        None => state.export_histograms,
+    };
+    let selection = Selection { histograms: histograms.unwrap_or(default), export };
+    let text = state.metrics.text(&selection).await.map_err(|error| {
         tracing::error!(error, "the metrics could not be encoded");
         ApiError::internal("the metrics could not be encoded: see the daemon's log")
     })?;

@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 
 use super::connection::Patience;
 use super::serve::serve_with;
-use super::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, wire};
+use super::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, Selection, wire};
+use crate::observe::metrics::ExportHistograms;
 use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
 
@@ -78,7 +79,7 @@ impl Served {
     }
 
     async fn with(access: Access, patience: Patience) -> Self {
-        Self::showing(|| Ok("glidefs_up 1\n".into()), access, patience).await
+        Self::showing(|_| Ok("glidefs_up 1\n".into()), access, patience).await
     }
 
     /// The API of a daemon that started while the store was away, with an export that waits for the store.
@@ -89,12 +90,12 @@ impl Served {
         drop_last(before);
         let router = host.router();
         store_is_away(&router);
-        Self::of(host, router, || Ok(String::new()), Access::default(), Patience::default()).await
+        Self::of(host, router, |_| Ok(String::new()), Access::default(), Patience::default()).await
     }
 
     /// An API with the texts of `encode` as `/metrics`.
     async fn showing(
-        encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        encode: impl Fn(&Selection) -> Result<String, String> + Send + Sync + 'static,
         access: Access,
         patience: Patience,
     ) -> Self {
@@ -107,7 +108,7 @@ impl Served {
     async fn of(
         host: Host,
         router: Arc<Router>,
-        encode: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        encode: impl Fn(&Selection) -> Result<String, String> + Send + Sync + 'static,
         access: Access,
         patience: Patience,
     ) -> Self {
@@ -120,8 +121,10 @@ impl Served {
         let state = AppState {
             router: Arc::clone(&router),
             metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
+            export_histograms: ExportHistograms::None,
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
+            memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
             ready: ready.clone(),
             started: Instant::now(),
         };

@@ -21,5 +21,7 @@ pub use self::requests::{
     RollbackRequest, SnapshotRequest, UndeleteRequest,
 };
 pub use self::settings::{Limits, LimitsChange, SetRequest};
-pub use self::status::{CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Status, WorkerStatus};
+pub use self::status::{
+    CacheStatus, DaemonStatus, EngineStatus, ExportCounts, Memory, MemoryCategory, Status, WorkerStatus,
+};
 pub use self::values::{Durability, OnUnreachable, Size};

@@ -153,6 +153,7 @@ impl Cache {
         };
         for (_, info) in table.iter() {
             stats.checksum_bytes += info.crcs().as_ref().map_or(0, |crcs| crcs.bytes());
+            stats.table_bytes += info.memory_bytes();
             match info.state() {
                 State::Quarantined => stats.segments_quarantined += 1,
                 _ if info.is_poisoned() => stats.segments_poisoned += 1,
@@ -164,9 +165,10 @@ impl Cache {
         for volume in self.shared.all_volumes() {
             let figures = volume.figures();
             stats.extents += figures.extents;
+            stats.index_bytes += figures.index_bytes;
             stats.dirty_bytes += figures.dirty_bytes;
             stats.clean_bytes += figures.clean_bytes;
-            stats.doubted_exports += u64::from(volume.is_doubted());
+            stats.doubted_exports += u64::from(figures.doubted);
         }
         stats.limit_bytes = stats.segments * table.segment_bytes();
         stats.used_bytes = (stats.segments - stats.segments_free) * table.segment_bytes();

@@ -37,6 +37,8 @@ pub struct ShardStats {
     pub delays: Counter,
     /// Times a write was told to wait until there is room.
     pub waits: Counter,
+    /// Memory of the buffers for reads of the disk, bytes (a gauge).
+    pub read_buffer_bytes: Counter,
 }
 
 /// Figures of the whole cache at one moment.
@@ -64,6 +66,10 @@ pub struct CacheStats {
     pub clean_bytes: u64,
     /// Extents in all indexes.
     pub extents: u64,
+    /// Memory of all indexes, with the room kept for more extents, bytes.
+    pub index_bytes: u64,
+    /// Memory of the table of segments, checksums of frames included.
+    pub table_bytes: u64,
     /// Frames found with a wrong checksum since the cache was opened.
     pub corrupt_frames: u64,
     /// Frames given up since the cache was opened: the sectors fail until they are written again.

@@ -37,7 +37,9 @@ use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::layers::{Layers, SeqMarks};
 use crate::cache::volume::store_link::StoreLink;
 use crate::locks::MutexExt;
+use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
+use crate::store::volume::VolumeWriter;
 use crate::units::{ExportId, Seq};
 
 /// The data of one export in the cache.
@@ -90,6 +92,8 @@ struct Inner {
 pub struct VolumeFigures {
     /// Extents in the index.
     pub extents: u64,
+    /// Memory of the index in all layers, bytes.
+    pub index_bytes: u64,
     /// Bytes of data not in the store.
     pub dirty_bytes: u64,
     /// Bytes of data in the store and in the log.
@@ -151,6 +155,7 @@ impl Volume {
         let inner = self.lock();
         VolumeFigures {
             extents: inner.layers.len() as u64,
+            index_bytes: inner.layers.index_bytes(),
             dirty_bytes: inner.layers.dirty_bytes(),
             clean_bytes: inner.layers.clean_bytes(),
             last_seq: Seq(inner.last_seq),
@@ -159,6 +164,18 @@ impl Volume {
             doubted: inner.layers.is_doubted(),
             cuts: inner.layers.cuts().len(),
         }
+    }
+
+    /// Memory of the index, bytes. Takes no time in proportion to the index.
+    pub fn index_bytes(&self) -> u64 {
+        self.lock().layers.index_bytes()
+    }
+
+    /// Memory besides the index, bytes.
+    pub fn own_bytes(&self) -> u64 {
+        let unsynced = self.lock().unsynced.capacity() * size_of::<Place>();
+        let link = if self.store_link.get().is_some() { VolumeWriter::HEAP_BYTES } else { 0 };
+        (heap_bytes(size_of::<Self>()) + heap_bytes(size_of::<Gate>()) + heap_bytes(unsynced) + link) as u64
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -133,6 +133,12 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show the memory of the daemon by category
+    Memory {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure this machine
     Bench {
         #[command(subcommand)]

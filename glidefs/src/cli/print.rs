@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
-    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
+    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits, Memory,
     Snapshot, Status, StoredExport,
 };
 use crate::config::TimeSpan;
@@ -257,6 +257,19 @@ pub(super) fn status(status: &Status) -> String {
     text + &workers.trim_fmt()
 }
 
+/// The categories of memory, a line each, and the part in none of them.
+pub(super) fn memory(memory: &Memory) -> String {
+    let mut lines = table(&["CATEGORY", "MEMORY"], &[1]);
+    let mut rest = memory.resident_bytes;
+    for category in &memory.categories {
+        lines.add_row([category.category.clone(), bytes(category.bytes)]);
+        rest = rest.saturating_sub(category.bytes);
+    }
+    lines.add_row(["not in a category".into(), bytes(rest)]);
+    lines.add_row(["resident".into(), bytes(memory.resident_bytes)]);
+    lines.trim_fmt()
+}
+
 /// The speed of the engines, measured at start: " (append, append with sync: pwrite 5 µs, 90 µs; …)".
 fn measured(probe: &[EngineStatus]) -> String {
     let micros = |nanos: u64| format!("{:.1} µs", Duration::from_nanos(nanos).as_secs_f64() * 1e6);
@@ -285,6 +298,7 @@ pub(super) fn described(whose: &str, bytes_at_risk: u64, risk: &AtRisk) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::wire::MemoryCategory;
 
     #[test]
     fn bytes_are_short_and_keep_the_unit_of_two_to_the_ten() {
@@ -298,5 +312,21 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+    }
+
+    #[test]
+    fn memory_in_no_category_is_shown_as_well() {
+        let category = |category: &str, bytes| MemoryCategory { category: category.into(), bytes };
+        let categories = vec![category("arenas", 3 << 20), category("index", 512)];
+        let shown = memory(&Memory { resident_bytes: 4 << 20, categories });
+        let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split("  ").collect()).collect();
+        let shows = |name: &str, bytes: &str| {
+            let is_line = |line: &Vec<&str>| line[0].trim() == name && line.last().unwrap().trim() == bytes;
+            assert!(lines.iter().any(is_line), "{name} {bytes} is not in\n{shown}");
+        };
+        shows("arenas", "3 MiB");
+        shows("index", "512 B");
+        shows("not in a category", "1023.5 KiB");
+        shows("resident", "4 MiB");
     }
 }

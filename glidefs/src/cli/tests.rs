@@ -250,11 +250,13 @@ async fn every_command_reaches_the_daemon() {
     let state = crate::api::AppState {
         router: std::sync::Arc::clone(&router),
         metrics: std::sync::Arc::new(crate::api::Scrapes::new(
-            || Ok(String::new()),
+            |_| Ok(String::new()),
             std::sync::Arc::default(),
         )),
+        export_histograms: crate::observe::metrics::ExportHistograms::default(),
         stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
+        memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };
@@ -306,6 +308,8 @@ async fn every_command_reaches_the_daemon() {
     assert!(matches!(refused, CliError::SomeFailed { failed: 1, of: 2 }), "{refused}");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
+    daemon::memory(&client, true).await.unwrap();
+    daemon::memory(&client, false).await.unwrap();
     let error = exports::run(&client, export_command("show none")).await.unwrap_err();
     assert!(error.to_string().contains("there is no export"), "{error}");
 }

@@ -183,6 +183,12 @@ pub const SECTIONS: &[Section] = &[
                 "8 to 65536",
                 "Most connections over TCP at the same time, and most over the socket. At the limit, a connection without a request is closed for a newer one.",
             ),
+            key(
+                "export_histograms",
+                "\"busy\"",
+                "\"busy\", \"none\" or \"all\"",
+                "Exports with histograms on /metrics: those with a device and a request since the daemon started, none, or all. A scrape may ask for another set: /metrics?histograms=all.",
+            ),
         ],
     },
     Section {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::values::{ByteSize, CpuList, Listen, OnUnreachable, TimeSpan};
+use crate::observe::metrics::ExportHistograms;
 use crate::store::StoreUrl;
 use crate::worker::engine::{self, Appends};
 
@@ -163,6 +164,8 @@ pub struct ApiSection {
     pub hosts: Vec<String>,
     /// Most connections over TCP, and most over the socket.
     pub connections_max: usize,
+    /// Which exports have histograms on `/metrics`.
+    pub export_histograms: ExportHistograms,
 }
 
 /// The section `[workers]` of the file.
@@ -264,6 +267,7 @@ impl Default for ApiSection {
             token_file: None,
             hosts: Vec::new(),
             connections_max: 512,
+            export_histograms: ExportHistograms::default(),
         }
     }
 }

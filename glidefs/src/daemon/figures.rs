@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::collecting::Collections;
-use crate::api::{ApiStats, AppState, Readiness, Scrapes, wire};
+use super::memory::Holders;
+use crate::api::{ApiStats, AppState, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
 use crate::config::Config;
-use crate::export::{LimitFigures, Throttle};
+use crate::export::{Export, LimitFigures, Throttle};
 use crate::observe::chain;
 use crate::observe::counter::Counter;
-use crate::observe::metrics::{self, Metric, Registry, Samples};
-use crate::router::{Router, State};
-use crate::store::volume::{Loss, VolumeWriter};
+use crate::observe::metrics::{self, ExportFigures, FigureSource, Metric, Packs, Registry, Samples};
+use crate::router::{Glance, Router, State};
+use crate::store::volume::{Loss, VolumeStore, VolumeWriter};
 use crate::store::{BlockCache, BlockCacheFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
@@ -31,6 +32,7 @@ pub struct Parts {
     pub probe: Probe,
     pub store: Option<Store>,
     pub block_cache: Option<BlockCache>,
+    pub volumes: Option<VolumeStore>,
     pub collections: Arc<Collections>,
 }
 
@@ -47,44 +49,44 @@ impl Parts {
         };
         let stats = Arc::<ApiStats>::default();
         let registry = self.registry();
+        let holders = self.holders(&stats);
+        registry.register(cache_and_memory(&holders));
         let counted = Arc::clone(&stats);
         registry.register(Arc::new(move |out: &mut Samples| api_samples(&counted, out)));
-        let encode = move || registry.encode().map_err(|error| chain(&error));
+        let router = Arc::clone(&self.router);
+        let encode = move |selection: &Selection| {
+            let text = match &selection.export {
+                Some(name) => of_export(&router, name).encode(selection.histograms),
+                None => registry.encode(selection.histograms),
+            };
+            text.map_err(|error| chain(&error))
+        };
         AppState {
             router: Arc::clone(&self.router),
             metrics: Arc::new(Scrapes::new(encode, Arc::clone(&stats.scrapes))),
+            export_histograms: config.api.export_histograms,
             stats,
             daemon: Arc::new(daemon),
+            memory: Arc::new(move || holders.measure()),
             ready,
             started: Instant::now(),
         }
     }
 
+    fn holders(&self, api: &Arc<ApiStats>) -> Holders {
+        Holders {
+            workers: self.workers.iter().map(|worker| Arc::clone(worker.stats())).collect(),
+            shards: self.workers.iter().map(|worker| Arc::clone(worker.shard_stats())).collect(),
+            cache: self.cache.clone(),
+            router: Arc::clone(&self.router),
+            block_cache: self.block_cache.clone(),
+            volumes: self.volumes.clone(),
+            api: Arc::clone(api),
+        }
+    }
+
     fn registry(&self) -> Registry {
-        let registry = Registry::new();
-        let router = Arc::clone(&self.router);
-        registry.register(metrics::exports(move || {
-            let figures = |export: Arc<crate::export::Export>| {
-                let volume = export.volume().figures();
-                let at_risk_nanos = u64::try_from(volume.at_risk_for.as_nanos()).unwrap_or(u64::MAX);
-                metrics::ExportFigures {
-                    name: export.name().to_owned(),
-                    size_bytes: export.size_bytes(),
-                    dirty_bytes: Some(volume.dirty_bytes),
-                    at_risk_nanos: export.volume().remote().map(|_| at_risk_nanos),
-                    damaged_bytes: export.volume().damaged_bytes(),
-                    packs: export.volume().packs(),
-                    cut: export.volume().upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
-                    limits: export.throttle().map(limit_figures).unwrap_or_default(),
-                    queues: export.all_stats(),
-                }
-            };
-            router.exports().into_iter().map(figures).collect()
-        }));
-        let router = Arc::clone(&self.router);
-        registry.register(metrics::states(&State::NAMES, move || {
-            router.list().iter().map(|info| info.state.name()).collect()
-        }));
+        let registry = of_exports(&self.router);
         let router = Arc::clone(&self.router);
         registry.register(Arc::new(move |out: &mut Samples| {
             let health = router.catalog_health();
@@ -96,8 +98,6 @@ impl Parts {
         ));
         let probe = self.probe.clone();
         registry.register(Arc::new(move |out: &mut Samples| engine_samples(&probe, out)));
-        let cache = self.cache.clone();
-        registry.register(Arc::new(move |out: &mut Samples| cache_samples(&cache.stats(), out)));
         if let Some(store) = self.store.clone() {
             registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
             let collections = Arc::clone(&self.collections);
@@ -132,6 +132,72 @@ fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
         metrics::LimitFigures { name: limit.name(), rate, throttled, waited_nanos }
     });
     figures.collect()
+}
+
+/// The figures of all exports, and the number of exports in each state.
+fn of_exports(router: &Arc<Router>) -> Registry {
+    let registry = Registry::new();
+    let visited = Arc::clone(router);
+    registry.register(Arc::new(move |out: &mut Samples| {
+        let mut counts = [0; State::NAMES.len()];
+        visited.visit(|export, glance| {
+            export_samples(export, glance, out);
+            if let Some(place) = State::NAMES.iter().position(|name| *name == glance.state) {
+                counts[place] += 1;
+            }
+        });
+        metrics::states(&State::NAMES, &counts, out);
+    }));
+    registry
+}
+
+/// The figures whose cost grows with the number of exports, for measuring.
+pub fn measured(holders: &Holders) -> Registry {
+    let registry = of_exports(&holders.router);
+    registry.register(cache_and_memory(holders));
+    registry
+}
+
+/// The figures of the cache, and the memory by category, of which the cache tells a part.
+fn cache_and_memory(holders: &Holders) -> Arc<dyn FigureSource> {
+    let holders = holders.clone();
+    Arc::new(move |out: &mut Samples| {
+        let stats = holders.cache.stats();
+        cache_samples(&stats, out);
+        holders.samples(&stats, out);
+    })
+}
+
+/// The figures of one export; of none if there is no export of this name.
+fn of_export(router: &Arc<Router>, name: &str) -> Registry {
+    let registry = Registry::new();
+    let (router, name) = (Arc::clone(router), name.to_owned());
+    registry.register(Arc::new(move |out: &mut Samples| {
+        router.visit_one(&name, |export, glance| export_samples(export, glance, out));
+    }));
+    registry
+}
+
+fn export_samples(export: &Export, glance: Glance, out: &mut Samples) {
+    let volume = export.volume();
+    let figures = volume.figures();
+    let limits = export.throttle().map(limit_figures).unwrap_or_default();
+    let packs = |(fan_out, count)| Packs { fan_out, count, slows_writes: volume.is_crowded() };
+    metrics::export(
+        &ExportFigures {
+            name: export.name(),
+            size_bytes: export.size_bytes(),
+            has_device: glance.may_have_device,
+            dirty_bytes: Some(figures.dirty_bytes),
+            at_risk_nanos: volume.remote().map(|_| nanos(figures.at_risk_for)),
+            damaged_bytes: volume.damaged_bytes(),
+            packs: volume.packs().map(packs),
+            cut: volume.upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
+            limits: &limits,
+            io: export.io_totals().as_ref(),
+        },
+        out,
+    );
 }
 
 fn worker_status(worker: &Worker) -> wire::WorkerStatus {

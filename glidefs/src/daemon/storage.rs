@@ -95,6 +95,11 @@ impl StoreSide {
         self.volumes.store().clone()
     }
 
+    /// The volumes in the store.
+    pub fn volumes(&self) -> volume::VolumeStore {
+        self.volumes.clone()
+    }
+
     /// The block cache.
     pub fn block_cache(&self) -> Option<BlockCache> {
         self.volumes.block_cache()

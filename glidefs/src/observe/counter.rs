@@ -73,6 +73,11 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
+    /// Whether a value was ever recorded.
+    pub fn is_used(&self) -> bool {
+        self.buckets.iter().chain([&self.above]).any(|count| count.get() != 0)
+    }
+
     /// The upper bounds of the buckets.
     pub fn bounds(&self) -> &'static [u64; N] {
         self.bounds

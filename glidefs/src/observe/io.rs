@@ -3,7 +3,7 @@
 //! Each struct has one writer, the worker that owns the struct, and is shared by `Arc` with the threads that encode
 //! `/metrics`.
 
-use super::counter::{Counter, Histogram, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
+use super::counter::{Counter, Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
 
 /// Counters of one queue of one export.
 #[derive(Debug)]
@@ -51,6 +51,73 @@ impl Default for QueueStats {
             write_errors: Counter::default(),
             flush_errors: Counter::default(),
             in_flight: Counter::default(),
+        }
+    }
+}
+
+impl QueueStats {
+    /// Whether a request was ever fetched.
+    pub fn is_used(&self) -> bool {
+        let is_not_zero = |cell: &Counter| cell.get() != 0;
+        [
+            &self.in_flight,
+            &self.flushes,
+            &self.zeroes,
+            &self.read_errors,
+            &self.write_errors,
+            &self.flush_errors,
+        ]
+        .into_iter()
+        .any(is_not_zero)
+            || self.read_size.is_used()
+            || self.write_size.is_used()
+    }
+}
+
+/// The counters of several queues at one moment, added up. Sums wrap, as the counters do.
+#[allow(missing_docs, reason = "the fields are those of `QueueStats`")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoTotals {
+    pub read_size: HistogramSnapshot<6>,
+    pub write_size: HistogramSnapshot<6>,
+    pub read_latency: HistogramSnapshot<12>,
+    pub write_latency: HistogramSnapshot<12>,
+    pub flush_latency: HistogramSnapshot<12>,
+    pub flushes: u64,
+    pub zeroes: u64,
+    pub zero_bytes: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub flush_errors: u64,
+    pub in_flight: u64,
+}
+
+impl IoTotals {
+    /// The sum over `queues`; `None` if no queue was ever used.
+    pub fn of<'a>(queues: impl IntoIterator<Item = &'a QueueStats>) -> Option<Self> {
+        let mut used = queues.into_iter().filter(|queue| queue.is_used()).peekable();
+        used.peek()?;
+        let mut totals = Self::default();
+        used.for_each(|queue| totals.add(queue));
+        Some(totals)
+    }
+
+    fn add(&mut self, queue: &QueueStats) {
+        self.read_size.merge(&queue.read_size.snapshot());
+        self.write_size.merge(&queue.write_size.snapshot());
+        self.read_latency.merge(&queue.read_latency.snapshot());
+        self.write_latency.merge(&queue.write_latency.snapshot());
+        self.flush_latency.merge(&queue.flush_latency.snapshot());
+        for (sum, cell) in [
+            (&mut self.flushes, &queue.flushes),
+            (&mut self.zeroes, &queue.zeroes),
+            (&mut self.zero_bytes, &queue.zero_bytes),
+            (&mut self.read_errors, &queue.read_errors),
+            (&mut self.write_errors, &queue.write_errors),
+            (&mut self.flush_errors, &queue.flush_errors),
+            (&mut self.in_flight, &queue.in_flight),
+        ] {
+            *sum = sum.wrapping_add(cell.get());
         }
     }
 }

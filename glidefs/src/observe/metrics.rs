@@ -15,7 +15,7 @@
 //!     out.value(Metric::CacheSegments, &["free"], 7);
 //!     out.values(&["0"], [(Metric::CacheAppends, 3), (Metric::CacheAppended, 12_288)]);
 //! }));
-//! registry.encode()      glidefs_cache_segments{state="free"} 7 …
+//! registry.encode(ExportHistograms::Busy)      glidefs_cache_segments{state="free"} 7 …
 //! ```
 //!
 //! Does not own the counters (`counter`, `io`) nor the HTTP route (`api`). Invariant: every metric shown is in the table, and
@@ -30,7 +30,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use self::registry::Registry;
-pub use self::samples::Samples;
-pub use self::sources::{ExportFigures, LimitFigures, exports, process, states, workers};
+use self::error::MetricsError;
+pub use self::registry::{FigureSource, Registry};
+pub use self::samples::{ExportHistograms, Samples};
+pub use self::sources::{ExportFigures, LimitFigures, Packs, export, process, states, workers};
 pub use self::table::Metric;

@@ -12,13 +12,14 @@ use super::catalog::error::CatalogError;
 use super::catalog::record::{Desired, ExportRecord};
 use super::devices::DeviceError;
 use super::error::{RouterError, ways_out};
-use super::info::ExportInfo;
+use super::info::{ExportInfo, Glance};
 use super::name::ExportName;
 use super::state::{Event, ForbiddenTransition, State};
 use crate::cache::Volume;
 use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::observe::chain;
+use crate::observe::memory::heap_bytes;
 use crate::store::volume::Loss;
 
 /// One export in memory.
@@ -119,6 +120,27 @@ impl ExportEntry {
             damaged_bytes: self.export.volume().damaged_bytes(),
             at_risk: self.export.volume().at_risk(),
         }
+    }
+
+    /// Memory of the export, without the index of the volume, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let names = heap_bytes(self.status().record.name.len()) + heap_bytes(self.name.as_str().len());
+        // The router's map has a name and a pointer for each export, in nodes half to wholly full.
+        let in_map =
+            heap_bytes(self.name.as_str().len()) + (size_of::<ExportName>() + size_of::<Arc<Self>>()) * 3 / 2;
+        let own =
+            heap_bytes(size_of::<Self>()) + heap_bytes(size_of::<tokio::sync::Mutex<()>>()) + names + in_map;
+        self.export.memory_bytes().saturating_add(own as u64)
+    }
+
+    /// The part of [`Self::info`] that is made without an allocation.
+    pub fn glance(&self) -> Glance {
+        let volume = self.export.volume();
+        let is_lost =
+            volume.lost().is_some() && volume.remote().is_some_and(|remote| remote.loss().is_some());
+        let status = self.status();
+        let state = if is_lost { State::FAILED } else { status.state.name() };
+        Glance { state, may_have_device: status.state != State::Detached }
     }
 
     /// The state to show for an export lost to another host or history: the device fails all requests.

@@ -36,3 +36,12 @@ pub struct ExportInfo {
     /// Data at risk; `None` without a store.
     pub at_risk: Option<AtRisk>,
 }
+
+/// One export in a few words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// The name of the state in [`ExportInfo`].
+    pub state: &'static str,
+    /// Whether there may be a device: the export is not detached.
+    pub may_have_device: bool,
+}

@@ -94,10 +94,13 @@ impl State {
             Self::Serving => "serving",
             Self::Detaching => "detaching",
             Self::Detached => "detached",
-            Self::Failed { .. } => "failed",
+            Self::Failed { .. } => Self::FAILED,
             Self::Deleting => "deleting",
         }
     }
+
+    /// The name of [`Self::Failed`].
+    pub const FAILED: &'static str = "failed";
 
     /// Names of all states, in the order of a life.
     pub const NAMES: [&'static str; 9] = [
@@ -108,7 +111,7 @@ impl State {
         "serving",
         "detaching",
         "detached",
-        "failed",
+        Self::FAILED,
         "deleting",
     ];
 

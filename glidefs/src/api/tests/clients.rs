@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Served, exchange, request};
-use crate::api::Access;
 use crate::api::connection::Patience;
+use crate::api::{Access, Selection};
 use crate::observe::counter::{Histogram, IO_SIZE_BOUNDS_BYTES};
 use crate::observe::metrics::{Metric, Registry, Samples};
 
@@ -72,7 +72,7 @@ async fn strangers_who_do_not_take_their_answers_do_not_keep_the_door_shut() {
     let hour = Duration::from_hours(1);
     // More than fits into the buffers of a connection.
     let served =
-        Served::showing(|| Ok("x".repeat(64 << 20)), access, Patience { header: hour, answer: hour });
+        Served::showing(|_| Ok("x".repeat(64 << 20)), access, Patience { header: hour, answer: hour });
     let served = served.await;
     let mut stalled = Vec::new();
     for _ in 0..HELD_MAX {
@@ -94,7 +94,7 @@ async fn of_an_answer_that_was_cut_off_the_kernel_keeps_nothing() {
     for (connections_max, answer, why) in [(1, hour, "a newer connection"), (8, at_once, "too slow")] {
         let access = Access { connections_max, ..Access::default() };
         let patience = Patience { header: hour, answer };
-        let served = Served::showing(|| Ok("x".repeat(64 << 20)), access, patience).await;
+        let served = Served::showing(|_| Ok("x".repeat(64 << 20)), access, patience).await;
         let mut stalled = TcpStream::connect(served.tcp).await.unwrap();
         stalled.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         stalled.readable().await.unwrap();
@@ -164,10 +164,10 @@ async fn a_hundred_scrapes_at_a_time_of_five_thousand_exports_share_two_texts() 
     let registry = registry(5000);
     let encode = {
         let (gate, encodings) = (Arc::clone(&gate), Arc::clone(&encodings));
-        move || {
+        move |selection: &Selection| {
             encodings.fetch_add(1, Ordering::Relaxed);
             gate.wait();
-            registry.encode().map_err(|error| error.to_string())
+            registry.encode(selection.histograms).map_err(|error| error.to_string())
         }
     };
     let served = Arc::new(Served::showing(encode, Access::default(), Patience::default()).await);

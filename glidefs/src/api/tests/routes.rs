@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Served;
 use crate::api::body::BODY_BYTES_MAX;
-use crate::api::routes;
+use crate::api::connection::Patience;
+use crate::api::{Access, Selection, routes};
 use crate::router::tests::fake::{Fault, catalog_fails};
 
 #[tokio::test]
@@ -235,9 +236,35 @@ async fn the_daemon_tells_how_it_is() {
         status["exports"],
         json!({"total": 2, "max": 16, "serving": 1, "detached": 1, "failed": 0, "changing": 0})
     );
+    let memory = served.send("GET", "/v1/memory", "").await.json();
+    assert_eq!(memory, json!({"resident_bytes": 7, "categories": []}));
     let metrics = served.send("GET", "/metrics", "").await;
     assert_eq!(metrics.body, "glidefs_up 1\n");
     assert!(metrics.head.contains("content-type: text/plain; version=0.0.4"), "{}", metrics.head);
+}
+
+#[tokio::test]
+async fn a_scrape_may_ask_for_histograms_and_for_one_export() {
+    let show = |selection: &Selection| Ok(format!("{:?} {:?}", selection.histograms, selection.export));
+    let served = Served::showing(show, Access::default(), Patience::default()).await;
+    served.create("vm-1", "1GiB").await;
+    for (query, shows) in [
+        ("", "None None"),
+        ("?histograms=busy", "Busy None"),
+        ("?histograms=all", "All None"),
+        ("?export=vm-1", "All Some(\"vm-1\")"),
+        ("?export=vm-1&histograms=none", "None Some(\"vm-1\")"),
+    ] {
+        assert_eq!(served.send("GET", &format!("/metrics{query}"), "").await.body, shows, "{query}");
+    }
+    for (query, status, says) in [
+        ("?histograms=some", 400, "`some`"),
+        ("?exports=vm-1", 400, "`exports`"),
+        ("?export=vm-2", 404, "vm-2"),
+    ] {
+        let refusal = served.send("GET", &format!("/metrics{query}"), "").await.refusal();
+        assert!(refusal.0 == status && refusal.2.contains(says), "{query}: {refusal:?}");
+    }
 }
 
 #[tokio::test]

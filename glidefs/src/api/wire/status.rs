@@ -111,3 +111,21 @@ pub struct EngineStatus {
     /// Why the engine cannot be used in this directory.
     pub error: Option<String>,
 }
+
+/// The memory of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Memory {
+    /// Memory of the daemon in RAM, as the kernel counts the memory, bytes.
+    pub resident_bytes: u64,
+    /// The memory by use. The sum may differ from `resident_bytes` by a tenth.
+    pub categories: Vec<MemoryCategory>,
+}
+
+/// The memory for one use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryCategory {
+    /// The name of the category.
+    pub category: String,
+    /// The memory, as the holder counts the memory, bytes.
+    pub bytes: u64,
+}

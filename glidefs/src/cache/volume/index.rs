@@ -97,6 +97,11 @@ impl Index {
         self.extents.data_sectors().saturating_mul(SECTOR_BYTES)
     }
 
+    /// Memory of the extents, kept as a sum.
+    pub fn bytes(&self) -> u64 {
+        self.extents.bytes() as u64
+    }
+
     /// First extent with sectors in `[from, to)` newer than `seq`, which must not be replaced.
     fn first_newer(&self, from: u64, to: u64, seq: Seq) -> Option<Item> {
         let found = self.extents.overlapping(from, to, |item| {

@@ -91,6 +91,10 @@ impl Layer {
         self.index.is_empty()
     }
 
+    pub fn bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
     /// Bytes of data; zeroes do not count.
     pub fn live_bytes(&self) -> u64 {
         self.index.live_bytes()

@@ -144,6 +144,12 @@ impl Layers {
         self.active.len() + frozen + self.clean.len()
     }
 
+    /// Memory of the indexes of all layers.
+    pub fn index_bytes(&self) -> u64 {
+        let frozen: u64 = self.frozen.iter().map(|cut| cut.index.bytes()).sum();
+        self.active.bytes() + frozen + self.clean.bytes()
+    }
+
     /// Bytes of data not in the store.
     pub fn dirty_bytes(&self) -> u64 {
         let frozen = self.frozen.iter().map(|cut| cut.index.live_bytes());

@@ -278,6 +278,11 @@ impl Volume {
         self.store_link().map(|link| link.crowding().figures())
     }
 
+    /// Whether writes are slowed until packs were merged.
+    pub fn is_crowded(&self) -> bool {
+        self.store_link.get().is_some_and(|link| link.crowding().is_slow())
+    }
+
     /// The data not in the store, and the last sequence number given out.
     pub(in crate::cache) fn dirty(&self) -> (Seq, Vec<Extent>) {
         let inner = self.lock();

@@ -1,6 +1,6 @@
-//! `glidefs status`, `drain` and `gc`: commands about the daemon as a whole.
+//! `glidefs status`, `memory`, `drain` and `gc`: commands about the daemon as a whole.
 
-use crate::api::wire::{Drained, GcAnswer, GcRequest, Status};
+use crate::api::wire::{Drained, GcAnswer, GcRequest, Memory, Status};
 use crate::cli::args::common::OutputArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -12,6 +12,11 @@ use crate::config::TimeSpan;
 pub(in crate::cli) async fn status(client: &Client, json: bool) -> Result<(), CliError> {
     let status: Status = client.get("/v1/status").await?;
     answer(json, &status, print::status)
+}
+
+pub(in crate::cli) async fn memory(client: &Client, json: bool) -> Result<(), CliError> {
+    let memory: Memory = client.get("/v1/memory").await?;
+    answer(json, &memory, print::memory)
 }
 
 pub(in crate::cli) async fn drain(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::encode;
 use super::error::MetricsError;
-use super::samples::Samples;
+use super::samples::{ExportHistograms, Samples};
 
 use crate::locks::MutexExt;
 
@@ -44,9 +44,9 @@ impl Registry {
     /// The figures of this moment in the text format of Prometheus, version 0.0.4.
     ///
     /// The time grows with the number of exports, so asynchronous callers use a blocking thread.
-    pub fn encode(&self) -> Result<String, MetricsError> {
+    pub fn encode(&self, histograms: ExportHistograms) -> Result<String, MetricsError> {
         let sources = self.lock().clone();
-        let mut samples = Samples::new();
+        let mut samples = Samples::new(histograms);
         for source in sources {
             source.collect(&mut samples);
         }

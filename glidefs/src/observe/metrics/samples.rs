@@ -5,13 +5,31 @@
 //! Invariant: every kept sample fits the metric's row in the table; the first sample that does not fit is refused, and the
 //! refusal is kept.
 
+use serde::{Deserialize, Serialize};
+
 use super::error::MetricsError;
 use super::table::{self, Definition, Metric};
 use crate::observe::counter::HistogramSnapshot;
 
+/// Which exports have histograms on a scrape.
+///
+/// An export is busy while the export has a device and has had a request since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportHistograms {
+    /// No export has histograms, busy or not.
+    None,
+    /// Busy exports have histograms, and others do not.
+    #[default]
+    Busy,
+    /// Every export; the other figures of every export are complete as well.
+    All,
+}
+
 /// The figures of one scrape.
 #[derive(Debug)]
 pub struct Samples {
+    pub histograms: ExportHistograms,
     /// One family per metric, in the order of the table.
     families: Vec<Family>,
     refused: Option<MetricsError>,
@@ -34,14 +52,24 @@ pub(super) struct Family {
 /// One sample: label values and cells.
 #[derive(Debug)]
 pub(super) struct Sample<'a> {
-    pub labels: Vec<&'a str>,
+    family: &'a Family,
+    /// Where the first label value of the sample is in `label_ends`.
+    first_label: usize,
     pub cells: &'a [u64],
+}
+
+impl<'a> Sample<'a> {
+    /// The label values, in the order of the table.
+    pub fn labels(&self) -> impl Iterator<Item = &'a str> {
+        let (family, first) = (self.family, self.first_label);
+        (first..first + family.definition.labels.len()).map(|label| family.label(label))
+    }
 }
 
 impl Samples {
     /// An empty set of figures.
-    pub(super) fn new() -> Self {
-        Self { families: table::all().map(Family::new).collect(), refused: None }
+    pub(super) fn new(histograms: ExportHistograms) -> Self {
+        Self { histograms, families: table::all().map(Family::new).collect(), refused: None }
     }
 
     /// Adds the value of a counter or gauge. Times are in nanoseconds.
@@ -128,9 +156,8 @@ impl Family {
     pub fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
         let (label_count, cell_count) = (self.definition.labels.len(), self.cells_per_sample());
         (0..self.samples).map(move |sample| Sample {
-            labels: (sample * label_count..(sample + 1) * label_count)
-                .map(|label| self.label(label))
-                .collect(),
+            family: self,
+            first_label: sample * label_count,
             cells: &self.cells[sample * cell_count..(sample + 1) * cell_count],
         })
     }

@@ -1,5 +1,7 @@
 //! The text of a scrape, from counters to lines, and the judgement of Prometheus' own checker.
 
+mod oracle;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,7 +13,7 @@ use super::registry::FigureSource;
 use super::table::{Definition, Kind, all};
 use super::*;
 use crate::observe::counter::{Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_NANOS};
-use crate::observe::io::{QueueStats, WorkerStats};
+use crate::observe::io::{IoTotals, QueueStats, WorkerStats};
 
 /// No export may have such a name, but the text must survive each.
 const AWKWARD_NAMES: [&str; 6] =
@@ -41,21 +43,42 @@ fn used_queue() -> Arc<QueueStats> {
     Arc::new(stats)
 }
 
-fn figures(name: &str, queues: usize) -> ExportFigures {
+fn figures(name: &str) -> ExportFigures<'_> {
     ExportFigures {
-        name: name.into(),
+        name,
         size_bytes: 10 << 30,
+        has_device: true,
         dirty_bytes: Some(4096),
         at_risk_nanos: Some(1_500_000_000),
         damaged_bytes: Some(512),
-        packs: Some((3, 40)),
+        packs: Some(Packs { fan_out: 3, count: 40, slows_writes: false }),
         cut: Some((8192, 4096)),
-        limits: vec![
+        limits: &[
             LimitFigures { name: "write_iops", rate: Some(1000), throttled: 3, waited_nanos: 2_500_000_000 },
             LimitFigures { name: "read_iops", rate: None, throttled: 1, waited_nanos: 1_000_000_000 },
         ],
-        queues: (0..queues).map(|_| used_queue()).collect(),
+        io: None,
     }
+}
+
+/// A source of exports with this many used queues each.
+fn exports(names: &'static [&'static str], queues: usize) -> Arc<dyn FigureSource> {
+    Arc::new(move |out: &mut Samples| {
+        let queues: Vec<_> = (0..queues).map(|_| used_queue()).collect();
+        let io = IoTotals::of(queues.iter().map(Arc::as_ref));
+        for name in names {
+            export(&ExportFigures { io: io.as_ref(), ..figures(name) }, out);
+        }
+    })
+}
+
+/// The text of one export.
+fn text_of(figures: ExportFigures<'_>, histograms: ExportHistograms) -> String {
+    let mut samples = Samples::new(histograms);
+    export(&figures, &mut samples);
+    let mut text = String::new();
+    encode::encode(samples, &mut text).unwrap();
+    text
 }
 
 /// A sample of every metric of the table, with labels that are hard to write.
@@ -100,7 +123,7 @@ fn lines<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
 
 #[test]
 fn a_size_histogram_has_inclusive_cumulative_buckets_that_end_at_infinity() {
-    let text = registry([exports(|| vec![figures("vm-1", 1)])]).encode().unwrap();
+    let text = registry([exports(&["vm-1"], 1)]).encode(ExportHistograms::Busy).unwrap();
     let expected = "\
 # HELP glidefs_read_io_size_bytes Sizes of completed READs.
 # TYPE glidefs_read_io_size_bytes histogram
@@ -118,7 +141,7 @@ glidefs_read_io_size_bytes_count{export=\"vm-1\"} 4";
 
 #[test]
 fn latency_is_shown_in_seconds() {
-    let text = registry([exports(|| vec![figures("e", 1)])]).encode().unwrap();
+    let text = registry([exports(&["e"], 1)]).encode(ExportHistograms::Busy).unwrap();
     for line in [
         "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"read\",le=\"0.00001\"} 4",
         "glidefs_export_latency_seconds_bucket{export=\"e\",operation=\"write\",le=\"1\"} 0",
@@ -133,7 +156,7 @@ fn latency_is_shown_in_seconds() {
 
 #[test]
 fn the_queues_of_an_export_are_summed() {
-    let text = registry([exports(|| vec![figures("e", 3)])]).encode().unwrap();
+    let text = registry([exports(&["e"], 3)]).encode(ExportHistograms::Busy).unwrap();
     for line in [
         "glidefs_read_io_size_bytes_count{export=\"e\"} 12",
         "glidefs_read_io_size_bytes_bucket{export=\"e\",le=\"4096\"} 6",
@@ -161,13 +184,101 @@ fn the_queues_of_an_export_are_summed() {
     }
 }
 
+/// An export with nothing at risk and nothing in trouble.
+fn at_rest(name: &str) -> ExportFigures<'_> {
+    let packs = Some(Packs { fan_out: 9, count: 4000, slows_writes: false });
+    let none = Some(0);
+    ExportFigures {
+        dirty_bytes: none,
+        at_risk_nanos: none,
+        damaged_bytes: none,
+        packs,
+        cut: None,
+        limits: &[],
+        ..figures(name)
+    }
+}
+
 #[test]
-fn an_export_without_io_has_its_histograms_and_what_is_unknown_is_left_out() {
-    let idle = || vec![ExportFigures { dirty_bytes: None, queues: Vec::new(), ..figures("idle", 0) }];
-    let text = registry([exports(idle)]).encode().unwrap();
-    assert!(text.contains("glidefs_write_io_size_bytes_bucket{export=\"idle\",le=\"+Inf\"} 0\n"), "{text}");
-    assert_eq!(lines(&text, "glidefs_export_dirty_bytes"), [""; 0]);
-    assert!(!text.contains("glidefs_export_limit{export=\"idle\",limit=\"read_iops\"}"), "{text}");
+fn an_export_without_a_device_or_without_io_costs_at_most_300_bytes_of_a_scrape() {
+    let io = IoTotals::of([&*used_queue()]);
+    // The longest name that an export may have.
+    let (first, second) = ("a".repeat(128), "b".repeat(128));
+    for (has_device, io) in [(true, None), (false, None), (false, io.as_ref())] {
+        for histograms in [ExportHistograms::Busy, ExportHistograms::None] {
+            let quiet = |name| ExportFigures { has_device, io, size_bytes: u64::MAX, ..at_rest(name) };
+            let mut samples = Samples::new(histograms);
+            export(&quiet(&first), &mut samples);
+            export(&quiet(&second), &mut samples);
+            let mut both = String::new();
+            encode::encode(samples, &mut both).unwrap();
+            let bytes = both.len() - text_of(quiet(&first), histograms).len();
+            assert!(bytes <= 300, "{bytes} bytes: {both}");
+            assert!(both.contains("glidefs_export_size_bytes{"), "{both}");
+        }
+    }
+}
+
+#[test]
+fn an_export_that_is_not_busy_shows_what_is_at_risk_or_in_trouble() {
+    let text = text_of(figures("quiet"), ExportHistograms::Busy);
+    for name in [
+        "glidefs_export_dirty_bytes",
+        "glidefs_export_at_risk_seconds",
+        "glidefs_export_damaged_bytes",
+        "glidefs_export_cut_bytes",
+        "glidefs_export_cut_uploaded_bytes",
+    ] {
+        assert!(!lines(&text, name).is_empty(), "{name} is not in\n{text}");
+    }
+    assert!(lines(&text, "glidefs_export_fan_out_packs").is_empty());
+    let packs = Some(Packs { fan_out: 70, count: 90, slows_writes: true });
+    let crowded = text_of(ExportFigures { packs, ..at_rest("quiet") }, ExportHistograms::Busy);
+    assert!(crowded.contains("glidefs_export_fan_out_packs{export=\"quiet\"} 70\n"), "{crowded}");
+    let unknown = text_of(ExportFigures { dirty_bytes: None, ..figures("quiet") }, ExportHistograms::All);
+    assert!(lines(&unknown, "glidefs_export_dirty_bytes").is_empty(), "{unknown}");
+}
+
+#[test]
+fn the_first_request_shows_an_export_even_while_it_is_in_flight_or_has_failed() {
+    let requests: [fn(&QueueStats); 7] = [
+        |queue| queue.in_flight.add(1),
+        |queue| queue.read_size.record(512),
+        |queue| queue.write_size.record(1 << 40),
+        |queue| queue.flushes.add(1),
+        |queue| queue.zeroes.add(1),
+        |queue| queue.read_errors.add(1),
+        |queue| queue.flush_errors.add(1),
+    ];
+    for request in requests {
+        let queue = QueueStats::default();
+        assert_eq!(IoTotals::of([&queue]), None);
+        request(&queue);
+        let io = IoTotals::of([&QueueStats::default(), &queue]);
+        let text = text_of(ExportFigures { io: io.as_ref(), ..at_rest("e") }, ExportHistograms::Busy);
+        // Each counter from the first request on, so that a rate is known from the second scrape on.
+        assert_eq!(lines(&text, "glidefs_export_operations_total").len(), 2 + 4, "{text}");
+        assert_eq!(lines(&text, "glidefs_export_errors_total").len(), 2 + 3, "{text}");
+        assert_eq!(lines(&text, "glidefs_export_dirty_bytes").len(), 2 + 1, "{text}");
+        assert_eq!(lines(&text, "glidefs_read_io_size_bytes").len(), 2 + 9, "{text}");
+    }
+}
+
+#[test]
+fn histograms_are_for_those_who_ask() {
+    let has = |has_device, io: Option<&IoTotals>, histograms| {
+        let text = text_of(ExportFigures { has_device, io, ..at_rest("e") }, histograms);
+        let count = |name| !lines(&text, name).is_empty();
+        (count("glidefs_export_operations_total"), count("glidefs_export_latency_seconds"))
+    };
+    let io = IoTotals::of([&*used_queue()]);
+    for (has_device, io, is_busy) in
+        [(true, io.as_ref(), true), (false, io.as_ref(), false), (true, None, false), (false, None, false)]
+    {
+        assert_eq!(has(has_device, io, ExportHistograms::Busy), (is_busy, is_busy));
+        assert_eq!(has(has_device, io, ExportHistograms::None), (is_busy, false));
+        assert_eq!(has(has_device, io, ExportHistograms::All), (true, true));
+    }
 }
 
 #[test]
@@ -179,7 +290,8 @@ fn workers_are_told_apart_and_those_with_an_arena_counted() {
     first.pool.wait_nanos.add(1_500_000_000);
     first.pool.live_bytes_max.raise(8192);
     first.pool.arena_bytes.add(32 << 20);
-    let text = registry([workers(vec![Arc::new(first), Arc::default()])]).encode().unwrap();
+    let text =
+        registry([workers(vec![Arc::new(first), Arc::default()])]).encode(ExportHistograms::Busy).unwrap();
     for line in [
         "glidefs_ublk_buffer_pool_acquires_total{worker=\"0\"} 9",
         "glidefs_ublk_buffer_pool_acquires_total{worker=\"1\"} 0",
@@ -197,14 +309,18 @@ fn workers_are_told_apart_and_those_with_an_arena_counted() {
 
 #[test]
 fn every_state_is_shown_even_when_no_export_is_in_it() {
-    let text = registry([states(&["serving", "failed"], || vec!["serving", "serving"])]).encode().unwrap();
+    let text =
+        registry([Arc::new(|out: &mut Samples| states(&["serving", "failed"], &[2, 0], out))
+            as Arc<dyn FigureSource>])
+        .encode(ExportHistograms::Busy)
+        .unwrap();
     assert!(text.contains("glidefs_router_exports{state=\"serving\"} 2\n"), "{text}");
     assert!(text.contains("glidefs_router_exports{state=\"failed\"} 0\n"), "{text}");
 }
 
 #[test]
 fn the_process_tells_its_version_memory_and_files() {
-    let text = registry([process()]).encode().unwrap();
+    let text = registry([process()]).encode(ExportHistograms::Busy).unwrap();
     assert!(text.contains(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n")), "{text}");
     let value = |name: &str| -> f64 {
         let line = *lines(&text, name).last().unwrap();
@@ -217,12 +333,8 @@ fn the_process_tells_its_version_memory_and_files() {
 
 #[test]
 fn help_and_type_stand_once_and_directly_above_the_samples_of_their_metric() {
-    let registry = registry([
-        exports(|| vec![figures("a", 1)]),
-        workers(vec![Arc::default()]),
-        exports(|| vec![figures("b", 1)]),
-    ]);
-    let text = registry.encode().unwrap();
+    let registry = registry([exports(&["a"], 1), workers(vec![Arc::default()]), exports(&["b"], 1)]);
+    let text = registry.encode(ExportHistograms::Busy).unwrap();
     let mut rest = text.as_str();
     let mut seen = 0;
     for Definition { name, help, kind, .. } in all() {
@@ -243,13 +355,14 @@ fn help_and_type_stand_once_and_directly_above_the_samples_of_their_metric() {
 
 #[test]
 fn without_sources_there_is_no_text() {
-    assert_eq!(Registry::new().encode().unwrap(), "");
+    assert_eq!(Registry::new().encode(ExportHistograms::Busy).unwrap(), "");
 }
 
 #[test]
 fn a_sample_that_does_not_fit_the_table_fails_the_scrape_with_its_name() {
     let failure = |source: fn(&mut Samples)| {
-        let error = registry([Arc::new(source) as Arc<dyn FigureSource>]).encode().unwrap_err();
+        let error =
+            registry([Arc::new(source) as Arc<dyn FigureSource>]).encode(ExportHistograms::Busy).unwrap_err();
         error.to_string()
     };
     let few = failure(|out| out.value(Metric::ExportErrors, &["e"], 1));
@@ -267,7 +380,7 @@ fn a_sample_that_does_not_fit_the_table_fails_the_scrape_with_its_name() {
 fn promtool_accepts_every_metric_with_awkward_labels() {
     const INSTALL: &str =
         "promtool is missing: apt-get install -y prometheus && systemctl disable --now prometheus";
-    let text = everything().encode().unwrap();
+    let text = everything().encode(ExportHistograms::Busy).unwrap();
     for definition in all() {
         assert!(!lines(&text, definition.name).is_empty(), "{} has no sample", definition.name);
     }
@@ -348,7 +461,7 @@ proptest! {
                 out.histogram(Metric::WriteIoSize, &[name], &size_histogram(values));
             }
         }) as Arc<dyn FigureSource>]);
-        let text = registry.encode().unwrap();
+        let text = registry.encode(ExportHistograms::Busy).unwrap();
         let mut shown = BTreeMap::<String, Vec<f64>>::new();
         for line in text.split('\n').filter(|line| line.starts_with("glidefs_")) {
             let (labels, value) = parse(line);

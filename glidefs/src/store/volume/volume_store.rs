@@ -10,6 +10,7 @@ use super::host::{Host, VolumeStoreOptions};
 use super::types::{Resume, SnapshotInfo, StatePoint};
 use super::view::View;
 use super::view::loaded::LoadedManifest;
+use super::view::recent::RecentPacks;
 use super::writer::VolumeWriter;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{ObjectInfo, Store};
@@ -45,6 +46,12 @@ impl VolumeStore {
     /// Memory of manifests and pack indexes, bytes.
     pub fn metadata_bytes(&self) -> usize {
         self.host.reader.metadata.bytes()
+    }
+
+    /// Memory of manifests, pack indexes and packs uploaded a moment ago, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let recent = self.host.reader.recent.as_ref().map_or(0, RecentPacks::bytes);
+        recent.saturating_add(self.metadata_bytes() as u64)
     }
 
     /// Goes on with a volume where this daemon left off. Makes no request: the first commit shows whether another writer has

@@ -24,6 +24,7 @@ use super::host::Host;
 use super::notes::Loss;
 use super::types::{Fence, Resume};
 use crate::locks::MutexExt;
+use crate::observe::memory::heap_bytes;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
@@ -106,6 +107,9 @@ impl VolumeWriter {
         }
         is_same
     }
+
+    /// Memory of a volume's writer on the heap, bytes.
+    pub const HEAP_BYTES: usize = heap_bytes(size_of::<WriterState>());
 
     /// Identity of the volume in the store.
     pub fn id(&self) -> VolumeId {

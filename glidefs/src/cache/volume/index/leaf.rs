@@ -5,6 +5,7 @@
 
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::Backing;
+use crate::observe::memory::heap_bytes;
 use crate::units::Seq;
 
 /// Most extents in a leaf: few enough to shift in a few dozen nanoseconds, enough to keep the tree of leaves small.
@@ -95,6 +96,12 @@ impl Leaf {
 
     pub(super) fn len(&self) -> usize {
         self.starts.len()
+    }
+
+    /// Memory of the extents and of the room for more.
+    pub(super) fn bytes(&self) -> usize {
+        heap_bytes(self.starts.capacity() * size_of::<u64>())
+            + heap_bytes(self.rest.capacity() * size_of::<Rest>())
     }
 
     pub(super) fn is_full(&self) -> bool {

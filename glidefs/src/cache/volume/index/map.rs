@@ -13,6 +13,9 @@ use crate::cache::log::table::Refs;
 /// A leaf shrunk to this many extents joins the leaf before, if there is room.
 const LEAF_ITEMS_FEW: usize = LEAF_ITEMS_MAX / 8;
 
+/// Memory of a leaf in the tree: the nodes of a tree are half to wholly full.
+const OWNER_BYTES: usize = (size_of::<u64>() + size_of::<Owner>()) * 3 / 2;
+
 #[derive(Debug)]
 struct Owner {
     leaf: Leaf,
@@ -25,6 +28,8 @@ pub(super) struct ExtentMap {
     owners: BTreeMap<u64, Owner>,
     len: usize,
     data_sectors: u64,
+    /// Sum of [`Leaf::bytes`] over all leaves.
+    leaf_bytes: usize,
 }
 
 impl ExtentMap {
@@ -34,6 +39,10 @@ impl ExtentMap {
 
     pub(super) fn data_sectors(&self) -> u64 {
         self.data_sectors
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.leaf_bytes + self.owners.len() * OWNER_BYTES
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Item> {
@@ -123,7 +132,7 @@ impl ExtentMap {
             rest = found.beyond(to);
             end += 1;
         }
-        let was = leaf.len();
+        let (was, was_bytes) = (leaf.len(), leaf.bytes());
         let mut place = at;
         for item in [Some(item), rest].into_iter().flatten() {
             if place < end {
@@ -140,6 +149,7 @@ impl ExtentMap {
         self.data_sectors =
             self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
         self.len = self.len - was + leaf.len();
+        self.leaf_bytes = self.leaf_bytes - was_bytes + leaf.bytes();
         true
     }
 
@@ -167,7 +177,9 @@ impl ExtentMap {
                 refs(found.lost(from, to));
                 rest = found.beyond(to);
             }
+            self.leaf_bytes -= leaf.bytes();
             leaf.remove(first, end);
+            self.leaf_bytes += leaf.bytes();
             next = Some(owner.next).filter(|next| *next < to);
             if owner.leaf.len() <= LEAF_ITEMS_FEW {
                 self.join(key);
@@ -183,12 +195,16 @@ impl ExtentMap {
         self.len += 1;
         self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
         let Some((_, owner)) = self.owners.range_mut(..=item.start).next_back() else {
-            self.owners.insert(0, Owner { leaf: Leaf::of(item), next: u64::MAX });
+            let leaf = Leaf::of(item);
+            self.leaf_bytes += leaf.bytes();
+            self.owners.insert(0, Owner { leaf, next: u64::MAX });
             return;
         };
         let at = owner.leaf.count_before(item.start);
+        self.leaf_bytes -= owner.leaf.bytes();
         if !owner.leaf.is_full() {
             owner.leaf.insert(at, item);
+            self.leaf_bytes += owner.leaf.bytes();
             return;
         }
         let (key, leaf) = if at == owner.leaf.len() {
@@ -203,6 +219,7 @@ impl ExtentMap {
             let Some(first) = upper.get(0) else { return };
             (first.start, upper)
         };
+        self.leaf_bytes += owner.leaf.bytes() + leaf.bytes();
         let upper = Owner { leaf, next: owner.next };
         owner.next = key;
         self.owners.insert(key, upper);
@@ -224,7 +241,36 @@ impl ExtentMap {
         if let Some(owner) = self.owners.remove(&key)
             && let Some((_, before)) = self.owners.range_mut(..key).next_back()
         {
+            self.leaf_bytes -= before.leaf.bytes() + owner.leaf.bytes();
             before.leaf.append(owner.leaf);
+            self.leaf_bytes += before.leaf.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cache::volume::extent::Backing;
+    use crate::units::Seq;
+
+    proptest! {
+        #[test]
+        fn the_memory_of_the_leaves_is_the_sum_over_the_leaves(
+            changes in prop::collection::vec((any::<bool>(), 0..4_000_u64, 1..40_u32), 0..600)
+        ) {
+            let mut map = ExtentMap::default();
+            for (at, (is_write, start, count)) in changes.into_iter().enumerate() {
+                if is_write {
+                    let backing = Backing::Zero { number: 0 };
+                    map.write(Item { start, seq: Seq(at as u64), count, backing }, &mut |_| {});
+                } else {
+                    map.carve(start, start + u64::from(count) * 50, &mut |_| {});
+                }
+                prop_assert_eq!(map.leaf_bytes, map.owners.values().map(|owner| owner.leaf.bytes()).sum::<usize>());
+            }
         }
     }
 }

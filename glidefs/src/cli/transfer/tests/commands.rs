@@ -42,9 +42,11 @@ impl Daemon {
         let listeners = Listeners::bind(None, &socket, None).await.unwrap();
         let state = AppState {
             router: Arc::clone(&router),
-            metrics: Arc::new(crate::api::Scrapes::new(|| Ok(String::new()), Arc::default())),
+            metrics: Arc::new(crate::api::Scrapes::new(|_| Ok(String::new()), Arc::default())),
+            export_histograms: crate::observe::metrics::ExportHistograms::default(),
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
+            memory: Arc::new(|| None),
             ready: Readiness::default(),
             started: std::time::Instant::now(),
         };

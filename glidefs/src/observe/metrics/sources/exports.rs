@@ -1,40 +1,39 @@
-//! Figures of exports: the counters summed over the queues, and the number of exports in each state.
+//! Figures of exports, and the number of exports in each state.
 //!
-//! Does not own the list of exports. Invariant: a label value is the name of an export or a fixed word.
+//! Owns which figures of an export a scrape shows: a host has thousands of exports, few of them busy. Does not own the list of
+//! exports. Invariants: a label value is the name of an export or a fixed word; an export that is not busy, with nothing at risk,
+//! damaged or in trouble, has one line.
 
-use std::sync::Arc;
-
-use crate::observe::counter::{Counter, Histogram, HistogramSnapshot};
-use crate::observe::io::QueueStats;
-use crate::observe::metrics::registry::FigureSource;
-use crate::observe::metrics::samples::Samples;
+use crate::observe::io::IoTotals;
+use crate::observe::metrics::samples::{ExportHistograms, Samples};
 use crate::observe::metrics::table::Metric;
 
 /// The figures of one export.
-#[derive(Clone, Debug)]
-pub struct ExportFigures {
-    /// Name of the export.
-    pub name: String,
+#[derive(Clone, Copy, Debug)]
+pub struct ExportFigures<'a> {
+    pub name: &'a str,
     /// Size of the export, bytes.
     pub size_bytes: u64,
+    /// Whether the export may have a device.
+    pub has_device: bool,
     /// Bytes at risk; `None` if unknown.
     pub dirty_bytes: Option<u64>,
     /// How long the oldest data has been at risk, nanoseconds; `None` without a store.
     pub at_risk_nanos: Option<u64>,
     /// Bytes known to be damaged; `None` without a store.
     pub damaged_bytes: Option<u64>,
-    /// Most packs that a READ of one sector may have to ask, and number of packs; `None` without a store.
-    pub packs: Option<(u64, u64)>,
+    /// The packs in the store; `None` without a store.
+    pub packs: Option<Packs>,
     /// Data in the cut on the way to the store, and the part already in the store, bytes; `None` without such a cut.
     pub cut: Option<(u64, u64)>,
     /// Limits which are set, or have let a request wait since the daemon started.
-    pub limits: Vec<LimitFigures>,
-    /// Counters of every queue the export has had since the daemon started.
-    pub queues: Vec<Arc<QueueStats>>,
+    pub limits: &'a [LimitFigures],
+    /// The counters of all queues since the daemon started; `None` before the first request.
+    pub io: Option<&'a IoTotals>,
 }
 
 /// The figures of one limit of an export.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct LimitFigures {
     /// Name of the limit.
     pub name: &'static str,
@@ -46,114 +45,89 @@ pub struct LimitFigures {
     pub waited_nanos: u64,
 }
 
-/// Shows the exports from `list`. Each name must come once.
-pub fn exports(list: impl Fn() -> Vec<ExportFigures> + Send + Sync + 'static) -> Arc<dyn FigureSource> {
-    Arc::new(move |out: &mut Samples| {
-        for figures in list() {
-            collect(&figures, out);
-        }
-    })
+/// The packs of an export in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packs {
+    /// Most packs that a READ of one sector may have to ask.
+    pub fan_out: u64,
+    pub count: u64,
+    /// Whether writes are slowed until packs were merged.
+    pub slows_writes: bool,
 }
 
-/// Shows the number of exports in each of `states`. `list` gives the state of every export.
-pub fn states(
-    states: &'static [&'static str],
-    list: impl Fn() -> Vec<&'static str> + Send + Sync + 'static,
-) -> Arc<dyn FigureSource> {
-    Arc::new(move |out: &mut Samples| {
-        let current = list();
-        for state in states {
-            let exports = current.iter().filter(|other| *other == state).count();
-            out.value(Metric::RouterExports, &[state], exports as u64);
-        }
-    })
+/// Shows the number of exports in each of the states `names`, which is in `counts` at the same place.
+pub fn states(names: &[&'static str], counts: &[u64], out: &mut Samples) {
+    for (state, exports) in names.iter().zip(counts) {
+        out.value(Metric::RouterExports, &[state], *exports);
+    }
 }
 
-fn collect(figures: &ExportFigures, out: &mut Samples) {
-    let ExportFigures {
-        name,
-        size_bytes,
-        dirty_bytes,
-        at_risk_nanos,
-        damaged_bytes,
-        packs,
-        cut,
-        limits,
-        queues,
-    } = figures;
-    let export = name.as_str();
-    let total = |cell: fn(&QueueStats) -> &Counter| -> u64 {
-        queues.iter().fold(0, |sum, queue| sum.wrapping_add(cell(queue).get()))
-    };
+/// Shows an export. Each name must come once.
+pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
+    let is_whole = out.histograms == ExportHistograms::All;
+    let io = figures.io.filter(|_| figures.has_device);
+    let is_busy = io.is_some();
+    match io {
+        Some(io) => counters(figures.name, io, out),
+        None if is_whole => counters(figures.name, figures.io.unwrap_or(&IoTotals::default()), out),
+        None => {}
+    }
+    let labels = &[figures.name];
+    out.value(Metric::ExportSize, labels, figures.size_bytes);
+    for (metric, value) in [
+        (Metric::ExportDirty, figures.dirty_bytes),
+        (Metric::ExportAtRisk, figures.at_risk_nanos),
+        (Metric::ExportDamaged, figures.damaged_bytes),
+    ] {
+        if let Some(value) = value.filter(|value| is_busy || is_whole || *value > 0) {
+            out.value(metric, labels, value);
+        }
+    }
+    for LimitFigures { name: limit, rate, throttled, waited_nanos } in figures.limits {
+        out.value(Metric::ExportThrottled, &[figures.name, limit], *throttled);
+        out.value(Metric::ExportThrottledTime, &[figures.name, limit], *waited_nanos);
+        if let Some(rate) = rate {
+            out.value(Metric::ExportLimit, &[figures.name, limit], *rate);
+        }
+    }
+    if let Some((total_bytes, uploaded_bytes)) = figures.cut {
+        out.value(Metric::ExportCut, labels, total_bytes);
+        out.value(Metric::ExportCutUploaded, labels, uploaded_bytes);
+    }
+    if let Some(packs) = figures.packs.filter(|packs| is_busy || is_whole || packs.slows_writes) {
+        out.value(Metric::ExportFanOut, labels, packs.fan_out);
+        out.value(Metric::ExportPacks, labels, packs.count);
+    }
+}
 
-    let read_size = merged(queues, |queue| &queue.read_size);
-    let write_size = merged(queues, |queue| &queue.write_size);
-    out.histogram(Metric::ReadIoSize, &[export], &read_size);
-    out.histogram(Metric::WriteIoSize, &[export], &write_size);
-
+/// Shows the requests of an export, with histograms unless none are wanted.
+fn counters(export: &str, io: &IoTotals, out: &mut Samples) {
+    if out.histograms != ExportHistograms::None {
+        out.histogram(Metric::ReadIoSize, &[export], &io.read_size);
+        out.histogram(Metric::WriteIoSize, &[export], &io.write_size);
+        for (operation, latency) in
+            [("read", &io.read_latency), ("write", &io.write_latency), ("flush", &io.flush_latency)]
+        {
+            out.histogram(Metric::ExportLatency, &[export, operation], latency);
+        }
+    }
     for (operation, operations) in [
-        ("read", read_size.count()),
-        ("write", write_size.count()),
-        ("flush", total(|queue| &queue.flushes)),
-        ("zero", total(|queue| &queue.zeroes)),
+        ("read", io.read_size.count()),
+        ("write", io.write_size.count()),
+        ("flush", io.flushes),
+        ("zero", io.zeroes),
     ] {
         out.value(Metric::ExportOperations, &[export, operation], operations);
     }
     for (operation, bytes) in
-        [("read", read_size.sum), ("write", write_size.sum), ("zero", total(|queue| &queue.zero_bytes))]
+        [("read", io.read_size.sum), ("write", io.write_size.sum), ("zero", io.zero_bytes)]
     {
         out.value(Metric::ExportBytes, &[export, operation], bytes);
     }
-    for (operation, latency) in [
-        ("read", merged(queues, |queue| &queue.read_latency)),
-        ("write", merged(queues, |queue| &queue.write_latency)),
-        ("flush", merged(queues, |queue| &queue.flush_latency)),
-    ] {
-        out.histogram(Metric::ExportLatency, &[export, operation], &latency);
-    }
-    for (operation, errors) in [
-        ("read", total(|queue| &queue.read_errors)),
-        ("write", total(|queue| &queue.write_errors)),
-        ("flush", total(|queue| &queue.flush_errors)),
-    ] {
+    for (operation, errors) in
+        [("read", io.read_errors), ("write", io.write_errors), ("flush", io.flush_errors)]
+    {
         out.value(Metric::ExportErrors, &[export, operation], errors);
     }
-    for LimitFigures { name: limit, rate, throttled, waited_nanos } in limits {
-        out.value(Metric::ExportThrottled, &[export, limit], *throttled);
-        out.value(Metric::ExportThrottledTime, &[export, limit], *waited_nanos);
-        if let Some(rate) = rate {
-            out.value(Metric::ExportLimit, &[export, limit], *rate);
-        }
-    }
-    out.value(Metric::ExportInFlight, &[export], total(|queue| &queue.in_flight));
-    out.value(Metric::ExportSize, &[export], *size_bytes);
-    if let Some(dirty_bytes) = dirty_bytes {
-        out.value(Metric::ExportDirty, &[export], *dirty_bytes);
-    }
-    if let Some(at_risk_nanos) = at_risk_nanos {
-        out.value(Metric::ExportAtRisk, &[export], *at_risk_nanos);
-    }
-    if let Some(damaged_bytes) = damaged_bytes {
-        out.value(Metric::ExportDamaged, &[export], *damaged_bytes);
-    }
-    if let Some((total_bytes, uploaded_bytes)) = cut {
-        out.value(Metric::ExportCut, &[export], *total_bytes);
-        out.value(Metric::ExportCutUploaded, &[export], *uploaded_bytes);
-    }
-    if let Some((fan_out, packs)) = packs {
-        out.value(Metric::ExportFanOut, &[export], *fan_out);
-        out.value(Metric::ExportPacks, &[export], *packs);
-    }
-}
-
-/// The sum of one histogram over all queues.
-fn merged<const N: usize>(
-    queues: &[Arc<QueueStats>],
-    cell: fn(&QueueStats) -> &Histogram<N>,
-) -> HistogramSnapshot<N> {
-    let mut sum = HistogramSnapshot::default();
-    for queue in queues {
-        sum.merge(&cell(queue).snapshot());
-    }
-    sum
+    out.value(Metric::ExportInFlight, &[export], io.in_flight);
 }

@@ -63,6 +63,11 @@ impl RecentPacks {
         index
     }
 
+    /// Memory of all packs, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
     /// Frees the memory of a pack.
     pub fn forget(&self, pack: PackId) {
         let mut inner = self.lock();

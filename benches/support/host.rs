@@ -1,0 +1,146 @@
+//! A router with thousands of exports, over a kernel that makes any device at once.
+//!
+//! Owns no data: the volumes come from the caller.
+#![allow(clippy::expect_used, reason = "a bench may end")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use glidefs::testing::cache::{Durability, OnUnreachable, Volume};
+use glidefs::testing::export::Export;
+use glidefs::testing::router::{
+    Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
+    FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
+};
+use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
+use glidefs::testing::store::volume::{DeletedVolume, Resume, VolumeError};
+use glidefs::testing::units::ExportId;
+
+/// A kernel that makes any device at once.
+#[derive(Default)]
+struct InstantKernel(AtomicU32);
+
+impl Devices for InstantKernel {
+    fn attach(
+        &self,
+        export: Arc<Export>,
+        options: DeviceOptions,
+        preferred: Option<DeviceId>,
+    ) -> BoxFuture<'_, Result<DeviceId, DeviceError>> {
+        for queue_id in 0..options.queues {
+            export.queue_stats(queue_id);
+        }
+        let next = DeviceId(self.0.fetch_add(1, Ordering::Relaxed));
+        Box::pin(std::future::ready(Ok(preferred.unwrap_or(next))))
+    }
+
+    fn find(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<Option<FoundDevice>, DeviceError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn recover(&self, _: Arc<Export>, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn detach(&self, _: ExportId, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn resize(&self, _: &Export, _: DeviceId) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Makes the volume of an export.
+type Volumes = Box<dyn Fn(ExportId) -> Arc<Volume> + Send + Sync>;
+
+struct Data(Volumes);
+
+impl Storage for Data {
+    fn volume(&self, id: ExportId, _: u64, _: Option<&Resume>) -> Arc<Volume> {
+        (self.0)(id)
+    }
+
+    fn begin(&self, _: ExportName, _: InitialContent) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn rescue(
+        &self,
+        _: ExportName,
+        _: Arc<Volume>,
+        _: u64,
+    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn delete(&self, _: Arc<Volume>) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn collect(&self, _: GcOptions) -> BoxFuture<'_, Result<Option<GcReport>, GcError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn deleted(&self) -> BoxFuture<'_, Result<Option<Vec<DeletedVolume>>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn reach(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Option<Vec<String>>, VolumeError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn link(&self, _: &Volume, _: u64, _: &Resume) {}
+
+    fn remove(&self, _: ExportId) {}
+}
+
+pub fn name(number: u32) -> String {
+    format!("customer-{:04}.disk-{number:05}", number % 977)
+}
+
+/// A router with `exports` exports, the first `attached` of which have a device. The catalog is in memory, because the time of
+/// making the catalog does not count.
+pub fn router(directory: &Path, exports: u32, attached: u32, volumes: Volumes) -> Arc<Router> {
+    let options = RouterOptions {
+        exports_max: exports as usize,
+        queues_default: 1,
+        queue_depth_default: 64,
+        on_unreachable_default: OnUnreachable::Wait,
+        parallel_max: 64,
+        serve_unconfirmed: false,
+        confirm_patience: Duration::from_secs(10),
+        boot_id: "bench".into(),
+    };
+    let catalog = Catalog::open(&directory.join("catalog.redb")).expect("the catalog opens");
+    let router = Router::new(catalog, Arc::new(InstantKernel::default()), Arc::new(Data(volumes)), options);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        router.start().await;
+        for number in 0..exports {
+            let request = CreateExport {
+                name: ExportName::new(&name(number)).expect("a good name"),
+                content: InitialContent::Blank(ExportSize::new(1 << 30).expect("a good size")),
+                durability: Durability::Local,
+                on_unreachable: None,
+                settings: SettingsChange::default(),
+                queues: None,
+                queue_depth: None,
+                detached: number >= attached,
+            };
+            router.create(request).await.expect("the export is made");
+        }
+    });
+    router
+}

@@ -1,0 +1,85 @@
+//! The memory of the daemon by category: `/v1/memory`, and `glidefs_memory_bytes` on `/metrics`.
+//!
+//! Owns the categories. Does not own the figures, which the parts keep as sums, so that nothing takes a lock for longer than reading
+//! a sum takes. Invariant: no byte is in two categories.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::api::{ApiStats, wire};
+use crate::cache::{Cache, CacheStats, ShardStats};
+use crate::observe::io::WorkerStats;
+use crate::observe::memory::{Heap, Resident};
+use crate::observe::metrics::{Metric, Samples};
+use crate::router::Router;
+use crate::store::BlockCache;
+use crate::store::volume::VolumeStore;
+
+/// The parts of the daemon that hold memory.
+#[allow(missing_docs, reason = "the types of the fields say which parts")]
+#[derive(Clone)]
+pub struct Holders {
+    pub workers: Vec<Arc<WorkerStats>>,
+    pub shards: Vec<Arc<ShardStats>>,
+    pub cache: Cache,
+    pub router: Arc<Router>,
+    pub block_cache: Option<BlockCache>,
+    pub volumes: Option<VolumeStore>,
+    pub api: Arc<ApiStats>,
+}
+
+/// The name of a category, and the memory in bytes.
+type Category = (&'static str, u64);
+
+impl Holders {
+    /// The memory by category. The sum agrees with the resident memory but for stacks and memory reserved and not touched. `None`
+    /// if the kernel does not tell.
+    ///
+    /// The allocator is asked, under the locks of the allocator: not for threads of workers.
+    pub fn measure(&self) -> Option<wire::Memory> {
+        let resident = Resident::now()?;
+        let on_heap = self.on_heap(&self.cache.stats());
+        let named: u64 = on_heap.iter().map(|(_, bytes)| bytes).sum();
+        let heap = Heap::now();
+        let allocator =
+            heap.map(|heap| [("heap_other", heap.used.saturating_sub(named)), ("heap_free", heap.free)]);
+        let categories = [("arenas", self.arena_bytes()), ("program", resident.files)].into_iter();
+        let categories = categories.chain(on_heap).chain(allocator.into_iter().flatten());
+        Some(wire::Memory {
+            resident_bytes: resident.all,
+            categories: categories
+                .map(|(category, bytes)| wire::MemoryCategory { category: category.into(), bytes })
+                .collect(),
+        })
+    }
+
+    /// The samples of a scrape. The allocator is not asked: free and other heap, and stacks, are the rest.
+    pub(super) fn samples(&self, cache: &CacheStats, out: &mut Samples) {
+        let Some(resident) = Resident::now() else { return };
+        let mut rest = resident.all;
+        let known = [("arenas", self.arena_bytes()), ("program", resident.files)].into_iter();
+        for (category, bytes) in known.chain(self.on_heap(cache)) {
+            out.value(Metric::Memory, &[category], bytes);
+            rest = rest.saturating_sub(bytes);
+        }
+        out.value(Metric::Memory, &["rest"], rest);
+    }
+
+    fn arena_bytes(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.pool.arena_bytes.get()).sum()
+    }
+
+    /// The categories that the allocator counts as in use.
+    fn on_heap(&self, cache: &CacheStats) -> [Category; 8] {
+        [
+            ("index", cache.index_bytes),
+            ("segments", cache.table_bytes),
+            ("checksums", cache.checksum_bytes),
+            ("exports", self.router.memory_bytes()),
+            ("block_cache", self.block_cache.as_ref().map_or(0, |cache| cache.figures().memory_bytes)),
+            ("packs", self.volumes.as_ref().map_or(0, VolumeStore::memory_bytes)),
+            ("disk_reads", self.shards.iter().map(|shard| shard.read_buffer_bytes.get()).sum()),
+            ("api", self.api.scrapes.text_bytes.load(Ordering::Relaxed)),
+        ]
+    }
+}

@@ -1,0 +1,90 @@
+//! The memory of a daemon by category beside the memory that the kernel counts.
+//!
+//! One test in a process of its own: the memory of another test would count.
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+#[path = "../benches/support/data_path.rs"]
+mod data_path;
+#[path = "../benches/support/host.rs"]
+mod host;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use data_path::DataPath;
+use glidefs::testing::cache::Volume;
+use glidefs::testing::daemon::MemoryHolders;
+
+const EXPORTS: u32 = 2000;
+const ATTACHED: u32 = 1500;
+/// WRITEs, each torn into an extent for every sector.
+const WRITES: u64 = 1600;
+const WRITE_BYTES: usize = 128 << 10;
+const SECTOR_BYTES: usize = 512;
+const EXTENTS: u64 = WRITES * (WRITE_BYTES / SECTOR_BYTES) as u64;
+
+/// Makes every other sector of the writes zero.
+fn tear(path: &mut DataPath) {
+    for number in 0..WRITES {
+        let start = number * WRITE_BYTES as u64;
+        path.write(start, WRITE_BYTES);
+        path.turn();
+        for offset in (0..WRITE_BYTES).step_by(2 * SECTOR_BYTES) {
+            path.zero(start + offset as u64, SECTOR_BYTES);
+        }
+        path.turn();
+    }
+    path.settle();
+}
+
+/// Resident memory, and the categories.
+fn measure(holders: &MemoryHolders) -> (u64, BTreeMap<String, u64>) {
+    let memory = holders.measure().unwrap();
+    let named = memory.categories.into_iter().map(|category| (category.category, category.bytes));
+    (memory.resident_bytes, named.collect())
+}
+
+/// Whether the two differ by a tenth of the first at most.
+fn agree(first: u64, second: u64) -> bool {
+    first.abs_diff(second) <= first / 10
+}
+
+#[test]
+fn the_categories_add_up_to_the_resident_memory_and_the_index_is_as_large_as_the_index_says() {
+    let log = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let catalog = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut path = DataPath::new(log.path(), 8);
+    let volumes = |id| Arc::new(Volume::new(id));
+    let (worker, shard) = path.worker_stats();
+    let holders = MemoryHolders {
+        workers: vec![worker],
+        shards: vec![shard],
+        cache: path.cache().clone(),
+        router: host::router(catalog.path(), EXPORTS, ATTACHED, Box::new(volumes)),
+        block_cache: None,
+        volumes: None,
+        api: Arc::default(),
+    };
+    let (resident_before, before) = measure(&holders);
+    tear(&mut path);
+    let (resident, after) = measure(&holders);
+    let index = after["index"] - before["index"];
+    assert_eq!(path.cache().stats().extents, EXTENTS);
+    println!("{resident_before} {before:?}\n{resident} {after:?}");
+    assert!(after["exports"] > u64::from(EXPORTS) * 500, "{after:?}");
+    assert!(after["arenas"] >= 32 << 20, "{after:?}");
+    for (resident, categories) in [(resident_before, &before), (resident, &after)] {
+        let sum = categories.values().sum();
+        assert!(
+            agree(resident, sum),
+            "{resident} bytes are resident, the categories have {sum}: {categories:?}"
+        );
+    }
+    // Only the allocator knows the memory in use: free memory and other categories do not hide a wrong figure of the index.
+    let used = |categories: &BTreeMap<String, u64>| -> u64 {
+        let others = ["arenas", "program", "heap_free", "segments"];
+        categories.iter().filter(|(name, _)| !others.contains(&name.as_str())).map(|(_, bytes)| bytes).sum()
+    };
+    let grown = used(&after) - used(&before);
+    assert!(agree(grown, index), "the heap grew by {grown} bytes, and the index by {index}");
+}
