@@ -38,11 +38,6 @@ pub mod cli {
     pub use crate::cli::listing;
 }
 
-/// The data of exports, as the daemon puts the data together.
-pub mod daemon {
-    pub use crate::daemon::{DaemonStorage, StoreSide};
-}
-
 /// Keys of the configuration.
 pub mod config {
     pub use crate::config::keys;
@@ -51,7 +46,7 @@ pub mod config {
 /// The daemon as a whole.
 pub mod daemon {
     pub use crate::api::ApiStats;
-    pub use crate::daemon::{MemoryHolders, measured_figures};
+    pub use crate::daemon::{DaemonStorage, MemoryHolders, StoreSide, measured_figures};
 }
 
 /// A disk, and requests to it.
