@@ -17,7 +17,6 @@ use crate::export::limits::{Limit, Settings};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SettingsChange {
     /// In the order of [`Limit::ALL`]; `Some(None)` ends the limit.
-    #[expect(clippy::option_option, reason = "no change, no limit and a limit are three wishes")]
     pub rates: [Option<Option<u64>>; 4],
     /// The time's worth of each limit which may be used at once.
     pub burst: Option<Duration>,
