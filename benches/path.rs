@@ -94,8 +94,10 @@ fn main() {
     path.flush();
     path.settle();
     let start = Instant::now();
-    let batch =
-        |prefix| case.strip_prefix(prefix).and_then(|batch| batch.parse().ok()).filter(|batch| *batch > 0);
+    let batch = |prefix: &str| {
+        let batch: u64 = case.strip_prefix(prefix)?.parse().ok()?;
+        (batch > 0).then_some(batch)
+    };
     match case.as_str() {
         "read" => collected_reads(black_box(&mut path), count),
         "flush" => collected_flushes(black_box(&mut path), count),

@@ -96,9 +96,9 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.items.is_empty()
     }
 
-    /// Number of items.
-    pub fn len(&self) -> usize {
-        self.items.len()
+    /// Whether `key` has items.
+    pub fn has(&self, key: &K) -> bool {
+        self.places.contains_key(key)
     }
 
     /// Adds an item behind all others of `key`. The weight holds for all items of the key from now on.
@@ -121,18 +121,24 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
 
     /// The next item, with the key. The answer stays the same until items are taken out, whatever is added.
     pub fn peek(&mut self) -> Option<(K, &T)> {
-        let item = self.settle()?;
+        let item = self.settle(|_| true)?;
         let Item { value, key, .. } = &self.items[item].value;
         Some((self.keys[*key].value.name, value))
     }
 
     /// Takes the next item out.
     pub fn pop(&mut self) -> Option<T> {
-        let item = self.settle()?;
+        self.pop_where(|_| true).map(|(_, item)| item)
+    }
+
+    /// Takes the next item of the keys out for which `may` is true. Other keys wait on.
+    pub fn pop_where(&mut self, may: impl Fn(&K) -> bool) -> Option<(K, T)> {
+        let item = self.settle(may)?;
         let Item { cost, key, .. } = self.items[item].value;
+        let key = &mut self.keys[key].value;
         // `settle` has compared the two.
-        self.keys[key].value.deficit -= cost;
-        Some(self.take(item))
+        key.deficit -= cost;
+        Some((key.name, self.take(item)))
     }
 
     /// Takes any item out, without a turn.
@@ -156,51 +162,47 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         }
     }
 
-    /// Gives up the turn of the key whose item is the next one, and the share of this turn. The key's items wait on.
-    pub fn pass(&mut self) {
-        if self.settle().is_some()
-            && let Some(first) = self.turns.first
-        {
-            let share = self.share(first);
-            let key = &mut self.keys[first].value;
-            key.deficit = key.deficit.saturating_sub(share);
-            self.rotate();
+    /// Goes on to the key with the next item, of the keys for which `may` is true, and returns the item's place. Other keys are
+    /// treated as if without items, but keep the part of a share saved for the next item. Changes nothing if there is no such key.
+    fn settle(&mut self, may: impl Fn(&K) -> bool) -> Option<usize> {
+        let mut candidate = self.turns.first?;
+        while !may(&self.keys[candidate].value.name) {
+            candidate = self.keys[candidate].behind?;
         }
-    }
-
-    /// Goes on to the key with the next item, and returns the item's place.
-    fn settle(&mut self) -> Option<usize> {
         let mut passed = 0;
         loop {
             let first = self.turns.first?;
             let item = self.keys[first].value.items.first?;
-            if !self.has_share {
-                let share = self.share(first);
-                let key = &mut self.keys[first].value;
-                key.deficit = key.deficit.saturating_add(share);
-                self.has_share = true;
-            }
-            if self.items[item].value.cost <= self.keys[first].value.deficit {
-                return Some(item);
+            let share = self.share(first);
+            let key = &mut self.keys[first].value;
+            if may(&key.name) {
+                if !std::mem::replace(&mut self.has_share, true) {
+                    key.deficit = key.deficit.saturating_add(share);
+                }
+                if self.items[item].value.cost <= key.deficit {
+                    return Some(item);
+                }
+            } else if self.has_share {
+                key.deficit = key.deficit.saturating_sub(share);
             }
             self.rotate();
             passed += 1;
             if passed == self.keys.len() {
-                self.skip_rounds();
+                self.skip_rounds(&may);
                 passed = 0;
             }
         }
     }
 
     /// Gives each key the shares of the rounds which would serve nobody. Called between two rounds.
-    fn skip_rounds(&mut self) {
-        let missing = self.keys.iter().filter_map(|(place, key)| {
+    fn skip_rounds(&mut self, may: impl Fn(&K) -> bool) {
+        let missing = self.keys.iter().filter(|(_, key)| may(&key.value.name)).filter_map(|(place, key)| {
             let cost = self.items[key.value.items.first?].value.cost;
             Some(cost.saturating_sub(key.value.deficit).div_ceil(self.share(place)))
         });
         let skipped = missing.min().unwrap_or(0).saturating_sub(1);
         let quantum = self.quantum;
-        for (_, key) in &mut self.keys {
+        for (_, key) in self.keys.iter_mut().filter(|(_, key)| may(&key.value.name)) {
             let key = &mut key.value;
             key.deficit = key.deficit.saturating_add(share(quantum, key.weight).saturating_mul(skipped));
         }

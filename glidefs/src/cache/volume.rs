@@ -36,6 +36,7 @@ use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::layers::{Layers, SeqMarks};
 use crate::cache::volume::store_link::StoreLink;
+use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::MutexExt;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, Seq};
@@ -136,6 +137,11 @@ impl Volume {
     /// The export of the data.
     pub fn id(&self) -> ExportId {
         self.id
+    }
+
+    /// Share of the export wherever exports compete, in proportion to the weights of the others.
+    pub fn weight(&self) -> u16 {
+        WEIGHT_DEFAULT
     }
 
     pub(super) fn bad_reads(&self) -> &Repeat {
