@@ -27,6 +27,8 @@ pub struct ShardStats {
     pub reads_now: Counter,
     /// Pieces of READs which waited for the disk.
     pub reads_waited: Counter,
+    /// Memory on the heap for reads of the disk, bytes (a gauge).
+    pub read_buffer_bytes: Counter,
     /// READs in need of the store.
     pub reads_remote: Counter,
     /// Failed READs.

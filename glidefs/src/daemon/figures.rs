@@ -278,7 +278,7 @@ fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
 }
 
 fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 13] = [
+    let cells: [(Metric, &Counter); 14] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),
@@ -288,6 +288,7 @@ fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
         (Metric::CacheSyncWaiters, &stats.sync_waiters),
         (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
+        (Metric::CacheReadBuffers, &stats.read_buffer_bytes),
         (Metric::CacheReadsRemote, &stats.reads_remote),
         (Metric::CacheReadErrors, &stats.read_errors),
         (Metric::CacheWriteDelays, &stats.delays),

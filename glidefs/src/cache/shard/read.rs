@@ -2,10 +2,10 @@
 //! reaches a client unverified.
 //!
 //! Invariants: every frame read is compared with the checksum made when the data was acknowledged; a segment stays pinned from
-//! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, and further reads begin
-//! in the order of their arrival.
+//! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, with memory of at most
+//! [`READ_BYTES_MAX`](super::read_buffers::READ_BYTES_MAX); further reads begin in the order of arrival in an export, and exports
+//! take turns by weight and bytes.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use slab::Slab;
 
 use super::Shard;
+use super::read_buffers::ReadBuffers;
 use super::request::{Token, Want};
 use crate::cache::log::format::{Frame, frame_crc};
 use crate::cache::log::table::frames_of;
@@ -21,10 +22,13 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Piece};
 use crate::cache::volume::fetch::Fill;
-use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
+use crate::fair::Fair;
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
-/// Most reads of the disk under way; each has a buffer of up to 132 KiB.
+/// Most reads of the disk under way.
 const READS_MAX: usize = 32;
+/// Bytes read in a round for an export of the default weight: enough for any READ.
+const QUANTUM_BYTES: u64 = (REQUEST_BYTES_MAX + FRAME_BYTES) as u64;
 
 /// A READ that waits for the disk.
 #[derive(Debug)]
@@ -52,6 +56,13 @@ struct SegmentBytes {
     export: ExportId,
 }
 
+impl SegmentBytes {
+    /// Bytes of the frames.
+    fn disk_bytes(&self) -> usize {
+        self.frames as usize * FRAME_BYTES
+    }
+}
+
 /// A piece to be read from the disk, and the READ that waits for the piece.
 #[derive(Clone, Copy, Debug)]
 struct DiskRead {
@@ -63,11 +74,11 @@ struct DiskRead {
 pub(super) struct Reads<T> {
     waiting: Slab<WaitingRead<T>>,
     flights: Slab<DiskRead>,
-    queue: VecDeque<DiskRead>,
+    queue: Fair<ExportId, DiskRead>,
     /// Empty between calls: only the capacity is kept.
     plan: Vec<Piece>,
     fetches: Vec<SegmentBytes>,
-    spare: Vec<Vec<u8>>,
+    buffers: ReadBuffers,
     scratch: Box<Frame>,
 }
 
@@ -76,10 +87,10 @@ impl<T> Default for Reads<T> {
         Self {
             waiting: Slab::new(),
             flights: Slab::new(),
-            queue: VecDeque::new(),
+            queue: Fair::new(QUANTUM_BYTES),
             plan: Vec::new(),
             fetches: Vec::new(),
-            spare: Vec::new(),
+            buffers: ReadBuffers::default(),
             scratch: Box::new([0; FRAME_BYTES]),
         }
     }
@@ -129,8 +140,9 @@ pub(super) fn read<T: Token>(
         return;
     }
     let waiting = shard.reads.waiting.insert(WaitingRead { token, open, outcome });
-    for source in shard.reads.fetches.drain(..) {
-        shard.reads.queue.push_back(DiskRead { source, waiting });
+    let Reads { fetches, queue, .. } = &mut shard.reads;
+    for source in fetches.drain(..) {
+        queue.push(source.export, volume.weight(), source.disk_bytes() as u64, DiskRead { source, waiting });
     }
     start(shard);
 }
@@ -285,22 +297,34 @@ fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error)
     );
 }
 
-/// Begins queued reads of the disk while fewer than [`READS_MAX`] are under way.
+/// Begins queued reads of the disk while fewer than [`READS_MAX`] are under way and there is memory for the next one.
 fn start<T: Token>(shard: &mut Shard<T>) {
     while shard.reads.flights.len() < READS_MAX
-        && let Some(fetch) = shard.reads.queue.pop_front()
+        && let Some((_, &fetch)) = shard.reads.queue.peek()
     {
         let Some(file) = shard.shared.table.get(fetch.source.number).file().cloned() else {
+            shard.reads.queue.pop();
             arrived(shard, &fetch, Err(IoError::Read));
             continue;
         };
-        let mut buffer = shard.reads.spare.pop().unwrap_or_default();
-        buffer.resize(fetch.source.frames as usize * FRAME_BYTES, 0);
+        let Some(buffer) = take_buffer(shard, fetch.source.disk_bytes()) else { return };
+        shard.reads.queue.pop();
         // At most READS_MAX.
         let op = u32::try_from(shard.reads.flights.insert(fetch)).unwrap_or(u32::MAX);
         let offset = u64::from(fetch.source.first) * FRAME_BYTES as u64;
         shard.wanted.push(Want::Read { op, file, offset, buffer });
     }
+}
+
+/// Memory for a read of the disk, counted.
+fn take_buffer<T: Token>(shard: &mut Shard<T>, bytes: usize) -> Option<Vec<u8>> {
+    let buffers = &mut shard.reads.buffers;
+    let before = buffers.held_bytes();
+    let buffer = buffers.take(bytes);
+    let gauge = &shard.stats.read_buffer_bytes;
+    gauge.sub(before as u64);
+    gauge.add(buffers.held_bytes() as u64);
+    buffer
 }
 
 pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
@@ -314,7 +338,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
             report(&shard.shared, &source, source.first, &error);
             Err(IoError::Read)
         }
-        Ok(()) if buffer.len() != source.frames as usize * FRAME_BYTES => Err(IoError::Read),
+        Ok(()) if buffer.len() != source.disk_bytes() => Err(IoError::Read),
         Ok(()) => verify(&shard.shared, &source, source.first, &buffer),
     };
     if outcome.is_ok()
@@ -324,9 +348,7 @@ pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<(
         waiting.token.buffer()[source.to..source.to + source.len]
             .copy_from_slice(&buffer[source.skip..source.skip + source.len]);
     }
-    if shard.reads.spare.len() < READS_MAX {
-        shard.reads.spare.push(buffer);
-    }
+    shard.reads.buffers.give(buffer);
     arrived(shard, &fetch, outcome);
     start(shard);
 }
