@@ -2,7 +2,8 @@
 //! real segment files; everything a request costs in user space but the ring and the device.
 //!
 //! `path CASE COUNT` warms up, then runs the case COUNT times inside a function that callgrind collects. Without callgrind the
-//! program prints the time of a request, system calls included.
+//! program prints the time of a request, system calls included. `write-N` is N writes of 4 KiB a turn, `large-N` N writes of
+//! 128 KiB a turn: the cost of smaller turns.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -14,8 +15,12 @@ use glidefs::testing::buffer::Pool;
 use support::data_path::DataPath;
 
 const BLOCK_BYTES: usize = 4096;
+/// The largest request.
+const LARGE_BYTES: usize = 128 << 10;
 /// Blocks to write, over and over: 16 MiB.
 const BLOCKS: u64 = 4096;
+/// Large blocks to write, over and over: as many bytes.
+const LARGE_BLOCKS: u64 = 128;
 /// Enough for the whole run, so that no segment is sealed or freed during a case.
 const SEGMENTS: u64 = 8;
 /// Scatters consecutive requests; prime to [`BLOCKS`].
@@ -33,6 +38,18 @@ fn collected_writes(path: &mut DataPath, count: u64, batch: u64) {
     while number < count {
         for _ in 0..batch {
             path.write(place(number), BLOCK_BYTES);
+            number += 1;
+        }
+        path.turn();
+    }
+}
+
+#[inline(never)]
+fn collected_large_writes(path: &mut DataPath, count: u64, batch: u64) {
+    let mut number = 0;
+    while number < count {
+        for _ in 0..batch {
+            path.write(number % LARGE_BLOCKS * LARGE_BYTES as u64, LARGE_BYTES);
             number += 1;
         }
         path.turn();
@@ -86,16 +103,22 @@ fn main() {
         }
     }
     let start = Instant::now();
+    let batch = |prefix: &str| {
+        let batch: u64 = case.strip_prefix(prefix)?.parse().ok()?;
+        (batch > 0).then_some(batch)
+    };
     match case.as_str() {
-        "write-1" => collected_writes(black_box(&mut path), count, 1),
-        "write-8" => collected_writes(black_box(&mut path), count, 8),
         "read" | "read-sealed" => collected_reads(black_box(&mut path), count),
         "flush" => collected_flushes(black_box(&mut path), count),
         "slot" => collected_slots(black_box(path.pool()), count),
-        _ => {
-            eprintln!("no case {case:?}: use write-1, write-8, read, read-sealed, flush or slot");
-            std::process::exit(2);
-        }
+        _ => match (batch("write-"), batch("large-")) {
+            (Some(batch), _) => collected_writes(black_box(&mut path), count, batch),
+            (_, Some(batch)) => collected_large_writes(black_box(&mut path), count, batch),
+            (None, None) => {
+                eprintln!("no case {case:?}: use write-N, large-N, read, read-sealed, flush or slot");
+                std::process::exit(2);
+            }
+        },
     }
     let nanos = start.elapsed().as_nanos() / u128::from(count.max(1));
     println!("{case}: {count} requests, {nanos} ns each with system calls");

@@ -77,8 +77,9 @@ fn contended(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
         let pool = pool(1);
         let mut held: Vec<Slot> = std::iter::from_fn(|| pool.try_acquire(len)).collect();
         let mut queue: VecDeque<Acquire> = VecDeque::new();
-        let join =
-            || poll(pool.acquire(len).expect("a length that fits")).expect_err("the pool is exhausted");
+        let join = || {
+            poll(pool.acquire(len, 1, 100).expect("a length that fits")).expect_err("the pool is exhausted")
+        };
         queue.extend((0..32).map(|_| join()));
         ratios.against(group, &format!("release_grant_and_wait/{name}/32_waiters"), COPY, memcpy(), || {
             drop(held.pop());

@@ -17,7 +17,7 @@ use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
     Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
-    FoundDevice, InitialContent, Router, RouterOptions, Storage,
+    FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
 };
 use glidefs::testing::store::volume::{VolumeStore, VolumeStoreOptions};
 use glidefs::testing::store::{Backend, Store, StoreOptions, StoreUrl, process_variables};
@@ -90,6 +90,7 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
         segment_bytes: SEGMENT_BYTES,
         shards: 1,
         on_full: OnFull::Wait,
+        checksums_bytes_max: 64 << 20,
     };
     let log = directory.join("log");
     std::fs::create_dir_all(&log).expect("a directory for the log");
@@ -120,6 +121,7 @@ pub fn request(number: usize) -> CreateExport {
         content: InitialContent::Blank(ExportSize::new(EXPORT_BYTES).expect("a size")),
         durability: Durability::Local,
         on_unreachable: None,
+        settings: SettingsChange::default(),
         queues: None,
         queue_depth: None,
         detached: true,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  pool.rs     Pool, Slot, Acquire: who may have memory, and in which order
-//!    ├─ waiters.rs   the queue of requests which wait for memory, oldest first
+//!    ├─ waiters.rs   the queue of requests which wait for memory, and the order
 //!    ├─ buddy.rs     the free parts of the arena: 128 KiB = 2 × 64 = 8 × 16 = 32 × 4 KiB
 //!    └─ arena.rs     the memory itself, and the map of leased pages (all `unsafe` is there)
 //! ```
@@ -11,9 +11,10 @@
 //! or the registration with a ring: a worker pins itself, then makes the pool, so that first touch places the memory on the
 //! worker's node.
 //!
-//! Invariants: the bytes in slots never exceed the arena, and nothing falls back to the heap; no two slots overlap; service is
-//! strictly in order of arrival, so a newcomer never overtakes a waiter and a large waiter is not starved by small ones; a slot is
-//! warm, because the slot freed last is taken first.
+//! Invariants: the bytes in slots never exceed the arena, and nothing falls back to the heap; no two slots overlap; the
+//! requests of one export are served strictly in order of arrival, and exports who wait take turns; a newcomer never overtakes a
+//! waiter of the same export nor takes free memory past any waiter, and a large waiter is not starved by small ones; a slot is warm,
+//! because the slot freed last is taken first.
 //!
 //! A slot must never be held across a wait for the store: fetch first, then take the slot.
 

@@ -6,7 +6,7 @@
 pub mod limits;
 mod throttle;
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use self::limits::Settings;
@@ -76,7 +76,6 @@ pub struct Export {
     volume: Arc<Volume>,
     queues: Mutex<Vec<Arc<QueueStats>>>,
     failures: Repeat,
-    weight: AtomicU16,
     /// Made when the first limit is set.
     throttle: OnceLock<Box<Throttle>>,
 }
@@ -91,7 +90,6 @@ impl Export {
             volume,
             queues: Mutex::default(),
             failures: Repeat::default(),
-            weight: AtomicU16::new(Settings::WEIGHT_DEFAULT),
             throttle: OnceLock::new(),
         }
     }
@@ -124,7 +122,7 @@ impl Export {
     /// The export's part where exports share: twice the weight gets twice as much.
     #[inline]
     pub fn weight(&self) -> u16 {
-        self.weight.load(Ordering::Relaxed)
+        self.volume.weight()
     }
 
     /// The count of requests against the limits; `None` while no limit was ever set.
@@ -135,7 +133,7 @@ impl Export {
 
     /// Changes limits and weight, also for requests which wait. Call from one thread at a time.
     pub fn set_settings(&self, settings: &Settings) {
-        self.weight.store(settings.weight, Ordering::Relaxed);
+        self.volume.set_weight(settings.weight);
         if self.throttle.get().is_some() || !settings.limits.is_unlimited() {
             self.throttle.get_or_init(|| Box::new(Throttle::new())).set(&settings.limits);
         }

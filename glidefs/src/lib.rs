@@ -45,6 +45,8 @@ pub(crate) mod buffer;
 
 pub(crate) mod observe;
 
+pub(crate) mod fair;
+
 pub(crate) mod locks;
 
 pub(crate) mod units;

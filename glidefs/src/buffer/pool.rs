@@ -1,8 +1,8 @@
 //! Slots: who may have memory, and in which order.
 //!
 //! Owns the order of service and the counters. Does not own memory ([`super::arena`]) or the choice of pages ([`super::buddy`]).
-//! Invariants: while a request waits, freed memory goes to the oldest waiter and to nobody else, at the moment the memory comes
-//! free; no waker is run, cloned or dropped while the state is borrowed, because a waker may come back into the pool.
+//! Invariants: while a request waits, freed memory goes to the next waiter (`waiters`) and to nobody else, at the moment the memory
+//! comes free; no waker is run, cloned or dropped while the state is borrowed, because a waker may come back into the pool.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -56,17 +56,18 @@ impl Pool {
         self.arena.lender().try_take(class).map(|chunk| slot(&self.arena, chunk))
     }
 
-    /// A slot for `len` bytes, strictly in the order of *calls* of this function: a call takes the place in the queue, not the
-    /// first poll. So the future must be polled or dropped; dropping the future gives the place up.
+    /// A slot for `len` bytes for `owner`. The slots of one owner come strictly in the order of *calls* of this function; owners
+    /// who wait take turns by `weight`. A call takes the place in the queue, not the first poll. So the future must be polled or
+    /// dropped; dropping the future gives the place up.
     ///
     /// # Errors
     /// When `len` is 0 or above [`REQUEST_BYTES_MAX`](crate::units::REQUEST_BYTES_MAX).
-    pub fn acquire(&self, len: usize) -> Result<Acquire, BufferError> {
+    pub fn acquire(&self, len: usize, owner: u64, weight: u16) -> Result<Acquire, BufferError> {
         let class = SizeClass::for_len(len)?;
         let ledger = self.arena.lender();
         let state = match ledger.try_take(class) {
             Some(chunk) => AcquireState::Ready(slot(&self.arena, chunk)),
-            None => AcquireState::Waiting(ledger.join(class)),
+            None => AcquireState::Waiting(ledger.join(class, owner, weight)),
         };
         Ok(Acquire { arena: Rc::clone(&self.arena), state })
     }
@@ -109,12 +110,12 @@ impl Ledger {
     }
 
     #[cold]
-    fn join(&self, class: SizeClass) -> Ticket {
+    fn join(&self, class: SizeClass, owner: u64, weight: u16) -> Ticket {
         self.stats.pool.waits.add(1);
-        self.state.borrow_mut().waiters.join(class, Instant::now())
+        self.state.borrow_mut().waiters.join(class, owner, weight, Instant::now())
     }
 
-    /// Gives memory back, and serves the oldest waiters.
+    /// Gives memory back, and serves waiters.
     #[inline]
     fn give(&self, chunk: Chunk) {
         self.stats.pool.live_bytes.sub(chunk.class().bytes() as u64);
@@ -128,7 +129,7 @@ impl Ledger {
         }
     }
 
-    /// Grants memory to waiters, oldest first, until one has to wait on or none is left.
+    /// Grants memory to one waiter after the other, until one has to wait on or none is left.
     #[cold]
     fn serve(&self) {
         while let Some(served) = self.serve_one() {
@@ -139,10 +140,10 @@ impl Ledger {
         }
     }
 
-    /// Grants memory to the oldest waiter, unless nobody waits or the memory does not suffice.
+    /// Grants memory to the next waiter, unless nobody waits or the memory does not suffice.
     fn serve_one(&self) -> Option<Left> {
         let mut state = self.state.borrow_mut();
-        let class = state.waiters.oldest_class()?;
+        let class = state.waiters.next_class()?;
         let chunk = self.take(&mut state, class)?;
         match state.waiters.grant(chunk) {
             Ok(served) => Some(served),
@@ -176,7 +177,7 @@ impl Ledger {
             self.give(chunk);
         } else {
             self.count_wait(left.since);
-            // The leaver may have been the oldest waiter, and the next one may ask for less.
+            // The leaver may have been the next waiter, and the one behind may ask for less.
             self.serve();
         }
     }
@@ -194,7 +195,7 @@ impl Lender for Ledger {
     }
 }
 
-/// Memory of one size class. A slot is the sole access to its memory until dropped: then the oldest waiters have the memory.
+/// Memory of one size class. A slot is the sole access to its memory until dropped: then the next waiters have the memory.
 ///
 /// A new slot holds the bytes of its last holder, perhaps another export's data: hand on only bytes you have written. A slot
 /// keeps the arena alive, so a slot may outlive the pool.

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::buddy::{PAGE_BYTES, SizeClass};
 use super::limits::{BufferError, SLOTS_MAX};
 use super::*;
+use crate::fair::WEIGHT_DEFAULT;
 use crate::observe::io::WorkerStats;
 use crate::units::REQUEST_BYTES_MAX;
 
@@ -43,7 +44,11 @@ fn poll(acquire: &mut Acquire, waker: &Waker) -> Option<Slot> {
 }
 
 fn acquire(pool: &Pool, len: usize) -> Acquire {
-    pool.acquire(len).expect("a length that fits")
+    acquire_for(pool, len, 1, WEIGHT_DEFAULT)
+}
+
+fn acquire_for(pool: &Pool, len: usize, owner: u64, weight: u16) -> Acquire {
+    pool.acquire(len, owner, weight).expect("a length that fits")
 }
 
 fn class_bytes(len: usize) -> usize {
@@ -68,7 +73,9 @@ fn a_length_that_no_slot_holds_is_refused_with_the_reason() {
     let (pool, stats) = pool(1);
     for len in [0, REQUEST_BYTES_MAX + 1, usize::MAX] {
         assert!(pool.try_acquire(len).is_none());
-        assert!(matches!(pool.acquire(len), Err(BufferError::SlotLength { len: refused }) if refused == len));
+        assert!(
+            matches!(pool.acquire(len, 1, WEIGHT_DEFAULT), Err(BufferError::SlotLength { len: refused }) if refused == len)
+        );
     }
     assert_eq!((stats.pool.acquires.get(), stats.pool.waits.get()), (0, 0));
 }

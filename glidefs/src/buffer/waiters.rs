@@ -1,9 +1,19 @@
-//! The queue of waiters for slots, oldest first.
+//! The queue of waiters for slots.
 //!
-//! Owns each waiter's size class, time of arrival and waker. Does not own memory and runs no waker: wakers are handed out, so
-//! that the caller can run and drop wakers outside every borrow. Invariants: grants are made in order of arrival only; a waiter
-//! leaves by claiming the grant or by cancelling, and both give back the memory granted, so that neither memory nor a place is
-//! lost.
+//! Owns each waiter's size class, time of arrival and waker, and the order of grants. Does not own memory and runs no waker:
+//! wakers are handed out, so that the caller can run and drop wakers outside every borrow.
+//!
+//! # The order which is guaranteed
+//!
+//! - The waiters of one owner are granted memory in the order of arrival, whatever their sizes.
+//! - Owners take turns by weight, as [`crate::fair`] says, with the bytes of the size class as the cost: of two owners who always
+//!   wait, each gets bytes in proportion to the weight.
+//! - One waiter is the next one. Memory is granted to nobody else until the next one has enough memory, so a large waiter is not
+//!   starved by small ones. No later arrival takes the place of the next one.
+//! - While anybody waits, nobody gets memory without waiting (`pool`).
+//!
+//! A waiter leaves by claiming the grant or by cancelling, and both give back the memory granted, so that neither memory nor a
+//! place is lost.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -11,6 +21,11 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::buddy::{Chunk, SizeClass};
+use crate::fair::{Fair, Place};
+use crate::units::REQUEST_BYTES_MAX;
+
+/// Bytes granted in a round to an owner of the default weight: enough for one waiter of any size.
+const QUANTUM_BYTES: u64 = REQUEST_BYTES_MAX as u64;
 
 /// A place in the queue, good until the waiter has claimed the grant or cancelled.
 #[derive(Debug)]
@@ -31,55 +46,66 @@ struct Waiter {
     class: SizeClass,
     since: Instant,
     waker: Option<Waker>,
-    /// Memory granted, for the waiter to claim. A waiter with a grant is out of the list.
-    granted: Option<Chunk>,
-    older: Option<usize>,
-    newer: Option<usize>,
+    wait: Wait,
+}
+
+#[derive(Debug)]
+enum Wait {
+    InQueue(Place),
+    /// Memory for the waiter to claim.
+    Granted(Chunk),
 }
 
 /// All waiters of a pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waiters {
     slab: Slab<Waiter>,
-    oldest: Option<usize>,
-    newest: Option<usize>,
+    /// Keys of the slab, by owner.
+    queue: Fair<u64, usize>,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self { slab: Slab::new(), queue: Fair::new(QUANTUM_BYTES) }
+    }
 }
 
 impl Waiters {
     /// Whether nobody waits. A waiter with an unclaimed grant does not wait.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.oldest.is_none()
+        self.queue.is_empty()
     }
 
-    /// Adds a waiter at the end of the queue.
-    pub(super) fn join(&mut self, class: SizeClass, since: Instant) -> Ticket {
-        let older = self.newest;
-        let key = self.slab.insert(Waiter { class, since, waker: None, granted: None, older, newer: None });
-        self.link(older, Some(key));
-        self.link(Some(key), None);
+    /// Adds a waiter behind all others of `owner`.
+    pub(super) fn join(&mut self, class: SizeClass, owner: u64, weight: u16, since: Instant) -> Ticket {
+        let entry = self.slab.vacant_entry();
+        let key = entry.key();
+        let place = self.queue.push(owner, weight, class.bytes() as u64, key);
+        entry.insert(Waiter { class, since, waker: None, wait: Wait::InQueue(place) });
+        // Decides at once who is the next one, so that no later arrival is.
+        self.queue.peek();
         Ticket(key)
     }
 
-    /// The size class for which the oldest waiter waits.
-    pub(super) fn oldest_class(&self) -> Option<SizeClass> {
-        self.slab.get(self.oldest?).map(|waiter| waiter.class)
+    /// The size class for which the next waiter waits.
+    pub(super) fn next_class(&mut self) -> Option<SizeClass> {
+        let (_, &key) = self.queue.peek()?;
+        self.slab.get(key).map(|waiter| waiter.class)
     }
 
-    /// Grants `chunk` to the oldest waiter: wake the waiter then. With nobody in the queue the chunk comes back.
+    /// Grants `chunk` to the next waiter: wake the waiter then. With nobody in the queue the chunk comes back.
     pub(super) fn grant(&mut self, chunk: Chunk) -> Result<Left, Chunk> {
-        let Some(waiter) = self.oldest.and_then(|key| self.slab.get_mut(key)) else { return Err(chunk) };
-        waiter.granted = Some(chunk);
-        let left = Left { granted: None, since: waiter.since, waker: waiter.waker.take() };
-        let (older, newer) = (waiter.older, waiter.newer);
-        self.link(older, newer);
-        Ok(left)
+        let Some(waiter) = self.queue.pop().and_then(|key| self.slab.get_mut(key)) else { return Err(chunk) };
+        waiter.wait = Wait::Granted(chunk);
+        Ok(Left { granted: None, since: waiter.since, waker: waiter.waker.take() })
     }
 
     /// Whether `waker` has to be set, because the waiter is not granted yet and would wake somebody else or nobody.
     pub(super) fn needs_waker(&self, ticket: &Ticket, waker: &Waker) -> bool {
         self.slab.get(ticket.0).is_some_and(|waiter| {
-            waiter.granted.is_none() && !waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker))
+            matches!(waiter.wait, Wait::InQueue(_))
+                && !waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker))
         })
     }
 
@@ -93,28 +119,26 @@ impl Waiters {
 
     /// Claims the grant, if there is one, together with the waker not needed any more. The ticket is void then.
     pub(super) fn claim(&mut self, ticket: &Ticket) -> Option<(Chunk, Option<Waker>)> {
-        let chunk = self.slab.get_mut(ticket.0)?.granted.take()?;
-        Some((chunk, self.slab.remove(ticket.0).waker))
+        if matches!(self.slab.get(ticket.0)?.wait, Wait::InQueue(_)) {
+            return None;
+        }
+        let Waiter { waker, wait, .. } = self.slab.remove(ticket.0);
+        match wait {
+            Wait::Granted(chunk) => Some((chunk, waker)),
+            Wait::InQueue(_) => None,
+        }
     }
 
     /// Gives up a place in the queue.
     pub(super) fn cancel(&mut self, ticket: &Ticket) -> Option<Left> {
-        let Waiter { since, waker, granted, older, newer, .. } = self.slab.try_remove(ticket.0)?;
-        if granted.is_none() {
-            self.link(older, newer);
-        }
+        let Waiter { since, waker, wait, .. } = self.slab.try_remove(ticket.0)?;
+        let granted = match wait {
+            Wait::Granted(chunk) => Some(chunk),
+            Wait::InQueue(place) => {
+                self.queue.remove(&place);
+                None
+            }
+        };
         Some(Left { granted, since, waker })
-    }
-
-    /// Makes two waiters neighbours; nobody stands for an end of the queue.
-    fn link(&mut self, older: Option<usize>, newer: Option<usize>) {
-        match older.and_then(|key| self.slab.get_mut(key)) {
-            Some(waiter) => waiter.newer = newer,
-            None => self.oldest = newer,
-        }
-        match newer.and_then(|key| self.slab.get_mut(key)) {
-            Some(waiter) => waiter.older = older,
-            None => self.newest = older,
-        }
     }
 }

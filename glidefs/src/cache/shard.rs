@@ -15,6 +15,7 @@
 mod append;
 mod flight;
 mod read;
+mod read_buffers;
 mod request;
 mod state;
 mod sums;

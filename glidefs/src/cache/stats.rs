@@ -29,6 +29,8 @@ pub struct ShardStats {
     pub reads_waited: Counter,
     /// Reads of checksums from the disk, beside reads of data.
     pub sums_read: Counter,
+    /// Memory on the heap for reads of the disk, bytes (a gauge).
+    pub read_buffer_bytes: Counter,
     /// READs in need of the store.
     pub reads_remote: Counter,
     /// Failed READs.

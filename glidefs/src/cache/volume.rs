@@ -28,6 +28,7 @@ pub mod store_link;
 mod unsynced;
 mod waits;
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::layers::{Layers, SeqMarks};
 use crate::cache::volume::store_link::StoreLink;
+use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
@@ -50,6 +52,7 @@ pub struct Volume {
     store_link: OnceLock<Box<StoreLink>>,
     /// Whether requests are served, and may wait.
     gate: Arc<Gate>,
+    weight: AtomicU16,
     /// Holds back log lines about data unreadable here.
     bad_reads: Repeat,
     /// Holds back log lines about failing writeback.
@@ -130,6 +133,7 @@ impl Volume {
             id,
             store_link: OnceLock::new(),
             gate: Arc::default(),
+            weight: AtomicU16::new(WEIGHT_DEFAULT),
             bad_reads: Repeat::default(),
             bad_writebacks: Repeat::default(),
             silence: Repeat::default(),
@@ -140,6 +144,18 @@ impl Volume {
     /// The export of the data.
     pub fn id(&self) -> ExportId {
         self.id
+    }
+
+    /// Share of the export wherever exports compete, in proportion to the weights of the others: 1 to
+    /// [`WEIGHT_MAX`](crate::fair::WEIGHT_MAX).
+    #[inline]
+    pub fn weight(&self) -> u16 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Changes the weight, also for requests which wait.
+    pub fn set_weight(&self, weight: u16) {
+        self.weight.store(weight, Ordering::Relaxed);
     }
 
     pub(super) fn bad_reads(&self) -> &Repeat {

@@ -377,6 +377,7 @@ fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
         (Metric::CacheEmptyFlushes, &stats.empty_flushes),
         (Metric::CacheReads, &stats.reads),
         (Metric::CacheSumsRead, &stats.sums_read),
+        (Metric::CacheReadBuffers, &stats.read_buffer_bytes),
         (Metric::CacheReadsRemote, &stats.reads_remote),
         (Metric::CacheReadErrors, &stats.read_errors),
         (Metric::CacheWriteDelays, &stats.delays),

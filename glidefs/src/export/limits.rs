@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::fair;
 use crate::units::REQUEST_BYTES_MAX;
 
 /// One of the four limits of an export. `write` stands for WRITE, DISCARD and WRITE_ZEROES; only a WRITE has bytes.
@@ -118,9 +119,9 @@ pub struct OutOfBounds {
 
 impl Settings {
     /// Weight of an export for which none was chosen.
-    pub const WEIGHT_DEFAULT: u16 = 100;
+    pub const WEIGHT_DEFAULT: u16 = fair::WEIGHT_DEFAULT;
     /// Highest weight; the lowest is 1.
-    pub const WEIGHT_MAX: u16 = 1000;
+    pub const WEIGHT_MAX: u16 = fair::WEIGHT_MAX;
 
     /// Checks each value against the bounds.
     pub fn check(&self) -> Result<(), OutOfBounds> {

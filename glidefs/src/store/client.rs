@@ -25,7 +25,7 @@ use super::key::Key;
 use super::outage::{Outage, ReadsWaiting};
 use super::retry::{Failure, Passage, RetryPolicy, Tries, stopped};
 use super::stats::{Operation, StoreStats};
-use super::turns::Turns;
+use super::turns::{Reader, Turns};
 
 /// GETs of readers that are under way at once. Each takes the memory of the answer, up to 4 MiB.
 const READS_AT_ONCE_MAX: usize = 64;
@@ -94,7 +94,7 @@ pub struct Listing {
 pub struct Store {
     inner: Arc<Inner>,
     /// The volume whose readers send requests through this handle. Their GETs take turns with GETs of other volumes.
-    reader: Option<VolumeId>,
+    reader: Option<Reader>,
 }
 
 #[derive(Debug)]
@@ -116,11 +116,12 @@ impl Store {
         Self { inner: Arc::new(Inner { backend, options, turns, hedge, outage, is_open }), reader: None }
     }
 
-    /// The same store for readers of `volume`: GETs take turns with GETs of other volumes, a late GET gets a second request, and
+    /// The same store for readers of `volume`: GETs take turns by `weight` with GETs of other volumes, a late
+    /// GET gets a second request, and
     /// a failing GET fails soon, because readers wait for the store in another way ([`Self::reads_waiting`]).
     #[must_use]
-    pub fn for_readers(&self, volume: VolumeId) -> Self {
-        Self { inner: Arc::clone(&self.inner), reader: Some(volume) }
+    pub fn for_readers(&self, volume: VolumeId, weight: u16) -> Self {
+        Self { inner: Arc::clone(&self.inner), reader: Some(Reader { volume, weight }) }
     }
 
     /// The READs that wait for this store.
@@ -172,7 +173,7 @@ impl Store {
         let StoreOptions { retry, entropy, stats, shutdown, .. } = &self.inner.options;
         let (mut policy, shutdown) = (*retry, shutdown.as_ref());
         let directory = self.inner.backend.directory.as_ref();
-        let reader = self.reader.map(|volume| (&self.inner.turns, volume));
+        let reader = self.reader.map(|reader| (&self.inner.turns, reader));
         if reader.is_some() {
             policy.time_budget = policy.time_budget.min(READ_TIME_BUDGET);
         }

@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::backend::Directory;
 use super::error::{BoxError, StoreError};
-use super::ids::{Entropy, VolumeId};
+use super::ids::Entropy;
 use super::stats::{Operation, StoreStats};
-use super::turns::{Turn, Turns};
+use super::turns::{Reader, Turn, Turns};
 use crate::observe::chain;
 
 /// Shortest time limit of a last try, so that the try can fail for a reason of its own.
@@ -86,7 +86,7 @@ pub(super) struct Tries<'a> {
     /// The directory of the store, whose file system may be unmounted.
     pub directory: Option<&'a Directory>,
     /// For a reader: each try takes a turn. A pause holds no turn.
-    pub reader: Option<(&'a Arc<Turns>, VolumeId)>,
+    pub reader: Option<(&'a Arc<Turns>, Reader)>,
     /// Whether the request may be sent.
     pub passage: Passage<'a>,
 }
@@ -179,8 +179,8 @@ impl Tries<'_> {
     }
 
     async fn turn(&self) -> Option<Turn> {
-        let (turns, volume) = self.reader?;
-        Some(turns.take(volume).await)
+        let (turns, reader) = self.reader?;
+        Some(turns.take(reader).await)
     }
 
     /// Logs once for all volumes of the host that the store refuses this host.

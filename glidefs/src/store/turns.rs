@@ -1,20 +1,27 @@
 //! Turns of GETs: how many GETs of readers are under way at once, and which volume sends the next one.
 //!
 //! Owns turns and the queues for a turn. Does not own GETs. Invariants: no more turns are taken than exist; waiting volumes
-//! alternate, however many GETs each of them has; a volume holds at most [`FREE_RATIO`] times the turns that are left free, so
+//! take turns by weight, however many GETs each of them has; a volume holds at most [`FREE_RATIO`] times the turns that are left free, so
 //! that a volume whose GETs are never answered leaves some turns to the others.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
 use super::ids::VolumeId;
-
+use crate::fair::Fair;
 use crate::locks::MutexExt;
 
 /// How many times the free turns a volume may hold.
 const FREE_RATIO: usize = 3;
+
+/// A volume whose readers send GETs, and the weight of the volume among others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader {
+    pub volume: VolumeId,
+    pub weight: u16,
+}
 
 /// The turns of one store.
 #[derive(Debug)]
@@ -25,10 +32,8 @@ struct Inner {
     free: usize,
     /// Taken turns by volume, without volumes that hold none.
     held: HashMap<VolumeId, usize>,
-    /// GETs that wait for a turn, by volume: first in, first out.
-    waiting: HashMap<VolumeId, VecDeque<oneshot::Sender<Turn>>>,
-    /// Volumes with waiting GETs, the next volume first.
-    order: VecDeque<VolumeId>,
+    /// GETs that wait for a turn.
+    waiting: Fair<VolumeId, oneshot::Sender<Turn>>,
 }
 
 /// The right to have one GET under way. Given back on drop.
@@ -59,19 +64,23 @@ impl Drop for Turn {
 
 impl Turns {
     pub fn new(turns: usize) -> Arc<Self> {
-        let (held, waiting, order) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Arc::new(Self(Mutex::new(Inner { free: turns, held, waiting, order })))
+        // In a round a volume of the default weight sends one GET.
+        let waiting = Fair::new(1);
+        Arc::new(Self(Mutex::new(Inner { free: turns, held: HashMap::new(), waiting })))
     }
 
-    /// Waits for a turn for a GET of `volume`.
-    pub async fn take(self: &Arc<Self>, volume: VolumeId) -> Turn {
+    /// Waits for a turn for a GET of `reader`.
+    pub async fn take(self: &Arc<Self>, reader: Reader) -> Turn {
+        let Reader { volume, weight } = reader;
         loop {
             let waiting = {
                 let mut inner = self.lock();
-                if !inner.waiting.contains_key(&volume) && inner.take(volume) {
+                if !inner.waiting.has(&volume) && inner.take(volume) {
                     return Turn { turns: Arc::clone(self), volume };
                 }
-                inner.wait(volume)
+                let (sender, receiver) = oneshot::channel();
+                inner.waiting.push(volume, weight, 1, sender);
+                receiver
             };
             // As long as turns exist, every sender is used before its drop.
             if let Ok(turn) = waiting.await {
@@ -83,7 +92,7 @@ impl Turns {
     /// A turn for another GET of `volume`, if no GET waits for a turn.
     pub fn try_take(self: &Arc<Self>, volume: VolumeId) -> Option<Turn> {
         let mut inner = self.lock();
-        let free = inner.order.is_empty() && inner.take(volume);
+        let free = inner.waiting.is_empty() && inner.take(volume);
         free.then(|| Turn { turns: Arc::clone(self), volume })
     }
 
@@ -96,56 +105,31 @@ impl Turns {
 impl Inner {
     /// Takes a turn for `volume`, if `volume` may have one more.
     fn take(&mut self, volume: VolumeId) -> bool {
-        let held = self.held.get(&volume).copied().unwrap_or_default();
-        if held >= self.free.saturating_mul(FREE_RATIO) {
-            return false;
+        let may = may_take(self.free, &self.held, volume);
+        if may {
+            self.free -= 1;
+            *self.held.entry(volume).or_default() += 1;
         }
-        self.free -= 1;
-        self.held.insert(volume, held + 1);
-        true
+        may
     }
 
-    fn wait(&mut self, volume: VolumeId) -> oneshot::Receiver<Turn> {
-        let (sender, receiver) = oneshot::channel();
-        let waiting = self.waiting.entry(volume).or_insert_with(|| {
-            self.order.push_back(volume);
-            VecDeque::new()
-        });
-        waiting.push_back(sender);
-        receiver
-    }
-
-    /// Takes turns for waiting volumes, one volume after the other, as long as turns are left. Forgets GETs that were given up.
+    /// Takes turns for waiting volumes as long as turns are left. Forgets GETs that were given up; such a GET counts as served.
     fn grant(&mut self) -> Vec<(VolumeId, oneshot::Sender<Turn>)> {
         let mut granted = Vec::new();
-        let mut refused = 0;
-        while refused < self.order.len()
-            && let Some(volume) = self.order.pop_front()
-        {
-            let Some(waiting) = self.waiting.get_mut(&volume) else { continue };
-            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
-                waiting.pop_front();
-            }
-            if waiting.is_empty() {
-                self.waiting.remove(&volume);
-                continue;
-            }
-            if !self.take(volume) {
-                refused += 1;
-                self.order.push_back(volume);
-                continue;
-            }
-            refused = 0;
-            let Some(waiting) = self.waiting.get_mut(&volume) else { continue };
-            granted.extend(waiting.pop_front().map(|sender| (volume, sender)));
-            if waiting.is_empty() {
-                self.waiting.remove(&volume);
-            } else {
-                self.order.push_back(volume);
+        loop {
+            let Self { free, held, waiting } = self;
+            let next = waiting.pop_where(|volume| may_take(*free, held, *volume));
+            let Some((volume, sender)) = next else { return granted };
+            if !sender.is_closed() && self.take(volume) {
+                granted.push((volume, sender));
             }
         }
-        granted
     }
+}
+
+/// Whether `volume` may have one more turn.
+fn may_take(free: usize, held: &HashMap<VolumeId, usize>, volume: VolumeId) -> bool {
+    held.get(&volume).copied().unwrap_or_default() < free.saturating_mul(FREE_RATIO)
 }
 
 #[cfg(test)]
@@ -155,6 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fair::WEIGHT_DEFAULT;
 
     fn volume(number: u8) -> VolumeId {
         VolumeId([number; 16])
@@ -162,8 +147,17 @@ mod tests {
 
     /// Asks for a turn: the answer if there is one at once, else the wait.
     fn ask(turns: &Arc<Turns>, number: u8) -> (BoxFuture<'static, Turn>, Option<Turn>) {
+        ask_by_weight(turns, number, WEIGHT_DEFAULT)
+    }
+
+    fn ask_by_weight(
+        turns: &Arc<Turns>,
+        number: u8,
+        weight: u16,
+    ) -> (BoxFuture<'static, Turn>, Option<Turn>) {
         let turns = Arc::clone(turns);
-        let mut asking = async move { turns.take(volume(number)).await }.boxed();
+        let reader = Reader { volume: volume(number), weight };
+        let mut asking = async move { turns.take(reader).await }.boxed();
         let turn = (&mut asking).now_or_never();
         (asking, turn)
     }
@@ -195,6 +189,25 @@ mod tests {
         let mut asking: Vec<_> =
             [1, 1, 1, 2, 2, 3].into_iter().map(|number| (number, ask(&turns, number).0)).collect();
         drop(first);
+        assert_eq!(order_of(&mut asking), [1, 2, 3, 1, 2, 1]);
+    }
+
+    #[test]
+    fn a_volume_of_twice_the_weight_sends_twice_as_many_gets() {
+        let turns = Turns::new(1);
+        let first = turns.try_take(volume(9)).unwrap();
+        let weights = [(1, 100), (2, 200), (3, 50)];
+        let mut asking: Vec<_> = (0..6)
+            .flat_map(|_| weights)
+            .map(|(number, weight)| (number, ask_by_weight(&turns, number, weight).0))
+            .collect();
+        drop(first);
+        let order = order_of(&mut asking);
+        assert_eq!(order[..7], [1, 2, 2, 1, 2, 2, 3]);
+    }
+
+    /// The volumes in the order in which the GETs get the only turn.
+    fn order_of(asking: &mut Vec<(u8, BoxFuture<'static, Turn>)>) -> Vec<u8> {
         let mut order = Vec::new();
         while !asking.is_empty() {
             let came = asking
@@ -205,7 +218,7 @@ mod tests {
             order.push(asking.remove(at).0);
             drop(turn);
         }
-        assert_eq!(order, [1, 2, 3, 1, 2, 1]);
+        order
     }
 
     #[test]
@@ -255,7 +268,7 @@ mod tests {
             drop(asking);
             held.clear();
             prop_assert_eq!(turns.lock().free, TURNS);
-            prop_assert!(turns.lock().order.is_empty() && turns.lock().held.is_empty());
+            prop_assert!(turns.lock().waiting.is_empty() && turns.lock().held.is_empty());
         }
     }
 }

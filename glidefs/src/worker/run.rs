@@ -16,19 +16,21 @@
 //!                           block device               (`Queues::answer`)          scheduler
 //!  the next turn            the kernel: completion     any completion              first in, first     goes on   goes on
 //!                           queue; `Ring::seen`                                    out
-//!  a limit of the export    `Loop::limited`             `LimitedRequests::due`: a  first in, first     goes on   goes on
+//!  a share of a turn        `Loop::ready`              nobody: the next turn       in turns; all that  goes on   goes on
+//!                                                      begins at once              fits as it came
+//!  a limit of the export    `Loop::limited`            `LimitedRequests::due`: a  first in, first     goes on   goes on
 //!  (R, W)                                              reservation, or 250 ms     out in an export;
 //!                                                                                 READs and writes
 //!                                                                                 apart
 //!  less at risk, or packs   `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
 //!  merged (W)                                          or 10 ms                    out in an export;
-//!                                                                                  lowest id first
-//!  log space (W)            `Loop::log_line`           the inbox (a segment, room  first in, first     fails     goes on
-//!                                                      given back); a pause; a     out
+//!                                                                                  exports alternate
+//!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
+//!                                                      given back); a pause; a
 //!                                                      turn that ended a request
-//!  a slot (R, WRITE)        `Loop::slots`: task in     a slot that is dropped      first in, first     fails     goes on
-//!                           `Loop::executor`, place                                out (the call of
-//!                           in the pool's `Waiters`                                `Pool::acquire`)
+//!  a slot (R, WRITE)        `Loop::slots`: task in     a slot that is dropped      in turns (the call  fails     goes on
+//!                           `Loop::executor`, place                                of `Pool::acquire`)
+//!                           in the pool's `Waiters`
 //!  this turn, with a slot   `SlotWaits::granted`       nobody: emptied each turn   first in, first out goes on   goes on
 //!  the store's data (R)     `Loop::store_reads`: task  the answer of the control   as answers come     fails     fails
 //!                           in `Loop::executor`        threads (`Volume::fetch`)
@@ -42,9 +44,9 @@
 //!                                                      inbox (another's sync)      stable
 //!  the store's commit       `Shard`: `Syncs::stored`   the inbox (each cut that    none: all are       fails     fails
 //!  (FLUSH, FUA)                                        ended)                      asked each turn
-//!  the disk (R)             `Shard`: `Reads::queue`,   `Shard::read_done`          starts first in,    goes on   goes on
-//!                           then `Reads::waiting`                                  first out, 32 reads
-//!                                                                                  at a time
+//!  the disk (R)             `Shard`: `Reads::queue`,   `Shard::read_done`          starts in turns, 32 goes on   goes on
+//!                           then `Reads::waiting`                                  reads and 2 MiB at
+//!                                                                                  a time
 //!  an operation (append,    `Ring::under_way`          the kernel                  the kernel's        goes on   goes on
 //!  sync, read)
 //!  the answer               `Shard::done`,             nobody: emptied each turn   first in, first out goes on   goes on
@@ -55,6 +57,7 @@
 //!
 //! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES.
 //!
+//! - *in turns*: first in, first out for the requests of one export; exports take turns by weight and bytes ([`crate::fair`]).
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
 //!   is lost. *refused* is the same failure, without `Volume::settled`, because no bytes were promised.
 //! - *goes on*: the wait is not ended. In most places the wait cannot last: only the disk, this worker or requests with a buffer
@@ -83,6 +86,7 @@ use super::tag::TagId;
 use super::waits::held::HeldWrites;
 use super::waits::limits::LimitedRequests;
 use super::waits::log_line::LogLine;
+use super::waits::ready::Ready;
 use super::waits::slots::SlotWaits;
 use super::waits::store_reads::StoreReads;
 use crate::cache::{IoError, Shard};
@@ -96,6 +100,7 @@ struct Loop {
     limited: LimitedRequests,
     held: HeldWrites,
     log_line: LogLine,
+    ready: Ready,
     slots: SlotWaits,
     store_reads: StoreReads,
     shard: Shard<InFlight>,
@@ -127,14 +132,15 @@ impl Loop {
                     Event::Operation(completion) => self.complete(completion)?,
                 }
             }
-            self.resume_limited()?;
-            self.resume_held()?;
+            self.resume_limited();
+            self.resume_held();
             if self.log_line.is_due(self.now) {
                 self.ask_for_log_space()?;
             }
             self.executor.run_ready();
             self.resume_arrived()?;
             self.resume_granted()?;
+            self.serve_ready()?;
             self.shard.turn();
             self.submit_wants();
             self.finish_completed()?;
@@ -146,7 +152,7 @@ impl Loop {
         // The last turn may have freed slots for which requests wait.
         self.executor.run_ready();
         let may_go_on = self.advanced && self.log_line.waits_for_room();
-        if may_go_on || self.slots.has_next() || self.store_reads.has_next() {
+        if may_go_on || self.ready.has_next() || self.slots.has_next() || self.store_reads.has_next() {
             return Some(Duration::ZERO);
         }
         let due = self.log_line.due().into_iter().chain(self.held.due()).chain(self.limited.due()).min();

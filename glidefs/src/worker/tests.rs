@@ -22,6 +22,7 @@ use crate::units::{ExportId, SectorRange};
 
 mod ending;
 mod failures;
+mod fairness;
 mod limits;
 mod queues;
 mod remote;
@@ -29,7 +30,7 @@ mod risk;
 
 const DEPTH: u16 = 8;
 const SLOTS: usize = 4;
-const QUEUES_MAX: u32 = 8;
+const QUEUES_MAX: u32 = 20;
 
 /// State of one tag, shared by client and queue.
 #[derive(Default)]
@@ -125,6 +126,15 @@ impl Client {
     }
 
     async fn try_attach(worker: &Worker, export: &Arc<Export>) -> Result<Self, WorkerError> {
+        Self::attach_with(worker, export, |queue, _| Box::new(queue)).await
+    }
+
+    /// Attaches the queue which `wrap` makes of a plain queue and the client's ends of the pipes.
+    async fn attach_with(
+        worker: &Worker,
+        export: &Arc<Export>,
+        wrap: impl FnOnce(PipeQueue, &[Option<File>]) -> Box<dyn QueueDriver + Send>,
+    ) -> Result<Self, WorkerError> {
         let shared = Arc::new(SharedTags::default());
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..DEPTH {
@@ -139,7 +149,7 @@ impl Client {
             pipes: theirs,
             bytes: vec![0; usize::from(DEPTH)].into(),
         };
-        let gone = worker.attach(Box::new(queue)).await?;
+        let gone = worker.attach(wrap(queue, &ours)).await?;
         Ok(Self { shared, pipes: ours, gone: Some(gone) })
     }
 
@@ -200,6 +210,10 @@ impl Bench {
     }
 
     fn over(engine: Engine, known: Known) -> Self {
+        Self::sized(engine, known, SLOTS)
+    }
+
+    fn sized(engine: Engine, known: Known, slots_per_worker: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options = Options {
             size_bytes: 64 << 20,
@@ -215,7 +229,7 @@ impl Bench {
         std::thread::spawn(move || keeper.run(&stop));
         let cpus = vec![affinity::allowed().unwrap()[0]];
         let options =
-            WorkerOptions { cpus, slots_per_worker: SLOTS, queues_max: QUEUES_MAX, appends: engine.appends };
+            WorkerOptions { cpus, slots_per_worker, queues_max: QUEUES_MAX, appends: engine.appends };
         let worker = start(&cache, &options).unwrap().remove(0);
         Self { _directory: directory, cache, worker, stop_keeper }
     }

@@ -5,6 +5,7 @@
 pub mod held;
 pub mod limits;
 pub mod log_line;
+pub mod ready;
 pub mod slots;
 pub mod stop;
 pub mod store_reads;

@@ -2,16 +2,17 @@
 //! reaches a client unverified.
 //!
 //! Invariants: every frame read is compared with the checksum made when the data was acknowledged; a segment stays pinned from
-//! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, and further reads begin
-//! in the order of their arrival.
+//! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, with memory of at most
+//! [`READ_BYTES_MAX`](super::read_buffers::READ_BYTES_MAX); further reads begin in the order of arrival in an export, and exports
+//! take turns by weight and bytes.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
+use super::read_buffers::ReadBuffers;
 use super::request::{Token, Want};
 use super::{Shard, sums};
 use crate::cache::log::format::Frame;
@@ -24,10 +25,13 @@ use crate::cache::volume::Volume;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Piece};
 use crate::cache::volume::fetch::Fill;
-use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
+use crate::fair::Fair;
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
 
-/// Most reads of the disk under way; each has a buffer of up to 132 KiB.
+/// Most reads of the disk under way.
 const READS_MAX: usize = 32;
+/// Bytes read in a round for an export of the default weight: enough for any READ.
+const QUANTUM_BYTES: u64 = (REQUEST_BYTES_MAX + FRAME_BYTES) as u64;
 
 /// A READ that waits for the disk.
 #[derive(Debug)]
@@ -53,6 +57,13 @@ struct SegmentBytes {
     to: usize,
     /// The export of the READ, for log lines.
     export: ExportId,
+}
+
+impl SegmentBytes {
+    /// Bytes of the frames.
+    fn disk_bytes(&self) -> usize {
+        self.frames as usize * FRAME_BYTES
+    }
 }
 
 /// A piece to be read from the disk, and the READ that waits for the piece.
@@ -89,11 +100,12 @@ const SUMS_BIT: u32 = 1 << 31;
 pub(super) struct Reads<T> {
     waiting: Slab<WaitingRead<T>>,
     flights: Slab<Flight>,
-    queue: VecDeque<DiskRead>,
+    queue: Fair<ExportId, DiskRead>,
     /// Empty between calls: only the capacity is kept.
     plan: Vec<Piece>,
     fetches: Vec<SegmentBytes>,
-    spare: Vec<Vec<u8>>,
+    buffers: ReadBuffers,
+    /// Kept buffers for pages of sums, two pages each at most, and fewer buffers than [`READS_MAX`].
     spare_sums: Vec<Vec<u8>>,
     scratch: Box<Frame>,
     pages: Pages,
@@ -107,10 +119,10 @@ impl<T> Reads<T> {
         Self {
             waiting: Slab::new(),
             flights: Slab::new(),
-            queue: VecDeque::new(),
+            queue: Fair::new(QUANTUM_BYTES),
             plan: Vec::new(),
             fetches: Vec::new(),
-            spare: Vec::new(),
+            buffers: ReadBuffers::default(),
             spare_sums: Vec::new(),
             scratch: Box::new([0; FRAME_BYTES]),
             pages: Pages::new(pages_bytes),
@@ -161,8 +173,9 @@ pub(super) fn read<T: Token>(
         return;
     }
     let waiting = shard.reads.waiting.insert(WaitingRead { token, open, outcome });
-    for source in shard.reads.fetches.drain(..) {
-        shard.reads.queue.push_back(DiskRead { source, waiting });
+    let Reads { fetches, queue, .. } = &mut shard.reads;
+    for source in fetches.drain(..) {
+        queue.push(source.export, volume.weight(), source.disk_bytes() as u64, DiskRead { source, waiting });
     }
     start(shard);
 }
@@ -334,18 +347,19 @@ fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error)
     );
 }
 
-/// Begins queued reads of the disk while fewer than [`READS_MAX`] are under way.
+/// Begins queued reads of the disk while fewer than [`READS_MAX`] are under way and there is memory for the next one.
 fn start<T: Token>(shard: &mut Shard<T>) {
     while shard.reads.flights.len() < READS_MAX
-        && let Some(fetch) = shard.reads.queue.pop_front()
+        && let Some((_, &fetch)) = shard.reads.queue.peek()
     {
         let source = fetch.source;
         let Some(file) = shard.shared.table.get(source.number).file().cloned() else {
+            shard.reads.queue.pop();
             arrived(shard, &fetch, Err(IoError::Read));
             continue;
         };
-        let mut buffer = shard.reads.spare.pop().unwrap_or_default();
-        buffer.resize(source.frames as usize * FRAME_BYTES, 0);
+        let Some(buffer) = take_buffer(shard, source.disk_bytes()) else { return };
+        shard.reads.queue.pop();
         let flight = Flight { read: fetch, data: None, sums: SumsRead::Idle };
         // At most READS_MAX.
         let op = u32::try_from(shard.reads.flights.insert(flight)).unwrap_or(u32::MAX);
@@ -369,7 +383,9 @@ fn read_sums<T: Token>(shard: &mut Shard<T>, op: u32) {
     let pages = sums::pages_of(source.first, source.frames);
     flight.sums = SumsRead::UnderWay;
     let mut buffer = shard.reads.spare_sums.pop().unwrap_or_default();
+    let before = buffer.capacity();
     buffer.resize(pages.len() * FRAME_BYTES, 0);
+    shard.stats.read_buffer_bytes.add((buffer.capacity() - before) as u64);
     shard.stats.sums_read.add(1);
     let place = offset(first.saturating_add(pages.start));
     shard.wanted.push(Want::Read { op: op | SUMS_BIT, file, offset: place, buffer });
@@ -400,22 +416,36 @@ pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     }
 }
 
+/// Memory for a read of the disk, counted.
+fn take_buffer<T: Token>(shard: &mut Shard<T>, bytes: usize) -> Option<Vec<u8>> {
+    let buffers = &mut shard.reads.buffers;
+    let before = buffers.held_bytes();
+    let buffer = buffers.take(bytes);
+    let gauge = &shard.stats.read_buffer_bytes;
+    gauge.sub(before as u64);
+    gauge.add(buffers.held_bytes() as u64);
+    buffer
+}
+
 pub(super) fn done<T: Token>(shard: &mut Shard<T>, op: u32, result: io::Result<()>, buffer: Vec<u8>) {
     if op & SUMS_BIT != 0 {
         return sums_done(shard, op & !SUMS_BIT, result.is_ok(), buffer);
     }
-    let Some(flight) = shard.reads.flights.get_mut(op as usize) else {
+    let Reads { flights, buffers, .. } = &mut shard.reads;
+    let Some(flight) = flights.get_mut(op as usize) else {
         debug_assert!(false, "no read {op} is under way");
         return;
     };
     let source = flight.read.source;
     flight.data = Some(match result {
-        Err(error) => {
-            report(&shard.shared, &source, source.first, &error);
+        Ok(()) if buffer.len() == source.disk_bytes() => Ok(buffer),
+        result => {
+            buffers.give(buffer);
+            if let Err(error) = result {
+                report(&shard.shared, &source, source.first, &error);
+            }
             Err(IoError::Read)
         }
-        Ok(()) if buffer.len() != source.frames as usize * FRAME_BYTES => Err(IoError::Read),
-        Ok(()) => Ok(buffer),
     });
     conclude(shard, op);
 }
@@ -430,9 +460,8 @@ fn sums_done<T: Token>(shard: &mut Shard<T>, op: u32, is_read: bool, buffer: Vec
     let of = sums::pages_of(source.first, source.frames);
     let Reads { pages, spare_sums, .. } = &mut shard.reads;
     let is_kept = is_read && sums::take(&shard.shared, pages, source.number, of, &buffer);
-    if spare_sums.len() < READS_MAX {
-        spare_sums.push(buffer);
-    }
+    // Each of at most READS_MAX flights has one buffer at a time.
+    spare_sums.push(buffer);
     if !is_kept {
         ask(shard, op);
     }
@@ -465,9 +494,7 @@ fn conclude<T: Token>(shard: &mut Shard<T>, op: u32) {
             waiting.token.buffer()[source.to..source.to + source.len]
                 .copy_from_slice(&buffer[source.skip..source.skip + source.len]);
         }
-        if shard.reads.spare.len() < READS_MAX {
-            shard.reads.spare.push(buffer);
-        }
+        shard.reads.buffers.give(buffer);
     }
     arrived(shard, &read, outcome);
     start(shard);

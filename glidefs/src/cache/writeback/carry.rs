@@ -1,7 +1,9 @@
 //! The way of one cut to the store, step by step.
 //!
 //! Owns the order of the steps and the permits for the steps. Does not own when a cut is made (`engine`). Invariants: a cut is
-//! stable on the local disk before the cut leaves the host; the catalog has the cut before the extents of the cut count as clean.
+//! stable on the local disk before the cut leaves the host; the catalog has the cut before the extents of the cut count as clean;
+//! an export has at most one of the permits of a step, because a volume has one cut on the way, and gives a permit for uploads up
+//! after a turn in proportion to the weight. Permits are given in order of arrival.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +67,7 @@ pub(super) enum Carried {
 /// Carries the cut of `volume` to the store, with as many tries as needed.
 pub(super) async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
     let Some(link) = volume.store_link() else { return Carried::Removed };
+    link.remote().set_weight(volume.weight());
     // Only later tries of the same cut may use the packs uploaded for the cut.
     link.upload().clear();
     let carried = carry_on(shared, volume, link, permits).await;

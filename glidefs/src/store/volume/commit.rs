@@ -30,6 +30,7 @@ use super::view::rows::Rows;
 use super::writer::VolumeWriter;
 use super::writer::new_packs::NewPacks;
 use super::writer::publish::Published;
+use crate::fair::WEIGHT_DEFAULT;
 use crate::store::format::{DAMAGED_RANGES_MAX, Manifest, PackRef, Sections};
 use crate::store::ids::PackId;
 use crate::units::{SECTOR_BYTES, SectorRange};
@@ -40,7 +41,8 @@ const SUSPECTS_AT_ONCE: usize = 1024;
 const UPLOADS_AT_ONCE: usize = 3;
 /// Number of times a cut is packed anew, because another manifest than expected turned out to be the newest.
 const PACKINGS_MAX: usize = 3;
-/// Time for making packs of one cut before other volumes, and other changes of this volume, have a turn.
+/// Time for making packs of one cut before other volumes, and other changes of this volume, have a turn; in proportion to the
+/// weight of the volume.
 const TURN_TIME: Duration = Duration::from_secs(5);
 
 /// How much of a cut is in the store.
@@ -203,7 +205,7 @@ impl VolumeWriter {
         let base = self.manifest().await?;
         let kept = upload.begin(content.hash(), content.data_bytes(), clock.since_boot(), &base);
         drop(base);
-        let turn_end = clock.since_boot().saturating_add(TURN_TIME);
+        let turn_end = clock.since_boot().saturating_add(turn_time(self.weight()));
         let is_over = |now| now >= turn_end || upload.wants_keeping(now);
         let stops = Arc::new(AtomicBool::new(is_over(clock.since_boot())));
         let cut = content.cut.clone();
@@ -254,6 +256,11 @@ impl VolumeWriter {
             None => Ok(Uploaded::All),
         }
     }
+}
+
+/// Length of a turn of a volume of this weight.
+fn turn_time(weight: u16) -> Duration {
+    TURN_TIME * u32::from(weight) / u32::from(WEIGHT_DEFAULT)
 }
 
 /// `packs` before `older`. `older` may have some of `packs` already, when a manifest of an earlier try arrived late.

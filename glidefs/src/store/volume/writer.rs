@@ -13,6 +13,7 @@ pub(super) mod publish;
 mod read;
 pub(super) mod state;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -173,6 +174,15 @@ impl VolumeWriter {
     /// Number of damaged sectors in the newest manifest.
     pub fn damaged_sectors(&self) -> u64 {
         self.head().damaged_sectors
+    }
+
+    /// Sets the share of the volume among others for requests which begin from now on.
+    pub fn set_weight(&self, weight: u16) {
+        self.shared.weight.store(weight, Ordering::Relaxed);
+    }
+
+    pub(super) fn weight(&self) -> u16 {
+        self.shared.weight.load(Ordering::Relaxed)
     }
 
     fn now(&self) -> Duration {

@@ -1,8 +1,8 @@
 //! The way of a request: from the tag through the waiting places to the cache, and back.
 //!
 //! A request which can be served at once passes through [`Loop::serve`] and [`Loop::finish`] without an allocation. Each step
-//! carries the request on, or leaves the request in one waiting place; a `resume_…` function carries on the requests whose wait
-//! has ended.
+//! carries the request on, or leaves the request in one waiting place; a `resume_…` function makes the requests ready whose wait
+//! has ended. The turn then takes requests out of [`Ready`](crate::worker::waits::ready::Ready), which bounds the turn.
 
 use std::io;
 
@@ -15,6 +15,7 @@ use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::tag::TagId;
 use crate::worker::waits::log_line::Left;
+use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
 
 impl Loop {
@@ -22,11 +23,30 @@ impl Loop {
     pub(super) fn tag_event(&mut self, tag: TagId, result: i32) -> io::Result<()> {
         match self.queues.event(tag, result)? {
             TagEvent::Request => match self.queues.take_request(tag, self.now) {
-                Ok(request) => self.serve(request),
+                Ok(request) => {
+                    self.ready.add(request, Stage::New);
+                    Ok(())
+                }
                 Err(failure) => self.queues.refuse(&mut self.ring, tag, None, &failure),
             },
             TagEvent::Gone => self.queues.tags_gone(&mut self.ring, tag.queue_index, 1),
         }
+    }
+
+    /// Takes as many requests as fit in a turn one step further.
+    pub(super) fn serve_ready(&mut self) -> io::Result<()> {
+        self.ready.begin_turn(&self.queues);
+        while let Some((request, stage)) = self.ready.next() {
+            match stage {
+                Stage::New => self.serve(request)?,
+                Stage::Allowed => self.begin(request)?,
+                Stage::Paced => self.enter_log(request)?,
+                Stage::Admitted(reservation) => self.admitted(request, reservation)?,
+                Stage::Fetched(fill) => self.take_buffer(request, Errand::Read(fill))?,
+                Stage::Granted(errand, slot) => self.transfer(request, errand, RequestBuffer::Slot(slot))?,
+            }
+        }
+        Ok(())
     }
 
     /// Starts a request which has just come, unless a limit of the export keeps the request waiting.
@@ -36,11 +56,10 @@ impl Loop {
     }
 
     /// Carries on requests which the limits of their exports let go on.
-    pub(super) fn resume_limited(&mut self) -> io::Result<()> {
+    pub(super) fn resume_limited(&mut self) {
         while let Some(request) = self.limited.next(self.now) {
-            self.begin(request)?;
+            self.ready.add(request, Stage::Allowed);
         }
-        Ok(())
     }
 
     /// Starts a request within the limits of the export.
@@ -56,40 +75,45 @@ impl Loop {
                 if !stop::may_wait(volume) {
                     return self.write_at_once(request);
                 }
-                if self.held.holds_back(request, volume, self.now) {
-                    Ok(())
-                } else {
-                    self.join_log_line(request)
-                }
+                if self.held.holds_back(request, volume, self.now) { Ok(()) } else { self.enter_log(request) }
             }
         }
     }
 
-    /// Carries on held writes whose bound lets them go on.
-    pub(super) fn resume_held(&mut self) -> io::Result<()> {
+    /// Makes the held writes ready whose bound lets them go on.
+    pub(super) fn resume_held(&mut self) {
         while let Some(request) = self.held.next(self.now) {
-            self.join_log_line(request)?;
+            self.ready.add(request, Stage::Paced);
         }
-        Ok(())
     }
 
-    fn join_log_line(&mut self, request: TagRequest) -> io::Result<()> {
-        if self.log_line.join(request) { self.ask_for_log_space() } else { Ok(()) }
+    /// Carries on a write which needs log space.
+    pub(super) fn enter_log(&mut self, request: TagRequest) -> io::Result<()> {
+        let volume = self.queues.volume(request.tag);
+        match self.log_line.enter(&mut self.shard, request, volume, self.now) {
+            None => Ok(()),
+            Some(Left::Admitted(request, reservation)) => self.admitted(request, reservation),
+            Some(Left::Full(request)) => self.finish(request.without_buffer(), Err(Failure::Full)),
+            Some(Left::Stopped(request)) => self.fail_waiting(request),
+        }
     }
 
     /// Asks the cache for log space, for one write of the line after the other, until the cache has none.
     pub(super) fn ask_for_log_space(&mut self) -> io::Result<()> {
         while let Some(left) = self.log_line.next(&mut self.shard, self.now) {
             match left {
-                Left::Admitted(request, reservation) => self.admitted(request, reservation)?,
+                Left::Admitted(request, reservation) => {
+                    self.ready.add(request, Stage::Admitted(reservation));
+                }
                 Left::Full(request) => self.finish(request.without_buffer(), Err(Failure::Full))?,
+                Left::Stopped(request) => self.fail_waiting(request)?,
             }
         }
         Ok(())
     }
 
     /// Carries on a WRITE, DISCARD or WRITE_ZEROES which has log space.
-    pub(super) fn admitted(&mut self, request: TagRequest, reservation: Reservation) -> io::Result<()> {
+    fn admitted(&mut self, request: TagRequest, reservation: Reservation) -> io::Result<()> {
         if request.operation == Operation::Write {
             return self.take_buffer(request, Errand::Write(reservation));
         }
@@ -112,11 +136,11 @@ impl Loop {
         self.slots.wait(&self.executor, request, errand, self.queues.volume(request.tag))
     }
 
-    /// Carries on requests whose slot has come, and fails those whose waits were ended.
+    /// Makes the requests ready whose slot has come, and fails those whose waits were ended.
     pub(super) fn resume_granted(&mut self) -> io::Result<()> {
         while let Some((request, errand, slot)) = self.slots.next() {
             if let Some(slot) = slot {
-                self.transfer(request, errand, RequestBuffer::Slot(slot))?;
+                self.ready.add(request, Stage::Granted(errand, slot));
                 continue;
             }
             if let Errand::Write(reservation) = errand {
@@ -163,11 +187,11 @@ impl Loop {
         Ok(())
     }
 
-    /// Carries on READs whose data has come from the store.
+    /// Makes the READs ready whose data has come from the store.
     pub(super) fn resume_arrived(&mut self) -> io::Result<()> {
         while let Some((request, answer)) = self.store_reads.next() {
             match answer {
-                Ok(fill) => self.take_buffer(request, Errand::Read(fill))?,
+                Ok(fill) => self.ready.add(request, Stage::Fetched(fill)),
                 Err(error) => self.finish(request.without_buffer(), Err(Failure::Cache(error)))?,
             }
         }

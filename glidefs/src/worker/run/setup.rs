@@ -25,6 +25,7 @@ use crate::worker::ring::{Options, Ring};
 use crate::worker::waits::held::HeldWrites;
 use crate::worker::waits::limits::LimitedRequests;
 use crate::worker::waits::log_line::LogLine;
+use crate::worker::waits::ready::Ready;
 use crate::worker::waits::slots::SlotWaits;
 use crate::worker::waits::store_reads::StoreReads;
 
@@ -96,7 +97,8 @@ impl Loop {
             executor: Executor::new(wake),
             slots: SlotWaits::new(pool),
             store_reads: StoreReads::default(),
-            log_line: LogLine::default(),
+            log_line: LogLine::new(),
+            ready: Ready::new(),
             limited: LimitedRequests::default(),
             held: HeldWrites::new(Arc::clone(&setup.stats)),
             advanced: false,

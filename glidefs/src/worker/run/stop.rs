@@ -8,7 +8,7 @@
 use std::io;
 
 use super::Loop;
-use crate::cache::{Admission, Pace};
+use crate::cache::Pace;
 use crate::export::Operation;
 use crate::worker::driver::Failure;
 use crate::worker::requests::TagRequest;
@@ -47,13 +47,7 @@ impl Loop {
         if self.queues.volume(request.tag).pace(request.data_bytes() as u64, true) != Pace::Go {
             return self.refuse_write(request);
         }
-        if !self.log_line.is_empty() {
-            return self.fail_waiting(request);
-        }
-        match self.shard.admit(request.data_bytes()) {
-            Admission::Accept(reservation) => self.admitted(request, reservation),
-            Admission::Delay(_) | Admission::Wait | Admission::Full => self.fail_waiting(request),
-        }
+        self.enter_log(request)
     }
 
     /// Fails a request which waited, or would have to wait.

@@ -1,61 +1,87 @@
 //! The line of writes which wait for log space.
 //!
-//! Owns the order: first in, first out over all exports of the worker, because log space belongs to the shard and a small write
-//! must not overtake a large one for ever. Does not own the space (`cache::Shard::admit`). Invariant: a write in the line has
-//! neither a buffer nor log space.
+//! Owns the order: first in, first out for an export; exports take turns by weight and bytes ([`crate::fair`]). The space belongs to
+//! the shard, so while the space does not suffice for the next write nobody else is admitted: a small write must not overtake a
+//! large one for ever. Does not own the space (`cache::Shard::admit`). Invariant: a write in the line has neither a buffer nor log
+//! space.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::stop;
-use crate::cache::{Admission, Reservation, Shard};
+use crate::cache::{Admission, Reservation, Shard, Volume};
+use crate::fair::Fair;
+use crate::units::{ExportId, FRAME_BYTES, REQUEST_BYTES_MAX};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{InFlight, TagRequest};
 
+/// Bytes of the log for which an export of the default weight is admitted in a round: enough for any write.
+const QUANTUM_BYTES: u64 = (REQUEST_BYTES_MAX + FRAME_BYTES) as u64;
+
 /// Each WRITE, DISCARD and WRITE_ZEROES that waits for log space.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LogLine {
-    line: VecDeque<TagRequest>,
-    /// When to ask the cache again for the first write; `None` when the cache will wake the worker.
+    line: Fair<ExportId, TagRequest>,
+    /// When to ask the cache again for the next write; `None` when the cache will wake the worker.
     ask_again: Option<Instant>,
 }
 
-/// A write which has left the line.
+/// A write which is not, or not any more, in the line.
 pub enum Left {
     /// The write has log space.
     Admitted(TagRequest, Reservation),
     /// The cache is full, and configured to fail writes then.
     Full(TagRequest),
+    /// The write would have to wait, and no request of the export may.
+    Stopped(TagRequest),
 }
 
+/// No log space yet: when to ask again, `None` when the cache will wake the worker.
+struct Refused(Option<Instant>);
+
 impl LogLine {
-    pub fn is_empty(&self) -> bool {
-        self.line.is_empty()
+    pub fn new() -> Self {
+        Self { line: Fair::new(QUANTUM_BYTES), ask_again: None }
     }
 
-    /// Puts a write at the end, and says whether the write is the first: ask [`next`](Self::next) then.
+    /// Asks the cache for log space for a write which has just come, unless others wait. `None` when the write waits now.
     #[inline]
-    pub fn join(&mut self, request: TagRequest) -> bool {
-        self.line.push_back(request);
-        self.line.len() == 1
+    pub fn enter(
+        &mut self,
+        shard: &mut Shard<InFlight>,
+        request: TagRequest,
+        volume: &Arc<Volume>,
+        now: Instant,
+    ) -> Option<Left> {
+        if self.line.is_empty() {
+            match ask(shard, request, now) {
+                Ok(left) => return Some(left),
+                Err(Refused(ask_again)) => self.ask_again = ask_again.filter(|_| stop::may_wait(volume)),
+            }
+        }
+        if !stop::may_wait(volume) {
+            return Some(Left::Stopped(request));
+        }
+        let bytes = request.data_bytes().saturating_add(FRAME_BYTES) as u64;
+        self.line.push(volume.id(), volume.weight(), bytes, request);
+        None
     }
 
-    /// Asks the cache for log space for the first write. `None` when there is no write, or no space yet.
+    /// Asks the cache for log space for the next write. `None` when there is no write, or no space yet.
     #[inline]
     pub fn next(&mut self, shard: &mut Shard<InFlight>, now: Instant) -> Option<Left> {
         self.ask_again = None;
-        let &request = self.line.front()?;
-        let left = match shard.admit(request.data_bytes()) {
-            Admission::Accept(reservation) => Left::Admitted(request, reservation),
-            Admission::Full => Left::Full(request),
-            Admission::Delay(pause) => {
-                self.ask_again = Some(now + pause);
-                return None;
+        let (_, &request) = self.line.peek()?;
+        match ask(shard, request, now) {
+            Ok(left) => {
+                self.line.pop();
+                Some(left)
             }
-            Admission::Wait => return None,
-        };
-        self.line.pop_front();
-        Some(left)
+            Err(Refused(ask_again)) => {
+                self.ask_again = ask_again;
+                None
+            }
+        }
     }
 
     /// Whether to ask in this turn, which began at `now`: any turn may have made room, but a pause that the cache asked for is
@@ -74,18 +100,26 @@ impl LogLine {
         self.ask_again
     }
 
-    /// Takes out the writes of exports whose waits are ended, oldest first.
+    /// Takes out the writes of exports whose waits are ended, oldest first within an export.
     pub fn stop(&mut self, queues: &Queues) -> Vec<TagRequest> {
-        // The cache was not asked for the write which is the first now.
+        // The cache was not asked for the write which is the next now.
         self.ask_again = None;
         let mut stopped = Vec::new();
-        self.line.retain(|request| {
-            let may_wait = stop::may_wait(queues.volume(request.tag));
-            if !may_wait {
-                stopped.push(*request);
-            }
-            may_wait
-        });
+        self.line.remove_all(
+            |request| !stop::may_wait(queues.volume(request.tag)),
+            |request| stopped.push(request),
+        );
         stopped
+    }
+}
+
+/// Asks the cache for log space.
+#[inline]
+fn ask(shard: &mut Shard<InFlight>, request: TagRequest, now: Instant) -> Result<Left, Refused> {
+    match shard.admit(request.data_bytes()) {
+        Admission::Accept(reservation) => Ok(Left::Admitted(request, reservation)),
+        Admission::Full => Ok(Left::Full(request)),
+        Admission::Delay(pause) => Err(Refused(Some(now + pause))),
+        Admission::Wait => Err(Refused(None)),
     }
 }

@@ -1,8 +1,8 @@
 //! Requests which wait for a slot of the worker's pool.
 //!
 //! Owns the pool and the requests whose wait has ended. A waiting request is a task of the executor with a place in the pool's
-//! queue of waiters (`buffer`): first in, first out, in order of the call of [`SlotWaits::wait`]. Invariant: a WRITE in here has
-//! log space, which must be given back when the write fails.
+//! queue of waiters (`buffer`): first in, first out for an export, in order of the call of [`SlotWaits::wait`]; exports take turns by
+//! weight. Invariant: a WRITE in here has log space, which must be given back when the write fails.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -44,7 +44,9 @@ impl SlotWaits {
         errand: Errand,
         volume: &Arc<Volume>,
     ) -> io::Result<()> {
-        let acquire = self.pool.acquire(request.data_bytes()).map_err(io::Error::other)?;
+        let owner = u64::from(volume.id().0);
+        let acquire = self.pool.acquire(request.data_bytes(), owner, volume.weight());
+        let acquire = acquire.map_err(io::Error::other)?;
         // Made here: the waits of the volume may be ended before the task is polled first.
         let stop = stop::next_stop(volume);
         let granted = Rc::clone(&self.granted);

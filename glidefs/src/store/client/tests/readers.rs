@@ -1,6 +1,7 @@
 //! GETs of readers: second requests for late ones, and turns.
 
 use super::*;
+use crate::fair::WEIGHT_DEFAULT;
 
 /// A store with one object, whose reads take `millis`.
 async fn scripted(millis: u64) -> (Store, Arc<ScriptedStore>) {
@@ -14,7 +15,7 @@ async fn scripted(millis: u64) -> (Store, Arc<ScriptedStore>) {
 #[tokio::test(start_paused = true)]
 async fn a_get_of_a_reader_that_is_late_is_sent_a_second_time_and_the_first_answer_counts() {
     let (store, objects) = scripted(20).await;
-    let reader = store.for_readers(VOLUME);
+    let reader = store.for_readers(VOLUME, WEIGHT_DEFAULT);
     for _ in 0..100 {
         reader.get(&manifest(1), 4).await.unwrap();
     }
@@ -37,7 +38,7 @@ async fn a_get_of_a_reader_that_is_late_is_sent_a_second_time_and_the_first_answ
 #[tokio::test(start_paused = true)]
 async fn second_requests_are_few_however_many_gets_are_late() {
     let (store, objects) = scripted(20).await;
-    let reader = store.for_readers(VOLUME);
+    let reader = store.for_readers(VOLUME, WEIGHT_DEFAULT);
     for _ in 0..1000 {
         reader.get(&manifest(1), 4).await.unwrap();
     }
@@ -55,7 +56,7 @@ async fn second_requests_are_few_however_many_gets_are_late() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_down_is_not_asked_twice() {
     let (store, objects) = scripted(20).await;
-    let reader = store.for_readers(VOLUME);
+    let reader = store.for_readers(VOLUME, WEIGHT_DEFAULT);
     for _ in 0..1000 {
         reader.get(&manifest(1), 4).await.unwrap();
     }
@@ -72,7 +73,7 @@ async fn a_store_that_is_down_is_not_asked_twice() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_meets_a_stalled_store_leaves_turns_to_others_and_holds_none_while_it_pauses() {
     let (store, objects) = scripted(3_600_000).await;
-    let reader = |number: u8| store.for_readers(VolumeId([number; 16]));
+    let reader = |number: u8| store.for_readers(VolumeId([number; 16]), WEIGHT_DEFAULT);
     let stalled: Vec<_> = (0..200)
         .map(|_| {
             let reader = reader(1);

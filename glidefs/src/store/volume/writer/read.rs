@@ -93,7 +93,7 @@ impl VolumeWriter {
     where
         F: Future<Output = Result<T, VolumeError>>,
     {
-        let store = self.host.store.for_readers(self.id());
+        let store = self.host.store.for_readers(self.id(), self.weight());
         let loaded = self.load_from(&store).await?;
         look(View::new(Arc::clone(&self.host.reader), store, loaded)).await
     }

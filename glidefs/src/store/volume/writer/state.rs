@@ -2,9 +2,11 @@
 //!
 //! Owns the locks under which the state changes. Does not own the changes.
 
+use std::sync::atomic::AtomicU16;
 use std::sync::{Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use crate::fair::WEIGHT_DEFAULT;
 use crate::locks::MutexExt;
 use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
@@ -25,6 +27,8 @@ pub(in crate::store::volume) struct WriterState {
     /// Streams of reads, for reading ahead.
     pub streams: Mutex<Streams>,
     head: Mutex<Head>,
+    /// Share of the volume among others, in GETs and in time for uploads.
+    pub weight: AtomicU16,
     /// The newest manifest, if the cache of manifests has the manifest: saves locking the cache, which all volumes share.
     pub here: Mutex<Weak<LoadedManifest>>,
 }
@@ -37,6 +41,7 @@ impl WriterState {
             compaction: tokio::sync::Mutex::default(),
             streams: Mutex::default(),
             head: Mutex::new(head),
+            weight: AtomicU16::new(WEIGHT_DEFAULT),
             here: Mutex::default(),
         }
     }

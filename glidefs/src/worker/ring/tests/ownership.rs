@@ -96,7 +96,7 @@ fn tasks_of_the_executor_await_operations() {
         let (reactor, pool, file) = (reactor.clone(), pool.clone(), Arc::clone(&file));
         executor.spawn(async move {
             // More tasks than the arena holds slots.
-            let mut slot = pool.acquire(BLOCK).unwrap().await;
+            let mut slot = pool.acquire(BLOCK, 1, 100).unwrap().await;
             slot.fill(at as u8);
             let (slot, result) = reactor.start(Op::write_fixed(file.clone(), at * BLOCK as u64, slot)).await;
             assert_eq!(result.unwrap(), BLOCK);

@@ -1,0 +1,109 @@
+//! Requests which only need the worker: requests that have just come, and requests whose wait has ended.
+//!
+//! Owns the length of a turn, and the order in which a turn takes requests: first in, first out for an export; exports take turns
+//! by weight where there is more than one turn can do. Does not own the steps of a request (`run/serve`). Invariants: a turn takes
+//! requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns, whatever happens elsewhere, and holds
+//! at most the log space and the slot which the request has already.
+//!
+//! Where everything that is ready fits in the turn, nothing is queued: the order is that of arrival.
+
+use std::collections::VecDeque;
+
+use crate::buffer::Slot;
+use crate::cache::{Fill, Reservation};
+use crate::fair::Fair;
+use crate::units::{ExportId, REQUEST_BYTES_MAX};
+use crate::worker::queues::Queues;
+use crate::worker::requests::{Errand, TagRequest};
+
+/// Most cost of the requests which a turn takes. A request of a neighbour waits for about two turns: the one during which the
+/// request comes, and its own. `benches/path.rs` shows the price of shorter turns.
+pub const TURN_COST: u64 = 512 << 10;
+/// Cost of a request beside the bytes of data. A request without data takes about as long as copying, checking and appending so
+/// many bytes.
+const REQUEST_COST: u64 = 8 << 10;
+/// Cost which an export of the default weight is served in a round: enough for any request.
+const QUANTUM_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
+
+const _: () = assert!(QUANTUM_COST <= TURN_COST, "every request fits in a turn");
+
+/// How far a request has come.
+pub enum Stage {
+    /// The client has sent the request.
+    New,
+    /// A write which `Volume::pace` has let go on.
+    Paced,
+    /// A write which has log space.
+    Admitted(Reservation),
+    /// A READ with the data from the store, or without need of such data any more.
+    Fetched(Option<Fill>),
+    /// A READ or WRITE which has a slot.
+    Granted(Errand, Slot),
+}
+
+/// A request, and the step to go on with.
+type Work = (TagRequest, Stage);
+
+/// Each request that is ready.
+pub struct Ready {
+    /// In the order of arrival since the last turn.
+    arrived: VecDeque<Work>,
+    arrived_cost: u64,
+    /// More than one turn can do.
+    line: Fair<ExportId, Work>,
+    /// Cost which this turn may still take.
+    left: u64,
+}
+
+impl Ready {
+    pub fn new() -> Self {
+        Self { arrived: VecDeque::new(), arrived_cost: 0, line: Fair::new(QUANTUM_COST), left: 0 }
+    }
+
+    /// Takes a request which is ready.
+    #[inline]
+    pub fn add(&mut self, request: TagRequest, stage: Stage) {
+        self.arrived_cost += cost(&request);
+        self.arrived.push_back((request, stage));
+    }
+
+    /// Begins to give out the requests of a turn. Requests which have come since the last turn join the line, unless all of them
+    /// fit in this turn.
+    #[inline]
+    pub fn begin_turn(&mut self, queues: &Queues) {
+        self.left = TURN_COST;
+        if !self.line.is_empty() || self.arrived_cost > TURN_COST {
+            self.queue(queues);
+        }
+        self.arrived_cost = 0;
+    }
+
+    #[cold]
+    fn queue(&mut self, queues: &Queues) {
+        for (request, stage) in self.arrived.drain(..) {
+            let volume = queues.volume(request.tag);
+            self.line.push(volume.id(), volume.weight(), cost(&request), (request, stage));
+        }
+    }
+
+    /// The next request of this turn.
+    #[inline]
+    pub fn next(&mut self) -> Option<Work> {
+        if let Some(work) = self.arrived.pop_front() {
+            return Some(work);
+        }
+        let (_, (request, _)) = self.line.peek()?;
+        self.left = self.left.checked_sub(cost(request))?;
+        self.line.pop()
+    }
+
+    /// Whether a later turn has requests to take.
+    pub fn has_next(&self) -> bool {
+        !self.line.is_empty() || !self.arrived.is_empty()
+    }
+}
+
+/// Time which a request takes of a turn, as bytes.
+fn cost(request: &TagRequest) -> u64 {
+    REQUEST_COST.saturating_add(request.data_bytes() as u64)
+}
