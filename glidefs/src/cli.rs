@@ -45,7 +45,7 @@ pub fn main<E: Error + 'static>(run: impl FnOnce(&Config) -> Result<(), E>) -> E
             let _ = writeln!(std::io::stderr(), "glidefs: {}", chain(&error));
             // A refused configuration stays refused. Status 2 tells systemd not to start the daemon again.
             match error {
-                CliError::Config(_) | CliError::BadName { .. } => ExitCode::from(2),
+                CliError::Config(_) | CliError::Names(_) => ExitCode::from(2),
                 CliError::WaitEnded { .. } => ExitCode::from(3),
                 _ => ExitCode::FAILURE,
             }

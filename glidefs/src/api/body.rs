@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
@@ -22,21 +24,20 @@ pub(super) struct JsonBody<T, const BYTES_MAX: usize = BODY_BYTES_MAX>(pub T);
 impl<S: Send + Sync, T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<S> for JsonBody<T, BYTES_MAX> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _state: &S) -> Result<Self, ApiError> {
-        let body = Limited::new(request.into_body(), BYTES_MAX).collect();
-        let bytes = tokio::time::timeout(BODY_TIME_MAX, body).await;
+    async fn from_request(mut request: Request, state: &S) -> Result<Self, ApiError> {
+        DefaultBodyLimit::max(BYTES_MAX).apply(&mut request);
+        let bytes = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, state)).await;
         let bytes = bytes
             .map_err(|_| ApiError::timeout("the body of the request did not come: send the request again"))?
-            .map_err(|error| refusal(&*error, BYTES_MAX))?
-            .to_bytes();
+            .map_err(|rejection| refusal(&rejection, BYTES_MAX))?;
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
     }
 }
 
-fn refusal(error: &(dyn std::error::Error + 'static), bytes_max: usize) -> ApiError {
-    if error.is::<LengthLimitError>() {
+fn refusal(rejection: &BytesRejection, bytes_max: usize) -> ApiError {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return ApiError::too_large(format!("the body is too large: {bytes_max} bytes is the most"));
     }
     ApiError::bad_request("the body could not be read: send the request again")
@@ -59,8 +60,6 @@ impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
 mod tests {
     use std::convert::Infallible;
 
-    use axum::body::Bytes;
-    use axum::http::StatusCode;
     use axum::response::IntoResponse;
 
     use super::*;

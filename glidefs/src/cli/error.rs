@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::path::PathBuf;
 
+use super::args::bulk::NamesError;
 use super::client::ClientError;
 use super::transfer::error::TransferError;
 use crate::bench::BenchError;
 use crate::config::ConfigError;
 use crate::observe::logging::LogError;
-use crate::router::NameError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -26,16 +26,9 @@ pub(super) enum CliError {
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },
-    /// A line of standard input is no name of an export, or a name has no room for a number.
-    #[error("{name:?} is no name of an export")]
-    BadName {
-        name: String,
-        #[source]
-        source: NameError,
-    },
-    /// Standard input could not be read.
-    #[error("cannot read standard input")]
-    Input(#[source] std::io::Error),
+    /// The exports of the command are not known.
+    #[error(transparent)]
+    Names(#[from] NamesError),
     /// Some exports have data that is not in the store.
     #[error("{exports} exports are not in the store as a whole")]
     NotDrained { exports: usize },

@@ -1,15 +1,29 @@
 //! Arguments that name many exports: several names, names on standard input, a number of exports.
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use clap::Args;
 
-use crate::cli::error::CliError;
-use crate::router::ExportName;
+use crate::router::{ExportName, NameError};
 
 /// Most exports of `--count`.
 const COUNT_MAX: i64 = 100_000;
+
+/// Why it is not known which exports are meant.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum NamesError {
+    /// A line of standard input is no name of an export, or a name has no room for a number.
+    #[error("{name:?} is no name of an export")]
+    BadName {
+        name: String,
+        #[source]
+        source: NameError,
+    },
+    /// Standard input could not be read.
+    #[error("cannot read standard input")]
+    Input(#[source] io::Error),
+}
 
 /// Names of exports.
 #[derive(Debug, Args)]
@@ -34,7 +48,7 @@ pub(in crate::cli) enum NameOrInput {
     Input,
 }
 
-fn name_or_input(text: &str) -> Result<NameOrInput, crate::router::NameError> {
+fn name_or_input(text: &str) -> Result<NameOrInput, NameError> {
     if text == "-" { Ok(NameOrInput::Input) } else { ExportName::new(text).map(NameOrInput::Name) }
 }
 
@@ -51,8 +65,8 @@ impl BulkNames {
     /// The exports meant. `input` is read if a name is `-`.
     ///
     /// # Errors
-    /// [`CliError::BadName`] for a line of `input` that is no name.
-    pub fn choose(self, input: impl Read) -> Result<Chosen, CliError> {
+    /// [`NamesError::BadName`] for a line of `input` that is no name.
+    pub fn choose(self, input: impl Read) -> Result<Chosen, NamesError> {
         if let [NameOrInput::Name(name)] = &self.names[..] {
             return Ok(Chosen::One(name.clone()));
         }
@@ -77,8 +91,8 @@ impl Count {
     /// `chosen`, or the numbered names of each name chosen.
     ///
     /// # Errors
-    /// [`CliError::BadName`] for a name that is too long with a number.
-    pub fn of(self, chosen: Chosen) -> Result<Chosen, CliError> {
+    /// [`NamesError::BadName`] for a name that is too long with a number.
+    pub fn of(self, chosen: Chosen) -> Result<Chosen, NamesError> {
         let Some(count) = self.count else { return Ok(chosen) };
         let bases = match chosen {
             Chosen::One(name) => vec![name],
@@ -90,9 +104,9 @@ impl Count {
     }
 }
 
-fn read_names(input: impl Read, names: &mut Vec<ExportName>) -> Result<(), CliError> {
+fn read_names(input: impl Read, names: &mut Vec<ExportName>) -> Result<(), NamesError> {
     for line in BufReader::new(input).lines() {
-        let line = line.map_err(CliError::Input)?;
+        let line = line.map_err(NamesError::Input)?;
         if !line.trim().is_empty() {
             names.push(to_name(line.trim())?);
         }
@@ -100,8 +114,8 @@ fn read_names(input: impl Read, names: &mut Vec<ExportName>) -> Result<(), CliEr
     Ok(())
 }
 
-fn to_name(text: &str) -> Result<ExportName, CliError> {
-    ExportName::new(text).map_err(|source| CliError::BadName { name: text.into(), source })
+fn to_name(text: &str) -> Result<ExportName, NamesError> {
+    ExportName::new(text).map_err(|source| NamesError::BadName { name: text.into(), source })
 }
 
 #[cfg(test)]
