@@ -39,8 +39,6 @@ pub struct ShardStats {
     pub delays: Counter,
     /// Times a write was told to wait until there is room.
     pub waits: Counter,
-    /// Memory of the buffers for reads of the disk, bytes (a gauge).
-    pub read_buffer_bytes: Counter,
 }
 
 /// Figures of the whole cache at one moment.

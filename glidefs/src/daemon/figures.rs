@@ -366,7 +366,7 @@ fn clean_samples(figures: &BlockCacheFigures, out: &mut Samples) {
 }
 
 fn shard_samples(shard: &str, stats: &ShardStats, out: &mut Samples) {
-    let cells: [(Metric, &Counter); 14] = [
+    let cells: [(Metric, &Counter); 15] = [
         (Metric::CacheAppends, &stats.appends),
         (Metric::CacheAppendedRequests, &stats.appended_requests),
         (Metric::CacheAppended, &stats.appended_bytes),

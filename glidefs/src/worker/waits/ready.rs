@@ -31,6 +31,8 @@ const _: () = assert!(QUANTUM_COST <= TURN_COST, "every request fits in a turn")
 pub enum Stage {
     /// The client has sent the request.
     New,
+    /// The limits of the export let the request go on.
+    Allowed,
     /// A write which `Volume::pace` has let go on.
     Paced,
     /// A write which has log space.
