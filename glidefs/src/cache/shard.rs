@@ -20,6 +20,7 @@ mod state;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod zero;
 
 use std::io;
 use std::sync::Arc;
