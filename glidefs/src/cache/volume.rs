@@ -173,7 +173,7 @@ impl Volume {
     }
 
     /// Takes all data out of use, for ever. The extents are to be forgotten.
-    pub fn remove(&self, table: &SegmentTable) -> Dead {
+    pub(super) fn remove(&self, table: &SegmentTable) -> Dead {
         let mut inner = self.lock();
         let dead = inner.layers.clear(table);
         inner.unsynced = Vec::new();

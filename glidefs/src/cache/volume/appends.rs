@@ -21,7 +21,7 @@ pub(in crate::cache) enum WriteKind {
 impl Volume {
     /// Gives out `count` sequence numbers for data and returns the first. Each number lands with [`Self::appended`],
     /// [`Self::failed`] or [`Self::gave_back`].
-    pub fn next_seqs(&self, count: u64) -> Seq {
+    pub(in crate::cache) fn next_seqs(&self, count: u64) -> Seq {
         let mut inner = self.lock();
         inner.data_under_way += count;
         inner.next_seqs(count)
@@ -29,7 +29,7 @@ impl Volume {
 
     /// Makes appended extents readable. The extents have the `count` sequence numbers from `first` on, and end at `place`, which
     /// is noted as not stable.
-    pub fn appended(
+    pub(in crate::cache) fn appended(
         &self,
         table: &SegmentTable,
         (first, count): (Seq, u64),

@@ -83,14 +83,14 @@ impl Volume {
     }
 
     /// One range of the extents of the first cut: `limit` extents at most from sector `from` on, and the sector to go on from.
-    pub fn cut_extents_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
+    pub(in crate::cache) fn cut_extents_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
         self.lock().layers.frozen_from(from, limit)
     }
 
     /// Takes note of some extents of the first cut, which the store has, until about `limit` extents were touched: the extents
     /// become clean. Returns `true` when none is left in the cut. Then the next cut is the first. Extents out of use are to be
     /// forgotten.
-    pub fn thaw_some(&self, table: &SegmentTable, limit: usize) -> (bool, Dead) {
+    pub(in crate::cache) fn thaw_some(&self, table: &SegmentTable, limit: usize) -> (bool, Dead) {
         let mut inner = self.lock();
         debug_assert!(
             inner.removed || inner.layers.cuts().front().is_none_or(|cut| cut.under_way == 0),
@@ -103,7 +103,7 @@ impl Volume {
 
     /// Takes some extents of the first cut back, until about `limit` extents were touched. Returns `true` when none is left in the
     /// cut: then the content is a part of the next cut, which may be made later.
-    pub fn undo_some(&self, table: &SegmentTable, limit: usize) -> bool {
+    pub(in crate::cache) fn undo_some(&self, table: &SegmentTable, limit: usize) -> bool {
         let mut inner = self.lock();
         let only = inner.layers.cuts().front().filter(|_| inner.layers.cuts().len() == 1);
         let only = only.map(|cut| (cut.since, cut.failed));

@@ -29,7 +29,7 @@ const QUESTION_EXTENTS: usize = 16;
 
 /// What to record of a DISCARD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Zeroing {
+pub(in crate::cache) enum Zeroing {
     /// Nothing: all of the sectors read as zeroes already.
     Nothing,
     /// Zeroes for this range, in entries of up to [`ENTRY_SECTORS_MAX`] with sequence numbers from the first on.
@@ -38,7 +38,7 @@ pub enum Zeroing {
 
 /// Recorded zeroes on their way into the index.
 #[derive(Clone, Copy, Debug)]
-pub struct Carving {
+pub(in crate::cache) struct Carving {
     /// The sequence number of the first entry.
     first: Seq,
     range: SectorRange,
@@ -81,7 +81,7 @@ impl Carving {
 
 impl Volume {
     /// Decides what to record of zeroes for `range`, and gives out the sequence numbers. With `whole` all of `range` is recorded.
-    pub fn begin_zeroes(&self, range: SectorRange, whole: bool) -> Result<Zeroing, IoError> {
+    pub(in crate::cache) fn begin_zeroes(&self, range: SectorRange, whole: bool) -> Result<Zeroing, IoError> {
         let link = self.store_link.get();
         let mut inner = self.lock();
         if inner.removed {
@@ -114,7 +114,7 @@ impl Volume {
 
     /// Puts some of the recorded zeroes into the index, until about `limit` extents were touched. Returns the number of extents
     /// touched, and whether the index has all of the zeroes.
-    pub fn carve_some(
+    pub(in crate::cache) fn carve_some(
         &self,
         table: &SegmentTable,
         carving: &mut Carving,
