@@ -84,7 +84,7 @@ impl Cache {
     pub fn remove(&self, id: ExportId) {
         let removed = self.shared.volumes().remove(&id);
         if let Some(volume) = removed {
-            volume.remove(&self.shared.table);
+            self.shared.bury(volume.remove(&self.shared.table));
             self.shared.signal.raise();
         }
     }

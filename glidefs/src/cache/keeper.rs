@@ -38,6 +38,8 @@ use crate::cache::verify::restore_asked;
 
 /// Longest time between two steps.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Extents out of use that are forgotten in one step.
+const BURIED_EXTENTS: usize = 1 << 16;
 /// Pause between two tries of a write refused by the disk.
 const DISK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -93,6 +95,7 @@ impl Keeper {
     pub fn step(&mut self) -> bool {
         let mut progress = restore_asked(&self.shared);
         progress |= self.prepare();
+        progress |= self.shared.bury_some(BURIED_EXTENTS);
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();

@@ -22,6 +22,7 @@ mod sums;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod zero;
 
 use std::io;
 use std::sync::Arc;

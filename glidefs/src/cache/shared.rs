@@ -21,6 +21,7 @@ use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{OnFull, Options};
 use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
+use crate::cache::volume::layer::Dead;
 use crate::locks::MutexExt;
 use crate::units::ExportId;
 
@@ -50,6 +51,8 @@ pub(super) struct Shared {
     /// Segments to be sealed, which their shards have let go of.
     closed: Mutex<Vec<SegmentWriter>>,
     volumes: Mutex<HashMap<ExportId, Arc<Volume>>>,
+    /// Extents out of use, which the keeper forgets a few at a time.
+    dead: Mutex<Vec<Dead>>,
     /// Keeps other daemons out.
     lock: LockGuard,
 }
@@ -116,6 +119,7 @@ impl Shared {
             store: AtomicBool::new(false),
             closed: Mutex::new(closed),
             volumes: Mutex::new(volumes),
+            dead: Mutex::default(),
             lock,
         }
     }
@@ -123,6 +127,24 @@ impl Shared {
     pub fn volumes(&self) -> MutexGuard<'_, HashMap<ExportId, Arc<Volume>>> {
         // A map is whole between the map's own calls.
         self.volumes.lock_whole()
+    }
+
+    /// Has the keeper forget the extents of `dead`, which may be many.
+    pub fn bury(&self, dead: Dead) {
+        if !dead.is_empty() {
+            self.dead.lock_whole().push(dead);
+            self.signal.raise();
+        }
+    }
+
+    /// Forgets up to about `extents` extents out of use, and returns whether there were any.
+    pub fn bury_some(&self, extents: usize) -> bool {
+        let Some(mut dead) = self.dead.lock_whole().pop() else { return false };
+        dead.forget_some(&self.table, extents);
+        if !dead.is_empty() {
+            self.dead.lock_whole().push(dead);
+        }
+        true
     }
 
     /// The volume of `id`, unless it was removed.

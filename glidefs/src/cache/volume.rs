@@ -6,7 +6,7 @@
 //! to be stable is in `unsynced` before the request of the append is acknowledged (`unsynced`); a cut is complete when every
 //! write of the cut has been appended or has failed (`cuts`).
 
-mod appends;
+pub(super) mod appends;
 mod cleaning;
 pub(super) mod crowding;
 pub(super) mod cuts;
@@ -17,8 +17,9 @@ pub mod error;
 pub mod extent;
 pub mod fetch;
 mod gate;
+pub(in crate::cache) mod hold;
 pub mod index;
-mod layer;
+pub(in crate::cache) mod layer;
 pub mod layers;
 pub mod linked;
 mod plan;
@@ -27,6 +28,7 @@ mod sample;
 pub mod store_link;
 mod unsynced;
 mod waits;
+pub(super) mod zeroes;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -35,6 +37,7 @@ use std::time::Duration;
 use self::gate::Gate;
 use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
+use crate::cache::volume::layer::Dead;
 use crate::cache::volume::layers::{Layers, SeqMarks};
 use crate::cache::volume::store_link::StoreLink;
 use crate::fair::WEIGHT_DEFAULT;
@@ -72,6 +75,8 @@ struct Inner {
     evicted: Seq,
     /// Sequence numbers given out and not landed: the write has neither been appended nor failed.
     under_way: u64,
+    /// Those of them given out to writes with data.
+    data_under_way: u64,
     /// Highest failed number in no cut. The record of a failed number may be on disk all the same, and recovery may find the
     /// record.
     failed: Seq,
@@ -195,14 +200,15 @@ impl Volume {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
+        hold::begin();
         // No code under the lock can panic half-way through a change.
         self.inner.lock_whole()
     }
 
-    /// Forgets all data, for ever.
-    pub(super) fn remove(&self, table: &SegmentTable) {
+    /// Takes all data out of use, for ever. The extents are to be forgotten.
+    pub(super) fn remove(&self, table: &SegmentTable) -> Dead {
         let mut inner = self.lock();
-        inner.layers.clear(table);
+        let dead = inner.layers.clear(table);
         inner.unsynced = Vec::new();
         inner.removed = true;
         drop(inner);
@@ -210,6 +216,7 @@ impl Volume {
         if let Some(link) = self.store_link() {
             link.remove(self.id);
         }
+        dead
     }
 
     /// Whether the data was forgotten.

@@ -84,10 +84,10 @@ async fn what_was_passed_over_while_a_cut_was_taken_note_of_is_cleaned_afterward
 
     volume.cut_now();
     let extents = volume.cut_extents().len();
-    assert!(!volume.thaw_some(&shared.table, extents - 1), "the last extent of the cut is left");
+    assert!(!volume.thaw_some(&shared.table, extents - 1).0, "the last extent of the cut is left");
     driver.keep();
     assert_eq!(driver.cache.stats().evicted_bytes, 0, "the cut counts only as a whole");
-    assert!(volume.thaw_some(&shared.table, 1));
+    assert!(volume.thaw_some(&shared.table, 1).0);
     shared.writeback_ended();
     driver.keep();
     assert!(driver.cache.stats().evicted_bytes > 0, "nothing was cleaned: {:?}", driver.cache.stats());

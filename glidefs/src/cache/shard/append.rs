@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::request::{Admission, Reservation, Token};
 use super::state::{Flight, Load, Pending};
+use super::zero::{self, ZERO_ENTRIES_MAX};
 use super::{Shard, flight, sync};
-use crate::cache::log::batch::Batch;
 use crate::cache::log::format::frame_crc;
 use crate::cache::log::segment::{Room, SegmentWriter};
 use crate::cache::options::OnFull;
@@ -21,10 +21,6 @@ use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX, SectorRange, Seq};
 
 /// Most frames a WRITE has.
 const WRITE_FRAMES_MAX: usize = REQUEST_BYTES_MAX / FRAME_BYTES;
-/// Most sectors an entry covers.
-const ENTRY_SECTORS_MAX: u64 = u32::MAX as u64;
-/// Most entries a zero range is divided into.
-const ZERO_ENTRIES_MAX: u32 = 16;
 /// Longest pause asked for at once, so that a write soon notices new room.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
@@ -66,7 +62,7 @@ impl<T: Token> Shard<T> {
         token: T,
     ) {
         let Some(token) = self.enter(volume, token) else { return self.cancel(reservation) };
-        zero(self, volume, range, fua, reservation.into_room(), token);
+        zero::zero(self, volume, range, fua, reservation.into_room(), token);
     }
 
     /// Ends requests that wait for a segment and are of a volume where no request may wait any more.
@@ -135,7 +131,7 @@ fn fetch_standby<T: Token>(shard: &mut Shard<T>) -> bool {
     shard.log.standby.is_some()
 }
 
-fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
+pub(super) fn release<T: Token>(shard: &mut Shard<T>, room: Room) {
     let reserved = shard.log.reserved;
     debug_assert!(
         reserved.frames >= room.frames && reserved.footer_bytes >= room.footer_bytes,
@@ -166,26 +162,7 @@ fn write<T: Token>(
     take(shard, Pending { token, volume: Arc::clone(volume), range, frames, entries: 1, fua, room });
 }
 
-fn zero<T: Token>(
-    shard: &mut Shard<T>,
-    volume: &Arc<Volume>,
-    range: SectorRange,
-    fua: bool,
-    room: Room,
-    token: T,
-) {
-    let entries = range.count().div_ceil(ENTRY_SECTORS_MAX);
-    if range.is_empty() || entries > u64::from(ZERO_ENTRIES_MAX) {
-        release(shard, room);
-        shard.finish(token, Err(IoError::TooLarge));
-        return;
-    }
-    // At most ZERO_ENTRIES_MAX.
-    let entries = usize::try_from(entries).unwrap_or(1);
-    take(shard, Pending { token, volume: Arc::clone(volume), range, frames: 0, entries, fua, room });
-}
-
-fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
+pub(super) fn take<T: Token>(shard: &mut Shard<T>, pending: Pending<T>) {
     if shard.log.backlog.is_empty() {
         if let Err(pending) = join(shard, pending) {
             shard.log.backlog.push_back(pending);
@@ -207,35 +184,22 @@ fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) -> Result<(), P
     if crowded && !append(shard) {
         return Err(pending);
     }
-    let first = pending.volume.next_seqs(pending.entries as u64);
+    if pending.frames == 0 {
+        zero::join(shard, pending);
+        return Ok(());
+    }
+    let first = pending.volume.next_seqs(1);
+    let mut crcs = [0; WRITE_FRAMES_MAX];
+    let data = &pending.token.buffer()[..pending.frames * FRAME_BYTES];
+    for (crc, frame) in crcs.iter_mut().zip(data.chunks_exact(FRAME_BYTES)) {
+        *crc = frame_crc(frame);
+    }
     let open = &mut shard.log.open;
-    let pushed = push(&mut open.batch, &mut pending, first);
-    debug_assert!(pushed, "the request was measured before");
+    let crcs = &crcs[..pending.frames];
+    let pushed = open.batch.push_data(pending.volume.id(), first, pending.range, crcs);
+    debug_assert!(pushed.is_ok(), "the request was measured before");
     open.joined.push(pending);
     Ok(())
-}
-
-fn push<T: Token>(batch: &mut Batch, pending: &mut Pending<T>, first: Seq) -> bool {
-    let export = pending.volume.id();
-    if pending.frames > 0 {
-        let mut crcs = [0; WRITE_FRAMES_MAX];
-        let data = &pending.token.buffer()[..pending.frames * FRAME_BYTES];
-        for (crc, frame) in crcs.iter_mut().zip(data.chunks_exact(FRAME_BYTES)) {
-            *crc = frame_crc(frame);
-        }
-        return batch.push_data(export, first, pending.range, &crcs[..pending.frames]).is_ok();
-    }
-    let (mut start, mut seq) = (pending.range.start(), first.0);
-    while start < pending.range.end() {
-        let count = (pending.range.end() - start).min(ENTRY_SECTORS_MAX);
-        let Some(range) = SectorRange::new(start, count) else { return false };
-        if batch.push_zero(export, Seq(seq), range).is_err() {
-            return false;
-        }
-        start += count;
-        seq += 1;
-    }
-    true
 }
 
 /// Ends the requests of the backlog that may not wait any more, with [`IoError::Detached`].
@@ -265,6 +229,7 @@ fn turn<T: Token>(shard: &mut Shard<T>) {
         }
     }
     append(shard);
+    zero::turn(shard);
     let table = &shard.shared.table;
     if shard.log.active.as_ref().is_some_and(|active| table.get(active.number).is_poisoned()) {
         flight::leave(shard);
@@ -339,12 +304,13 @@ fn append<T: Token>(shard: &mut Shard<T>) -> bool {
 fn take_apart<T: Token>(shard: &mut Shard<T>) {
     let Load { batch, joined } = &mut shard.log.open;
     let mut end = batch.entries().len();
-    while let Some(pending) = joined.pop() {
+    while let Some(mut pending) = joined.pop() {
         let first = end.saturating_sub(pending.entries);
         if let Some(entry) = batch.entries().get(first) {
-            pending.volume.gave_back(entry.seq, pending.entries as u64);
+            pending.volume.gave_back(entry.seq, pending.entries as u64, pending.kind());
         }
         end = first;
+        pending.measure();
         shard.log.backlog.push_front(pending);
     }
     debug_assert_eq!(end, 0, "every entry of a batch is of a request that joined it");
@@ -369,6 +335,10 @@ pub(super) fn publish<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>) {
     for pending in load.joined.drain(..) {
         let entries = &load.batch.entries()[first..first + pending.entries];
         first += pending.entries;
+        if pending.frames == 0 {
+            zero::publish(shard, pending, entries, *place);
+            continue;
+        }
         let extents = entries.iter().filter_map(|entry| extent(entry, place.number, mark.record));
         let first_seq = entries.first().map_or(Seq(u64::MAX), |entry| entry.seq);
         let seqs = (first_seq, entries.len() as u64);
@@ -405,7 +375,7 @@ pub(super) fn fail<T: Token>(shard: &mut Shard<T>, flight: &mut Flight<T>, error
     let mut first = 0;
     for pending in load.joined.drain(..) {
         if let Some(entry) = load.batch.entries().get(first) {
-            pending.volume.failed(entry.seq, pending.entries as u64);
+            pending.volume.failed(entry.seq, pending.entries as u64, pending.kind());
         }
         first += pending.entries;
         shard.finish(pending.token, Err(IoError::Write));

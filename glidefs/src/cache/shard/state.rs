@@ -13,6 +13,9 @@ use crate::cache::log::batch::{Batch, HEADERS_MAX};
 use crate::cache::log::segment::{Mark, Room, SegmentWriter};
 use crate::cache::log::table::Place;
 use crate::cache::volume::Volume;
+use crate::cache::volume::appends::WriteKind;
+use crate::cache::volume::hold::EXTENTS_MAX;
+use crate::cache::volume::zeroes::{Carving, entries_of};
 use crate::units::SectorRange;
 
 /// A write that was admitted.
@@ -23,10 +26,33 @@ pub(super) struct Pending<T> {
     pub range: SectorRange,
     /// Frames of data; 0 for zeroes.
     pub frames: usize,
-    /// Number of entries in a record.
+    /// Number of entries in a record; at most so many before the record is made.
     pub entries: usize,
     pub fua: bool,
     pub room: Room,
+}
+
+impl<T> Pending<T> {
+    /// Whether the write has data.
+    pub fn kind(&self) -> WriteKind {
+        if self.frames > 0 { WriteKind::Data } else { WriteKind::Zeroes }
+    }
+
+    /// Sets the number of entries to the most that the write may need.
+    pub fn measure(&mut self) {
+        // At most ZERO_ENTRIES_MAX for zeroes.
+        let zeroes = usize::try_from(entries_of(self.range)).unwrap_or(1);
+        self.entries = if self.frames > 0 { 1 } else { zeroes };
+    }
+}
+
+/// Zeroes with a record, on their way into the index. The segment with the record is pinned.
+#[derive(Debug)]
+pub(super) struct Zeroes<T> {
+    pub token: T,
+    pub volume: Arc<Volume>,
+    pub carving: Carving,
+    pub fua: bool,
 }
 
 /// The segments that a shard appends to, and the writes on their way there.
@@ -40,6 +66,10 @@ pub(super) struct Log<T: Token> {
     pub flights: Flights<T>,
     /// Requests that wait for a segment, behind the open batch.
     pub backlog: VecDeque<Pending<T>>,
+    /// Zeroes on their way into the index: so much is put there in each turn, in the order of arrival.
+    pub zeroes: VecDeque<Zeroes<T>>,
+    /// Extents that zeroes may still touch in this turn.
+    pub zeroes_left: usize,
     /// A request was told to wait, perhaps because of the reserved room.
     pub crowded: bool,
     /// Reserved room was given back since the last turn.
@@ -57,6 +87,8 @@ impl<T: Token> Default for Log<T> {
             open: Load::default(),
             flights: Flights::default(),
             backlog: VecDeque::new(),
+            zeroes: VecDeque::new(),
+            zeroes_left: EXTENTS_MAX,
             crowded: false,
             released: false,
             next_admission: Duration::ZERO,
@@ -66,7 +98,10 @@ impl<T: Token> Default for Log<T> {
 
 impl<T: Token> Log<T> {
     pub fn is_idle(&self) -> bool {
-        self.open.joined.is_empty() && self.backlog.is_empty() && self.flights.is_idle()
+        self.open.joined.is_empty()
+            && self.backlog.is_empty()
+            && self.flights.is_idle()
+            && self.zeroes.is_empty()
     }
 }
 

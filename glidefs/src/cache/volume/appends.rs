@@ -8,17 +8,23 @@ use super::{Inner, Volume};
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent};
+use crate::cache::volume::store_link::StoreLink;
 use crate::units::Seq;
 
+/// Whether a write has data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) enum WriteKind {
+    Data,
+    Zeroes,
+}
+
 impl Volume {
-    /// Gives out `count` sequence numbers and returns the first. Each number lands with [`Self::appended`], [`Self::failed`] or
-    /// [`Self::gave_back`].
+    /// Gives out `count` sequence numbers for data and returns the first. Each number lands with [`Self::appended`],
+    /// [`Self::failed`] or [`Self::gave_back`].
     pub(in crate::cache) fn next_seqs(&self, count: u64) -> Seq {
         let mut inner = self.lock();
-        let first = inner.last_seq + 1;
-        inner.last_seq += count;
-        inner.under_way += count;
-        Seq(first)
+        inner.data_under_way += count;
+        inner.next_seqs(count)
     }
 
     /// Makes appended extents readable. The extents have the `count` sequence numbers from `first` on, and end at `place`, which
@@ -35,20 +41,13 @@ impl Volume {
             return Err(IoError::Removed(self.id));
         }
         let was_empty = inner.layers.is_active_empty();
-        inner.landed(first, count);
+        inner.landed(first, count, WriteKind::Data);
         for extent in extents {
             let Inner { layers, sample, .. } = &mut *inner;
             sample.look_at(layers, &extent);
             layers.insert(table, extent);
         }
-        if let Some(link) = self.store_link() {
-            let Inner { layers, active_since, .. } = &mut *inner;
-            let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
-            since.get_or_insert_with(|| link.now());
-            if inner.has_enough_for_another_cut(link.cut_bytes_max(), link.backlog_bytes_max()) {
-                inner.freeze();
-            }
-        }
+        inner.note_append(self.store_link(), first);
         inner.remember(table, place);
         let announce = was_empty && !inner.layers.is_active_empty();
         drop(inner);
@@ -59,18 +58,18 @@ impl Volume {
     }
 
     /// Lands `count` sequence numbers from `first` on without data: nothing was written under these numbers.
-    pub(in crate::cache) fn gave_back(&self, first: Seq, count: u64) {
-        self.lock().landed(first, count);
+    pub(in crate::cache) fn gave_back(&self, first: Seq, count: u64, kind: WriteKind) {
+        self.lock().landed(first, count, kind);
     }
 
     /// Lands `count` sequence numbers from `first` on without data: the record of these numbers may be on disk or not.
-    pub(in crate::cache) fn failed(&self, first: Seq, count: u64) {
+    pub(in crate::cache) fn failed(&self, first: Seq, count: u64, kind: WriteKind) {
         let mut inner = self.lock();
         let last = Seq(first.0.saturating_add(count.saturating_sub(1)));
         let Inner { layers, failed, .. } = &mut *inner;
         let failed = layers.cuts_from(first).next().map_or(failed, |cut| &mut cut.failed);
         *failed = last.max(*failed);
-        inner.landed(first, count);
+        inner.landed(first, count, kind);
     }
 
     /// The highest failed number of the first cut and of the cuts before: the store has nothing of the write, though recovery may
@@ -95,7 +94,29 @@ impl Volume {
 }
 
 impl Inner {
-    pub(super) fn landed(&mut self, first: Seq, count: u64) {
+    pub(super) fn next_seqs(&mut self, count: u64) -> Seq {
+        let first = self.last_seq + 1;
+        self.last_seq += count;
+        self.under_way += count;
+        Seq(first)
+    }
+
+    /// Notes the time of the append of write `first`, where there is a store, and makes a cut where enough data has gathered.
+    pub(super) fn note_append(&mut self, link: Option<&StoreLink>, first: Seq) {
+        let Some(link) = link else { return };
+        let Self { layers, active_since, .. } = self;
+        let since = layers.cuts_from(first).next().map_or(active_since, |cut| &mut cut.since);
+        since.get_or_insert_with(|| link.now());
+        if self.has_enough_for_another_cut(link.cut_bytes_max(), link.backlog_bytes_max()) {
+            self.freeze();
+        }
+    }
+
+    pub(super) fn landed(&mut self, first: Seq, count: u64, kind: WriteKind) {
+        if kind == WriteKind::Data {
+            debug_assert!(self.data_under_way >= count, "a number lands once, after it was given out");
+            self.data_under_way = self.data_under_way.saturating_sub(count);
+        }
         debug_assert!(self.under_way >= count, "a number lands once, after it was given out");
         self.under_way = self.under_way.saturating_sub(count);
         for cut in self.layers.cuts_from(first) {

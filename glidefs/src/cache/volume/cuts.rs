@@ -9,6 +9,8 @@ use super::{Inner, Volume};
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
+use crate::cache::volume::hold::EXTENTS_MAX;
+use crate::cache::volume::layer::Dead;
 use crate::cache::volume::layers::Frozen;
 use crate::units::Seq;
 
@@ -66,14 +68,29 @@ impl Volume {
         }
     }
 
-    /// The extents of the first cut.
+    /// The extents of the first cut, which is complete. A complete cut stays as the cut is until the store has the cut or the cut
+    /// is taken back, and the caller does neither meanwhile. Only places change, when data moves or is lost; so looking through the
+    /// sectors in ascending order, one range under each hold of the lock, finds each extent once.
     pub(in crate::cache) fn cut_extents(&self) -> Vec<Extent> {
-        self.lock().layers.frozen().collect()
+        let mut found = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (some, behind) = self.cut_extents_from(from, EXTENTS_MAX);
+            found.extend(some);
+            next = behind;
+        }
+        found
     }
 
-    /// Takes note of up to `count` extents of the first cut, which the store has: the extents become clean. Returns `true` when
-    /// none is left in the cut. Then the next cut is the first.
-    pub(in crate::cache) fn thaw_some(&self, table: &SegmentTable, count: usize) -> bool {
+    /// One range of the extents of the first cut: `limit` extents at most from sector `from` on, and the sector to go on from.
+    pub(in crate::cache) fn cut_extents_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
+        self.lock().layers.frozen_from(from, limit)
+    }
+
+    /// Takes note of some extents of the first cut, which the store has, until about `limit` extents were touched: the extents
+    /// become clean. Returns `true` when none is left in the cut. Then the next cut is the first. Extents out of use are to be
+    /// forgotten.
+    pub(in crate::cache) fn thaw_some(&self, table: &SegmentTable, limit: usize) -> (bool, Dead) {
         let mut inner = self.lock();
         debug_assert!(
             inner.removed || inner.layers.cuts().front().is_none_or(|cut| cut.under_way == 0),
@@ -81,20 +98,25 @@ impl Volume {
         );
         let failed = inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed);
         inner.failed_before = inner.failed_before.max(failed);
-        inner.layers.thaw_some(table, count)
+        inner.layers.thaw_some(table, limit)
     }
 
-    /// Takes the first cut back. The content becomes a part of the next cut, which may be made later.
-    pub(in crate::cache) fn undo_cut(&self, table: &SegmentTable) {
+    /// Takes some extents of the first cut back, until about `limit` extents were touched. Returns `true` when none is left in the
+    /// cut: then the content is a part of the next cut, which may be made later.
+    pub(in crate::cache) fn undo_some(&self, table: &SegmentTable, limit: usize) -> bool {
         let mut inner = self.lock();
-        let Inner { layers, active_since, failed, .. } = &mut *inner;
-        if let (Some(first), 1) = (layers.cuts().front(), layers.cuts().len()) {
-            *active_since = first.since.or(*active_since);
-            *failed = first.failed.max(*failed);
+        let only = inner.layers.cuts().front().filter(|_| inner.layers.cuts().len() == 1);
+        let only = only.map(|cut| (cut.since, cut.failed));
+        if !inner.layers.undo_some(table, limit) {
+            return false;
         }
-        inner.layers.undo(table);
+        if let Some((since, failed)) = only {
+            inner.active_since = since.or(inner.active_since);
+            inner.failed = failed.max(inner.failed);
+        }
         drop(inner);
         self.announce();
+        true
     }
 }
 

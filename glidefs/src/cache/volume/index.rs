@@ -43,17 +43,39 @@ impl Index {
 
     /// Calls `visit` with pieces which cover `range` exactly, in ascending order.
     pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+        let _: ControlFlow<()> = self.look(range, |piece| {
+            visit(piece);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// As [`Self::lookup`], until `visit` breaks.
+    pub fn look(
+        &self,
+        range: SectorRange,
+        mut visit: impl FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let (mut at, end) = (range.start(), range.end());
-        let _: ControlFlow<()> = self.extents.overlapping(at, end, |item| {
-            visit_part(at, item.start, None, Seq::default(), &mut visit);
+        self.extents.overlapping(at, end, |item| {
+            visit_part(at, item.start, None, Seq::default(), &mut visit)?;
             at = at.max(item.start);
             let part = item.tail(at);
             let part_end = item.end().min(end);
-            visit_part(at, part_end, Some(part.backing), part.seq, &mut visit);
+            visit_part(at, part_end, Some(part.backing), part.seq, &mut visit)?;
             at = part_end;
             ControlFlow::Continue(())
-        });
-        visit_part(at, end, None, Seq::default(), &mut visit);
+        })?;
+        visit_part(at, end, None, Seq::default(), &mut visit)
+    }
+
+    /// The largest end of a beginning of `range` with sectors of at most `limit` extents, and the number of these extents.
+    pub fn reach(&self, range: SectorRange, limit: usize) -> (u64, usize) {
+        self.extents.reach(range.start(), range.end(), limit)
+    }
+
+    /// The extent with the last start before `sector`.
+    pub fn last_before(&self, sector: u64) -> Option<Extent> {
+        self.extents.last_before(sector).and_then(whole)
     }
 
     /// Forgets the content of `range`.
@@ -73,18 +95,12 @@ impl Index {
 
     /// All extents, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.extents.iter().filter_map(|item| {
-            let range = SectorRange::new(item.start, u64::from(item.count))?;
-            Some(Extent { range, seq: item.seq, backing: item.backing })
-        })
+        self.extents.iter().filter_map(whole)
     }
 
-    /// Forgets everything, the highest sequence number as well.
-    pub fn clear(&mut self, refs: &mut impl FnMut(Refs)) {
-        for item in self.extents.iter() {
-            refs(item.lost(item.start, item.end()));
-        }
-        *self = Self::default();
+    /// Forgets some extents of an index that is not in use any more; `false` when none is left.
+    pub fn forget_some(&mut self, refs: &mut impl FnMut(Refs)) -> bool {
+        self.extents.forget_leaf(refs)
     }
 
     /// Highest sequence number ever inserted, even if no extent has the number any more; 0 before the first insert.
@@ -117,16 +133,44 @@ impl Index {
             let count = u32::try_from(to - at).unwrap_or(u32::MAX);
             let skipped = u32::try_from(at - extent.range.start()).unwrap_or(u32::MAX);
             let item = Item { start: at, seq: extent.seq, count, backing: extent.backing.skip(skipped) };
-            self.extents.write(item, refs);
             at = item.end();
+            self.extents.write(self.continued(item), refs);
         }
+    }
+
+    /// `item`, with the extent before if both are zeroes of the same write in the same segment: one extent, however many pieces
+    /// the write was inserted in.
+    fn continued(&self, item: Item) -> Item {
+        let before = match item.backing {
+            Backing::Zero { .. } => self.extents.last_before(item.start),
+            _ => None,
+        };
+        let is_same = |before: &Item| {
+            (before.end(), before.seq, before.backing) == (item.start, item.seq, item.backing)
+        };
+        let joined = before.filter(is_same).and_then(|before| {
+            Some(Item { start: before.start, count: before.count.checked_add(item.count)?, ..item })
+        });
+        joined.unwrap_or(item)
     }
 }
 
-fn visit_part(from: u64, to: u64, backing: Option<Backing>, seq: Seq, visit: &mut impl FnMut(Piece)) {
+fn whole(item: Item) -> Option<Extent> {
+    let range = SectorRange::new(item.start, u64::from(item.count))?;
+    Some(Extent { range, seq: item.seq, backing: item.backing })
+}
+
+fn visit_part(
+    from: u64,
+    to: u64,
+    backing: Option<Backing>,
+    seq: Seq,
+    visit: &mut impl FnMut(Piece) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     let range = SectorRange::new(from, to.saturating_sub(from));
-    if let Some(range) = range.filter(|range| !range.is_empty()) {
-        visit(Piece { range, backing, seq });
+    match range.filter(|range| !range.is_empty()) {
+        Some(range) => visit(Piece { range, backing, seq }),
+        None => ControlFlow::Continue(()),
     }
 }
 

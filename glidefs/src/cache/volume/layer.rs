@@ -3,6 +3,8 @@
 //! Owns the calls that count. Invariant: the counts of the segment table agree with the extents of all layers whenever no call of
 //! a layer is under way; during a call, the table never shows fewer extents missing in the store than a segment has.
 
+use std::ops::ControlFlow;
+
 use super::extent::{Extent, Piece};
 use super::index::Index;
 use crate::cache::log::table::SegmentTable;
@@ -53,19 +55,55 @@ impl Layer {
         });
     }
 
-    pub fn clear(&mut self, table: &SegmentTable) {
+    /// Forgets some extents of a layer that is not in use any more; `false` when none is left.
+    fn forget_some(&mut self, table: &SegmentTable) -> bool {
         let kind = self.kind;
-        self.index.clear(&mut |refs| {
+        self.index.forget_some(&mut |refs| {
             if kind == Kind::Clean {
                 table.count_clean(refs);
             }
             table.count_refs(refs);
-        });
+        })
+    }
+
+    /// Moves extents of `self`, first ones first, to `to`, except sectors with newer content there, until about `limit` extents
+    /// were touched. Returns `true` when none is left.
+    pub fn move_some(&mut self, table: &SegmentTable, to: &mut Self, limit: usize) -> bool {
+        let mut left = limit;
+        while left > 0 {
+            let Some(first) = self.iter().next() else { return true };
+            // An extent may cover any number of extents of the other layer.
+            let (end, touched) = to.reach(first.range, left);
+            let range = SectorRange::new(first.range.start(), end.saturating_sub(first.range.start()));
+            let Some(part) = range.and_then(|range| first.part(range)) else {
+                debug_assert!(false, "a part of an extent lies in the extent");
+                return true;
+            };
+            to.insert(table, part);
+            self.remove(table, part.range);
+            left = left.saturating_sub(touched + 1);
+        }
+        self.is_empty()
     }
 
     /// Calls `visit` with pieces which cover `range` exactly, in ascending order.
     pub fn lookup(&self, range: SectorRange, visit: impl FnMut(Piece)) {
         self.index.lookup(range, visit);
+    }
+
+    /// As [`Self::lookup`], until `visit` breaks.
+    pub fn look(&self, range: SectorRange, visit: impl FnMut(Piece) -> ControlFlow<()>) -> ControlFlow<()> {
+        self.index.look(range, visit)
+    }
+
+    /// The largest end of a beginning of `range` with sectors of at most `limit` extents, and the number of these extents.
+    pub fn reach(&self, range: SectorRange, limit: usize) -> (u64, usize) {
+        self.index.reach(range, limit)
+    }
+
+    /// The extent with the last start before `sector`.
+    pub fn last_before(&self, sector: u64) -> Option<Extent> {
+        self.index.last_before(sector)
     }
 
     /// Calls `visit` with the parts of `range` with content of write `seq` in segment `number`.
@@ -98,5 +136,43 @@ impl Layer {
     /// Bytes of data; zeroes do not count.
     pub fn live_bytes(&self) -> u64 {
         self.index.live_bytes()
+    }
+}
+
+/// Layers which no reader uses any more. The extents still count as references to segments, so no segment is freed too early.
+#[derive(Debug, Default)]
+#[must_use = "the references to segments are counted until the layers were forgotten"]
+pub(in crate::cache) struct Dead(Vec<Layer>);
+
+impl Dead {
+    /// Adds `layer`, if any extent is in `layer`.
+    pub(super) fn add(&mut self, layer: Layer) {
+        if !layer.is_empty() {
+            self.0.push(layer);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Forgets about `extents` extents, and gives their memory back. To be called where nobody waits.
+    pub fn forget_some(&mut self, table: &SegmentTable, extents: usize) {
+        let mut left = extents;
+        while left > 0
+            && let Some(layer) = self.0.last_mut()
+        {
+            let before = layer.len();
+            if !layer.forget_some(table) {
+                self.0.pop();
+            } else {
+                left = left.saturating_sub(before.saturating_sub(layer.len()).max(1));
+            }
+        }
+    }
+
+    /// Forgets all extents. Takes time in proportion to their number.
+    pub fn forget(mut self, table: &SegmentTable) {
+        self.forget_some(table, usize::MAX);
     }
 }

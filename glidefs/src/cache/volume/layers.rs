@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
-use super::layer::Layer;
+use super::layer::{Dead, Layer};
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
@@ -121,22 +121,9 @@ impl Layers {
         seq <= self.stored
     }
 
-    /// The extents of the first cut.
-    pub fn frozen(&self) -> impl Iterator<Item = Extent> {
-        self.frozen.front().into_iter().flat_map(|cut| cut.index.iter())
-    }
-
     /// Bytes of data in no cut.
     pub fn active_bytes(&self) -> u64 {
         self.active.live_bytes()
-    }
-
-    /// All extents with their place in segment `number`.
-    pub fn extents_in(&self, number: u32) -> impl Iterator<Item = Extent> {
-        let frozen = self.frozen.iter().flat_map(|cut| cut.index.iter());
-        let all = self.active.iter().chain(frozen).chain(self.clean.iter());
-        let doubts = self.doubts.extents();
-        all.chain(doubts).filter(move |extent| extent.backing.number() == number)
     }
 
     pub fn len(&self) -> usize {
@@ -179,43 +166,88 @@ impl Layers {
         self.frozen.get_mut(at).map_or(&mut self.active, |cut| &mut cut.index)
     }
 
-    fn layer(&self, seq: Seq) -> &Layer {
+    /// The layers where extents of write `seq`, which is not in the store, may be: while a cut is being taken back, some are in the
+    /// layer after the cut already.
+    fn layers_of(&self, seq: Seq) -> impl Iterator<Item = &Layer> {
         let at = self.frozen.partition_point(|cut| cut.last < seq);
-        self.frozen.get(at).map_or(&self.active, |cut| &cut.index)
+        let cuts = self.frozen.range(at..).map(|cut| &cut.index);
+        cuts.chain([&self.active]).take(2)
     }
 
-    /// Calls `visit` with the parts of `range` which still come from write `seq` in segment `number`, hidden by newer data or
-    /// not. Data in the store does not count.
-    pub fn dirty_parts(&self, range: SectorRange, seq: Seq, number: u32, mut visit: impl FnMut(SectorRange)) {
+    fn layers_of_mut(&mut self, seq: Seq) -> impl Iterator<Item = &mut Layer> {
+        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        let cuts = self.frozen.range_mut(at..).map(|cut| &mut cut.index);
+        cuts.chain([&mut self.active]).take(2)
+    }
+
+    /// The parts of a beginning of `range` which still come from write `seq` in segment `number`, hidden by newer data or not, in
+    /// ascending order. Data in the store does not count. Looks at about `limit` extents. Returns the sector to go on from as
+    /// well, unless all of `range` was looked at.
+    pub fn dirty_parts(
+        &self,
+        range: SectorRange,
+        (seq, number): (Seq, u32),
+        limit: usize,
+    ) -> (Vec<SectorRange>, Option<u64>) {
         if self.doubts.has(number, seq, range) {
-            return visit(range);
+            return (vec![range], None);
         }
-        if seq > self.stored {
-            self.layer(seq).parts(range, seq, number, visit);
+        if seq <= self.stored {
+            return (Vec::new(), None);
         }
+        let (part, next) = beginning(range, self.layers_of(seq), limit);
+        let mut found = Vec::new();
+        for layer in self.layers_of(seq) {
+            layer.parts(part, seq, number, |part| found.push(part));
+        }
+        found.sort_unstable_by_key(|part| part.start());
+        (found, next)
     }
 
     /// Makes `copy` the place of those of its sectors which still come from the same write in segment `from`, and of no others:
-    /// while a cut is thawed, newer extents of the same sectors may have left the layer for the next one.
-    pub fn relocate(&mut self, table: &SegmentTable, copy: Extent, from: u32) {
+    /// while a cut is thawed, newer extents of the same sectors may have left the layer for the next one. Looks at about `limit`
+    /// extents. Returns the sector to go on from, unless all of `copy` was looked at.
+    pub fn relocate(&mut self, table: &SegmentTable, copy: Extent, from: u32, limit: usize) -> Option<u64> {
         if let Backing::Doubt { number } = copy.backing {
-            return self.doubts.relocate(table, copy.seq, copy.range, (from, number));
+            self.doubts.relocate(table, copy.seq, copy.range, (from, number));
+            return None;
         }
-        if copy.seq > self.stored {
-            relocate(self.layer_mut(copy.seq), table, copy, from);
+        let (is_dirty, may_be_clean) = (copy.seq > self.stored, copy.seq <= self.cut());
+        let dirty = self.layers_of(copy.seq).filter(|_| is_dirty);
+        let (range, next) = beginning(copy.range, dirty.chain([&self.clean]), limit);
+        let Some(copy) = copy.part(range) else { return None };
+        if is_dirty {
+            self.layers_of_mut(copy.seq).for_each(|layer| relocate(layer, table, copy, from));
         }
-        if copy.seq <= self.cut() {
+        if may_be_clean {
             relocate(&mut self.clean, table, copy, from);
         }
+        next
     }
 
-    /// Forgets the clean parts of `range` which come from write `seq` in segment `number`.
-    pub fn evict(&mut self, table: &SegmentTable, range: SectorRange, seq: Seq, number: u32) {
+    /// Forgets the clean parts of a beginning of `range` which come from write `seq` in segment `number`. Looks at about `limit`
+    /// extents. Returns the sector to go on from, unless all of `range` was looked at.
+    pub fn evict(
+        &mut self,
+        table: &SegmentTable,
+        range: SectorRange,
+        (seq, number): (Seq, u32),
+        limit: usize,
+    ) -> Option<u64> {
+        let (range, next) = beginning(range, [&self.clean], limit);
         let mut found = Vec::new();
         self.clean.parts(range, seq, number, |part| found.push(part));
         for part in found {
             self.clean.remove(table, part);
         }
+        next
+    }
+
+    /// The largest end of a beginning of `range` where write `seq`, not in the store, meets at most `limit` extents of the write's
+    /// layer, and the number of these extents.
+    pub fn reach(&self, seq: Seq, range: SectorRange, limit: usize) -> (u64, usize) {
+        let at = self.frozen.partition_point(|cut| cut.last < seq);
+        self.frozen.get(at).map_or(&self.active, |cut| &cut.index).reach(range, limit)
     }
 
     /// Makes the active layer a cut, with the figures of `cut`.
@@ -224,17 +256,13 @@ impl Layers {
         self.frozen.push_back(Frozen { index: std::mem::take(&mut self.active), ..cut });
     }
 
-    /// Makes up to `count` extents of the first cut, which is in the store, clean. Returns `true` when none is left in the cut.
-    /// If the cut ends a doubt, all clean data is forgotten with the cut's: write down beforehand that nothing up to the cut may
-    /// be taken from the log any more.
-    pub fn thaw_some(&mut self, table: &SegmentTable, count: usize) -> bool {
-        let Some(cut) = self.frozen.front_mut() else { return true };
-        let some: Vec<Extent> = cut.index.iter().take(count).collect();
-        for extent in &some {
-            self.clean.insert(table, *extent);
-            cut.index.remove(table, extent.range);
-        }
-        let is_last = cut.index.is_empty();
+    /// Makes extents of the first cut, which is in the store, clean, until about `limit` extents were touched. Returns whether none
+    /// is left in the cut. If the cut ends a doubt, all clean data is out of use with the cut's: write down beforehand that nothing
+    /// up to the cut may be taken from the log any more.
+    pub fn thaw_some(&mut self, table: &SegmentTable, limit: usize) -> (bool, Dead) {
+        let mut dead = Dead::default();
+        let Some(cut) = self.frozen.front_mut() else { return (true, dead) };
+        let is_last = cut.index.move_some(table, &mut self.clean, limit);
         if is_last {
             let last = cut.last;
             debug_assert!(last > self.stored, "the history in the store only grows");
@@ -242,30 +270,27 @@ impl Layers {
             self.stored = last;
             self.frozen.pop_front();
             if doubted && !self.is_doubted() {
-                self.forget_clean(table);
+                dead = self.forget_clean();
             }
         }
-        is_last
+        (is_last, dead)
     }
 
-    /// Makes the first cut a part of the second, or of the active layer where there is no second: as if the first had not been
-    /// made.
-    pub fn undo(&mut self, table: &SegmentTable) {
-        let Some(first) = self.frozen.pop_front() else { return };
-        let Frozen { index, since, failed, .. } = first;
-        let joined = match self.frozen.front_mut() {
-            Some(second) => {
-                second.since = since.or(second.since);
-                second.failed = second.failed.max(failed);
-                &mut second.index
-            }
-            None => &mut self.active,
-        };
-        let mut newer = std::mem::replace(joined, index);
-        for extent in newer.iter() {
-            joined.insert(table, extent);
+    /// Makes extents of the first cut a part of the second, or of the active layer where there is no second, until about `limit`
+    /// extents were touched. Returns `true` when none is left: then it is as if the first cut had not been made. The older content
+    /// goes to the layer of the newer, and never hides newer content there; so readers find the same content all the time.
+    pub fn undo_some(&mut self, table: &SegmentTable, limit: usize) -> bool {
+        let Some(mut first) = self.frozen.pop_front() else { return true };
+        let joined = self.frozen.front_mut().map_or(&mut self.active, |second| &mut second.index);
+        if !first.index.move_some(table, joined, limit) {
+            self.frozen.push_front(first);
+            return false;
         }
-        newer.clear(table);
+        if let Some(second) = self.frozen.front_mut() {
+            second.since = first.since.or(second.since);
+            second.failed = second.failed.max(first.failed);
+        }
+        true
     }
 
     /// Whether a record may be lost without the store's knowledge.
@@ -313,19 +338,35 @@ impl Layers {
         self.doubts.is_in(number)
     }
 
-    /// Forgets all clean data.
-    pub fn forget_clean(&mut self, table: &SegmentTable) {
-        self.clean.clear(table);
+    /// Takes all clean data out of use.
+    pub fn forget_clean(&mut self) -> Dead {
+        let mut dead = Dead::default();
+        dead.add(std::mem::replace(&mut self.clean, Layer::clean()));
+        dead
     }
 
-    pub fn clear(&mut self, table: &SegmentTable) {
+    /// Takes everything out of use.
+    pub fn clear(&mut self, table: &SegmentTable) -> Dead {
         self.doubts.clear(table);
-        self.active.clear(table);
-        for mut cut in std::mem::take(&mut self.frozen) {
-            cut.index.clear(table);
+        let mut dead = self.forget_clean();
+        dead.add(std::mem::take(&mut self.active));
+        for cut in std::mem::take(&mut self.frozen) {
+            dead.add(cut.index);
         }
-        self.forget_clean(table);
+        dead
     }
+}
+
+/// The beginning of `range` where none of `layers` has more than `limit` extents, and the sector to go on from.
+fn beginning<'a>(
+    range: SectorRange,
+    layers: impl IntoIterator<Item = &'a Layer>,
+    limit: usize,
+) -> (SectorRange, Option<u64>) {
+    let ends = layers.into_iter().map(|layer| layer.reach(range, limit).0);
+    let end = ends.min().unwrap_or(range.end());
+    let part = SectorRange::new(range.start(), end.saturating_sub(range.start())).unwrap_or(range);
+    (part, Some(end).filter(|end| *end < range.end()))
 }
 
 /// Makes `copy` the place of those sectors of `layer` which come from the same write in segment `from`.

@@ -10,6 +10,7 @@ use crate::cache::volume::durability::{Durability, Pace, Triggers};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::Extent;
 use crate::cache::volume::fetch::OnUnreachable;
+use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::queue::WritebackQueue;
 use crate::cache::volume::store_link::StoreLink;
 use crate::store::volume::{Crowd, UploadProgress, VolumeError};
@@ -283,10 +284,20 @@ impl Volume {
         self.store_link.get().is_some_and(|link| link.crowding().is_slow())
     }
 
-    /// The data not in the store, and the last sequence number given out.
+    /// The data not in the store, and the last sequence number given out. The volume may not be written to any more.
     pub(in crate::cache) fn dirty(&self) -> (Seq, Vec<Extent>) {
-        let inner = self.lock();
-        (Seq(inner.last_seq), inner.layers.dirty())
+        let mut found = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (some, behind) = self.lock().layers.dirty_from(from, EXTENTS_MAX);
+            found.extend(some);
+            next = behind;
+        }
+        debug_assert!(
+            found.is_sorted_by(|extent, next| extent.range.end() <= next.range.start()),
+            "each sector has one newest content"
+        );
+        (Seq(self.lock().last_seq), found)
     }
 
     /// Whether some data, or a new size, is not in the store.

@@ -1,5 +1,6 @@
 //! A volume: figures, plans, FLUSHes, cuts and recovery.
 
+use super::appends::WriteKind;
 use super::cuts::{CUTS_MAX, CutState};
 use super::*;
 use crate::cache::volume::error::IoError;
@@ -49,7 +50,7 @@ fn a_segment_counts_the_sectors_and_extents_that_refer_to_it() {
     let moved = Extent { backing: Backing::Data { number: 1, sector: 8 }, ..data(0, 16, 1, 0) };
     volume.relocated(&table, moved, 0);
     assert_eq!((table.get(0).live_sectors(), table.get(1).live_sectors()), (4, 12));
-    volume.remove(&table);
+    volume.remove(&table).forget(&table);
     assert_eq!((table.get(0).extents(), table.get(0).live_sectors()), (0, 0));
     assert_eq!((table.get(1).extents(), table.get(1).live_sectors()), (0, 0));
 }
@@ -57,7 +58,7 @@ fn a_segment_counts_the_sectors_and_extents_that_refer_to_it() {
 #[test]
 fn a_removed_volume_takes_no_data_back() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
-    volume.remove(&table);
+    volume.remove(&table).forget(&table);
     let appended = volume.appended(&table, (Seq(1), 1), [data(0, 8, 1, 16)].into_iter(), PLACE);
     assert_eq!(appended, Err(IoError::Removed(ExportId(1))));
     volume.relocated(&table, data(0, 8, 1, 16), 1);
@@ -107,13 +108,13 @@ fn a_cut_is_complete_when_every_write_that_began_before_it_has_landed() {
     assert_eq!(volume.cut_state(), CutState::Landing);
     let later = volume.next_seqs(1);
     appended(later);
-    volume.failed(first, 1);
+    volume.failed(first, 1, WriteKind::Data);
     assert_eq!(volume.cut_state(), CutState::Landing);
     appended(second);
     assert_eq!(volume.cut_state(), CutState::Complete(third));
     let seqs: Vec<Seq> = volume.cut_extents().iter().map(|extent| extent.seq).collect();
     assert_eq!(seqs, [second, third], "what came later is not in it");
-    assert!(volume.thaw_some(&table, 8));
+    assert!(volume.thaw_some(&table, 8).0);
     let figures = volume.figures();
     assert_eq!((figures.stored, figures.last_seq), (third, later));
     assert_eq!((figures.dirty_bytes, figures.clean_bytes), (4096, 8192));
@@ -148,14 +149,14 @@ fn cuts_that_wait_are_carried_in_order_each_with_what_was_written_before_the_nex
     let third = write(8);
     assert_eq!(volume.cut_state(), CutState::Complete(first));
     assert_eq!(volume.cut_extents().len(), 1);
-    assert!(volume.thaw_some(&table, 8));
+    assert!(volume.thaw_some(&table, 8).0);
     assert_eq!((volume.cut_state(), volume.figures().stored), (CutState::Landing, first));
-    volume.failed(late, 1);
+    volume.failed(late, 1, WriteKind::Data);
     assert_eq!(volume.cut_state(), CutState::Complete(second));
     assert_eq!(volume.failed_in_cuts(), late);
     let seqs = |volume: &Volume| volume.cut_extents().iter().map(|extent| extent.seq).collect::<Vec<_>>();
     assert_eq!(seqs(&volume), [second]);
-    assert!(volume.thaw_some(&table, 8));
+    assert!(volume.thaw_some(&table, 8).0);
     assert_eq!((volume.cut_state(), volume.figures().stored), (CutState::None, second));
     volume.cut_now();
     assert_eq!((seqs(&volume), volume.failed_in_cuts()), (vec![third], late));
@@ -204,12 +205,12 @@ fn a_cut_that_is_taken_back_is_a_part_of_the_next_one() {
     let (over, last) = (write(0), write(16));
     volume.lock().freeze();
     let active = write(24);
-    volume.undo_cut(&table);
+    while !volume.undo_some(&table, 1) {}
     assert_eq!((volume.figures().cuts, volume.cut_state()), (1, CutState::Complete(last)));
     let found: Vec<_> =
         volume.cut_extents().iter().map(|extent| (extent.range.start(), extent.seq)).collect();
     assert_eq!(found, [(0, over), (8, Seq(2)), (16, last)]);
-    volume.undo_cut(&table);
+    while !volume.undo_some(&table, 1) {}
     assert_eq!((volume.figures().cuts, volume.cut_state()), (0, CutState::None));
     volume.cut_now();
     assert_eq!((volume.cut_extents().len(), volume.cut_state()), (4, CutState::Complete(active)));

@@ -102,7 +102,9 @@ async fn carry_on(
                 if matches!(failure, Failure::TooDamaged) {
                     link.was_read();
                 }
-                volume.undo_cut(&shared.table);
+                while !volume.undo_some(&shared.table, THAW_EXTENTS) {
+                    tokio::task::yield_now().await;
+                }
                 link.upload().clear();
                 link.advanced();
                 shared.writeback_ended();
@@ -168,7 +170,12 @@ async fn try_carry(
         }
         compact
     };
-    while !volume.thaw_some(&shared.table, THAW_EXTENTS) {
+    loop {
+        let (is_last, dead) = volume.thaw_some(&shared.table, THAW_EXTENTS);
+        if is_last {
+            shared.bury(dead);
+            break;
+        }
         tokio::task::yield_now().await;
     }
     Ok(compact)

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 
 use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf};
 use crate::cache::log::table::Refs;
+use crate::cache::volume::hold;
 
 /// A leaf shrunk to this many extents joins the leaf before, if there is room.
 const LEAF_ITEMS_FEW: usize = LEAF_ITEMS_MAX / 8;
@@ -46,7 +47,40 @@ impl ExtentMap {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Item> {
-        self.owners.values().flat_map(|owner| owner.leaf.iter_from(0))
+        self.owners.values().flat_map(|owner| owner.leaf.iter_from(0)).inspect(|_| hold::touch())
+    }
+
+    /// The extent with the last start before `sector`.
+    pub(super) fn last_before(&self, sector: u64) -> Option<Item> {
+        // Only the first leaf may be empty, and the last leaf with a key below `sector` may begin behind.
+        self.owners.range(..sector).rev().take(2).find_map(|(_, owner)| {
+            hold::touch();
+            owner.leaf.get(owner.leaf.count_before(sector).checked_sub(1)?)
+        })
+    }
+
+    /// The largest end up to `to` for which at most `limit` extents have sectors from `from` to the end, and their number.
+    pub(super) fn reach(&self, from: u64, to: u64, limit: usize) -> (u64, usize) {
+        let mut count = 0;
+        let stop = self.overlapping(from, to, |item| {
+            if count == limit {
+                return ControlFlow::Break(item.start.max(from));
+            }
+            count += 1;
+            ControlFlow::Continue(())
+        });
+        (stop.break_value().unwrap_or(to), count)
+    }
+
+    /// Forgets the extents of one leaf, and tells `refs`; `false` when there is none. Only for a map in which nothing is looked up
+    /// or written any more.
+    pub(super) fn forget_leaf(&mut self, refs: &mut impl FnMut(Refs)) -> bool {
+        let Some((_, owner)) = self.owners.pop_first() else { return false };
+        for item in owner.leaf.iter_from(0) {
+            refs(item.lost(item.start, item.end()));
+        }
+        self.len = self.len.saturating_sub(owner.leaf.len());
+        true
     }
 
     /// Calls `visit` with each extent with sectors in `[from, to)`, in ascending order, until `visit` breaks.
@@ -65,6 +99,7 @@ impl ExtentMap {
             None => self.owners.range(..key).next_back().and_then(|(_, owner)| owner.leaf.last()),
         };
         if let Some(item) = before.filter(|item| item.end() > from && from < to) {
+            hold::touch();
             visit(item)?;
         }
         loop {
@@ -72,6 +107,7 @@ impl ExtentMap {
                 if item.start >= to {
                     return ControlFlow::Continue(());
                 }
+                hold::touch();
                 visit(item)?;
             }
             if owner.next >= to {
@@ -84,6 +120,7 @@ impl ExtentMap {
 
     /// Makes `item` the extent of its sectors. `refs` is told of `item` first, then of the extents split or removed.
     pub(super) fn write(&mut self, item: Item, refs: &mut impl FnMut(Refs)) {
+        hold::touch();
         refs(item.gained());
         if !self.write_in_leaf(item, refs) {
             self.carve(item.start, item.end(), refs);
@@ -172,6 +209,7 @@ impl ExtentMap {
             let leaf = &mut owner.leaf;
             let (first, end) = (leaf.count_before(from), leaf.count_before(to));
             for found in leaf.iter_from(first).take(end - first) {
+                hold::touch();
                 self.len -= 1;
                 self.data_sectors = self.data_sectors.saturating_sub(found.data_sectors());
                 refs(found.lost(from, to));

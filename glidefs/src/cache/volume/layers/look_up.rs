@@ -2,8 +2,10 @@
 //!
 //! Does not own the layers. Invariant: a newer layer hides the older ones.
 
+use std::ops::ControlFlow;
+
 use super::{Dirty, Layers};
-use crate::cache::volume::extent::{Extent, Piece};
+use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::layer::Layer;
 use crate::units::{SectorRange, Seq};
 
@@ -11,36 +13,64 @@ impl Layers {
     /// Calls `visit` with pieces which cover `range` exactly, in ascending order, each with the newest content. Content in doubt
     /// is damaged.
     pub fn lookup(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
-        let Some(doubt) = self.doubt_in_force() else { return self.lookup_undoubted(range, visit) };
+        let _: ControlFlow<()> = self.look(range, |piece| {
+            visit(piece);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// As [`Self::lookup`], until `visit` breaks.
+    pub fn look(
+        &self,
+        range: SectorRange,
+        mut visit: impl FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let Some(doubt) = self.doubt_in_force() else { return self.look_undoubted(range, visit) };
         let end = doubt.end.clamp(range.start(), range.end());
         let part = |from: u64, to: u64| SectorRange::new(from, to - from).filter(|part| !part.is_empty());
         if let Some(doubted) = part(range.start(), end) {
-            self.lookup_undoubted(doubted, |piece| visit(doubt.judge(piece)));
+            self.look_undoubted(doubted, |piece| visit(doubt.judge(piece)))?;
         }
-        if let Some(newer) = part(end, range.end()) {
-            self.lookup_undoubted(newer, visit);
+        match part(end, range.end()) {
+            Some(newer) => self.look_undoubted(newer, visit),
+            None => ControlFlow::Continue(()),
         }
     }
 
-    /// As [`Self::lookup`], with content in doubt as it is.
-    fn lookup_undoubted(&self, range: SectorRange, mut visit: impl FnMut(Piece)) {
+    /// As [`Self::look`], with content in doubt as it is.
+    fn look_undoubted(
+        &self,
+        range: SectorRange,
+        mut visit: impl FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         if self.frozen.is_empty() && self.clean.is_empty() {
-            return self.active.lookup(range, visit);
+            return self.active.look(range, visit);
         }
-        self.active.lookup(range, |piece| match piece.backing {
+        self.active.look(range, |piece| match piece.backing {
             Some(_) => visit(piece),
-            None => self.look_below(self.frozen.len(), piece.range, &mut visit),
-        });
+            None => self.look_below(self.frozen.len(), Some(&self.clean), piece.range, &mut visit),
+        })
     }
 
-    /// As [`Self::lookup_undoubted`], in the first `cuts` cuts and the clean layer.
-    fn look_below(&self, cuts: usize, range: SectorRange, visit: &mut dyn FnMut(Piece)) {
+    /// As [`Self::look_undoubted`], in the first `cuts` cuts and in `last`.
+    fn look_below(
+        &self,
+        cuts: usize,
+        last: Option<&Layer>,
+        range: SectorRange,
+        visit: &mut dyn FnMut(Piece) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let newest = cuts.checked_sub(1).and_then(|at| Some((at, self.frozen.get(at)?)));
-        let Some((older, cut)) = newest else { return self.clean.lookup(range, visit) };
-        cut.index.lookup(range, |piece| match piece.backing {
+        let Some((older, cut)) = newest else {
+            return match last {
+                Some(last) => last.look(range, visit),
+                None => visit(Piece { range, backing: None, seq: Seq::default() }),
+            };
+        };
+        cut.index.look(range, |piece| match piece.backing {
             Some(_) => visit(piece),
-            None => self.look_below(older, piece.range, visit),
-        });
+            None => self.look_below(older, last, piece.range, visit),
+        })
     }
 
     /// Calls `visit` with pieces of the first cut which cover `range` exactly, in ascending order.
@@ -68,32 +98,140 @@ impl Layers {
         }
     }
 
-    /// All content not in the store, newest content only, in ascending order.
-    pub fn dirty(&self) -> Vec<Extent> {
-        let mut dirty: Vec<Extent> = self.active.iter().collect();
-        for (at, cut) in self.frozen.iter().enumerate() {
-            for extent in cut.index.iter() {
-                self.bare(at + 1, extent.range, &mut |part| dirty.extend(extent.part(part)));
+    /// The newest content not in the store, from sector `from` on, in ascending order: about `limit` extents. Returns the sector to
+    /// go on from as well.
+    pub fn dirty_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
+        let (mut found, mut left) = (Vec::new(), limit);
+        let Some(range) = SectorRange::new(from, u64::MAX - from) else { return (found, None) };
+        let mut next = None;
+        let mut visit = |piece: Piece| {
+            found.extend(content(piece));
+            left = left.saturating_sub(1);
+            if left == 0 {
+                next = Some(piece.range.end());
+                return ControlFlow::Break(());
             }
-        }
-        dirty.sort_unstable_by_key(|extent| extent.range.start());
-        debug_assert!(
-            dirty.is_sorted_by(|extent, next| extent.range.end() <= next.range.start()),
-            "each sector has one newest content"
-        );
-        dirty
+            ControlFlow::Continue(())
+        };
+        let _: ControlFlow<()> = self.active.look(range, |piece| match piece.backing {
+            Some(_) => visit(piece),
+            None => self.look_below(self.frozen.len(), None, piece.range, &mut visit),
+        });
+        (found, next.filter(|next| *next < u64::MAX))
     }
 
-    /// Calls `visit` with the parts of `range` in no cut from the one at `at` on, and not active either.
-    fn bare(&self, at: usize, range: SectorRange, visit: &mut dyn FnMut(SectorRange)) {
-        let cut = self.frozen.get(at);
-        cut.map_or(&self.active, |cut| &cut.index).lookup(range, |piece| {
-            if piece.backing.is_some() {
-            } else if cut.is_some() {
-                self.bare(at + 1, piece.range, visit);
-            } else {
-                visit(piece.range);
-            }
-        });
+    /// The extents of the first cut from sector `from` on, in ascending order: `limit` extents at most. Returns the sector to go
+    /// on from as well.
+    pub fn frozen_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
+        let mut found = Vec::with_capacity(limit);
+        let mut next = None;
+        if let (Some(cut), Some(range)) = (self.frozen.front(), SectorRange::new(from, u64::MAX - from)) {
+            let (end, _) = cut.index.reach(range, limit);
+            next = Some(end).filter(|end| *end < u64::MAX);
+            let window = SectorRange::new(from, end - from).unwrap_or(range);
+            cut.index.lookup(window, |piece| found.extend(content(piece)));
+        }
+        (found, next)
     }
+
+    /// The extents in segment `number` from sector `from` on, of all layers: about `limit` extents are looked at. Returns the
+    /// sector to go on from as well. Extents move from layer to layer between two calls, never from sector to sector: so the
+    /// layers are looked through together, a range of sectors at a time.
+    pub fn extents_in(&self, number: u32, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
+        let mut found = Vec::new();
+        let layers =
+            || [&self.active, &self.clean].into_iter().chain(self.frozen.iter().map(|cut| &cut.index));
+        let share = (limit / layers().count()).max(1);
+        let Some(range) = SectorRange::new(from, u64::MAX - from) else { return (found, None) };
+        let end = layers().map(|layer| layer.reach(range, share).0).min().unwrap_or(range.end());
+        let Some(window) = SectorRange::new(from, end - from) else { return (found, None) };
+        for layer in layers() {
+            layer.lookup(window, |piece| {
+                found.extend(content(piece).filter(|extent| extent.backing.number() == number));
+            });
+        }
+        let next = Some(end).filter(|end| *end < u64::MAX);
+        if next.is_none() {
+            found.extend(self.doubts.extents().filter(|extent| extent.backing.number() == number));
+        }
+        (found, next)
+    }
+
+    /// The parts of `range`, from the first to the last one that is not `void`, as one range; `None` when all of `range` is void.
+    /// Looks at about `limit` extents, and takes the rest for not void.
+    pub fn content_in(
+        &self,
+        range: SectorRange,
+        limit: usize,
+        void: impl Fn(&Piece) -> bool,
+    ) -> Option<SectorRange> {
+        let (mut first, mut end, mut left) = (None, range.start(), limit);
+        let looked = self.look(range, |piece| {
+            if !void(&piece) {
+                first.get_or_insert(piece.range.start());
+                end = piece.range.end();
+            }
+            left = left.saturating_sub(1);
+            if left > 0 {
+                return ControlFlow::Continue(());
+            }
+            first.get_or_insert(piece.range.end());
+            ControlFlow::Break(())
+        });
+        let end = if looked.is_break() { range.end() } else { end };
+        let first = first?;
+        SectorRange::new(first, end.checked_sub(first)?).filter(|found| !found.is_empty())
+    }
+
+    /// `range` with the active zeroes before and behind, as long as there are only zeroes and `void` sectors between: zeroes of
+    /// the whole have no other content. At most `sectors` sectors; looks at a few times `limit` extents.
+    pub fn with_zeroes_around(
+        &self,
+        range: SectorRange,
+        (sectors, limit): (u64, usize),
+        void: impl Fn(&Piece) -> bool,
+    ) -> SectorRange {
+        let (mut start, mut end) = (range.start(), range.end());
+        let is_void = |from: u64, to: u64| {
+            let gap = SectorRange::new(from, to.saturating_sub(from)).filter(|gap| !gap.is_empty());
+            gap.is_none_or(|gap| self.content_in(gap, limit, &void).is_none())
+        };
+        for _ in 0..limit {
+            let Some(before) = self.active.last_before(start).filter(is_zero) else { break };
+            let from = before.range.start();
+            if end - from > sectors || !is_void(before.range.end(), start) {
+                break;
+            }
+            start = from;
+        }
+        for _ in 0..limit {
+            let behind = SectorRange::new(end, u64::MAX - end).and_then(|behind| {
+                let mut found = None;
+                let _ = self.active.look(behind, |piece| match content(piece) {
+                    Some(extent) => {
+                        found = Some(extent);
+                        ControlFlow::Break(())
+                    }
+                    None => ControlFlow::Continue(()),
+                });
+                found
+            });
+            let Some(behind) = behind.filter(is_zero) else { break };
+            let to = behind.range.end();
+            if to - start > sectors || !is_void(end, behind.range.start()) {
+                break;
+            }
+            end = to;
+        }
+        SectorRange::new(start, end - start).unwrap_or(range)
+    }
+}
+
+fn is_zero(extent: &Extent) -> bool {
+    matches!(extent.backing, Backing::Zero { .. })
+}
+
+/// The extent of a piece with content.
+fn content(piece: Piece) -> Option<Extent> {
+    piece.backing.map(|backing| Extent { range: piece.range, seq: piece.seq, backing })
 }

@@ -102,22 +102,24 @@ impl Pair {
                 // The store has the cut from the first move on.
                 if let Some(cut) = self.cuts.front() {
                     self.stored = *cut;
-                    if self.layers.thaw_some(&self.table, count) {
+                    if self.layers.thaw_some(&self.table, count).0 {
                         self.cuts.pop_front();
                     }
                 }
             }
             Step::Undo => {
                 if self.cuts.front().is_some_and(|cut| self.stored != *cut) {
-                    self.layers.undo(&self.table);
+                    // All the way, because only readers and the cleaner come between.
+                    while !self.layers.undo_some(&self.table, 1) {
+                        self.check_newest();
+                    }
                     self.cuts.pop_front();
                 }
             }
             Step::Look(from) => {
                 self.seen = (Vec::new(), from);
                 for extent in &self.log {
-                    let mut parts: Vec<SectorRange> = Vec::new();
-                    self.layers.dirty_parts(extent.range, extent.seq, from, |part| parts.push(part));
+                    let parts = self.dirty_parts(extent, from);
                     // Whole frames move, with newer sectors inside.
                     if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
                         let hull = SectorRange::new(first.start(), last.end() - first.start()).unwrap();
@@ -133,9 +135,14 @@ impl Pair {
                         Backing::Data { sector, .. } => Backing::Data { number: to, sector },
                         _ => Backing::Zero { number: to },
                     };
-                    self.layers.relocate(&self.table, Extent { backing, ..extent }, from);
-                    self.layers
-                        .dirty_parts(extent.range, extent.seq, from, |part| panic!("{part:?} has not moved"));
+                    let mut copy = Some(Extent { backing, ..extent });
+                    while let Some(rest) = copy {
+                        let next = self.layers.relocate(&self.table, rest, from, 1);
+                        copy = next.and_then(|next| {
+                            rest.part(SectorRange::new(next, rest.range.end() - next).unwrap())
+                        });
+                    }
+                    assert_eq!(self.dirty_parts(&extent, from), [], "all has moved");
                 }
             }
             Step::Evict(number) => {
@@ -145,7 +152,11 @@ impl Pair {
                     if !self.layers.is_clean(extent.seq) {
                         continue;
                     }
-                    self.layers.evict(&self.table, extent.range, extent.seq, number);
+                    let mut rest = Some(extent.range);
+                    while let Some(range) = rest {
+                        let next = self.layers.evict(&self.table, range, (extent.seq, number), 1);
+                        rest = next.and_then(|next| SectorRange::new(next, range.end() - next));
+                    }
                 }
                 let number = self.table.get(number);
                 // While the extents of a cut become clean, some clean extents may not be forgotten yet.
@@ -155,20 +166,21 @@ impl Pair {
         }
     }
 
+    /// The parts of `extent` to be moved out of segment `from`, looked for one extent at a time.
+    fn dirty_parts(&self, extent: &Extent, from: u32) -> Vec<SectorRange> {
+        let (mut found, mut rest) = (Vec::new(), Some(extent.range));
+        while let Some(range) = rest {
+            let (parts, next) = self.layers.dirty_parts(range, (extent.seq, from), 1);
+            found.extend(parts);
+            rest = next.and_then(|next| SectorRange::new(next, range.end() - next));
+        }
+        found
+    }
+
     fn check(&self) {
+        self.check_newest();
+        self.check_walks();
         let everything = SectorRange::new(0, SECTORS as u64).unwrap();
-        let mut next = 0;
-        self.layers.lookup(everything, |piece| {
-            assert_eq!(piece.range.start(), next, "pieces leave no gap");
-            next = piece.range.end();
-            for at in piece.range.start() as usize..piece.range.end() as usize {
-                match piece.backing {
-                    Some(_) => assert_eq!(piece.seq.0, self.newest[at], "sector {at}"),
-                    None => assert_eq!(self.stored[at], self.newest[at], "sector {at} is only in the store"),
-                }
-            }
-        });
-        assert_eq!(next, SECTORS as u64);
         if let Some(cut) = self.cuts.front().copied().filter(|cut| *cut != self.stored) {
             self.layers.lookup_frozen(everything, |piece| {
                 let sectors = piece.range.start() as usize..piece.range.end() as usize;
@@ -182,6 +194,72 @@ impl Pair {
         let counted: u32 = self.table.iter().map(|(_, number)| number.extents()).sum();
         assert_eq!(counted as usize, self.layers.len());
     }
+
+    /// Walks a few extents at a time find the same sectors as look-ups of everything.
+    fn check_walks(&self) {
+        let (mut dirty, mut cut, mut placed) = (Vec::new(), Vec::new(), 0);
+        let mut walk = |look: &mut dyn FnMut(u64) -> Option<u64>| {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                next = look(from);
+                assert!(next.is_none_or(|next| next > from), "a walk goes on");
+            }
+        };
+        walk(&mut |from| {
+            let (found, next) = self.layers.dirty_from(from, 2);
+            dirty.extend(found.iter().flat_map(|extent| extent.range.start()..extent.range.end()));
+            next
+        });
+        walk(&mut |from| {
+            let (found, next) = self.layers.frozen_from(from, 2);
+            cut.extend(found.iter().flat_map(|extent| extent.range.start()..extent.range.end()));
+            next
+        });
+        for number in 0..SEGMENTS {
+            walk(&mut |from| {
+                let (found, next) = self.layers.extents_in(number, from, 2);
+                placed += found.iter().map(|extent| extent.range.count()).sum::<u64>();
+                next
+            });
+        }
+        let everything = SectorRange::new(0, SECTORS as u64).unwrap();
+        let mut expected = Vec::new();
+        self.layers.lookup(everything, |piece| {
+            if piece.backing.is_some() && piece.seq > self.layers.stored() {
+                expected.extend(piece.range.start()..piece.range.end());
+            }
+        });
+        // While a cut is thawed, some extents newer than what is stored are clean already.
+        let is_thawing = self.cuts.front().is_some_and(|cut| *cut == self.stored);
+        assert!(is_thawing || dirty == expected, "{dirty:?} {expected:?}");
+        let mut expected = Vec::new();
+        self.layers.lookup_frozen(everything, |piece| {
+            if piece.backing.is_some() {
+                expected.extend(piece.range.start()..piece.range.end());
+            }
+        });
+        assert_eq!(cut, expected);
+        let layers = [&self.layers.active, &self.layers.clean].into_iter();
+        let all = layers.chain(self.layers.frozen.iter().map(|cut| &cut.index));
+        let expected: u64 = all.flat_map(|layer| layer.iter()).map(|extent| extent.range.count()).sum();
+        assert_eq!(placed, expected);
+    }
+
+    fn check_newest(&self) {
+        let everything = SectorRange::new(0, SECTORS as u64).unwrap();
+        let mut next = 0;
+        self.layers.lookup(everything, |piece| {
+            assert_eq!(piece.range.start(), next, "pieces leave no gap");
+            next = piece.range.end();
+            for at in piece.range.start() as usize..piece.range.end() as usize {
+                match piece.backing {
+                    Some(_) => assert_eq!(piece.seq.0, self.newest[at], "sector {at}"),
+                    None => assert_eq!(self.stored[at], self.newest[at], "sector {at} is only in the store"),
+                }
+            }
+        });
+        assert_eq!(next, SECTORS as u64);
+    }
 }
 
 proptest! {
@@ -194,7 +272,7 @@ proptest! {
             pair.apply(step);
             pair.check();
         }
-        pair.layers.clear(&pair.table);
+        pair.layers.clear(&pair.table).forget(&pair.table);
         for (number, info) in pair.table.iter() {
             prop_assert_eq!((info.extents(), info.dirty_extents(), info.live_sectors()), (0, 0, 0), "segment {}", number);
         }
@@ -214,8 +292,8 @@ fn what_moves_while_a_cut_is_thawed_does_not_hide_what_is_newer() {
     layers.insert(&table, extent(8, 1, 1));
     layers.insert(&table, extent(4, 2, 2));
     layers.freeze(Frozen::at(Seq(2)));
-    assert!(!layers.thaw_some(&table, 1), "half of the cut is left");
-    layers.relocate(&table, extent(8, 1, 3), 1);
+    assert!(!layers.thaw_some(&table, 1).0, "half of the cut is left");
+    layers.relocate(&table, extent(8, 1, 3), 1, 8);
     let mut found = Vec::new();
     layers.lookup(SectorRange::new(0, 8).unwrap(), |piece| {
         found.push((piece.range.count(), piece.seq.0, piece.backing.map(Backing::number)));
