@@ -281,7 +281,7 @@ impl Volume {
 
     /// Whether writes are slowed until packs were merged.
     pub fn is_crowded(&self) -> bool {
-        self.store_link.get().is_some_and(|link| link.crowding().is_slow())
+        self.store_link().is_some_and(|link| link.crowding().is_slow())
     }
 
     /// The data not in the store, and the last sequence number given out. The volume may not be written to any more.

@@ -82,7 +82,7 @@ impl Carving {
 impl Volume {
     /// Decides what to record of zeroes for `range`, and gives out the sequence numbers. With `whole` all of `range` is recorded.
     pub(in crate::cache) fn begin_zeroes(&self, range: SectorRange, whole: bool) -> Result<Zeroing, IoError> {
-        let link = self.store_link.get();
+        let link = self.store_link();
         let mut inner = self.lock();
         if inner.removed {
             return Err(IoError::Removed(self.id));
@@ -145,7 +145,7 @@ impl Volume {
         if is_done {
             inner.landed(carving.first, entries_of(carving.range), WriteKind::Zeroes);
         }
-        inner.note_append(self.store_link.get(), carving.first);
+        inner.note_append(self.store_link(), carving.first);
         let announce = was_empty && !inner.layers.is_active_empty();
         drop(inner);
         if announce {

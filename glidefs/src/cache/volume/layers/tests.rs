@@ -198,7 +198,7 @@ impl Pair {
     /// Walks a few extents at a time find the same sectors as look-ups of everything.
     fn check_walks(&self) {
         let (mut dirty, mut cut, mut placed) = (Vec::new(), Vec::new(), 0);
-        let mut walk = |look: &mut dyn FnMut(u64) -> Option<u64>| {
+        let walk = |look: &mut dyn FnMut(u64) -> Option<u64>| {
             let mut next = Some(0);
             while let Some(from) = next {
                 next = look(from);
