@@ -198,7 +198,7 @@ impl Pair {
     /// Walks a few extents at a time find the same sectors as look-ups of everything.
     fn check_walks(&self) {
         let (mut dirty, mut cut, mut placed) = (Vec::new(), Vec::new(), 0);
-        let mut walk = |look: &mut dyn FnMut(u64) -> Option<u64>| {
+        let walk = |look: &mut dyn FnMut(u64) -> Option<u64>| {
             let mut next = Some(0);
             while let Some(from) = next {
                 next = look(from);
@@ -241,7 +241,7 @@ impl Pair {
         assert_eq!(cut, expected);
         let layers = [&self.layers.active, &self.layers.clean].into_iter();
         let all = layers.chain(self.layers.frozen.iter().map(|cut| &cut.index));
-        let expected: u64 = all.flat_map(|layer| layer.iter()).map(|extent| extent.range.count()).sum();
+        let expected: u64 = all.flat_map(Layer::iter).map(|extent| extent.range.count()).sum();
         assert_eq!(placed, expected);
     }
 
