@@ -163,10 +163,10 @@ impl Dead {
             && let Some(layer) = self.0.last_mut()
         {
             let before = layer.len();
-            if !layer.forget_some(table) {
-                self.0.pop();
-            } else {
+            if layer.forget_some(table) {
                 left = left.saturating_sub(before.saturating_sub(layer.len()).max(1));
+            } else {
+                self.0.pop();
             }
         }
     }

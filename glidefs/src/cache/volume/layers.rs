@@ -215,7 +215,7 @@ impl Layers {
         let (is_dirty, may_be_clean) = (copy.seq > self.stored, copy.seq <= self.cut());
         let dirty = self.layers_of(copy.seq).filter(|_| is_dirty);
         let (range, next) = beginning(copy.range, dirty.chain([&self.clean]), limit);
-        let Some(copy) = copy.part(range) else { return None };
+        let copy = copy.part(range)?;
         if is_dirty {
             self.layers_of_mut(copy.seq).for_each(|layer| relocate(layer, table, copy, from));
         }
