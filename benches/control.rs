@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use glidefs::testing::api::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, serve, wire};
 use glidefs::testing::cli;
+use glidefs::testing::observe::ExportHistograms;
 use glidefs::testing::router::Router;
 use population::Place;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,9 +42,11 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
     let stats = Arc::<ApiStats>::default();
     let state = AppState {
         router: Arc::clone(router),
-        metrics: Arc::new(Scrapes::new(|| Ok(String::new()), Arc::clone(&stats.scrapes))),
+        metrics: Arc::new(Scrapes::new(|_| Ok(String::new()), Arc::clone(&stats.scrapes))),
+        export_histograms: ExportHistograms::None,
         stats,
         daemon: Arc::new(wire::DaemonStatus::default),
+        memory: Arc::new(|| None),
         ready: Readiness::default(),
         started: Instant::now(),
     };

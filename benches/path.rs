@@ -15,7 +15,6 @@ use glidefs::testing::buffer::Pool;
 use support::data_path::DataPath;
 
 const BLOCK_BYTES: usize = 4096;
-/// The largest request.
 const LARGE_BYTES: usize = 128 << 10;
 /// Blocks to write, over and over: 16 MiB.
 const BLOCKS: u64 = 4096;

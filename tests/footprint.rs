@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use population::Place;
 
 /// Most bytes of an export without a device.
-const BYTES_MAX: i64 = 1536;
+const BYTES_MAX: i64 = 1600;
 /// As [`BYTES_MAX`], for an export with a volume in the store: created, and loaded by a start.
 const STORED_BYTES_MAX: (i64, i64) = (3584, 3072);
 const EXPORTS: usize = 2000;

@@ -62,7 +62,6 @@ impl Devices for NoDevices {
 /// Whether exports have volumes in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// There is no store.
     Cache,
     /// The store is a directory.
     Store,
@@ -90,7 +89,7 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
         segment_bytes: SEGMENT_BYTES,
         shards: 1,
         on_full: OnFull::Wait,
-        checksums_bytes_max: 64 << 20,
+        checksums_bytes_max: 0,
     };
     let log = directory.join("log");
     std::fs::create_dir_all(&log).expect("a directory for the log");

@@ -96,7 +96,6 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
         self.items.is_empty()
     }
 
-    /// Whether `key` has items.
     pub fn has(&self, key: &K) -> bool {
         self.places.contains_key(key)
     }

@@ -125,7 +125,6 @@ fn nanos(value: &Value) -> String {
     }
 }
 
-/// Times beside their floors.
 fn ratios(rows: &[Value]) -> String {
     let mut text = "| Case | Time | Floor | Times the floor |\n|---|---:|---|---:|\n".to_owned();
     for row in rows {

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::sources::Source;
 
-/// A row of `docs/metrics.md`.
 pub struct Metric {
     kind: String,
     labels: Vec<String>,
@@ -36,7 +35,6 @@ const RATES: [&str; 2] = ["rate(", "increase("];
 /// Endings of the series of a histogram.
 const ENDINGS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// The rows of `docs/metrics.md`.
 pub fn metrics(document: &str) -> Metrics {
     let rows = document.lines().filter(|line| line.starts_with("| `glidefs_"));
     let metric = |row: &str| {

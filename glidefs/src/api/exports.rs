@@ -121,7 +121,6 @@ pub(super) async fn delete(
     delete_one(&state, &name.0, query).await.map(Json)
 }
 
-/// Deletes an export.
 pub(super) async fn delete_one(
     state: &AppState,
     name: &ExportName,

@@ -153,7 +153,7 @@ impl Cache {
         };
         for (_, info) in table.iter() {
             stats.checksum_bytes += info.crcs().as_ref().map_or(0, |crcs| crcs.bytes());
-            stats.table_bytes += info.memory_bytes();
+            stats.table_bytes += size_of_val(info) as u64;
             match info.state() {
                 State::Quarantined => stats.segments_quarantined += 1,
                 _ if info.is_poisoned() => stats.segments_poisoned += 1,

@@ -59,7 +59,6 @@ impl Sums {
         rest / (shards as u64).max(1)
     }
 
-    /// Memory taken by pages.
     pub fn page_bytes(&self) -> u64 {
         self.pages.lock_whole().bytes() + self.shard_bytes.load(Ordering::Relaxed)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::api::wire::{
-    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits, Memory,
-    Snapshot, Status, StoredExport,
+    AtRisk, Deleted, DeletedExport, Drained, Durability, EngineStatus, Export, Flushed, GcAnswer, Limits,
+    Memory, Snapshot, Status, StoredExport,
 };
 use crate::config::TimeSpan;
 

@@ -90,7 +90,7 @@ impl StoreSide {
         }
     }
 
-    /// The store.
+    /// A handle on the store of all volumes.
     pub fn store(&self) -> store::Store {
         self.volumes.store().clone()
     }

@@ -27,7 +27,6 @@ pub struct ExportInfo {
     pub durability: Durability,
     /// The fate of a READ while the store is away.
     pub on_unreachable: OnUnreachable,
-    /// Limits and weight.
     pub settings: Settings,
     /// Why a detached export could not be released in the store.
     pub unreleased: Option<String>,

@@ -24,7 +24,6 @@ pub struct Usable {
 }
 
 impl Usable {
-    /// Asks the kernel.
     pub fn find() -> io::Result<Self> {
         let cpus = affinity::allowed()?.into_iter().map(|cpu| cpu.0).collect();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

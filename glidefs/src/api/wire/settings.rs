@@ -43,7 +43,7 @@ impl Limits {
 /// A change of limits. A limit that is left out stays as before, null ends the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::option_option, reason = "left out, null and a number are three requests")]
+#[allow(clippy::option_option, reason = "left out, null and a number are three requests")]
 pub struct LimitsChange {
     /// Most READs a second, 1 to 10000000.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ impl LimitsChange {
     }
 
     /// The changes in the order of [`Limit::ALL`].
-    #[expect(clippy::option_option, reason = "as the fields")]
+    #[allow(clippy::option_option, reason = "as the fields")]
     pub(in crate::api) fn rates(&self) -> [Option<Option<u64>>; 4] {
         let bytes = |change: Option<Option<Size>>| change.map(|rate| rate.map(|size| size.0.0));
         Limit::ALL.map(|limit| match limit {
@@ -103,7 +103,7 @@ pub struct SetRequest {
 }
 
 /// A field that is given, as null or as a value.
-#[expect(clippy::option_option, reason = "as the fields")]
+#[allow(clippy::option_option, reason = "as the fields")]
 fn given<'a, T: Deserialize<'a>, D: Deserializer<'a>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {

@@ -126,11 +126,6 @@ impl SegmentInfo {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Memory of the segment in the table, without checksums.
-    pub fn memory_bytes(&self) -> u64 {
-        size_of::<Self>() as u64
-    }
-
     /// The segment's file, once opened.
     pub fn file(&self) -> Option<&Arc<dyn SegmentFile>> {
         self.file.get()
@@ -207,7 +202,6 @@ impl SegmentInfo {
         self.crcs.load()
     }
 
-    /// Keeps `crcs` in memory.
     pub fn keep_crcs(&self, crcs: impl Into<Arc<Crcs>>) {
         self.crcs.store(Some(crcs.into()));
     }

@@ -81,7 +81,6 @@ impl Crcs {
         }
     }
 
-    /// Memory taken.
     pub fn bytes(&self) -> u64 {
         size_of_val(&*self.cells) as u64
     }

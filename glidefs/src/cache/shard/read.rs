@@ -60,7 +60,6 @@ struct SegmentBytes {
 }
 
 impl SegmentBytes {
-    /// Bytes of the frames.
     fn disk_bytes(&self) -> usize {
         self.frames as usize * FRAME_BYTES
     }

@@ -43,7 +43,6 @@ impl ReadBuffers {
         Some(buffer)
     }
 
-    /// Takes a buffer back.
     pub fn give(&mut self, buffer: Vec<u8>) {
         match SIZES_FRAMES.iter().position(|frames| frames * FRAME_BYTES == buffer.capacity()) {
             Some(size) => self.kept[size].push(buffer),

@@ -12,14 +12,12 @@ thread_local! {
     static TOUCHED: std::cell::Cell<(usize, usize)> = const { std::cell::Cell::new((0, 0)) };
 }
 
-/// A hold begins.
 #[inline]
 pub(super) fn begin() {
     #[cfg(test)]
     TOUCHED.with(|touched| touched.set((0, touched.get().1)));
 }
 
-/// An extent is touched.
 #[inline]
 pub(super) fn touch() {
     #[cfg(test)]

@@ -7,7 +7,6 @@ use clap::Args;
 
 use crate::router::{ExportName, NameError};
 
-/// Most exports of `--count`.
 const COUNT_MAX: i64 = 100_000;
 
 /// Why it is not known which exports are meant.

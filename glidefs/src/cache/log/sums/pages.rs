@@ -57,7 +57,6 @@ impl Pages {
         }
     }
 
-    /// Memory taken by pages.
     pub fn bytes(&self) -> u64 {
         (self.filled * FRAME_BYTES) as u64
     }

@@ -7,7 +7,6 @@ use crate::cache::faulty::Faulty;
 use crate::cache::log::life::State;
 use crate::units::FRAME_SECTORS;
 
-/// Three pages of sums.
 const LONG_SEGMENT: u64 = 10 << 20;
 const BLOCKS: u64 = 6000;
 /// Four pages for the shard, and four for everybody else.

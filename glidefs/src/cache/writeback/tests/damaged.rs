@@ -313,7 +313,7 @@ fn a_write_let_go_on_while_data_is_unreadable_takes_no_promise_of_another_write_
     let mut host = Host::new(memory(), 1, false);
     host.write_back_when_asked();
     let volume = host.volume();
-    let bound = Bound { max_bytes: 8192, max_age: Duration::from_secs(3600) };
+    let bound = Bound { max_bytes: 8192, max_age: Duration::from_hours(1) };
     volume.set_durability(Durability::Bounded(bound));
     assert_eq!(volume.pace(4096, true), Pace::Go);
     let link = volume.store_link().unwrap();
