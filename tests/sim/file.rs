@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::faults::PowerCut;
 use super::rng::Rng;
+use super::structure::is_record;
 use super::tally::{Event, Tally};
 
 /// Bytes in a page of the page cache.
@@ -33,6 +34,9 @@ pub struct File {
     /// Versions lost in a power cut, of frames not written since: a record header left on the medium may describe
     /// such a version.
     taken: BTreeMap<usize, Vec<Box<[u8]>>>,
+    /// Frames of which a power cut took a record header, and which hold the same wrong bytes since. A start writes such bytes
+    /// again.
+    without_header: BTreeSet<usize>,
 }
 
 impl File {
@@ -63,12 +67,17 @@ impl File {
         if bytes.is_empty() {
             return;
         }
+        let frames = offset / FRAME..(offset + bytes.len()).div_ceil(FRAME);
+        let before = self.live[frames.start * FRAME..frames.end * FRAME].to_vec();
         self.live[offset..offset + bytes.len()].copy_from_slice(bytes);
-        for frame in offset / FRAME..(offset + bytes.len()).div_ceil(FRAME) {
+        for (frame, before) in frames.zip(before.chunks_exact(FRAME)) {
             // The medium puts another sector in the place of a written one.
             self.lost.remove(&frame);
             self.taken.remove(&frame);
-            let bytes = self.live[frame * FRAME..(frame + 1) * FRAME].into();
+            let bytes: Box<[u8]> = self.live[frame * FRAME..(frame + 1) * FRAME].into();
+            if bytes[..] != *before {
+                self.without_header.remove(&frame);
+            }
             self.dirty.entry(frame).or_default().push(Version { tick, bytes });
         }
     }
@@ -81,6 +90,13 @@ impl File {
         let taken = self.taken.iter().filter(|(at, _)| is_last || **at == frame);
         let taken = taken.flat_map(|(_, versions)| versions.iter().cloned());
         [self.live[frame * FRAME..(frame + 1) * FRAME].into()].into_iter().chain(taken).collect()
+    }
+
+    /// Whether the record in front of `frame`, a record header, has no other header: a power cut took the record's own.
+    pub fn alone_describes_another(&self, frame: usize) -> bool {
+        let is_header = |frame: usize| is_record(&self.live[frame * FRAME..(frame + 1) * FRAME]);
+        let before = (0..frame).rev().find(|at| self.without_header.contains(at) || is_header(*at));
+        is_header(frame) && before.is_some_and(|at| self.without_header.contains(&at))
     }
 
     /// Whether some frame cannot be read.
@@ -133,9 +149,15 @@ impl File {
             self.taken.insert(frame, versions.iter().map(|version| version.bytes.clone()).collect());
             let place = &mut self.durable[frame * FRAME..(frame + 1) * FRAME];
             let first_tick = versions.first().map_or(0, |version| version.tick);
+            let is_without = |place: &[u8]| {
+                versions.iter().any(|version| is_record(&version.bytes) && *version.bytes != *place)
+            };
             if !rng.permille(cut.kept) {
                 tally.hit(Event::FrameLost);
                 oldest_lost = Some(oldest_lost.map_or(first_tick, |tick| tick.min(first_tick)));
+                if is_without(place) {
+                    self.without_header.insert(frame);
+                }
                 continue;
             }
             let pick = |rng: &mut Rng| {
@@ -155,6 +177,9 @@ impl File {
                 let version = &versions[pick(rng)];
                 place.copy_from_slice(&version.bytes);
                 newest_kept = newest_kept.max(Some(version.tick));
+            }
+            if is_without(place) {
+                self.without_header.insert(frame);
             }
         }
         self.live.clone_from(&self.durable);
@@ -261,6 +286,34 @@ mod tests {
         );
         file.write(FRAME, &[1; FRAME], 1);
         assert!(file.is_readable(0, 4 * FRAME));
+    }
+
+    /// A frame which begins as a record header does.
+    fn header(of: u8) -> [u8; FRAME] {
+        let mut frame = [of; FRAME];
+        frame[..8].copy_from_slice(b"GLIDEREC");
+        frame
+    }
+
+    #[test]
+    fn a_header_describes_another_alone_until_the_place_of_the_other_gets_other_bytes() {
+        let mut seen = [false; 2];
+        for seed in 0..50 {
+            let mut file = file(6);
+            file.write(FRAME, &[header(1), [1; FRAME], header(2)].concat(), 1);
+            assert!(!file.alone_describes_another(3), "nothing is lost");
+            cut(&mut file, PowerCut { kept: 500, torn: 0 }, seed);
+            let [first, second] = [1, 3].map(|frame| is_record(&file.live()[frame * FRAME..]));
+            seen[usize::from(first)] |= second;
+            assert_eq!(file.alone_describes_another(3), second && !first);
+            assert!(!file.alone_describes_another(2), "data describes nothing");
+            let same = file.live()[FRAME..2 * FRAME].to_vec();
+            file.write(FRAME, &same, 2);
+            assert_eq!(file.alone_describes_another(3), second && !first, "the same bytes are no header");
+            file.write(FRAME, &header(3), 3);
+            assert!(!file.alone_describes_another(3));
+        }
+        assert_eq!(seen, [true, true]);
     }
 
     #[test]

@@ -215,7 +215,8 @@ impl Machine {
         }
         let file = self.file(inode);
         let beside = [frame.checked_sub(1), frame.checked_add(1)];
-        let alone = beside.into_iter().flatten().all(|next| file.is_readable(next * FRAME, FRAME));
+        let alone = beside.into_iter().flatten().all(|next| file.is_readable(next * FRAME, FRAME))
+            && !file.alone_describes_another(frame);
         let frames = self.files[&inode].live().chunks_exact(FRAME);
         let named: Vec<ExportId> = frames.flat_map(exports_of).collect();
         match &mut self.hurt {

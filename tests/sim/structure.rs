@@ -18,8 +18,7 @@ pub const STRUCTURES: [(&[u8], Event); 5] = [
 
 /// The entries of `frame`, as bytes; none for any frame but a record header.
 fn entries(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let is_record = structure(frame) == Event::RecordUnread;
-    let count = if is_record { usize::from(u16::from_le_bytes([frame[10], frame[11]])) } else { 0 };
+    let count = if is_record(frame) { usize::from(u16::from_le_bytes([frame[10], frame[11]])) } else { 0 };
     frame[48..].chunks_exact(28).take(count)
 }
 
@@ -42,6 +41,11 @@ pub fn entries_of(frame: &[u8]) -> Vec<String> {
         format!("{kind} {seq} of {}: {count} sectors from {start}", export_of(entry))
     };
     entries(frame).map(text).collect()
+}
+
+/// Whether `frame` is a record header.
+pub fn is_record(frame: &[u8]) -> bool {
+    structure(frame) == Event::RecordUnread
 }
 
 /// The event of a failed read of `frame`.
