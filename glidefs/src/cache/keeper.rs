@@ -211,7 +211,7 @@ impl Keeper {
         // before these ends.
         let unneeded: Vec<u32> = table
             .iter()
-            .filter(|(_, info)| done(info) && info.extents() == 0 && !info.is_pinned())
+            .filter(|(_, info)| done(info) && info.is_unneeded())
             .map(|(number, _)| number)
             .collect();
         if unneeded.is_empty() {
@@ -279,7 +279,7 @@ impl Keeper {
 /// Frees a segment nobody needs, unless a read or a sync of the segment is still under way.
 fn release(shared: &Shared, number: u32) -> bool {
     let info = shared.table.get(number);
-    if info.extents() != 0 || info.is_pinned() {
+    if !info.is_unneeded() {
         return false;
     }
     let Some(_hold) = SyncHold::begin(shared, number) else { return false };

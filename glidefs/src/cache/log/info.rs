@@ -139,7 +139,15 @@ impl SegmentInfo {
         self.pins.load(Ordering::Acquire) != 0
     }
 
-    /// Counts a read. The caller holds the lock of a volume that has an extent here.
+    /// Whether no extent refers to the segment and nothing is pinned here, at a moment of this call.
+    pub fn is_unneeded(&self) -> bool {
+        // A reader pins the segment while there is an extent, which may go before the pin. Zeroes on their way into an index pin the
+        // segment before there is an extent, and the pin goes first. So pins are looked at in between.
+        self.extents() == 0 && !self.is_pinned() && self.extents() == 0
+    }
+
+    /// Counts a read, or zeroes on their way into an index. The caller holds the lock of a volume that has an extent here, or
+    /// publishes the record of the zeroes.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::AcqRel);
     }
@@ -181,7 +189,8 @@ impl SegmentInfo {
     pub fn end_use(&self) {
         self.segment_id.store(0, Ordering::SeqCst);
         self.poisoned.store(false, Ordering::Release);
-        self.leave_crcs(None);
+        self.sums_frame.store(0, Ordering::Release);
+        self.crcs.store(None);
     }
 
     /// Takes the segment into use for `segment_id`, with `frames` frames written and stable. The caller holds the file, so that
@@ -224,11 +233,14 @@ impl SegmentInfo {
         Some(self.sums_frame.load(Ordering::Acquire)).filter(|frame| *frame != 0)
     }
 
-    /// Takes the checksums out of memory: footer, sums and trailer are on the disk, the sums from frame `sums_frame` on.
+    /// Takes the checksums out of memory: footer, sums and trailer are on the disk, the sums from frame `sums_frame` on. The
+    /// checksums stay in memory where the segment has no room for the sums.
     pub fn leave_crcs(&self, sums_frame: Option<u32>) {
         // A reader without checksums in memory must find the place of the sums.
         self.sums_frame.store(sums_frame.unwrap_or(0), Ordering::Release);
-        self.crcs.store(None);
+        if sums_frame.is_some() {
+            self.crcs.store(None);
+        }
     }
 }
 

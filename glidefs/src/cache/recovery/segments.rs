@@ -142,12 +142,14 @@ impl Recovery<'_> {
         self.found.segments += 1;
         self.found.records += records.len() as u64;
         let used = self.table.get(number);
-        if found.walk.is_some() {
-            used.keep_crcs(Crcs::new(self.table.segment_frames()));
-        } else {
-            let trailer = found.trailer.as_ref();
-            used.leave_crcs(trailer.and_then(|trailer| trailer.sums_frame(self.table.segment_frames())));
+        let frames = self.table.segment_frames();
+        // A segment that is walked gets a trailer, and sums, later.
+        let trailer = found.trailer.as_ref().filter(|_| found.walk.is_none());
+        let sums_frame = trailer.and_then(|trailer| trailer.sums_frame(frames));
+        if sums_frame.is_none() {
+            used.keep_crcs(Crcs::new(frames));
         }
+        used.leave_crcs(sums_frame);
         used.begin_use(found.key.segment_id, tail);
         used.on(Event::Prepare);
         used.on(Event::Close);

@@ -63,6 +63,7 @@ impl Pages {
 
     /// The slot with page `page` of segment `segment_id`.
     pub fn find(&self, segment_id: u64, page: u32) -> Option<Slot> {
+        debug_assert!(segment_id != 0, "an empty slot has this id");
         let first = self.first_slot(segment_id, page);
         (first..first + WAYS)
             .find(|slot| self.ids[*slot] == segment_id && self.tags[*slot] >> 1 == page)

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::cache::faulty::Faulty;
+use crate::cache::log::format::Trailer;
 use crate::cache::log::life::State;
+use crate::cache::log::scan::{offset, read_frame};
 use crate::units::FRAME_SECTORS;
 
 const LONG_SEGMENT: u64 = 10 << 20;
@@ -114,6 +116,36 @@ fn reads_that_wait_for_the_keeper_are_answered_when_the_sums_are_lost() {
     // The sums were written again.
     drop(bed);
     let mut bed = reopened(&disk, 0);
+    for name in 0..40 {
+        bed.require(name * 149, 1);
+    }
+    assert_eq!(bed.cache.stats().checksums_restored, 0);
+}
+
+/// A segment filled by a glidefs without sums may have no room for them. Each start once dropped the checksums of such a segment
+/// from memory, and the keeper read the footer for nearly each READ.
+#[test]
+fn checksums_without_room_on_the_disk_stay_in_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (bed, disk) = filled(&directory, 0);
+    let table = &bed.cache.shared.table;
+    let frames = table.segment_frames();
+    for (_, info) in table.iter().filter(|(_, info)| info.state() == State::Sealed) {
+        let file = info.file().unwrap();
+        let last = read_frame(&**file, frames - 1).unwrap();
+        let trailer = Trailer::decode(&last[..], &table.key(info.segment_id()), table.segment_bytes()).unwrap();
+        let footer_frames = trailer.footer_bytes / u32::try_from(FRAME_BYTES).unwrap();
+        let moved = Trailer { footer_frame: frames - 1 - footer_frames, ..trailer };
+        for frame in 0..footer_frames {
+            let bytes = read_frame(&**file, trailer.footer_frame + frame).unwrap();
+            file.write_at(&[io::IoSlice::new(&bytes[..])], offset(moved.footer_frame + frame)).unwrap();
+        }
+        file.write_at(&[io::IoSlice::new(&moved.encode())], offset(frames - 1)).unwrap();
+        assert_eq!(moved.sums_frame(frames), None);
+    }
+    drop(bed);
+    let mut bed = reopened(&disk, 0);
+    disk.faults.cold.store(true, Ordering::SeqCst);
     for name in 0..40 {
         bed.require(name * 149, 1);
     }
