@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use super::Operation;
 use super::limits::{Limit, Limits};
 
+/// Longest wait of a request, however small the limit.
+const WAIT_MAX: Duration = Duration::from_hours(1);
+
 /// The buckets of one export.
 #[derive(Debug)]
 pub struct Throttle {
@@ -105,8 +108,9 @@ impl Throttle {
         let first = self.bucket(operations).take(count, now_nanos, burst_nanos);
         let second = self.bucket(data).take(bytes as u64, now_nanos, burst_nanos);
         let (wait_nanos, limit) = if second > first { (second, data) } else { (first, operations) };
-        // A moment beyond the end of the clock does not come: the request waits until the limits change.
-        let due = now.checked_add(Duration::from_nanos(wait_nanos)).unwrap_or(now);
+        // Settings that passed their check never let a request wait so long.
+        let wait = Duration::from_nanos(wait_nanos).min(WAIT_MAX);
+        let due = now.checked_add(wait).unwrap_or(now);
         Reservation { due, limit, version }
     }
 
