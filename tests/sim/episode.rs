@@ -282,6 +282,7 @@ impl Episode {
         let half = range.count() / 2;
         if half == 0 {
             self.world.tally.hit(Event::SectorFailed);
+            self.world.oracle.unseen(volume.id(), range, before);
             return;
         }
         for (start, count) in [(range.start(), half), (range.start() + half, range.count() - half)] {

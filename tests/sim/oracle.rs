@@ -226,6 +226,16 @@ impl Oracle {
         Ok(())
     }
 
+    /// No READ of `range` succeeded after the crash. A power cut may have taken any write which is not durable, and a later READ may
+    /// find what was below.
+    pub fn unseen(&mut self, export: ExportId, range: SectorRange, before: Before) {
+        if before == Before::PowerCut {
+            for write in self.part(export, range).iter_mut().flatten() {
+                write.acknowledged &= write.durable;
+            }
+        }
+    }
+
     /// Fewest frames which the cache needs: each run of sectors with content of one write begins in a frame of its
     /// own. Call the function when everything has come to rest and was observed.
     pub fn live_frames(&self) -> u64 {

@@ -164,3 +164,20 @@ fn a_read_that_began_before_a_flush_may_still_return_what_the_flush_made_history
     one.0.flushed(EXPORT, flush, read);
     assert!(one.reads(read, 0) && one.reads(read, 1) && !one.reads(flush, 0));
 }
+
+#[test]
+fn a_sector_that_fails_after_a_power_cut_may_be_found_later_without_what_was_not_flushed() {
+    for (before, legal) in [(Before::PowerCut, true), (Before::Kill, false)] {
+        let mut one = One::new();
+        one.write(1);
+        one.flush();
+        one.write(2);
+        one.0.crashed();
+        one.0.unseen(EXPORT, One::range(), before);
+        let issued = one.0.tick();
+        assert_eq!([0, 1, 2].map(|id| one.reads(issued, id)), [false, legal, true]);
+        one.write(3);
+        let issued = one.0.tick();
+        assert_eq!([1, 2, 3].map(|id| one.reads(issued, id)), [false, false, true]);
+    }
+}

@@ -9,7 +9,7 @@ use std::io;
 use super::disk::SegmentFile;
 use super::format::{
     FooterRecord, FormatError, Frame, SegmentHeader, SegmentKey, Trailer, decode_footer, decode_record,
-    frame_crc, is_torn_end,
+    frame_crc, is_torn_end, sums_key,
 };
 use crate::units::FRAME_BYTES;
 
@@ -149,8 +149,9 @@ fn readable(file: &dyn SegmentFile, frame: u32) -> io::Result<Option<Box<Frame>>
     }
 }
 
-/// The newest segment whose records are in a file, and whether all of the file can be read. Data of a guest may look like a
-/// record of another cache, and tells nothing.
+/// The newest segment whose records or sums are in a file, and whether all of the file can be read. A segment closed without
+/// records has sums, maybe in front of the records of an older segment. Data of a guest may look like a record of another cache,
+/// and tells nothing.
 pub(in crate::cache) fn newest_segment(
     file: &dyn SegmentFile,
     cache_id: [u8; 16],
@@ -167,6 +168,8 @@ pub(in crate::cache) fn newest_segment(
                 {
                     newest = newest.max(Some(found));
                 }
+                let sums = sums_key(&bytes[..], frame).filter(|key| key.cache_id == cache_id);
+                newest = newest.max(sums.map(|key| key.segment_id));
             }
         }
     }

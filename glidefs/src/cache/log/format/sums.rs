@@ -68,6 +68,12 @@ pub fn check_sums(frame: &[u8], key: &SegmentKey, position: u32, page: u32) -> R
     Ok(())
 }
 
+/// The segment that `frame`, read from frame `position` of a file, is a page of the sums of, if the frame is such a page.
+pub fn sums_key(frame: &[u8], position: u32) -> Option<SegmentKey> {
+    let (frame, key) = check_frame(frame, MAGIC).ok()?;
+    (u32::from_le_bytes(get(frame, POSITION_AT)) == position).then_some(key)
+}
+
 /// The CRC of frame `frame` of the segment, in a checked page with CRCs of that part of the segment.
 pub fn sum_in(page: &Frame, frame: u32) -> u32 {
     let at = SUMS_AT + (frame % PAGE_SUMS) as usize * SUM_BYTES;
@@ -106,6 +112,7 @@ mod tests {
             assert_eq!(check(&key, 70, 2), Err(FormatError::OtherSegment { found: 5 }));
         }
         assert_eq!(check(&KEY, 71, 2), Err(FormatError::Position { found: 70, expected: 71 }));
+        assert_eq!([70, 71].map(|position| sums_key(&page, position)), [Some(KEY), None]);
         assert!(matches!(check(&KEY, 70, 1), Err(FormatError::Malformed(_))));
         assert_eq!(check(&KEY, 70, 2), Ok(()));
     }
@@ -115,7 +122,7 @@ mod tests {
         let mut page = encode_sums(&KEY, 70, 2, &[1, 2, 3]);
         for bit in 0..FRAME_BYTES * 8 {
             page[bit / 8] ^= 1 << (bit % 8);
-            assert!(check_sums(&page, &KEY, 70, 2).is_err(), "bit {bit}");
+            assert!(check_sums(&page, &KEY, 70, 2).is_err() && sums_key(&page, 70).is_none(), "bit {bit}");
             page[bit / 8] ^= 1 << (bit % 8);
         }
     }
