@@ -133,7 +133,8 @@ fn checksums_without_room_on_the_disk_stay_in_memory() {
     for (_, info) in table.iter().filter(|(_, info)| info.state() == State::Sealed) {
         let file = info.file().unwrap();
         let last = read_frame(&**file, frames - 1).unwrap();
-        let trailer = Trailer::decode(&last[..], &table.key(info.segment_id()), table.segment_bytes()).unwrap();
+        let trailer =
+            Trailer::decode(&last[..], &table.key(info.segment_id()), table.segment_bytes()).unwrap();
         let footer_frames = trailer.footer_bytes / u32::try_from(FRAME_BYTES).unwrap();
         let moved = Trailer { footer_frame: frames - 1 - footer_frames, ..trailer };
         for frame in 0..footer_frames {
