@@ -30,7 +30,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use self::error::MetricsError;
 pub use self::registry::{FigureSource, Registry};
 pub use self::samples::{ExportHistograms, Samples};
 pub use self::sources::{ExportFigures, LimitFigures, Packs, export, process, states, workers};

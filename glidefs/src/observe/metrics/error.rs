@@ -21,4 +21,13 @@ pub enum MetricsError {
         /// The number of label values given.
         given: usize,
     },
+    /// The text could not be written.
+    #[error("{name} could not be written as text")]
+    Encode {
+        /// The name of the metric.
+        name: &'static str,
+        /// The error of the encoder.
+        #[source]
+        source: prometheus::Error,
+    },
 }

@@ -1,7 +1,5 @@
 //! The text of a scrape, from counters to lines, and the judgement of Prometheus' own checker.
 
-mod oracle;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -16,7 +14,7 @@ use crate::observe::counter::{Histogram, HistogramSnapshot, IO_SIZE_BOUNDS_BYTES
 use crate::observe::io::{IoTotals, QueueStats, WorkerStats};
 
 /// No export may have such a name, but the text must survive each.
-const AWKWARD_NAMES: [&str; 6] =
+pub(super) const AWKWARD_NAMES: [&str; 6] =
     ["plain", "quote\"d", "back\\slash\\", "two\nlines", "{le=\"4096\"} 1 # HELP", "naïve 磁盘\u{1f4bf}"];
 
 fn registry(sources: impl IntoIterator<Item = Arc<dyn FigureSource>>) -> Registry {
