@@ -70,6 +70,8 @@ pub(super) struct Log<T: Token> {
     pub zeroes: VecDeque<Zeroes<T>>,
     /// Extents that zeroes may still touch in this turn.
     pub zeroes_left: usize,
+    /// Extents that may still be looked at in this turn to decide what to record of new zeroes.
+    pub looks_left: usize,
     /// A request was told to wait, perhaps because of the reserved room.
     pub crowded: bool,
     /// Reserved room was given back since the last turn.
@@ -89,6 +91,7 @@ impl<T: Token> Default for Log<T> {
             backlog: VecDeque::new(),
             zeroes: VecDeque::new(),
             zeroes_left: EXTENTS_MAX,
+            looks_left: EXTENTS_MAX,
             crowded: false,
             released: false,
             next_admission: Duration::ZERO,

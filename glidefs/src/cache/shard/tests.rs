@@ -1,6 +1,7 @@
 //! The shard on a real directory: data that is written is read, survives reopening, and is counted.
 
 mod sums;
+mod zeroes;
 
 use std::sync::Arc;
 

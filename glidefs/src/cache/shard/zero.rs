@@ -2,7 +2,8 @@
 //!
 //! Does not own the batch (`append`), nor the decision what to record (`volume/zeroes`). Invariants: zeroes are acknowledged when
 //! the index has all of them; in a turn zeroes touch a bounded number of extents, so zeroes for a large part of a volume take
-//! several turns, and other requests go on meanwhile; the segment of the record is pinned until the index has the zeroes.
+//! several turns, and other requests go on meanwhile; the decisions what to record are bounded apart, so new zeroes do not stop
+//! those on their way; the segment of the record is pinned until the index has the zeroes.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::zeroes::{Carving, ENTRY_SECTORS_MAX, Zeroing, entries_of};
 use crate::units::{SectorRange, Seq};
 
-/// Extents that one request touches before the next one has a turn.
+/// Extents that one request touches before the next one has a turn, and extents looked at for one decision.
 const SHARE_EXTENTS: usize = 256;
 /// Most entries a zero range is divided into.
 pub(super) const ZERO_ENTRIES_MAX: u32 = 16;
@@ -44,9 +45,13 @@ pub(super) fn zero<T: Token>(
 
 /// Adds zeroes to the open batch, which has room for them, or ends the request where nothing has to be recorded.
 pub(super) fn join<T: Token>(shard: &mut Shard<T>, mut pending: Pending<T>) {
-    let (first, range) = match pending.volume.begin_zeroes(pending.range, pending.fua) {
-        Ok(Zeroing::Record(first, range)) => (first, range),
-        Ok(Zeroing::Nothing) => {
+    let share = SHARE_EXTENTS.min(shard.log.looks_left);
+    let decision = pending.volume.begin_zeroes(pending.range, pending.fua, share).inspect(|(_, looked)| {
+        shard.log.looks_left = shard.log.looks_left.saturating_sub(*looked);
+    });
+    let (first, range) = match decision {
+        Ok((Zeroing::Record(first, range), _)) => (first, range),
+        Ok((Zeroing::Nothing, _)) => {
             release(shard, pending.room);
             return shard.finish(pending.token, Ok(()));
         }
@@ -119,6 +124,7 @@ fn carve<T: Token>(shard: &mut Shard<T>) {
 pub(super) fn turn<T: Token>(shard: &mut Shard<T>) {
     carve(shard);
     shard.log.zeroes_left = EXTENTS_MAX;
+    shard.log.looks_left = EXTENTS_MAX;
     if !shard.log.zeroes.is_empty() {
         shard.shared.ports[shard.index].wake();
     }

@@ -59,6 +59,12 @@ impl Volume {
         }
     }
 
+    /// Makes one cut more, however many the volume has.
+    #[cfg(test)]
+    pub(in crate::cache) fn cut_once_more(&self) {
+        self.lock().freeze();
+    }
+
     /// How far the first cut is.
     pub(in crate::cache) fn cut_state(&self) -> CutState {
         match self.lock().layers.cuts().front() {

@@ -13,6 +13,7 @@ use self::leaf::Item;
 use self::map::ExtentMap;
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
+use crate::cache::volume::hold;
 use crate::units::{SECTOR_BYTES, SectorRange, Seq};
 
 /// The extents of one export.
@@ -55,6 +56,7 @@ impl Index {
         range: SectorRange,
         mut visit: impl FnMut(Piece) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        hold::touch();
         let (mut at, end) = (range.start(), range.end());
         self.extents.overlapping(at, end, |item| {
             visit_part(at, item.start, None, Seq::default(), &mut visit)?;

@@ -16,6 +16,7 @@ mod look_up;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+pub(in crate::cache) use self::look_up::Looks;
 use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
 use super::layer::{Dead, Layer};

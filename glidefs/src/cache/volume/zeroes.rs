@@ -9,6 +9,9 @@
 //!   may be one of them, all zeroes are recorded.
 //! - A record of zeroes may cover more sectors than the request, as long as these have no other content: sectors with zeroes, and
 //!   sectors with nothing, while no write with data is under way, which would have a lower number and land later.
+//! - Deciding looks at a number of extents given by the caller, whatever a guest has done to the index. Where the number is not
+//!   enough all zeroes are recorded, and so are zeroes in many pieces: the record makes one piece of the range, so the next
+//!   decision is cheap.
 //! - The zeroes are acknowledged, and the sequence numbers land, when the index has all of the zeroes. Until then the segment with
 //!   the record is pinned by the caller, since no extent may refer to the segment.
 
@@ -17,7 +20,7 @@ use super::{Inner, Volume};
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
-use crate::cache::volume::hold::EXTENTS_MAX;
+use crate::cache::volume::layers::Looks;
 use crate::units::{SectorRange, Seq};
 
 /// Most sectors an entry covers.
@@ -26,6 +29,8 @@ pub(in crate::cache) const ENTRY_SECTORS_MAX: u64 = u32::MAX as u64;
 const JOINED_MAX: usize = 16;
 /// A question to the store's manifest counts as so many extents.
 const QUESTION_EXTENTS: usize = 16;
+/// Most pieces in which zeroes are left without a record.
+const ZERO_PIECES_MAX: usize = 64;
 
 /// What to record of a DISCARD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +86,13 @@ impl Carving {
 
 impl Volume {
     /// Decides what to record of zeroes for `range`, and gives out the sequence numbers. With `whole` all of `range` is recorded.
-    pub(in crate::cache) fn begin_zeroes(&self, range: SectorRange, whole: bool) -> Result<Zeroing, IoError> {
+    /// Looks at about `limit` extents at most, and returns how many as well.
+    pub(in crate::cache) fn begin_zeroes(
+        &self,
+        range: SectorRange,
+        whole: bool,
+        limit: usize,
+    ) -> Result<(Zeroing, usize), IoError> {
         let link = self.store_link();
         let mut inner = self.lock();
         if inner.removed {
@@ -89,27 +100,32 @@ impl Volume {
         }
         // Asked under the lock: content leaves the index only after the store has the content.
         let in_store = |range| link.is_some_and(|link| link.covers(range));
-        let is_void = |piece: &Piece| match piece.backing {
-            Some(Backing::Zero { .. }) => true,
-            Some(_) => false,
-            None => !in_store(piece.range),
-        };
-        let mut record = range;
-        if !whole && inner.data_under_way == 0 && !inner.may_have_failed_records() {
-            let content = if in_store(range) {
-                inner.layers.content_in(range, EXTENTS_MAX / QUESTION_EXTENTS, is_void)
-            } else {
-                let is_void = |piece: &Piece| matches!(piece.backing, None | Some(Backing::Zero { .. }));
-                inner.layers.content_in(range, EXTENTS_MAX, is_void)
-            };
-            let Some(content) = content else { return Ok(Zeroing::Nothing) };
-            record = content;
+        let is_zero_or_gap = |piece: &Piece| matches!(piece.backing, None | Some(Backing::Zero { .. }));
+        let is_void =
+            |piece: &Piece| is_zero_or_gap(piece) && (piece.backing.is_some() || !in_store(piece.range));
+        let gap = if link.is_some() { QUESTION_EXTENTS } else { 0 };
+        let (mut record, mut looks) = (range, Looks { left: limit, gap });
+        if !whole && limit > 0 && inner.data_under_way == 0 && !inner.may_have_failed_records() {
+            let mut pieces = 0;
+            // One question about the whole range may make those about each gap needless.
+            let has_questions = in_store(range);
+            let mut all = Looks { gap: if has_questions { gap } else { 0 }, ..looks };
+            let content = inner.layers.content_in(range, &mut all, |piece| {
+                pieces += usize::from(matches!(piece.backing, Some(Backing::Zero { .. })));
+                if has_questions { is_void(piece) } else { is_zero_or_gap(piece) }
+            });
+            looks.left = all.left;
+            if pieces <= ZERO_PIECES_MAX {
+                let Some(content) = content else { return Ok((Zeroing::Nothing, limit - looks.left)) };
+                record = content;
+            }
         }
         if inner.data_under_way == 0 && !inner.layers.is_doubted() {
-            record = inner.layers.with_zeroes_around(record, (ENTRY_SECTORS_MAX, JOINED_MAX), is_void);
+            let most = (ENTRY_SECTORS_MAX, JOINED_MAX);
+            record = inner.layers.with_zeroes_around(record, most, &mut looks, is_void);
         }
         let first = inner.next_seqs(entries_of(record));
-        Ok(Zeroing::Record(first, record))
+        Ok((Zeroing::Record(first, record), limit - looks.left))
     }
 
     /// Puts some of the recorded zeroes into the index, until about `limit` extents were touched. Returns the number of extents

@@ -9,6 +9,23 @@ use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::layer::Layer;
 use crate::units::{SectorRange, Seq};
 
+/// A bound on looking for content, in extents.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cache) struct Looks {
+    /// So much may still be looked at.
+    pub left: usize,
+    /// Extra price of a piece with nothing in the index.
+    pub gap: usize,
+}
+
+impl Looks {
+    /// Pays for a piece of content, for which up to `layers` layers were searched.
+    fn pay(&mut self, piece: &Piece, layers: usize) {
+        let gap = if piece.backing.is_none() { self.gap } else { 0 };
+        self.left = self.left.saturating_sub(layers.saturating_add(gap));
+    }
+}
+
 impl Layers {
     /// Calls `visit` with pieces which cover `range` exactly, in ascending order, each with the newest content. Content in doubt
     /// is damaged.
@@ -101,7 +118,7 @@ impl Layers {
     /// The newest content not in the store, from sector `from` on, in ascending order: about `limit` extents. Returns the sector to
     /// go on from as well.
     pub fn dirty_from(&self, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
-        let (mut found, mut left) = (Vec::new(), limit);
+        let (mut found, mut left) = (Vec::new(), limit / self.searched());
         let Some(range) = SectorRange::new(from, u64::MAX - from) else { return (found, None) };
         let mut next = None;
         let mut visit = |piece: Piece| {
@@ -157,22 +174,31 @@ impl Layers {
         (found, next)
     }
 
+    /// Number of layers that may be searched for a piece of content.
+    fn searched(&self) -> usize {
+        1 + self.frozen.len() + usize::from(!self.clean.is_empty())
+    }
+
     /// The parts of `range`, from the first to the last one that is not `void`, as one range; `None` when all of `range` is void.
-    /// Looks at about `limit` extents, and takes the rest for not void.
+    /// Looks as far as `looks` allow, and takes the rest for not void.
     pub fn content_in(
         &self,
         range: SectorRange,
-        limit: usize,
-        void: impl Fn(&Piece) -> bool,
+        looks: &mut Looks,
+        mut void: impl FnMut(&Piece) -> bool,
     ) -> Option<SectorRange> {
-        let (mut first, mut end, mut left) = (None, range.start(), limit);
+        if looks.left == 0 {
+            return Some(range);
+        }
+        let layers = self.searched();
+        let (mut first, mut end) = (None, range.start());
         let looked = self.look(range, |piece| {
             if !void(&piece) {
                 first.get_or_insert(piece.range.start());
                 end = piece.range.end();
             }
-            left = left.saturating_sub(1);
-            if left > 0 {
+            looks.pay(&piece, layers);
+            if looks.left > 0 {
                 return ControlFlow::Continue(());
             }
             first.get_or_insert(piece.range.end());
@@ -184,19 +210,22 @@ impl Layers {
     }
 
     /// `range` with the active zeroes before and behind, as long as there are only zeroes and `void` sectors between: zeroes of
-    /// the whole have no other content. At most `sectors` sectors; looks at a few times `limit` extents.
+    /// the whole have no other content. At most `sectors` sectors, and `zeroes` extents on each side; looks as far as `looks` allow.
     pub fn with_zeroes_around(
         &self,
         range: SectorRange,
-        (sectors, limit): (u64, usize),
+        (sectors, zeroes): (u64, usize),
+        looks: &mut Looks,
         void: impl Fn(&Piece) -> bool,
     ) -> SectorRange {
         let (mut start, mut end) = (range.start(), range.end());
-        let is_void = |from: u64, to: u64| {
+        // Pays for the zeroes found, and for the gap before or behind.
+        let mut is_void = |from: u64, to: u64| {
+            looks.left = looks.left.saturating_sub(1);
             let gap = SectorRange::new(from, to.saturating_sub(from)).filter(|gap| !gap.is_empty());
-            gap.is_none_or(|gap| self.content_in(gap, limit, &void).is_none())
+            looks.left > 0 && gap.is_none_or(|gap| self.content_in(gap, looks, &void).is_none())
         };
-        for _ in 0..limit {
+        for _ in 0..zeroes {
             let Some(before) = self.active.last_before(start).filter(is_zero) else { break };
             let from = before.range.start();
             if end - from > sectors || !is_void(before.range.end(), start) {
@@ -204,7 +233,7 @@ impl Layers {
             }
             start = from;
         }
-        for _ in 0..limit {
+        for _ in 0..zeroes {
             let behind = SectorRange::new(end, u64::MAX - end).and_then(|behind| {
                 let mut found = None;
                 let _ = self.active.look(behind, |piece| match content(piece) {

@@ -9,7 +9,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::cache::volume::hold;
+use crate::cache::volume::hold::{self, EXTENTS_MAX};
 use crate::units::ExportId;
 
 const PLACE: Place = Place { number: 0, segment_id: 1, end: 9 };
@@ -35,7 +35,9 @@ fn write(table: &SegmentTable, volume: &Volume, range: SectorRange) {
 
 /// Returns whether a record was needed.
 fn zero(table: &SegmentTable, volume: &Volume, range: SectorRange) -> bool {
-    let Zeroing::Record(first, range) = volume.begin_zeroes(range, false).unwrap() else { return false };
+    let Zeroing::Record(first, range) = volume.begin_zeroes(range, false, EXTENTS_MAX).unwrap().0 else {
+        return false;
+    };
     let mut carving = Carving::new(first, range, PLACE);
     while !volume.carve_some(table, &mut carving, EXTENTS_MAX).unwrap().1 {}
     true
@@ -103,7 +105,7 @@ fn where_a_failed_record_may_be_on_disk_zeroes_are_recorded() {
 fn a_removed_volume_takes_no_zeroes() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     volume.remove(&table).forget(&table);
-    assert_eq!(volume.begin_zeroes(range(0, 8), false), Err(IoError::Removed(ExportId(1))));
+    assert_eq!(volume.begin_zeroes(range(0, 8), false, EXTENTS_MAX), Err(IoError::Removed(ExportId(1))));
 }
 
 #[test]
@@ -164,15 +166,20 @@ const SECTORS: usize = 48;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Begin { start: u64, count: u64, is_zero: bool },
+    /// A write, or zeroes with so many extents to look at.
+    Begin {
+        start: u64,
+        count: u64,
+        looks: Option<usize>,
+    },
     Land(usize),
     Fail(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0..40u64, 1..8u64, any::<bool>())
-            .prop_map(|(start, count, is_zero)| Step::Begin { start, count, is_zero }),
+        6 => (0..40u64, 1..8u64, prop::option::of(prop_oneof![0..12usize, Just(EXTENTS_MAX)]))
+            .prop_map(|(start, count, looks)| Step::Begin { start, count, looks }),
         5 => any::<usize>().prop_map(Step::Land),
         1 => any::<usize>().prop_map(Step::Fail),
     ]
@@ -211,7 +218,7 @@ proptest! {
         let sectors = |range: SectorRange| range.start() as usize..range.end() as usize;
         for step in steps {
             match step {
-                Step::Begin { start, count, is_zero } => {
+                Step::Begin { start, count, looks } => {
                     let asked = range(start, count);
                     let overlaps = |other: &Request| {
                         other.asked.start() < asked.end() && asked.start() < other.asked.end()
@@ -220,8 +227,8 @@ proptest! {
                     if under_way.iter().any(overlaps) {
                         continue;
                     }
-                    let recorded = if is_zero {
-                        match volume.begin_zeroes(asked, false).unwrap() {
+                    let recorded = if let Some(looks) = looks {
+                        match volume.begin_zeroes(asked, false, looks).unwrap().0 {
                             Zeroing::Nothing => {
                                 known[sectors(asked)].fill(Some(0));
                                 None
