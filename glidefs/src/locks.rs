@@ -2,8 +2,13 @@
 //!
 //! Owns the answer to poisoned locks: go on. A panic ends the process where the program is built for release, so only tests see
 //! a poisoned lock. Every critical section in the crate changes its data by whole steps: assignments, or calls of a collection.
+//! `by_key` has a lock for each key.
+
+mod by_key;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub(crate) use self::by_key::LocksByKey;
 
 /// Locking a [`Mutex`] that a panic may have poisoned.
 pub(crate) trait MutexExt<T> {

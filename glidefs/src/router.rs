@@ -18,7 +18,6 @@
 //! | `catalog` | the database of exports on disk |
 //! | `entry` | one export in memory, and the right to change the export |
 //! | `exports`, `numbers` | the exports in memory, and the device numbers in use |
-//! | `name_locks` | who may create an export of a name at the moment |
 //! | `create` | how an export comes into being |
 //! | `operations` | attach, resize |
 //! | `settings` | limits and weight |
@@ -46,7 +45,6 @@ mod history;
 mod info;
 mod loss;
 mod name;
-mod name_locks;
 mod numbers;
 mod operations;
 mod options;
@@ -77,7 +75,6 @@ use self::exports::Exports;
 pub(crate) use self::info::{ExportInfo, Glance};
 pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
-use self::name_locks::NameLocks;
 pub use self::options::RouterOptions;
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
 pub(crate) use self::removal::Deleted;
@@ -87,7 +84,7 @@ pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
 pub use self::storage::{InitialContent, Storage};
 use crate::export::Export;
-use crate::locks::RwLockExt;
+use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
 use crate::store::volume::Resume;
 
@@ -101,7 +98,7 @@ pub struct Router {
     /// Whether new operations are refused. Every operation holds the lock for reading until the operation ends.
     stopping: Arc<tokio::sync::RwLock<bool>>,
     /// Who may create an export of a name at the moment.
-    name_locks: NameLocks,
+    name_locks: LocksByKey<ExportName>,
     /// Whether [`Router::stop`] was called, which ends waiting for the store.
     stops: watch::Sender<bool>,
     /// Exports about which the store has not answered whose they are, exports with waiting requests first.
@@ -151,7 +148,7 @@ impl Router {
             options,
             exports: RwLock::new(exports),
             stopping,
-            name_locks: NameLocks::default(),
+            name_locks: LocksByKey::default(),
             stops: watch::Sender::new(false),
             unasked: Mutex::default(),
             to_ask: Notify::new(),

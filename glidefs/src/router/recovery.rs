@@ -4,7 +4,7 @@
 //! Owns the comparison of the wishes in the catalog with the devices in the kernel. Invariants: a device that clients may use
 //! is never removed because of another failure; devices with requests that wait already are served first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -238,7 +238,8 @@ impl Router {
     }
 
     /// Compares the devices in the kernel with the catalog. Device numbers that a crash kept out of the catalog are adopted;
-    /// devices of no export are removed. Returns the number of removed devices.
+    /// devices of no export are removed. Devices of exports created since the catalog was read are left alone. Returns the number
+    /// of removed devices.
     async fn reconcile(&self, loaded: &[HeldExport]) -> usize {
         let owned = match self.devices.owned().await {
             Ok(owned) => owned,
@@ -249,6 +250,8 @@ impl Router {
         };
         let by_export: HashMap<ExportId, &HeldExport> =
             loaded.iter().map(|held| (held.record().export_id(), held)).collect();
+        // Asked after the listing: an export is in memory before its device is made.
+        let known: HashSet<ExportId> = self.entries().iter().map(|entry| entry.export().id()).collect();
         let mut orphans = Vec::new();
         let mut adopted: HashMap<ExportId, DeviceId> = HashMap::new();
         // A device with the recorded number wins over any other device of the same export.
@@ -264,6 +267,8 @@ impl Router {
                         adopted.insert(id, device);
                     }
                 }
+                // The device of an export created meanwhile.
+                None if known.contains(&id) => {}
                 _ => orphans.push((id, device)),
             }
         }

@@ -107,6 +107,11 @@ async fn a_batch_that_is_too_long_or_makes_no_sense_is_refused_as_a_whole() {
     let refuse = async |body: Value| served.send("POST", "/v1/batch", &body.to_string()).await.refusal();
     let long = vec!["a"; BATCH_EXPORTS_MAX + 1];
     assert_eq!(refuse(json!({ "delete": long })).await.1, "too_large");
+    for items in [BATCH_EXPORTS_MAX + 1, 350_000] {
+        let minimal = vec![json!({"name": "", "size": 1}); items];
+        let (_, code, message) = refuse(json!({ "create": minimal })).await;
+        assert_eq!((code.as_str(), message.as_str()), ("too_large", "a batch has at most 20000 exports"));
+    }
     let padded = "x".repeat(9 << 20);
     assert_eq!(refuse(json!({ "delete": [padded] })).await.1, "too_large");
     assert_eq!(refuse(json!({ "destroy": ["a"] })).await.1, "bad_request");

@@ -1,5 +1,9 @@
 //! A batch: one operation on many exports, and the result for each.
 
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,23 +18,49 @@ pub const BATCH_EXPORTS_MAX: usize = 20_000;
 #[serde(rename_all = "snake_case")]
 pub enum BatchRequest {
     /// Create these exports.
-    Create(Vec<CreateRequest>),
+    Create(#[serde(deserialize_with = "counted")] Vec<CreateRequest>),
     /// Give the exports of these names a block device.
-    Attach(Vec<String>),
+    Attach(#[serde(deserialize_with = "counted")] Vec<String>),
     /// Remove the block devices of the exports of these names.
-    Detach(Vec<String>),
+    Detach(#[serde(deserialize_with = "counted")] Vec<String>),
     /// Delete the exports of these names.
-    Delete(Vec<String>),
+    Delete(#[serde(deserialize_with = "counted")] Vec<String>),
 }
 
 impl BatchRequest {
-    /// Number of exports.
+    /// Number of exports; of a list that is too long, one more than the most.
     pub fn exports(&self) -> usize {
         match self {
             Self::Create(requests) => requests.len(),
             Self::Attach(names) | Self::Detach(names) | Self::Delete(names) => names.len(),
         }
     }
+}
+
+/// Reads a list. Of a list that is too long, one element more than allowed is kept, which shows that the list is too long; the
+/// elements after are read and take no memory.
+fn counted<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
+    struct Counted<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Counted<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut kept = Vec::new();
+            while kept.len() <= BATCH_EXPORTS_MAX {
+                let Some(element) = list.next_element()? else { return Ok(kept) };
+                kept.push(element);
+            }
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(kept)
+        }
+    }
+
+    list.deserialize_seq(Counted(PhantomData))
 }
 
 /// The query of a batch.
@@ -57,4 +87,53 @@ pub struct BatchResult {
     /// Why the operation on this export failed. Left out after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static READ: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// An element that counts how often one is made.
+    struct Element;
+
+    impl<'de> Deserialize<'de> for Element {
+        fn deserialize<D: Deserializer<'de>>(element: D) -> Result<Self, D::Error> {
+            READ.set(READ.get() + 1);
+            IgnoredAny::deserialize(element).map(|_| Self)
+        }
+    }
+
+    /// Reads a list of so many elements: how many elements are in the result, and how many were made.
+    fn read(elements: usize) -> (usize, usize) {
+        READ.set(0);
+        let json = format!("[{}]", vec!["{}"; elements].join(","));
+        let list: Vec<Element> = counted(&mut serde_json::Deserializer::from_str(&json)).unwrap();
+        (list.len(), READ.get())
+    }
+
+    #[test]
+    fn of_a_list_that_is_too_long_no_more_is_made_than_shows_that() {
+        for elements in [0, 1, BATCH_EXPORTS_MAX, BATCH_EXPORTS_MAX + 1] {
+            assert_eq!(read(elements), (elements, elements));
+        }
+        assert_eq!(read(20 * BATCH_EXPORTS_MAX), (BATCH_EXPORTS_MAX + 1, BATCH_EXPORTS_MAX + 1));
+    }
+
+    #[test]
+    fn a_list_is_json_to_the_end_however_long() {
+        let read = |tail: &str| {
+            let json = format!(r#"{{"delete":[{}{tail}"#, r#""a","#.repeat(BATCH_EXPORTS_MAX + 9));
+            serde_json::from_str::<BatchRequest>(&json).map(|request| request.exports())
+        };
+        assert_eq!(read(r#""a"]}"#).unwrap(), BATCH_EXPORTS_MAX + 1);
+        for tail in ["", "]}", r#""a""#, r#""a"]"#, r#""a"}"#] {
+            assert!(read(tail).is_err(), "{tail}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fake::{Fault, Host, create};
+use super::fake::{FakeDevice, Fault, Host, create};
 use crate::router::{Router, State};
 use crate::units::ExportId;
 
@@ -109,7 +109,7 @@ fn a_device_of_an_export_nobody_knows_is_removed() {
     killed_while(&host, async |router| {
         router.create(create("a", MIB)).await.unwrap();
     });
-    let stray = super::fake::FakeDevice { export: ExportId(99), size_bytes: MIB, quiesced: true };
+    let stray = FakeDevice { export: ExportId(99), size_bytes: MIB, quiesced: true };
     host.kernel.devices().insert(7, stray);
     after_restart(&host, async |router| {
         assert_eq!(router.list().len(), 1);
@@ -194,4 +194,29 @@ async fn operations_on_a_loaded_export_wait_for_its_recovery_and_new_exports_do_
     router.create(create("b", MIB)).await.unwrap();
     router.start().await;
     assert_eq!(router.detach("a").await.unwrap().state, State::Detached);
+}
+
+#[tokio::test]
+async fn a_device_made_while_the_start_lists_the_devices_stays_and_one_of_no_export_goes() {
+    let host = Host::new();
+    let router = host.started().await;
+    router.create(create("a", MIB)).await.unwrap();
+    super::fake::drop_last(router);
+    host.kernel.daemon_died();
+    let nobodys = FakeDevice { export: ExportId(1000), size_bytes: MIB, quiesced: true };
+    host.kernel.devices().insert(900, nobodys);
+    let router = host.router();
+    let listing = host.kernel.listing.lock().await;
+    let starting = tokio::spawn({
+        let router = Arc::clone(&router);
+        async move { router.start().await }
+    });
+    let made = router.create(create("new", MIB)).await.unwrap().info;
+    drop(listing);
+    let report = starting.await.unwrap();
+    assert_eq!((report.recovered, report.orphans_removed), (1, 1));
+    assert_eq!(router.show("new").unwrap().state, State::Serving);
+    let devices = host.kernel.devices();
+    assert_eq!(devices.get(&made.device.unwrap().0).map(|device| device.export), Some(made.id));
+    assert!(!devices.contains_key(&900) && devices.len() == 2, "{devices:?}");
 }

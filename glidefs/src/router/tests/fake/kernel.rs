@@ -57,6 +57,8 @@ pub struct Kernel {
     pub limit: Mutex<Option<usize>>,
     /// Whether `owned` lists the devices.
     pub lists: Mutex<bool>,
+    /// Held by a test that has `owned` wait.
+    pub listing: tokio::sync::Mutex<()>,
     pub log: Mutex<Vec<String>>,
     running: AtomicUsize,
     pub running_max: AtomicUsize,
@@ -219,11 +221,12 @@ impl Devices for Kernel {
     }
 
     fn owned(&self) -> BoxFuture<'_, Result<Vec<(ExportId, DeviceId)>, DeviceError>> {
-        let listed = if *self.lists.lock().unwrap() {
-            self.devices().iter().map(|(&number, device)| (device.export, DeviceId(number))).collect()
-        } else {
-            Vec::new()
-        };
-        Box::pin(std::future::ready(Ok(listed)))
+        Box::pin(async move {
+            let _listing = self.listing.lock().await;
+            let lists = *self.lists.lock().unwrap();
+            let devices = self.devices();
+            let listed = devices.iter().filter(|_| lists);
+            Ok(listed.map(|(&number, device)| (device.export, DeviceId(number))).collect())
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Names of volumes: objects that lead from a name to a volume.
 //!
-//! Owns giving a name and taking a name away. Does not own when a volume is created or deleted. Invariant: a name comes into the
-//! store before the volume of that name, so there is never a volume that nobody can name.
+//! Owns giving a name and taking a name away. Does not own when a volume is created or deleted. Invariants: a name comes into the
+//! store before the volume of that name, so there is never a volume that nobody can name; of this process, one at a time looks
+//! whether a name still means a deleted volume, and removes the name.
 
 use super::Host;
 use crate::store::client::Created;
@@ -48,9 +49,12 @@ impl Host {
         Ok(())
     }
 
-    /// Removes `name` if `name` means `volume`. Not atomic: when two hosts remove the name at once, and a third host gives the
-    /// name to another volume between the two removals, that volume loses the name.
+    /// Removes `name` if `name` means `volume`. One after the other within this process. Not atomic between hosts: when two hosts
+    /// remove the name at once, and somebody gives the name to another volume between the two removals, that volume loses the
+    /// name.
     pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        let lock = self.removals.of(name);
+        let _lock = lock.lock().await;
         if self.has_name(name, volume).await? {
             self.store.delete(&[Key::Name(name.clone())]).await?;
         }
@@ -59,6 +63,8 @@ impl Host {
 
     /// As [`Self::remove_name`], for a deleted `volume`. The name stays if the volume was had back under the same name meanwhile.
     pub async fn remove_name_of_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
+        let lock = self.removals.of(name);
+        let _lock = lock.lock().await;
         if !self.has_name(name, volume).await? {
             return Ok(());
         }

@@ -1,6 +1,8 @@
 //! Deletion, its undoing, and hosts that open a volume meanwhile.
 
 use super::support::*;
+use crate::store::client::Created;
+use crate::store::format::NameRecord;
 use crate::store::gc::{self, GcOptions};
 use crate::store::key::Key;
 use crate::store::volume::VolumeError;
@@ -115,12 +117,12 @@ async fn the_mark_of_an_earlier_version_is_void_once_another_writer_has_followed
     };
     let store = world.daemon(9).volumes.store().clone();
     let key = Key::Tombstone(second.id());
-    let _: crate::store::Created = store.create(&key, &[mark(1).encode().into()]).await.unwrap();
+    let _: Created = store.create(&key, &[mark(1).encode().into()]).await.unwrap();
     collect_for_days(&world).await;
     tags(&second, range(0, 8), &[1; 8]).await;
     let third = world.daemon(3).volumes.take_over(&name("vm")).await.unwrap();
     store.delete(std::slice::from_ref(&key)).await.unwrap();
-    let _: crate::store::Created = store.create(&key, &[mark(3).encode().into()]).await.unwrap();
+    let _: Created = store.create(&key, &[mark(3).encode().into()]).await.unwrap();
     let refused = world.daemon(2).volumes.take_over(&name("vm")).await;
     assert!(matches!(refused, Err(VolumeError::Deleted { .. })), "{refused:?}");
     collect_for_days(&world).await;
@@ -277,4 +279,34 @@ async fn a_volume_that_is_had_back_under_its_name_before_the_deletion_ends_keeps
     let _: Result<(), VolumeError> = deletion.await.unwrap();
     let found = world.daemon(3).volumes.find(&name("vm")).await.unwrap();
     assert_eq!(found, Some(second.id()), "a volume that nobody can name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_two_take_from_a_deleted_volume_stays_with_the_next_volume() {
+    for reads in [&[10_000][..], &[0, 10_000]] {
+        let world = World::new();
+        let daemon = world.daemon(1);
+        let host = daemon.volumes.host.clone();
+        let first = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        let deleted = first.id();
+        first.delete().await.unwrap();
+        // As after a deletion that stopped before the name was removed.
+        let left = NameRecord { volume: deleted, created_unix_millis: 0 };
+        let created = daemon.volumes.store().create_name(&name("vm"), &left).await.unwrap();
+        assert_eq!(created, Created::Created);
+        // One is slow to read the name, or to remove the name after that.
+        world.objects.next_reads_for(reads);
+        let slow = tokio::spawn({
+            let host = host.clone();
+            async move { host.remove_name_of_deleted(&name("vm"), deleted).await }
+        });
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        assert!(!slow.is_finished());
+        // Another removes the name, and gives the name to a new volume.
+        let second = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        slow.await.unwrap().unwrap();
+        assert_ne!(second.id(), deleted);
+        let found = world.daemon(2).volumes.find(&name("vm")).await.unwrap();
+        assert_eq!(found, Some(second.id()), "a volume that nobody can name");
+    }
 }
