@@ -162,6 +162,21 @@ fn no_hold_of_the_lock_touches_more_than_a_bounded_number_of_extents() {
     assert_eq!((table.get(0).extents(), table.get(0).live_sectors()), (0, 0));
 }
 
+#[test]
+fn dirty_data_above_many_cuts_is_looked_for_a_bounded_number_of_searches_at_a_time() {
+    let (table, volume) = (table(), Volume::new(ExportId(1)));
+    let (cuts, blocks) = (32, 4_000);
+    for cut in 0..cuts {
+        write(&table, &volume, range((1 << 30) + cut * 8, 8));
+        volume.cut_once_more();
+    }
+    (0..blocks).for_each(|block| write(&table, &volume, range(block * 16, 8)));
+    hold::take_most();
+    assert_eq!(volume.dirty().1.len() as u64, cuts + blocks);
+    let most = hold::take_most();
+    assert!((1..=4 * EXTENTS_MAX).contains(&most), "{most}");
+}
+
 const SECTORS: usize = 48;
 
 #[derive(Clone, Debug)]
