@@ -77,6 +77,7 @@ pub use self::name::ExportName;
 pub(crate) use self::name::{NAME_CHARS_MAX, NameError};
 pub use self::options::RouterOptions;
 pub(crate) use self::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, kernel_boot_id};
+pub(crate) use self::release::SharedPatience;
 pub(crate) use self::removal::Deleted;
 pub use self::settings::SettingsChange;
 pub use self::size::ExportSize;

@@ -22,7 +22,7 @@ use super::wire::{
     AttachQuery, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest, ErrorBody,
     RemoveQuery,
 };
-use crate::router::ExportName;
+use crate::router::{ExportName, SharedPatience};
 
 /// Largest body of a batch, bytes.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -57,7 +57,10 @@ pub(super) async fn batch(
     let results = match request {
         BatchRequest::Create(requests) => each(state, requests, create),
         BatchRequest::Attach(names) => each(state, names, move |state, name| attach(state, name, query)),
-        BatchRequest::Detach(names) => each(state, names, move |state, name| detach(state, name, query)),
+        BatchRequest::Detach(names) => {
+            let patience = SharedPatience::default();
+            each(state, names, move |state, name| detach(state, name, query, patience.clone()))
+        }
         BatchRequest::Delete(names) => each(state, names, move |state, name| delete(state, name, query)),
     };
     Ok(([(header::CONTENT_TYPE, LINES_TYPE)], results).into_response())
@@ -118,14 +121,19 @@ fn attach(state: AppState, name: String, query: BatchQuery) -> BoxFuture<'static
     .boxed()
 }
 
-fn detach(state: AppState, name: String, query: BatchQuery) -> BoxFuture<'static, BatchResult> {
+fn detach(
+    state: AppState,
+    name: String,
+    query: BatchQuery,
+    patience: SharedPatience,
+) -> BoxFuture<'static, BatchResult> {
     async move {
         let detached = async {
-            let query = RemoveQuery { force: query.force };
-            exports::detach_one(&state, &ExportName::new(&name)?, query).await
+            let name = ExportName::new(&name)?;
+            Ok(state.router.detach_with_others(name.as_str(), query.force, patience).await?)
         };
         let done = detached.await;
-        result(name, done.map(|export| BatchResult { export: Some(export), ..BatchResult::default() }))
+        result(name, done.map(|info| BatchResult { export: Some(info.into()), ..BatchResult::default() }))
     }
     .boxed()
 }

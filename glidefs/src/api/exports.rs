@@ -184,20 +184,11 @@ pub(super) async fn attach_one(
 pub(super) async fn detach(
     State(state): State<AppState>,
     name: NameInPath,
-    Query(query): Query<RemoveQuery>,
+    Query(RemoveQuery { force }): Query<RemoveQuery>,
 ) -> Result<Json<Export>, ApiError> {
-    detach_one(&state, &name.0, query).await.map(Json)
-}
-
-/// Removes the device of an export.
-pub(super) async fn detach_one(
-    state: &AppState,
-    name: &ExportName,
-    RemoveQuery { force }: RemoveQuery,
-) -> Result<Export, ApiError> {
-    let (router, name) = (&state.router, name.as_str());
+    let (router, name) = (&state.router, name.0.as_str());
     let detached = if force { router.force_detach(name).await? } else { router.detach(name).await? };
-    Ok(detached.into())
+    Ok(Json(detached.into()))
 }
 
 /// Open an export from the store. If another host has not released the export, the request is refused, unless `take_over` is

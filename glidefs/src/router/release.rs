@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Router;
@@ -25,6 +26,17 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Exports that a drain writes back at the same time.
 const WRITEBACKS_MAX: usize = 64;
+
+/// The patience with the store that the detaches of one request share: once the store turns out to be away, no detach of the
+/// request waits for the store.
+#[derive(Clone, Debug)]
+pub struct SharedPatience(Arc<watch::Sender<bool>>);
+
+impl Default for SharedPatience {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+}
 
 /// The result of [`Router::drain`].
 #[derive(Debug, Default)]
@@ -49,21 +61,53 @@ impl Router {
     /// Releases a detached export in the store. An obstacle is noted with the export and is no failure: the export stays this
     /// host's.
     pub(super) async fn release(&self, held: &HeldExport) {
+        self.release_within(held, None).await;
+    }
+
+    /// As [`Self::release`]; with `shared` patience, if there is one.
+    pub(super) async fn release_within(&self, held: &HeldExport, shared: Option<&SharedPatience>) {
         if held.entry().export().volume().lost().is_some() || held.record().rolls_back_to.is_some() {
             return;
         }
-        let given_up = timeout(RELEASE_PATIENCE, self.unless_stopping(self.give_up(held))).await;
-        let reason = match given_up {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(chain(&error)),
-            Err(_) => {
-                Some(format!("the store has not taken all of it within {} s", RELEASE_PATIENCE.as_secs()))
-            }
+        let reason = match shared {
+            Some(shared) => self.obstacle_shared(held, shared).await,
+            None => self.obstacle(held).await,
         };
         if let Some(reason) = &reason {
             tracing::warn!(export = %held.entry().name(), reason, "a detached export could not be released in the store");
         }
         held.set_unreleased(reason);
+    }
+
+    /// Tries to release an export. Returns the reason when the export could not be released.
+    async fn obstacle(&self, held: &HeldExport) -> Option<String> {
+        match timeout(RELEASE_PATIENCE, self.unless_stopping(self.give_up(held))).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(chain(&error)),
+            Err(_) => {
+                Some(format!("the store has not taken all of it within {} s", RELEASE_PATIENCE.as_secs()))
+            }
+        }
+    }
+
+    /// As [`Self::obstacle`]. After a failure the store is asked whether the store is away, and if so, the others that share the
+    /// patience stop waiting.
+    async fn obstacle_shared(&self, held: &HeldExport, shared: &SharedPatience) -> Option<String> {
+        // Without a volume in the store there is nothing to release.
+        held.entry().export().volume().remote()?;
+        let mut away = shared.0.subscribe();
+        let reason = tokio::select! {
+            biased;
+            // Ends only with `true`: the sender lives as long as `shared`.
+            _ = away.wait_for(|away| *away) => {
+                return Some("the store did not answer for another export of the same request".into());
+            }
+            reason = self.obstacle(held) => reason?,
+        };
+        if !self.can_ask().await && !*self.stops.borrow() {
+            shared.0.send_replace(true);
+        }
+        Some(reason)
     }
 
     /// Writes an export back and releases the export.
