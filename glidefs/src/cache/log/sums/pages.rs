@@ -26,7 +26,8 @@ pub(in crate::cache) struct Pages {
     /// Segment id of each slot's page; 0 in an empty slot.
     ids: Vec<u64>,
     tags: Vec<u32>,
-    frames: Vec<Frame>,
+    /// One frame a slot, as bytes: zeroed memory of this kind comes from the kernel, which gives a page at the first touch.
+    frames: Vec<u8>,
     /// Number of sets, at least one.
     sets: usize,
     /// The slot of a set whose turn is next.
@@ -50,7 +51,7 @@ impl Pages {
         Self {
             ids: vec![0; slots],
             tags: vec![0; slots],
-            frames: vec![[0; FRAME_BYTES]; slots],
+            frames: vec![0; slots * FRAME_BYTES],
             sets,
             turn: 0,
             filled: 0,
@@ -73,7 +74,7 @@ impl Pages {
     /// The page in a slot found or filled since the last page came.
     pub fn at(&mut self, slot: Slot) -> &Frame {
         self.tags[slot.0] |= USED;
-        &self.frames[slot.0]
+        &self.frames.as_chunks().0[slot.0]
     }
 
     /// Has `fill` write page `page` of segment `segment_id` into a slot; keeps the page if `fill` says so, and returns the slot.
@@ -91,7 +92,7 @@ impl Pages {
             self.filled += 1;
         }
         self.ids[slot] = 0;
-        if !fill(&mut self.frames[slot]) {
+        if !fill(&mut self.frames.as_chunks_mut().0[slot]) {
             self.filled -= 1;
             return None;
         }
