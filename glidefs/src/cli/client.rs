@@ -198,8 +198,16 @@ impl Client {
                 let line = serde_json::from_slice(line);
                 each(line.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?);
             }
+            // An answer about one export is short: whoever sends more without an end of line is not the daemon.
+            if rest.len() > ANSWER_BYTES_MAX {
+                return Err(ClientError::NotUnderstood { address: self.address(), status });
+            }
         }
-        Ok(())
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(ClientError::NotUnderstood { address: self.address(), status })
+        }
     }
 
     /// The error of a refused request.

@@ -26,6 +26,11 @@ pub(super) enum CliError {
     /// An operation on many exports failed for some.
     #[error("{failed} of {of} exports failed")]
     SomeFailed { failed: usize, of: usize },
+    /// The daemon's answer ended before the results of all exports.
+    #[error(
+        "the daemon did not say what became of {missing} of {of} exports: the same command again does the rest"
+    )]
+    NoResult { missing: usize, of: usize },
     /// The exports of the command are not known.
     #[error(transparent)]
     Names(#[from] NamesError),

@@ -91,7 +91,7 @@ pub(super) fn export(export: &Export) -> String {
     table.trim_fmt()
 }
 
-/// The limits in words: "5000 reads/s, 100 MiB/s written, in bursts of 100ms".
+/// The limits in words: "5000 reads/s, 100 MiB/s written, bursts of 100ms".
 fn limits_of(limits: &Limits) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend(limits.read_iops.map(|rate| format!("{rate} reads/s")));

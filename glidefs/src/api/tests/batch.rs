@@ -84,7 +84,7 @@ async fn the_operations_of_a_batch_run_at_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_ends_the_batch_after_the_operations_under_way() {
+async fn other_requests_go_on_while_a_batch_of_a_client_that_went_away_hangs() {
     use tokio::io::AsyncWriteExt;
     let served = Served::new().await;
     let names: Vec<_> = (0..500).map(|n| format!("e{n}")).collect();

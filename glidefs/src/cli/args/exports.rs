@@ -20,7 +20,8 @@ pub(in crate::cli) enum ExportCommand {
         seq -f disk-%g 100 | glidefs export create - --size 1GiB --json\n\n\
         Creating an export that exists with the same parameters is no error. Several exports are made at once. If some fail, the \
         others are made all the same, each failure is a line on standard error, and the exit status is 1. With several names, `-` or \
-        --count, --json prints an array, in which a failure is an object with `name` and `error`.")]
+        --count, --json prints an array, in which a failure is an object with `name` and `error`.\n\n\
+        Without limits nothing of an export waits; --burst is 100ms and --weight 100 where left out.")]
     Create {
         #[command(flatten)]
         names: BulkNames,

@@ -10,25 +10,24 @@ use crate::export::limits::Settings;
 
 /// Limits and weight of an export.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Limits")]
 pub(in crate::cli) struct SettingsArgs {
     /// Most reads in a second
-    #[arg(long, value_name = "NUMBER|none")]
+    #[arg(long, help_heading = "Limits", value_name = "NUMBER|none")]
     read_iops: Option<Rate<u64>>,
     /// Most writes in a second
-    #[arg(long, value_name = "NUMBER|none")]
+    #[arg(long, help_heading = "Limits", value_name = "NUMBER|none")]
     write_iops: Option<Rate<u64>>,
     /// Most bytes read a second, such as 100MiB
-    #[arg(long, value_name = "SIZE|none")]
+    #[arg(long, help_heading = "Limits", value_name = "SIZE|none")]
     read_bps: Option<Rate<ByteSize>>,
     /// Most bytes written a second, such as 100MiB
-    #[arg(long, value_name = "SIZE|none")]
+    #[arg(long, help_heading = "Limits", value_name = "SIZE|none")]
     write_bps: Option<Rate<ByteSize>>,
-    /// After a pause, so much time's worth of each limit at once [default: 100ms]
-    #[arg(long, value_name = "TIME")]
+    /// After a pause, so much time's worth of each limit at once
+    #[arg(long, help_heading = "Limits", value_name = "TIME")]
     burst: Option<TimeSpan>,
-    /// Part of the export where exports share: twice the weight gets twice as much [default: 100]
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(Settings::WEIGHT_MAX)))]
+    /// Part of the export where exports share: twice the weight gets twice as much
+    #[arg(long, help_heading = "Limits", value_parser = clap::value_parser!(u16).range(1..=i64::from(Settings::WEIGHT_MAX)))]
     pub weight: Option<u16>,
 }
 

@@ -94,10 +94,9 @@ pub(in crate::cli) async fn run(
 ) -> Result<(), CliError> {
     let mut results: HashMap<String, BatchResult> = HashMap::with_capacity(names.len());
     let sent = send(client, operation, names, &mut results).await;
-    if let (Err(error), true) = (&sent, results.is_empty()) {
+    if sent.is_err() && results.is_empty() {
         // Nothing was done as far as known: the error says all.
-        debug_assert!(!error.to_string().is_empty(), "errors are sentences");
-        return Ok(sent?);
+        return sent.map_err(Into::into);
     }
     let results: Vec<BatchResult> = names.iter().filter_map(|name| results.remove(name.as_str())).collect();
     answer(output.json, &results.iter().map(Item::of).collect::<Vec<_>>(), |_| text(&results))?;
@@ -108,6 +107,9 @@ pub(in crate::cli) async fn run(
         let _ = writeln!(std::io::stderr(), "glidefs: {}: {}", result.name, error.message);
     }
     sent?;
+    if results.len() < names.len() {
+        return Err(CliError::NoResult { missing: names.len() - results.len(), of: names.len() });
+    }
     if failed > 0 { Err(CliError::SomeFailed { failed, of: names.len() }) } else { Ok(()) }
 }
 
