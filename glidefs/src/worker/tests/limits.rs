@@ -3,11 +3,11 @@
 use super::*;
 use crate::export::limits::{Limit, Limits, Settings};
 
-/// One READ and one write a second.
+/// One byte a second read, and one written: the second request waits for longer than any test.
 fn slow() -> Settings {
     let mut limits = Limits::unlimited(Limits::BURST_MIN);
-    limits.set_rate(Limit::WriteIops, Some(1));
-    limits.set_rate(Limit::ReadIops, Some(1));
+    limits.set_rate(Limit::WriteBytes, Some(1));
+    limits.set_rate(Limit::ReadBytes, Some(1));
     Settings { limits, ..Settings::default() }
 }
 

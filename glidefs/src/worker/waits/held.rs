@@ -1,11 +1,10 @@
 //! Writes which are held back: their export bounds the data at risk, or packs of the export are merged more slowly than made.
 //!
-//! Owns the order: within an export first in, first out; exports whose writes may go on take turns. Bounds are of one export, so
-//! exports do not compete here, and turns need no weights. Does not own the bounds (`cache::Volume::pace`). Invariants: a held write
-//! of one export keeps no other export waiting; a held write has neither a buffer nor log space.
+//! Owns the order within an export: first in, first out. Bounds are of one export, so exports do not compete here; the turns of
+//! exports are made behind (`ready`). Does not own the bounds (`cache::Volume::pace`). Invariants: a held write of one export keeps
+//! no other export waiting; a held write has neither a buffer nor log space.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,8 +24,6 @@ pub struct HeldWrites {
     exports: BTreeMap<ExportId, HeldExport>,
     /// No write may be asked for before this time.
     due: Option<Instant>,
-    /// The export whose write went on last.
-    last: Option<ExportId>,
     stats: Arc<WorkerStats>,
 }
 
@@ -40,7 +37,7 @@ struct HeldExport {
 
 impl HeldWrites {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { exports: BTreeMap::new(), due: None, last: None, stats }
+        Self { exports: BTreeMap::new(), due: None, stats }
     }
 
     /// Keeps a write which may not go on at once. `false` when the write may go on: then the write was not kept.
@@ -80,17 +77,24 @@ impl HeldWrites {
         self.due
     }
 
-    /// A write which may go on now. Exports take turns, by ascending id.
+    /// A write which may go on now, and counts as promised. Of several exports the one with the lowest id is first.
     pub fn next(&mut self, now: Instant) -> Option<TagRequest> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
-        let behind = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut going = going(self.exports.range_mut((behind, Bound::Unbounded)), now);
-        if let (None, Some(last)) = (going, self.last) {
-            going = self::going(self.exports.range_mut(..=last), now);
+        let mut going = None;
+        for (id, export) in &mut self.exports {
+            let Some((request, due)) = export.writes.front_mut().filter(|(_, due)| *due <= now) else {
+                continue;
+            };
+            match export.volume.pace(request.data_bytes() as u64, true) {
+                Pace::Go => {
+                    going = Some(*id);
+                    break;
+                }
+                Pace::Pause(_) | Pace::Wait => *due = now + ASK_AGAIN,
+            }
         }
-        self.last = going;
         let Some(id) = going else {
             self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
             return None;
@@ -102,21 +106,4 @@ impl HeldWrites {
         }
         next.map(|(request, _)| request)
     }
-}
-
-/// The first of `exports` whose first write may go on now. The write counts as promised then.
-fn going<'a>(
-    exports: impl Iterator<Item = (&'a ExportId, &'a mut HeldExport)>,
-    now: Instant,
-) -> Option<ExportId> {
-    for (id, export) in exports {
-        let Some((request, due)) = export.writes.front_mut().filter(|(_, due)| *due <= now) else {
-            continue;
-        };
-        match export.volume.pace(request.data_bytes() as u64, true) {
-            Pace::Go => return Some(*id),
-            Pace::Pause(_) | Pace::Wait => *due = now + ASK_AGAIN,
-        }
-    }
-    None
 }

@@ -83,7 +83,9 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
             out.value(metric, labels, value);
         }
     }
-    for LimitFigures { name: limit, rate, throttled, waited_nanos } in figures.limits {
+    for LimitFigures { name: limit, rate, throttled, waited_nanos } in
+        figures.limits.iter().filter(|_| is_busy || is_whole)
+    {
         out.value(Metric::ExportThrottled, &[figures.name, limit], *throttled);
         out.value(Metric::ExportThrottledTime, &[figures.name, limit], *waited_nanos);
         if let Some(rate) = rate {
