@@ -116,14 +116,16 @@ impl Inner {
     /// Takes turns for waiting volumes as long as turns are left. Forgets GETs that were given up; such a GET counts as served.
     fn grant(&mut self) -> Vec<(VolumeId, oneshot::Sender<Turn>)> {
         let mut granted = Vec::new();
-        loop {
+        // Without a free turn nobody may take one: the waiting volumes need not be asked.
+        while self.free > 0 {
             let Self { free, held, waiting } = self;
             let next = waiting.pop_where(|volume| may_take(*free, held, *volume));
-            let Some((volume, sender)) = next else { return granted };
+            let Some((volume, sender)) = next else { break };
             if !sender.is_closed() && self.take(volume) {
                 granted.push((volume, sender));
             }
         }
+        granted
     }
 }
 
