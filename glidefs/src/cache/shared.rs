@@ -15,6 +15,7 @@ use crate::cache::handoff::{OWNED_MAX, Port, Signal};
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::life::Event;
 use crate::cache::log::pressure::{Pressure, Watermarks};
+use crate::cache::log::scan::Unusable;
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::superblock::{Superblock, VERSION_DAMAGED};
 use crate::cache::log::table::SegmentTable;
@@ -167,6 +168,16 @@ impl Shared {
             *superblock = raised;
         }
         Ok(())
+    }
+
+    /// Reports a footer that does not decode: the record headers serve instead.
+    pub fn note_bad_footer(&self, number: u32, error: &Unusable) {
+        tracing::error!(
+            file = self.disk.segment_name(number),
+            error = error as &dyn std::error::Error,
+            "a footer is damaged; scanning the segment"
+        );
+        self.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn all_volumes(&self) -> Vec<Arc<Volume>> {

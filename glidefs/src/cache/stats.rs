@@ -68,7 +68,7 @@ pub struct CacheStats {
     pub extents: u64,
     /// Memory of all indexes, with the room kept for more extents, bytes.
     pub index_bytes: u64,
-    /// Memory of the table of segments, checksums of frames included.
+    /// Memory of the table of segments, without checksums.
     pub table_bytes: u64,
     /// Frames found with a wrong checksum since the cache was opened.
     pub corrupt_frames: u64,

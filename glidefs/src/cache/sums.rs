@@ -22,7 +22,7 @@ pub(super) struct Sums {
     bytes_max: u64,
     pub pages: Mutex<Pages>,
     /// Segment numbers and ids.
-    asked: Mutex<Vec<(u32, u64)>>,
+    asked: Mutex<VecDeque<(u32, u64)>>,
     /// Oldest first.
     restored: Mutex<VecDeque<Restored>>,
     /// Memory taken by the pages of all shards.
@@ -73,13 +73,13 @@ impl Sums {
     pub fn ask(&self, number: u32, segment_id: u64) {
         let mut asked = self.asked.lock_whole();
         if !asked.contains(&(number, segment_id)) {
-            asked.push((number, segment_id));
+            asked.push_back((number, segment_id));
         }
     }
 
-    /// The segments for which shards asked since the last call, by number and id.
-    pub fn take_asked(&self) -> Vec<(u32, u64)> {
-        std::mem::take(&mut *self.asked.lock_whole())
+    /// The segment for which a shard asked first, by number and id. The segment counts as asked for no more.
+    pub fn next_asked(&self) -> Option<(u32, u64)> {
+        self.asked.lock_whole().pop_front()
     }
 
     /// Remembers that `crcs` of segment number `number` were brought back to memory, where the checksums stay for a time, but not

@@ -24,24 +24,18 @@ use crate::cache::log::sums::{Crcs, Verdict, crcs_in};
 use crate::cache::shared::Shared;
 use crate::cache::sync_hold::SyncHold;
 use crate::locks::MutexExt;
-use crate::units::FRAME_BYTES;
 
 /// How long checksums stay in memory of which some could not be found: perhaps the disk reads the others later.
 const PARTS_STAY: Duration = Duration::from_millis(500);
 
-/// Brings back the checksums for which shards asked, and forgets those that have been in memory for long enough. `true` when a shard
-/// can go on.
+/// Brings back the checksums of one segment for which shards asked, and forgets those that have been in memory for long enough. One
+/// segment a call, as shards may wait for free segments as well. `true` when a shard can go on.
 pub(super) fn restore_asked(shared: &Shared) -> bool {
     shared.sums.forget(&shared.table, shared.clock.now());
-    let asked = shared.sums.take_asked();
-    if asked.is_empty() {
-        return false;
-    }
-    for (number, segment_id) in asked {
-        let info = shared.table.get(number);
-        if info.segment_id() == segment_id && info.crcs().is_none() {
-            restore(shared, number);
-        }
+    let Some((number, segment_id)) = shared.sums.next_asked() else { return false };
+    let info = shared.table.get(number);
+    if info.segment_id() == segment_id && info.crcs().is_none() {
+        restore(shared, number);
     }
     for port in &shared.ports {
         port.wake();
@@ -49,21 +43,22 @@ pub(super) fn restore_asked(shared: &Shared) -> bool {
     true
 }
 
-/// Compares `bytes`, frames from `first` on of segment number `number`, with their checksums. The caller keeps the segment from being
-/// used again.
-pub(super) fn compare(shared: &Shared, number: u32, first: u32, bytes: &[u8]) -> Verdict {
+/// Compares the CRCs of frames read, from `first` on of segment number `number`, with the checksums of these frames. The caller keeps
+/// the segment from being used again.
+pub(super) fn compare(shared: &Shared, number: u32, first: u32, read: &[u32]) -> Verdict {
+    let verdict = |crc: &mut dyn FnMut(u32) -> Option<u32>| Verdict::of(first, read.iter().copied(), crc);
     let info = shared.table.get(number);
     if let Some(crcs) = &*info.crcs() {
-        return Verdict::of(first, bytes, |frame| crcs.get(frame));
+        return verdict(&mut |frame| crcs.get(frame));
     }
     // A request has few frames.
-    let count = u32::try_from(bytes.len() / FRAME_BYTES).unwrap_or(u32::MAX);
+    let count = u32::try_from(read.len()).unwrap_or(u32::MAX);
     let frames = first..first.saturating_add(count);
     if let Some(found) = sums_of(shared, info, frames) {
-        return Verdict::of(first, bytes, |frame| found.get(frame.checked_sub(first)? as usize).copied());
+        return verdict(&mut |frame| found.get(frame.checked_sub(first)? as usize).copied());
     }
     match restore(shared, number) {
-        Some(crcs) => Verdict::of(first, bytes, |frame| crcs.get(frame)),
+        Some(crcs) => verdict(&mut |frame| crcs.get(frame)),
         None => Verdict::Missing(first),
     }
 }
@@ -109,7 +104,12 @@ fn restore(shared: &Shared, number: u32) -> Option<Arc<Crcs>> {
     shared.sums.restores.fetch_add(1, Ordering::Relaxed);
     let frames = shared.table.segment_frames();
     let (records, trailer, whole) = match read_records(&**file, &shared.table, info) {
-        Ok(Records { records, trailer, whole, .. }) => (records, trailer, whole),
+        Ok(Records { records, trailer, whole, bad_footer }) => {
+            if let Some(error) = bad_footer {
+                shared.note_bad_footer(number, &error);
+            }
+            (records, trailer, whole)
+        }
         Err(error) => {
             tracing::error!(
                 file = shared.disk.segment_name(number),

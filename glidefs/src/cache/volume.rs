@@ -158,9 +158,17 @@ impl Volume {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Changes the weight, also for requests which wait.
+    /// Changes the weight, also for requests which wait, and in the store.
     pub fn set_weight(&self, weight: u16) {
         self.weight.store(weight, Ordering::Relaxed);
+        self.weigh_link();
+    }
+
+    /// Tells the volume's counterpart in the store the weight.
+    fn weigh_link(&self) {
+        if let Some(link) = self.store_link() {
+            link.remote().set_weight(self.weight());
+        }
     }
 
     pub(super) fn bad_reads(&self) -> &Repeat {
@@ -195,7 +203,10 @@ impl Volume {
     /// Memory besides the index, bytes.
     pub fn own_bytes(&self) -> u64 {
         let unsynced = self.lock().unsynced.capacity() * size_of::<Place>();
-        let link = if self.store_link.get().is_some() { VolumeWriter::HEAP_BYTES } else { 0 };
+        let link = self
+            .store_link
+            .get()
+            .map_or(0, |_| heap_bytes(size_of::<StoreLink>()) + VolumeWriter::HEAP_BYTES);
         (heap_bytes(size_of::<Self>()) + heap_bytes(size_of::<Gate>()) + heap_bytes(unsynced) + link) as u64
     }
 

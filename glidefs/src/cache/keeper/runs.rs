@@ -4,7 +4,6 @@
 //! disk gives back of the footer and the record headers.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use super::syncing::report;
 use crate::cache::log::format::{Entry, EntryKind, FooterRecord};
@@ -50,12 +49,7 @@ fn read_all(shared: &Shared, number: u32, info: &SegmentInfo) -> io::Result<Opti
     let Some(file) = info.file() else { return Ok(Some(Vec::new())) };
     let read = read_records(&**file, &shared.table, info)?;
     if let Some(error) = &read.bad_footer {
-        tracing::error!(
-            file = shared.disk.segment_name(number),
-            error = error as &dyn std::error::Error,
-            "a footer is damaged; scanning the segment"
-        );
-        shared.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
+        shared.note_bad_footer(number, error);
     }
     Ok(read.whole.then_some(read.records))
 }

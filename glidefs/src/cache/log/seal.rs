@@ -90,20 +90,19 @@ fn encode(trailer: &Trailer, frames: u32, crcs: &[u32]) -> Option<Vec<u8>> {
 }
 
 /// Writes the sums of a sealed segment of `frames` frames again, from the `records` of the footer. The sums need not be stable: each
-/// page proves that the page is whole. `false` where there is no room.
+/// page proves that the page is whole. Without room for the sums nothing is written.
 pub(in crate::cache) fn write_sums(
     file: &dyn SegmentFile,
     trailer: &Trailer,
     frames: u32,
     records: &[FooterRecord],
-) -> io::Result<bool> {
+) -> io::Result<()> {
     let crcs = crcs_in(records, trailer.footer_frame);
     let crcs: Vec<u32> = crcs.into_iter().map(Option::unwrap_or_default).collect();
     let Some((sums, first)) = encode(trailer, frames, &crcs).zip(trailer.sums_frame(frames)) else {
-        return Ok(false);
+        return Ok(());
     };
-    file.write_at(&[IoSlice::new(&sums)], offset(first))?;
-    Ok(true)
+    file.write_at(&[IoSlice::new(&sums)], offset(first))
 }
 
 /// Writes the trailer. A trailer that is not vital need not be synced: without a trailer recovery scans the segment.

@@ -8,8 +8,7 @@ pub mod pages;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::format::{FooterRecord, frame_crc};
-use crate::units::FRAME_BYTES;
+use super::format::FooterRecord;
 
 /// Result of comparing frames with their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +21,15 @@ pub(in crate::cache) enum Verdict {
 }
 
 impl Verdict {
-    /// Compares `bytes`, whole frames from frame `first` on, with the checksums given by `crc`.
-    pub fn of(first: u32, bytes: &[u8], mut crc: impl FnMut(u32) -> Option<u32>) -> Self {
-        for (frame, bytes) in (first..).zip(bytes.chunks_exact(FRAME_BYTES)) {
+    /// Compares the CRCs `read` of frames from frame `first` on with the checksums given by `crc`.
+    pub fn of(
+        first: u32,
+        read: impl IntoIterator<Item = u32>,
+        mut crc: impl FnMut(u32) -> Option<u32>,
+    ) -> Self {
+        for (frame, read) in (first..).zip(read) {
             match crc(frame) {
-                Some(crc) if crc == frame_crc(bytes) => {}
+                Some(crc) if crc == read => {}
                 Some(_) => return Self::Wrong(frame),
                 None => return Self::Missing(frame),
             }
@@ -101,6 +104,8 @@ pub(in crate::cache) fn crcs_in(records: &[FooterRecord], frames: u32) -> Vec<Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::log::format::frame_crc;
+    use crate::units::FRAME_BYTES;
 
     #[test]
     fn checksums_of_lost_records_are_missing_and_not_zero() {
@@ -120,7 +125,9 @@ mod tests {
     fn the_first_frame_that_is_not_right_is_named() {
         let frames = [[0; FRAME_BYTES], [1; FRAME_BYTES], [2; FRAME_BYTES]];
         let right = |frame: u32| Some(frame_crc(&frames[frame as usize - 7]));
-        let verdict = |crc: &dyn Fn(u32) -> Option<u32>| Verdict::of(7, frames.as_flattened(), crc);
+        let verdict = |crc: &dyn Fn(u32) -> Option<u32>| {
+            Verdict::of(7, frames.iter().map(|frame| frame_crc(frame)), crc)
+        };
         assert_eq!(verdict(&right), Verdict::Right);
         assert_eq!(verdict(&|frame| right(frame).map(|crc| crc ^ u32::from(frame > 7))), Verdict::Wrong(8));
         assert_eq!(verdict(&|frame| right(frame).filter(|_| frame < 9)), Verdict::Missing(9));

@@ -3,8 +3,8 @@
 //!
 //! Invariants: every frame read is compared with the checksum made when the data was acknowledged; a segment stays pinned from
 //! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, with memory of at most
-//! [`READ_BYTES_MAX`](super::read_buffers::READ_BYTES_MAX); further reads begin in the order of arrival in an export, and exports
-//! take turns by weight and bytes.
+//! [`READ_BYTES_MAX`](super::read_buffers::READ_BYTES_MAX), and two pages of sums each; further reads begin in the order of arrival
+//! in an export, and exports take turns by weight and bytes.
 
 use std::io;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ pub(super) struct Reads<T> {
     plan: Vec<Piece>,
     fetches: Vec<SegmentBytes>,
     buffers: ReadBuffers,
-    /// Kept buffers for pages of sums, two pages each at most, and fewer buffers than [`READS_MAX`].
+    /// Kept buffers for pages of sums, two pages each at most, and [`READS_MAX`] buffers at most.
     spare_sums: Vec<Vec<u8>>,
     scratch: Box<Frame>,
     pages: Pages,

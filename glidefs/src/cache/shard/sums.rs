@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use crate::cache::log::format::{Frame, PAGE_SUMS, check_sums, sum_in, sums_pages};
+use crate::cache::log::format::{Frame, PAGE_SUMS, check_sums, frame_crc, sum_in, sums_pages};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::scan::offset;
 use crate::cache::log::sums::Verdict;
@@ -25,19 +25,23 @@ pub(super) fn compare(
 ) -> Option<Verdict> {
     let info = shared.table.get(number);
     if let Some(crcs) = &*info.crcs() {
-        return Some(Verdict::of(first, bytes, |frame| crcs.get(frame)));
+        return Some(Verdict::of(first, crcs_of(bytes), |frame| crcs.get(frame)));
     }
     let (mut frame, mut rest) = (first, bytes);
     while !rest.is_empty() {
         let left = PAGE_SUMS - frame % PAGE_SUMS;
         let (part, behind) = rest.split_at((left as usize * FRAME_BYTES).min(rest.len()));
         let page = find(shared, pages, info, frame / PAGE_SUMS)?;
-        match Verdict::of(frame, part, |frame| Some(sum_in(page, frame))) {
+        match Verdict::of(frame, crcs_of(part), |frame| Some(sum_in(page, frame))) {
             Verdict::Right => (frame, rest) = (frame.checked_add(left)?, behind),
             bad => return Some(bad),
         }
     }
     Some(Verdict::Right)
+}
+
+fn crcs_of(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(FRAME_BYTES).map(frame_crc)
 }
 
 /// Whether [`compare`] would have the checksums of the frames `first..first + frames`.

@@ -50,6 +50,7 @@ impl Volume {
             stored_sectors,
         )));
         debug_assert!(linked.is_ok(), "a volume is linked to the store once");
+        self.weigh_link();
         if let Some(link) = self.store_link().filter(|link| link.remote().loss().is_some()) {
             link.fence();
             return;

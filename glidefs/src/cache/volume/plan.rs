@@ -48,9 +48,7 @@ impl Volume {
         let missing = self.missing(range);
         let (first, last) = (missing.first()?, missing.last()?);
         let hull = SectorRange::new(first.start(), last.end() - first.start())?;
-        let link = self.store_link()?;
-        link.remote().set_weight(self.weight());
-        Some(link.fetch(hull, missing, self.id))
+        Some(self.store_link()?.fetch(hull, missing, self.id))
     }
 }
 

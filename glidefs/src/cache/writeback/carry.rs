@@ -67,7 +67,6 @@ pub(super) enum Carried {
 /// Carries the cut of `volume` to the store, with as many tries as needed.
 pub(super) async fn carry(shared: &Arc<Shared>, volume: &Arc<Volume>, permits: &Permits) -> Carried {
     let Some(link) = volume.store_link() else { return Carried::Removed };
-    link.remote().set_weight(volume.weight());
     // Only later tries of the same cut may use the packs uploaded for the cut.
     link.upload().clear();
     let carried = carry_on(shared, volume, link, permits).await;

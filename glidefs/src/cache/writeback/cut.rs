@@ -10,6 +10,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::cache::log::format::frame_crc;
 use crate::cache::log::scan::{is_of_the_medium, offset, read_again};
 use crate::cache::log::sums::Verdict;
 use crate::cache::log::table::frames_of;
@@ -146,7 +147,8 @@ impl Cut {
 
     /// Compares `buffer` with the checksums. `buffer` begins with frame `first` of segment `number`.
     fn compare(&self, number: u32, first: u32, buffer: &[u8]) -> Verdict {
-        compare(&self.shared, number, first, buffer)
+        let crcs: Vec<u32> = buffer.chunks_exact(FRAME_BYTES).map(frame_crc).collect();
+        compare(&self.shared, number, first, &crcs)
     }
 
     /// Reads one frame, several times if the disk fails; the inner error says why the frame is lost.

@@ -55,14 +55,17 @@ impl Cleaner {
             }
             return Ok(());
         }
-        let mut verdict = compare(shared, number, run.first, &self.data[at..]);
+        let crcs_of = |data: &[u8]| data.chunks_exact(FRAME_BYTES).map(frame_crc).collect::<Vec<u32>>();
+        let mut crcs = crcs_of(&self.data[at..]);
+        let mut verdict = compare(shared, number, run.first, &crcs);
         // The copy in the page cache may be wrong, and the disk right.
         if run.frames == 1 && matches!(verdict, Verdict::Wrong(_)) {
             if let Err(error) = file.read_from_disk(&mut self.data[at..], offset(run.first)) {
                 self.data.truncate(at);
                 return self.unread(shared, preparer, info, number, run, volume, &error);
             }
-            verdict = compare(shared, number, run.first, &self.data[at..]);
+            crcs = crcs_of(&self.data[at..]);
+            verdict = compare(shared, number, run.first, &crcs);
         }
         if verdict != Verdict::Right {
             self.data.truncate(at);
@@ -83,7 +86,6 @@ impl Cleaner {
             }
             return Ok(());
         }
-        let crcs: Vec<u32> = self.data[at..].chunks_exact(FRAME_BYTES).map(frame_crc).collect();
         if self.batch.push_data(run.entry.export, run.entry.seq, run.range, &crcs).is_ok() {
             self.volumes.push(Arc::clone(volume));
         } else {

@@ -108,6 +108,17 @@ fn a_removed_volume_takes_no_zeroes() {
     assert_eq!(volume.begin_zeroes(range(0, 8), false, EXTENTS_MAX), Err(IoError::Removed(ExportId(1))));
 }
 
+/// Makes the first cut clean, as if the store had the cut.
+fn thaw(table: &SegmentTable, volume: &Volume) {
+    loop {
+        let (is_last, dead) = volume.thaw_some(table, EXTENTS_MAX);
+        dead.forget(table);
+        if is_last {
+            break;
+        }
+    }
+}
+
 #[test]
 fn no_hold_of_the_lock_touches_more_than_a_bounded_number_of_extents() {
     // A search touches an extent once or twice before the change does.
@@ -128,13 +139,7 @@ fn no_hold_of_the_lock_touches_more_than_a_bounded_number_of_extents() {
     while !volume.undo_some(&table, EXTENTS_MAX) {}
     check("undo");
     volume.cut_now();
-    loop {
-        let (is_last, dead) = volume.thaw_some(&table, EXTENTS_MAX);
-        dead.forget(&table);
-        if is_last {
-            break;
-        }
-    }
+    thaw(&table, &volume);
     check("thaw");
     assert_eq!(volume.extents_in(0).len() as u64, blocks);
     check("the extents of a segment");
@@ -144,13 +149,7 @@ fn no_hold_of_the_lock_touches_more_than_a_bounded_number_of_extents() {
     assert!(zero(&table, &volume, range(0, blocks * 8)));
     check("discard of everything");
     volume.cut_now();
-    loop {
-        let (is_last, dead) = volume.thaw_some(&table, EXTENTS_MAX);
-        dead.forget(&table);
-        if is_last {
-            break;
-        }
-    }
+    thaw(&table, &volume);
     check("thaw of one extent over many");
     let stored = volume.figures().stored;
     volume.dirty_parts(range(0, blocks * 8), stored, 0, |part| panic!("{part:?} is in the store"));
