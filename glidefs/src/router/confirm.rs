@@ -38,7 +38,10 @@ impl Router {
     /// [`RouterError::Lost`] when another host has the export.
     pub(super) async fn store_confirms(&self, entry: &ExportEntry) -> Result<bool, RouterError> {
         let asked = async {
-            let confirmed = entry.export().volume().confirm(self.options.confirm_patience).await;
+            if !entry.is_stored() {
+                return Ok(true);
+            }
+            let confirmed = self.open(entry).volume().confirm(self.options.confirm_patience).await;
             confirmed.map_err(|source| RouterError::Lost { name: entry.name().to_string(), source })
         };
         self.unless_stopping(asked).await
@@ -154,7 +157,7 @@ impl Router {
                 }
             }
             sleep(self.options.confirm_patience / 2).await;
-            silent.retain(|entry| !entry.export().volume().is_removed());
+            silent.retain(|entry| !self.open(entry).volume().is_removed());
             for entry in &silent {
                 self.ask_later(entry);
             }
