@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use self::limits::Settings;
-pub use self::throttle::{LimitFigures, Reservation, Throttle};
+pub use self::throttle::{Allotment, LimitUse, Throttle};
 
 use crate::cache::Volume;
 use crate::locks::MutexExt;

@@ -67,6 +67,7 @@ use self::background::{Background, finish};
 pub use self::catalog::Catalog;
 use self::catalog::record::ExportRecord;
 pub(crate) use self::catalog::{CatalogHandle, error::CatalogError, health::CatalogHealth};
+use self::confirm::Unasked;
 pub use self::create::CreateExport;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{ExportEntry, HeldExport};
@@ -103,7 +104,7 @@ pub struct Router {
     /// Whether [`Router::stop`] was called, which ends waiting for the store.
     stops: watch::Sender<bool>,
     /// Exports about which the store has not answered whose they are, exports with waiting requests first.
-    unasked: Mutex<Vec<Arc<ExportEntry>>>,
+    unasked: Mutex<Unasked>,
     /// Told when `unasked` grows.
     to_ask: Notify,
     /// Drains and snapshots whose callers have gone away.
@@ -164,7 +165,12 @@ impl Router {
 
     /// Every export, by name.
     pub fn list(&self) -> Vec<ExportInfo> {
-        self.entries().iter().map(|entry| entry.info()).collect()
+        self.infos().collect()
+    }
+
+    /// Every export, by name, each as of the moment when the iterator gets there.
+    pub fn infos(&self) -> impl Iterator<Item = ExportInfo> {
+        self.entries().into_iter().map(|entry| entry.info())
     }
 
     /// One export.
@@ -232,6 +238,12 @@ impl Router {
     /// The parts of an export that I/O needs, made now if the export is at rest.
     fn open<'a>(&self, entry: &'a ExportEntry) -> &'a Arc<Export> {
         entry.open(&*self.storage)
+    }
+
+    /// The export of this name, with the parts that I/O needs.
+    #[cfg(test)]
+    pub(crate) fn export_for_io(&self, name: &str) -> Option<Arc<Export>> {
+        self.entry(name).map(|entry| Arc::clone(self.open(&entry)))
     }
 
     fn entry(&self, name: &str) -> Option<Arc<ExportEntry>> {

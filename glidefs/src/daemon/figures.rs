@@ -2,8 +2,9 @@
 //!
 //! Owns which figure of a part goes into which wire type and metric. Does not own the figures, nor their names or encoding.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::collecting::Collections;
@@ -12,7 +13,8 @@ use crate::api::{ApiStats, AppState, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
 use crate::config::Config;
 use crate::export::limits::{Limit, Limits};
-use crate::export::{LimitFigures, Throttle};
+use crate::export::{LimitUse, Throttle};
+use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::observe::counter::Counter;
 use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
@@ -43,9 +45,10 @@ impl Parts {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
         let dir = config.cache.dir.display().to_string();
         let probe = self.probe.clone();
+        let nodes = Nodes::default();
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
-            workers: workers.iter().map(worker_status).collect(),
+            workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
         };
         let stats = Arc::<ApiStats>::default();
@@ -126,7 +129,7 @@ impl Parts {
 }
 
 fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
-    let figures = throttle.figures().map(|LimitFigures { limit, rate, throttled, waited_nanos }| {
+    let figures = throttle.figures().map(|LimitUse { limit, rate, throttled, waited_nanos }| {
         metrics::LimitFigures { name: limit.name(), rate, throttled, waited_nanos }
     });
     figures.collect()
@@ -245,12 +248,23 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
     );
 }
 
-fn worker_status(worker: &Worker) -> wire::WorkerStatus {
+/// The NUMA nodes of CPUs, each asked of the kernel once.
+#[derive(Default)]
+struct Nodes(Mutex<HashMap<u64, Option<u64>>>);
+
+impl Nodes {
+    fn of(&self, cpu: u64) -> Option<u64> {
+        let find = || usize::try_from(cpu).ok().and_then(node_of);
+        *self.0.lock_whole().entry(cpu).or_insert_with(find)
+    }
+}
+
+fn worker_status(worker: &Worker, nodes: &Nodes) -> wire::WorkerStatus {
     let stats = worker.stats();
     let cpu = stats.cpu.get();
     wire::WorkerStatus {
         cpu,
-        node: usize::try_from(cpu).ok().and_then(node_of),
+        node: nodes.of(cpu),
         busy_percent: worker.busy_percent(),
         queues: stats.queues.get(),
         requests: stats.requests.get(),

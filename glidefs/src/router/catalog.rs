@@ -54,8 +54,8 @@ use crate::cache::{SeqMarks, Start};
 use crate::store::volume::{Notes, Resume};
 use crate::units::{ExportId, Seq};
 
-/// Memory for the page cache of redb, bytes. All records are in memory as well, so little is read.
-const PAGE_CACHE_BYTES: usize = 4 << 20;
+/// Memory for the page cache of redb, bytes. All records are in memory as well, so only the way to a changed record is read.
+const PAGE_CACHE_BYTES: usize = 512 << 10;
 
 /// The daemon's database of exports.
 #[derive(Debug)]
