@@ -39,7 +39,7 @@ fn scrapes(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
             stats.write_latency.record(7_919 * (request % 1_000));
         }
     }
-    let registry = measured_figures(&MemoryHolders {
+    let holders = MemoryHolders {
         workers: Vec::new(),
         shards: Vec::new(),
         cache,
@@ -47,7 +47,8 @@ fn scrapes(group: &mut BenchGroup<'_>, ratios: &mut Ratios) {
         block_cache: None,
         volumes: None,
         api: Arc::default(),
-    });
+    };
+    let registry = measured_figures(&holders, true);
     for (id, histograms) in [
         ("5025_exports/32_busy/histograms_busy", ExportHistograms::Busy),
         ("5025_exports/32_busy/histograms_none", ExportHistograms::None),

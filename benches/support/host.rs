@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use glidefs::testing::cache::{Durability, OnUnreachable, Volume};
 use glidefs::testing::export::Export;
 use glidefs::testing::router::{
-    Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
+    Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
     FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
 };
 use glidefs::testing::store::gc::{GcError, GcOptions, GcReport};
@@ -64,7 +64,16 @@ impl Storage for Data {
         (self.0)(id)
     }
 
-    fn begin(&self, _: ExportName, _: InitialContent) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+    fn is_at_rest(&self, _: ExportId, _: u64, _: Option<&Resume>) -> bool {
+        true
+    }
+
+    fn begin(
+        &self,
+        _: ExportName,
+        _: InitialContent,
+        _: bool,
+    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

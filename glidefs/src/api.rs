@@ -10,6 +10,7 @@ mod connection;
 mod error;
 mod exports;
 mod guard;
+mod off_thread;
 mod peer;
 mod routes;
 mod scrape;

@@ -36,7 +36,7 @@ use self::cache_setup::{choose_engine, open_cache, raise_descriptor_limit, worke
 use self::collecting::Collections;
 use self::error::DaemonError;
 use self::figures::Parts;
-pub use self::figures::measured as measured_figures;
+pub use self::figures::of_exports_and_cache as measured_figures;
 pub use self::memory::Holders as MemoryHolders;
 use self::serving::serve;
 pub use self::storage::{DaemonStorage, StoreSide};

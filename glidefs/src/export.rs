@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use self::limits::Settings;
-pub use self::throttle::{LimitFigures, Reservation, Throttle};
+pub use self::throttle::{Allotment, LimitUse, Throttle};
 
 use crate::cache::Volume;
 use crate::locks::MutexExt;
-use crate::observe::io::{IoTotals, QueueStats};
+use crate::observe::io::{IoTotals, QueueStats, Use};
 use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
 use crate::units::{ExportId, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
@@ -67,6 +67,14 @@ pub enum RequestError {
     Empty,
 }
 
+/// The counters of the queues.
+#[derive(Debug, Default)]
+struct Queues {
+    stats: Vec<Arc<QueueStats>>,
+    /// The requests before the present device.
+    begun: Use,
+}
+
 /// One virtual disk.
 #[derive(Debug)]
 pub struct Export {
@@ -74,7 +82,7 @@ pub struct Export {
     name: String,
     sectors: AtomicU64,
     volume: Arc<Volume>,
-    queues: Mutex<Vec<Arc<QueueStats>>>,
+    queues: Mutex<Queues>,
     failures: Repeat,
     /// Made when the first limit is set.
     throttle: OnceLock<Box<Throttle>>,
@@ -147,20 +155,32 @@ impl Export {
     /// Counters for one more queue, kept for as long as the export lives so that totals never go back.
     pub fn queue_stats(&self, queue_id: u16) -> Arc<QueueStats> {
         let mut queues = self.queues.lock_whole();
-        while queues.len() <= usize::from(queue_id) {
-            queues.push(Arc::default());
+        while queues.stats.len() <= usize::from(queue_id) {
+            queues.stats.push(Arc::default());
         }
-        Arc::clone(&queues[usize::from(queue_id)])
+        Arc::clone(&queues.stats[usize::from(queue_id)])
     }
 
-    /// The counters of all queues the export has had since the daemon started, added up; `None` before the first request.
-    pub fn io_totals(&self) -> Option<IoTotals> {
-        IoTotals::of(self.queues.lock_whole().iter().map(Arc::as_ref))
+    /// Takes note that the export is about to get a device, which nobody has used yet.
+    pub fn begin_device(&self) {
+        let mut queues = self.queues.lock_whole();
+        queues.begun = Use::of(queues.stats.iter().map(Arc::as_ref));
+    }
+
+    /// Whether the device has had more requests than a look for partitions and file systems.
+    pub fn is_used(&self) -> bool {
+        let queues = self.queues.lock_whole();
+        Use::of(queues.stats.iter().map(Arc::as_ref)).is_more_than_a_look(&queues.begun)
+    }
+
+    /// The counters of all queues the export has had since the daemon started, added up.
+    pub fn io_totals(&self) -> IoTotals {
+        IoTotals::of(self.queues.lock_whole().stats.iter().map(Arc::as_ref))
     }
 
     /// Memory of the export, of the counters and of the volume without the index, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let queues = self.queues.lock_whole().len() * heap_bytes(size_of::<QueueStats>());
+        let queues = self.queues.lock_whole().stats.len() * heap_bytes(size_of::<QueueStats>());
         let own = heap_bytes(size_of::<Self>()) + heap_bytes(self.name.len()) + queues;
         self.volume.own_bytes().saturating_add(own as u64)
     }

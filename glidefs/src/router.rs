@@ -67,6 +67,7 @@ use self::background::{Background, finish};
 pub use self::catalog::Catalog;
 use self::catalog::record::ExportRecord;
 pub(crate) use self::catalog::{CatalogHandle, error::CatalogError, health::CatalogHealth};
+use self::confirm::Unasked;
 pub use self::create::CreateExport;
 pub use self::devices::{DeviceError, DeviceId, DeviceOptions, Devices, FoundDevice};
 use self::entry::{ExportEntry, HeldExport};
@@ -83,7 +84,7 @@ pub use self::settings::SettingsChange;
 pub use self::size::ExportSize;
 pub(crate) use self::size::SizeError;
 pub(crate) use self::state::State;
-pub use self::storage::{InitialContent, Storage};
+pub use self::storage::{Begun, InitialContent, Storage};
 use crate::export::Export;
 use crate::locks::{LocksByKey, RwLockExt};
 use crate::observe::repeat::Repeat;
@@ -103,7 +104,7 @@ pub struct Router {
     /// Whether [`Router::stop`] was called, which ends waiting for the store.
     stops: watch::Sender<bool>,
     /// Exports about which the store has not answered whose they are, exports with waiting requests first.
-    unasked: Mutex<Vec<Arc<ExportEntry>>>,
+    unasked: Mutex<Unasked>,
     /// Told when `unasked` grows.
     to_ask: Notify,
     /// Drains and snapshots whose callers have gone away.
@@ -133,12 +134,15 @@ impl Router {
         let mut exports = Exports::new(catalog.next_export_id(), options.exports_max);
         let stopping = Arc::new(tokio::sync::RwLock::new(false));
         let mut loaded = Vec::with_capacity(records.len());
-        for (name, record) in records {
+        for (name, record, resume) in records {
             // Always succeeds: nobody else has the lock before the router exists.
             let Ok(gate) = Arc::clone(&stopping).try_read_owned() else { continue };
             exports.take_number(record.device.number);
-            let volume = storage.volume(record.export_id(), record.size_bytes, None);
-            let held = HeldExport::loaded(name, record, volume, gate);
+            let rests = storage.is_at_rest(record.export_id(), record.size_bytes, resume.as_ref());
+            let held = HeldExport::loaded(name, record, resume, gate);
+            if !(rests && held.entry().is_settled()) {
+                held.entry().open(&*storage);
+            }
             exports.insert(Arc::clone(held.entry()));
             loaded.push(held);
         }
@@ -161,7 +165,12 @@ impl Router {
 
     /// Every export, by name.
     pub fn list(&self) -> Vec<ExportInfo> {
-        self.entries().iter().map(|entry| entry.info()).collect()
+        self.infos().collect()
+    }
+
+    /// Every export, by name, each as of the moment when the iterator gets there.
+    pub fn infos(&self) -> impl Iterator<Item = ExportInfo> {
+        self.entries().into_iter().map(|entry| entry.info())
     }
 
     /// One export.
@@ -170,27 +179,27 @@ impl Router {
     }
 
     /// Calls `visit` with every export, by name. Takes a fraction of the time of [`Self::list`].
-    pub fn visit(&self, mut visit: impl FnMut(&Export, Glance)) {
+    pub fn visit(&self, mut visit: impl FnMut(Glance<'_>)) {
         for entry in self.entries() {
-            visit(entry.export(), entry.glance());
+            visit(entry.glance());
         }
     }
 
     /// Calls `visit` with the export of this name, if there is one.
-    pub fn visit_one(&self, name: &str, visit: impl FnOnce(&Export, Glance)) {
+    pub fn visit_one(&self, name: &str, visit: impl FnOnce(Glance<'_>)) {
         if let Some(entry) = self.entry(name) {
-            visit(entry.export(), entry.glance());
+            visit(entry.glance());
         }
     }
 
     /// Memory of all exports, without the indexes of their volumes, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.entries().iter().map(|entry| entry.memory_bytes()).sum()
+        self.entries().iter().map(|entry| entry.glance().memory_bytes).sum()
     }
 
-    /// The exports themselves, by name, for their counters.
+    /// The exports that are not at rest, by name, for their counters.
     pub fn exports(&self) -> Vec<Arc<Export>> {
-        self.entries().iter().map(|entry| Arc::clone(entry.export())).collect()
+        self.entries().iter().filter_map(|entry| entry.export().cloned()).collect()
     }
 
     /// Whether the catalog can be written.
@@ -224,6 +233,17 @@ impl Router {
 
     fn entries(&self) -> Vec<Arc<ExportEntry>> {
         self.exports.read_whole().all()
+    }
+
+    /// The parts of an export that I/O needs, made now if the export is at rest.
+    fn open<'a>(&self, entry: &'a ExportEntry) -> &'a Arc<Export> {
+        entry.open(&*self.storage)
+    }
+
+    /// The export of this name, with the parts that I/O needs.
+    #[cfg(test)]
+    pub(crate) fn export_for_io(&self, name: &str) -> Option<Arc<Export>> {
+        self.entry(name).map(|entry| Arc::clone(self.open(&entry)))
     }
 
     fn entry(&self, name: &str) -> Option<Arc<ExportEntry>> {
@@ -275,13 +295,13 @@ impl Router {
         record.id = self.exports.write_whole().take_id()?;
         change(&mut record);
         self.catalog.replace(old, record.clone(), resume.clone()).await?;
-        let volume = self.storage.volume(record.export_id(), record.size_bytes, Some(&resume));
         // Marked as gone and replaced under one lock: whoever waits for the old entry and looks the name up again finds the new
         // one.
         let mut exports = self.exports.write_whole();
-        let replaced = held.replaced(record, volume);
+        let replaced = held.replaced(record, resume);
         exports.insert(Arc::clone(replaced.entry()));
         drop(exports);
+        self.open(replaced.entry());
         self.storage.remove(old);
         Ok(replaced)
     }
@@ -292,7 +312,7 @@ impl Router {
         exports.remove(held.entry().name(), held.record().device.number);
         drop(exports);
         held.mark_gone();
-        self.storage.remove(held.entry().export().id());
+        self.storage.remove(held.entry().id());
     }
 
     /// Notes that the kernel gave an export's device the number `to` instead of `from`.

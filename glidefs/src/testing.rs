@@ -63,7 +63,7 @@ pub mod observe {
 /// The life cycle of exports.
 pub mod router {
     pub use crate::router::{
-        Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
+        Begun, Catalog, CreateExport, DeviceError, DeviceId, DeviceOptions, Devices, ExportName, ExportSize,
         FoundDevice, InitialContent, Router, RouterOptions, SettingsChange, Storage,
     };
 }

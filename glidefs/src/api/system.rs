@@ -8,6 +8,7 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 
 use super::error::ApiError;
+use super::off_thread::off_thread;
 use super::scrape::Selection;
 use super::state::AppState;
 use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status};
@@ -22,11 +23,15 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
     get, path = "/v1/status", tag = "daemon",
     responses((status = 200, description = "The state of the daemon.", body = Status))
 )]
-pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
+pub(super) async fn status(State(state): State<AppState>) -> Result<Json<Status>, ApiError> {
+    off_thread(move || Json(status_now(&state))).await
+}
+
+fn status_now(state: &AppState) -> Status {
     let mut exports =
         ExportCounts { max: state.router.options().exports_max as u64, ..ExportCounts::default() };
     let (mut at_risk, mut exports_at_risk) = (AtRisk::default(), 0);
-    for info in state.router.list() {
+    for info in state.router.infos() {
         if let Some(of_export) = info.at_risk.map(AtRisk::from) {
             let bytes = at_risk.bytes.saturating_add(of_export.bytes);
             if exports_at_risk == 0 || of_export.seconds > at_risk.seconds {
@@ -43,7 +48,7 @@ pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
             _ => &mut exports.changing,
         } += 1;
     }
-    Json(Status {
+    Status {
         version: env!("CARGO_PKG_VERSION").into(),
         ready: state.ready.get(),
         uptime_seconds: state.started.elapsed().as_secs(),
@@ -52,7 +57,7 @@ pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
         exports_at_risk,
         catalog_fails: state.router.catalog_health().failing(),
         daemon: (state.daemon)(),
-    })
+    }
 }
 
 /// The memory of the daemon by category.
@@ -64,7 +69,7 @@ pub(super) async fn status(State(state): State<AppState>) -> Json<Status> {
     )
 )]
 pub(super) async fn memory(State(state): State<AppState>) -> Result<Json<Memory>, ApiError> {
-    let measured = tokio::task::spawn_blocking(move || (state.memory)()).await.ok().flatten();
+    let measured = off_thread(move || (state.memory)()).await?;
     measured.map(Json).ok_or_else(|| ApiError::internal("the kernel does not tell the memory of the daemon"))
 }
 

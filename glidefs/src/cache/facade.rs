@@ -62,7 +62,7 @@ impl Cache {
         Writeback::new(Arc::clone(&self.shared), queue, triggers)
     }
 
-    /// The data of export `id`: the recovered volume, or an empty one.
+    /// The data of export `id`, without a history in the store: the recovered volume, or an empty one.
     pub fn volume(&self, id: ExportId) -> Arc<Volume> {
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
     }
@@ -73,11 +73,16 @@ impl Cache {
         Arc::new(Cut::all(Arc::clone(&self.shared), Arc::clone(volume)))
     }
 
-    /// The volume of a new export `id`, whose history in the store goes up to `stored`. No data of the export is here, and
-    /// sequence numbers go on after `stored`, so none is given out twice.
+    /// The data of export `id`, whose history in the store goes up to `stored`: the recovered volume, or an empty one. Sequence
+    /// numbers of an empty one go on after `stored`, so none is given out twice.
     pub fn begin(&self, id: ExportId, stored: Seq) -> Arc<Volume> {
         let begin = || Arc::new(Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }));
         Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
+    }
+
+    /// Whether the cache has a volume of export `id`: recovery found data or a doubt, or somebody has asked for the volume.
+    pub fn has_volume(&self, id: ExportId) -> bool {
+        self.shared.find_volume(id).is_some()
     }
 
     /// Forgets all data of export `id`, for ever: the id must not be used again, not even after a restart.

@@ -78,7 +78,7 @@ pub(super) fn open(
         };
         let is_done = recovery.run(&present, &mut superblock, &*known.catalog)?;
         let next_segment_id = recovery.new_segment_id()?;
-        let Recovery { volumes, noted, mut given_up, mut found, .. } = recovery;
+        let Recovery { mut volumes, noted, mut given_up, mut found, .. } = recovery;
         given_up.retain(|segment| segment.number < limit);
         doubted += found.doubted;
         if !is_done {
@@ -91,6 +91,13 @@ pub(super) fn open(
             continue;
         }
         count_start(&*disk, &mut superblock, &*known.catalog)?;
+        // A volume with nothing but the marks is made again when somebody asks for the volume.
+        for (id, marks) in &exports {
+            if volumes.get(id).is_some_and(|volume| volume.is_blank_at(marks.stored)) {
+                volumes.remove(id);
+            }
+        }
+        volumes.shrink_to_fit();
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();

@@ -146,6 +146,13 @@ impl Volume {
         }
     }
 
+    /// Whether the volume has nothing that a new volume with the history `stored` in the store would lack. For recovery: no request
+    /// is under way.
+    pub(super) fn is_blank_at(&self, stored: Seq) -> bool {
+        let inner = self.lock();
+        inner.last_seq == stored.0 && inner.unsynced.is_empty() && inner.layers.is_blank_at(stored)
+    }
+
     /// The export of the data.
     pub fn id(&self) -> ExportId {
         self.id

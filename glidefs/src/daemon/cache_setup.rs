@@ -45,7 +45,7 @@ pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
 pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Cache), DaemonError> {
     let directory: &PathBuf = &config.cache.dir;
     let catalog = Catalog::open(&directory.join("catalog.redb"))?;
-    let exports = catalog.resumes().len();
+    let exports = catalog.stored_exports();
     if config.store.url.is_none() && exports > 0 {
         // Data evicted from the cache would read as zeroes.
         return Err(DaemonError::NoStore { exports });

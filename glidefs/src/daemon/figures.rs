@@ -2,8 +2,9 @@
 //!
 //! Owns which figure of a part goes into which wire type and metric. Does not own the figures, nor their names or encoding.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::collecting::Collections;
@@ -11,12 +12,14 @@ use super::memory::Holders;
 use crate::api::{ApiStats, AppState, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, ShardStats};
 use crate::config::Config;
-use crate::export::{Export, LimitFigures, Throttle};
+use crate::export::limits::{Limit, Limits};
+use crate::export::{LimitUse, Throttle};
+use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::observe::counter::Counter;
-use crate::observe::metrics::{self, ExportFigures, FigureSource, Metric, Packs, Registry, Samples};
+use crate::observe::metrics::{self, ExportFigures, ExportHistograms, Metric, Packs, Registry, Samples};
 use crate::router::{Glance, Router, State};
-use crate::store::volume::{Loss, VolumeStore, VolumeWriter};
+use crate::store::volume::{Loss, VolumeStore};
 use crate::store::{BlockCache, BlockCacheFigures, Operation, Store};
 use crate::ublk::UblkDevices;
 use crate::worker::Worker;
@@ -42,15 +45,15 @@ impl Parts {
         let (workers, cache, devices) = (self.workers.clone(), self.cache.clone(), Arc::clone(&self.devices));
         let dir = config.cache.dir.display().to_string();
         let probe = self.probe.clone();
+        let nodes = Nodes::default();
         let daemon = move || wire::DaemonStatus {
             bounce_mode: devices.bounce(),
-            workers: workers.iter().map(worker_status).collect(),
+            workers: workers.iter().map(|worker| worker_status(worker, &nodes)).collect(),
             cache: cache_status(&cache.stats(), &dir, &probe),
         };
         let stats = Arc::<ApiStats>::default();
-        let registry = self.registry();
         let holders = self.holders(&stats);
-        registry.register(cache_and_memory(&holders));
+        let registry = self.registry(&holders);
         let counted = Arc::clone(&stats);
         registry.register(Arc::new(move |out: &mut Samples| api_samples(&counted, out)));
         let router = Arc::clone(&self.router);
@@ -85,8 +88,8 @@ impl Parts {
         }
     }
 
-    fn registry(&self) -> Registry {
-        let registry = of_exports(&self.router);
+    fn registry(&self, holders: &Holders) -> Registry {
+        let registry = of_exports_and_cache(holders, self.store.is_some());
         let router = Arc::clone(&self.router);
         registry.register(Arc::new(move |out: &mut Samples| {
             let health = router.catalog_health();
@@ -102,8 +105,6 @@ impl Parts {
             registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
             let collections = Arc::clone(&self.collections);
             registry.register(Arc::new(move |out: &mut Samples| collection_samples(&collections, out)));
-            let router = Arc::clone(&self.router);
-            registry.register(Arc::new(move |out: &mut Samples| lost_samples(&router, out)));
         }
         if let Some(block_cache) = self.block_cache.clone() {
             registry.register(Arc::new(move |out: &mut Samples| clean_samples(&block_cache.figures(), out)));
@@ -128,44 +129,74 @@ impl Parts {
 }
 
 fn limit_figures(throttle: &Throttle) -> Vec<metrics::LimitFigures> {
-    let figures = throttle.figures().map(|LimitFigures { limit, rate, throttled, waited_nanos }| {
+    let figures = throttle.figures().map(|LimitUse { limit, rate, throttled, waited_nanos }| {
         metrics::LimitFigures { name: limit.name(), rate, throttled, waited_nanos }
     });
     figures.collect()
 }
 
-/// The figures of all exports, and the number of exports in each state.
-fn of_exports(router: &Arc<Router>) -> Registry {
+/// The figures of limits under which no request has begun yet.
+fn unused_limit_figures(limits: &Limits) -> Vec<metrics::LimitFigures> {
+    let set = Limit::ALL.into_iter().filter_map(|limit| {
+        let rate = Some(limits.rate(limit)?);
+        Some(metrics::LimitFigures { name: limit.name(), rate, throttled: 0, waited_nanos: 0 })
+    });
+    set.collect()
+}
+
+/// Exports counted while their figures are gathered.
+#[derive(Default)]
+struct Counts {
+    states: [u64; State::NAMES.len()],
+    fenced: u64,
+    diverged: u64,
+    deleted: u64,
+    memory_bytes: u64,
+}
+
+impl Counts {
+    fn add(&mut self, export: &Glance<'_>) {
+        if let Some(place) = State::NAMES.iter().position(|name| *name == export.state) {
+            self.states[place] += 1;
+        }
+        match export.loss {
+            None => {}
+            Some(Loss::Fenced(_)) => self.fenced += 1,
+            Some(Loss::Diverged(_)) => self.diverged += 1,
+            Some(Loss::Deleted) => self.deleted += 1,
+        }
+        self.memory_bytes = self.memory_bytes.saturating_add(export.memory_bytes);
+    }
+
+    /// How many exports fail all requests because another host or history has the volume, or nobody has.
+    fn lost_samples(&self, out: &mut Samples) {
+        let lost = [("fenced", self.fenced), ("diverged", self.diverged), ("deleted", self.deleted)];
+        for (reason, exports) in lost {
+            out.value(Metric::RouterLost, &[reason], exports);
+        }
+    }
+}
+
+/// The figures whose cost grows with the number of exports, of cache and segments: of all exports, of the cache, and the memory by
+/// category. One walk over the exports tells the figures of each, the counts, and the memory.
+pub fn of_exports_and_cache(holders: &Holders, has_store: bool) -> Registry {
     let registry = Registry::new();
-    let visited = Arc::clone(router);
-    registry.register(Arc::new(move |out: &mut Samples| {
-        let mut counts = [0; State::NAMES.len()];
-        visited.visit(|export, glance| {
-            export_samples(export, glance, out);
-            if let Some(place) = State::NAMES.iter().position(|name| *name == glance.state) {
-                counts[place] += 1;
-            }
-        });
-        metrics::states(&State::NAMES, &counts, out);
-    }));
-    registry
-}
-
-/// The figures whose cost grows with the number of exports, for measuring.
-pub fn measured(holders: &Holders) -> Registry {
-    let registry = of_exports(&holders.router);
-    registry.register(cache_and_memory(holders));
-    registry
-}
-
-/// The figures of the cache, and the memory by category, of which the cache tells a part.
-fn cache_and_memory(holders: &Holders) -> Arc<dyn FigureSource> {
     let holders = holders.clone();
-    Arc::new(move |out: &mut Samples| {
+    registry.register(Arc::new(move |out: &mut Samples| {
+        let mut counts = Counts::default();
+        holders.router.visit(|export| {
+            counts.add(&export);
+            export_samples(&export, out);
+        });
+        metrics::states(&State::NAMES, &counts.states, out);
+        if has_store {
+            counts.lost_samples(out);
+        }
         let stats = holders.cache.stats();
         cache_samples(&stats, out);
-        holders.samples(&stats, out);
-    })
+        holders.samples(&stats, counts.memory_bytes, out);
+    }));
+    registry
 }
 
 /// The figures of one export; of none if there is no export of this name.
@@ -173,39 +204,67 @@ fn of_export(router: &Arc<Router>, name: &str) -> Registry {
     let registry = Registry::new();
     let (router, name) = (Arc::clone(router), name.to_owned());
     registry.register(Arc::new(move |out: &mut Samples| {
-        router.visit_one(&name, |export, glance| export_samples(export, glance, out));
+        router.visit_one(&name, |export| export_samples(&export, out));
     }));
     registry
 }
 
-fn export_samples(export: &Export, glance: Glance, out: &mut Samples) {
+fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
+    // An export at rest has all data in the store, and has had no request.
+    let at_rest = ExportFigures {
+        name: glance.name,
+        size_bytes: glance.size_bytes,
+        dirty_bytes: Some(0),
+        at_risk_nanos: glance.is_stored.then_some(0),
+        damaged_bytes: glance.is_stored.then_some(0),
+        packs: None,
+        cut: None,
+        limits: &[],
+        is_used: false,
+        io: None,
+    };
+    let Some(export) = glance.export else {
+        let limits = unused_limit_figures(&glance.limits);
+        return metrics::export(&ExportFigures { limits: &limits, ..at_rest }, out);
+    };
     let volume = export.volume();
     let figures = volume.figures();
     let limits = export.throttle().map(limit_figures).unwrap_or_default();
+    let is_used = glance.may_have_device && export.is_used();
     let packs = |(fan_out, count)| Packs { fan_out, count, slows_writes: volume.is_crowded() };
     metrics::export(
         &ExportFigures {
-            name: export.name(),
-            size_bytes: export.size_bytes(),
-            has_device: glance.may_have_device,
             dirty_bytes: Some(figures.dirty_bytes),
             at_risk_nanos: volume.remote().map(|_| nanos(figures.at_risk_for)),
             damaged_bytes: volume.damaged_bytes(),
             packs: volume.packs().map(packs),
             cut: volume.upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
             limits: &limits,
-            io: export.io_totals().as_ref(),
+            is_used,
+            io: (is_used || out.histograms == ExportHistograms::All).then(|| export.io_totals()).as_ref(),
+            ..at_rest
         },
         out,
     );
 }
 
-fn worker_status(worker: &Worker) -> wire::WorkerStatus {
+/// The NUMA nodes of CPUs, each asked of the kernel once.
+#[derive(Default)]
+struct Nodes(Mutex<HashMap<u64, Option<u64>>>);
+
+impl Nodes {
+    fn of(&self, cpu: u64) -> Option<u64> {
+        let find = || usize::try_from(cpu).ok().and_then(node_of);
+        *self.0.lock_whole().entry(cpu).or_insert_with(find)
+    }
+}
+
+fn worker_status(worker: &Worker, nodes: &Nodes) -> wire::WorkerStatus {
     let stats = worker.stats();
     let cpu = stats.cpu.get();
     wire::WorkerStatus {
         cpu,
-        node: usize::try_from(cpu).ok().and_then(node_of),
+        node: nodes.of(cpu),
         busy_percent: worker.busy_percent(),
         queues: stats.queues.get(),
         requests: stats.requests.get(),
@@ -309,22 +368,6 @@ fn collection_samples(collections: &Collections, out: &mut Samples) {
         out.value(Metric::GcRuns, &[result], cell.load(Ordering::Relaxed));
     }
     out.value(Metric::GcOverdue, &[], nanos(collections.overdue(Instant::now())));
-}
-
-/// How many exports fail all requests because another host or history has the volume, or nobody has.
-fn lost_samples(router: &Router, out: &mut Samples) {
-    let (mut fenced, mut diverged, mut deleted) = (0, 0, 0);
-    for export in router.exports() {
-        match export.volume().remote().and_then(VolumeWriter::loss) {
-            None => {}
-            Some(Loss::Fenced(_)) => fenced += 1,
-            Some(Loss::Diverged(_)) => diverged += 1,
-            Some(Loss::Deleted) => deleted += 1,
-        }
-    }
-    for (reason, exports) in [("fenced", fenced), ("diverged", diverged), ("deleted", deleted)] {
-        out.value(Metric::RouterLost, &[reason], exports);
-    }
 }
 
 fn api_samples(stats: &ApiStats, out: &mut Samples) {

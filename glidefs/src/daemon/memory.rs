@@ -38,7 +38,7 @@ impl Holders {
     /// The allocator is asked, under the locks of the allocator: not for threads of workers.
     pub fn measure(&self) -> Option<wire::Memory> {
         let resident = Resident::now()?;
-        let on_heap = self.on_heap(&self.cache.stats());
+        let on_heap = self.on_heap(&self.cache.stats(), self.router.memory_bytes());
         let named: u64 = on_heap.iter().map(|(_, bytes)| bytes).sum();
         let heap = Heap::now();
         let allocator =
@@ -53,12 +53,13 @@ impl Holders {
         })
     }
 
-    /// The samples of a scrape. The allocator is not asked: free and other heap, and stacks, are the rest.
-    pub(super) fn samples(&self, cache: &CacheStats, out: &mut Samples) {
+    /// The samples of a scrape, of which the exports take `exports_bytes`. The allocator is not asked: free and other heap, and
+    /// stacks, are the rest.
+    pub(super) fn samples(&self, cache: &CacheStats, exports_bytes: u64, out: &mut Samples) {
         let Some(resident) = Resident::now() else { return };
         let mut rest = resident.all;
         let known = [("arenas", self.arena_bytes()), ("program", resident.files)].into_iter();
-        for (category, bytes) in known.chain(self.on_heap(cache)) {
+        for (category, bytes) in known.chain(self.on_heap(cache, exports_bytes)) {
             out.value(Metric::Memory, &[category], bytes);
             rest = rest.saturating_sub(bytes);
         }
@@ -70,12 +71,12 @@ impl Holders {
     }
 
     /// The categories that the allocator counts as in use.
-    fn on_heap(&self, cache: &CacheStats) -> [Category; 8] {
+    fn on_heap(&self, cache: &CacheStats, exports_bytes: u64) -> [Category; 8] {
         [
             ("index", cache.index_bytes),
             ("segments", cache.table_bytes),
             ("checksums", cache.checksum_bytes),
-            ("exports", self.router.memory_bytes()),
+            ("exports", exports_bytes),
             ("block_cache", self.block_cache.as_ref().map_or(0, |cache| cache.figures().memory_bytes)),
             ("packs", self.volumes.as_ref().map_or(0, VolumeStore::memory_bytes)),
             ("disk_reads", self.shards.iter().map(|shard| shard.read_buffer_bytes.get()).sum()),

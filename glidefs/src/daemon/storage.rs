@@ -3,8 +3,7 @@
 //! Owns how an export's volume in the cache is linked to the export's volume in the store. Does not own either volume. Invariant:
 //! a daemon starts and serves the exports of its catalog although the store is away; only new exports need the store.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
@@ -13,8 +12,7 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::cache::{Cache, Volume, WritebackQueue};
-use crate::locks::MutexExt;
-use crate::router::{Catalog, CatalogHandle, ExportName, InitialContent, Storage};
+use crate::router::{Begun, Catalog, CatalogHandle, ExportName, InitialContent, Storage};
 use crate::store::gc::{self, GcError, GcOptions, GcReport};
 use crate::store::volume::{self, DeletedVolume, Resume, StatePoint, VolumeError, check_size};
 use crate::store::{self, Access, BlockCache, NameError, StoreError, StoreName, SystemClock};
@@ -30,8 +28,6 @@ pub struct DaemonStorage {
 pub struct StoreSide {
     volumes: volume::VolumeStore,
     queue: Arc<WritebackQueue>,
-    /// The states of the catalog from which volumes go on. An entry is taken when the router loads the export.
-    resumes: Mutex<HashMap<ExportId, Resume>>,
     /// Identity of the store with the volumes of the catalog's exports. No other store is used.
     known: Option<Uuid>,
     catalog: CatalogHandle,
@@ -42,9 +38,8 @@ pub struct StoreSide {
 impl StoreSide {
     /// The store of `volumes`, with the exports of `catalog`.
     pub fn new(volumes: volume::VolumeStore, queue: Arc<WritebackQueue>, catalog: &Catalog) -> Self {
-        let resumes = Mutex::new(catalog.resumes());
         let (known, catalog) = (catalog.store_id(), catalog.handle());
-        Self { volumes, queue, resumes, known, catalog, checked: OnceCell::new() }
+        Self { volumes, queue, known, catalog, checked: OnceCell::new() }
     }
 
     /// Checks that the configured place is a store of a known format, and the store with the catalog's volumes if there are
@@ -106,13 +101,22 @@ impl StoreSide {
     }
 
     /// Creates or opens the volume of a new export. Returns the state to go on from, without the bytes of the manifest.
-    async fn begin(&self, name: &ExportName, content: InitialContent) -> Result<Resume, VolumeError> {
+    async fn begin(
+        &self,
+        name: &ExportName,
+        content: InitialContent,
+        detached: bool,
+    ) -> Result<Begun, VolumeError> {
         self.check().await?;
         let name = store_name(name)?;
         let volume = match content {
             InitialContent::Blank(size) => {
                 let size_sectors = size.bytes() / SECTOR_BYTES;
                 check_size(size_sectors)?;
+                if detached {
+                    let (resume, is_released) = self.volumes.create_released(&name, size_sectors).await?;
+                    return Ok(Begun { resume, is_released });
+                }
                 self.volumes.create(&name, size_sectors).await?
             }
             InitialContent::Store => self.volumes.open(&name).await?,
@@ -127,7 +131,7 @@ impl StoreSide {
                 self.volumes.fork(&StatePoint { volume, snapshot }, &name).await?
             }
         };
-        Ok(Resume { manifest: None, ..volume.state() })
+        Ok(Begun { resume: Resume { manifest: None, ..volume.state() }, is_released: false })
     }
 }
 
@@ -144,22 +148,19 @@ impl DaemonStorage {
 
 impl Storage for DaemonStorage {
     fn volume(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> Arc<Volume> {
-        let volume = match resume {
-            Some(resume) => self.cache.begin(id, resume.cut),
-            None => self.cache.volume(id),
-        };
-        let Some(side) = &self.store else { return volume };
-        let mut resumes = side.resumes.lock_whole();
-        let loaded = resumes.remove(&id);
-        if resumes.is_empty() {
-            // An emptied map keeps memory for every export of the catalog.
-            *resumes = HashMap::new();
-        }
-        drop(resumes);
-        if let Some(resume) = resume.or(loaded.as_ref()) {
-            self.link(&volume, size_bytes, resume);
-        }
+        let Some(resume) = resume else { return self.cache.volume(id) };
+        let volume = self.cache.begin(id, resume.cut);
+        self.link(&volume, size_bytes, resume);
         volume
+    }
+
+    fn is_at_rest(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> bool {
+        let is_current = |resume: &Resume| {
+            resume.damaged_sectors == 0
+                && resume.size_sectors == size_bytes / SECTOR_BYTES
+                && !self.store.as_ref().is_some_and(|side| side.volumes.is_lost(resume))
+        };
+        !self.cache.has_volume(id) && resume.is_none_or(is_current)
     }
 
     fn link(&self, volume: &Volume, size_bytes: u64, resume: &Resume) {
@@ -173,10 +174,11 @@ impl Storage for DaemonStorage {
         &self,
         name: ExportName,
         content: InitialContent,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
+        detached: bool,
+    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         async move {
             match &self.store {
-                Some(side) => side.begin(&name, content).await.map(Some),
+                Some(side) => side.begin(&name, content, detached).await.map(Some),
                 None => Ok(None),
             }
         }

@@ -6,7 +6,7 @@
 //! Whoever takes first goes on first, so small requests do not keep a large one waiting for ever.
 //!
 //! Invariant: in any span of time no more goes on than the limit allows for the span, the burst (or the largest request, if
-//! larger), and a request for each worker whose reservation was made early. All queues of an export share the buckets,
+//! larger), and a request for each worker whose allotment was made early. All queues of an export share the buckets,
 //! whichever worker serves a queue; there is no lock.
 
 use std::sync::atomic::AtomicU64;
@@ -43,7 +43,7 @@ struct Bucket {
 
 /// The place of one request in the buckets.
 #[derive(Clone, Copy, Debug)]
-pub struct Reservation {
+pub struct Allotment {
     /// When the request may go on.
     pub due: Instant,
     /// The limit which lets the request wait longest.
@@ -53,7 +53,7 @@ pub struct Reservation {
 
 /// The figures of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitFigures {
+pub struct LimitUse {
     /// The limit of these figures.
     pub limit: Limit,
     /// The value of the limit; `None` without this limit.
@@ -75,7 +75,7 @@ impl Throttle {
         }
     }
 
-    /// Changes the limits: all buckets are full then, and reservations made before do not hold any more. Equal limits change
+    /// Changes the limits: all buckets are full then, and allotments made before do not hold any more. Equal limits change
     /// nothing. Call from one thread at a time.
     pub(super) fn set(&self, limits: &Limits) {
         let burst_nanos = u64::try_from(limits.burst.as_nanos()).unwrap_or(u64::MAX);
@@ -94,7 +94,7 @@ impl Throttle {
     }
 
     /// Takes the part of one request out of the buckets. The request may go on when due. FLUSH is free: do not ask for a FLUSH.
-    pub fn reserve(&self, operation: Operation, bytes: usize, now: Instant) -> Reservation {
+    pub fn allot(&self, operation: Operation, bytes: usize, now: Instant) -> Allotment {
         let version = self.version.load(Acquire);
         let burst_nanos = self.burst_nanos.load(Acquire);
         let now_nanos = nanos(now.saturating_duration_since(self.base));
@@ -110,12 +110,12 @@ impl Throttle {
         // Settings that passed their check never let a request wait so long.
         let wait = Duration::from_nanos(wait_nanos).min(WAIT_MAX);
         let due = now.checked_add(wait).unwrap_or(now);
-        Reservation { due, limit, version }
+        Allotment { due, limit, version }
     }
 
-    /// Whether the limits are still those of the reservation.
-    pub fn holds(&self, reservation: &Reservation) -> bool {
-        self.version.load(Acquire) == reservation.version
+    /// Whether the limits are still those of the allotment.
+    pub fn holds(&self, allotment: &Allotment) -> bool {
+        self.version.load(Acquire) == allotment.version
     }
 
     /// Counts a request which waited for so long.
@@ -126,8 +126,8 @@ impl Throttle {
     }
 
     /// The figures of every limit which is set, or was set since the daemon started and let a request wait.
-    pub fn figures(&self) -> impl Iterator<Item = LimitFigures> {
-        let figures = Limit::ALL.into_iter().zip(&self.buckets).map(|(limit, bucket)| LimitFigures {
+    pub fn figures(&self) -> impl Iterator<Item = LimitUse> {
+        let figures = Limit::ALL.into_iter().zip(&self.buckets).map(|(limit, bucket)| LimitUse {
             limit,
             rate: Some(bucket.rate.load(Relaxed)).filter(|rate| *rate > 0),
             throttled: bucket.throttled.load(Relaxed),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn wait(throttle: &Throttle, operation: Operation, bytes: usize, now: Instant) -> Duration {
-        throttle.reserve(operation, bytes, now).due - now
+        throttle.allot(operation, bytes, now).due - now
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
     fn a_change_fills_the_buckets_and_ends_reservations_but_equal_limits_change_nothing() {
         let throttle = throttle(&[(Limit::ReadIops, 1)], 10);
         let now = throttle.base;
-        let early = throttle.reserve(Operation::Read, 0, now);
+        let early = throttle.allot(Operation::Read, 0, now);
         assert_eq!(wait(&throttle, Operation::Read, 0, now), Duration::from_secs(1));
         throttle.set(&limits(&[(Limit::ReadIops, 1)], 10));
         assert!(throttle.holds(&early));
@@ -255,8 +255,8 @@ mod tests {
             let throttle = throttle(&[(Limit::WriteBytes, rate), (Limit::WriteIops, rate)], burst_millis);
             let now = throttle.base.checked_add(Duration::from_nanos(later)).unwrap_or(throttle.base);
             for _ in 0..3 {
-                let reservation = throttle.reserve(Operation::Write, bytes, now);
-                prop_assert!(reservation.due >= now);
+                let allotment = throttle.allot(Operation::Write, bytes, now);
+                prop_assert!(allotment.due >= now);
             }
         }
     }

@@ -73,9 +73,10 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// Whether a value was ever recorded.
-    pub fn is_used(&self) -> bool {
-        self.buckets.iter().chain([&self.above]).any(|count| count.get() != 0)
+    /// Number of recorded values, and their sum.
+    pub fn count_and_sum(&self) -> (u64, u64) {
+        let cells = self.buckets.iter().chain([&self.above]);
+        (cells.fold(0, |count, cell| count.wrapping_add(cell.get())), self.sum.get())
     }
 
     /// The upper bounds of the buckets.

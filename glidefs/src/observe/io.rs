@@ -55,22 +55,50 @@ impl Default for QueueStats {
     }
 }
 
-impl QueueStats {
-    /// Whether a request was ever fetched.
-    pub fn is_used(&self) -> bool {
-        let is_not_zero = |cell: &Counter| cell.get() != 0;
-        [
-            &self.in_flight,
-            &self.flushes,
-            &self.zeroes,
-            &self.read_errors,
-            &self.write_errors,
-            &self.flush_errors,
-        ]
-        .into_iter()
-        .any(is_not_zero)
-            || self.read_size.is_used()
-            || self.write_size.is_used()
+/// The requests of a device, as far as they tell whether a guest uses the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    reads: u64,
+    read_bytes: u64,
+    /// Requests of other kinds, and those that failed.
+    others: u64,
+    in_flight: u64,
+}
+
+impl Use {
+    /// Most READs of a look at a new device, and most bytes of them. The kernel looks for partitions, some versions after the
+    /// device was reported as made, and udev looks for file systems: each reads a few tens of places.
+    const LOOK_READS_MAX: u64 = 128;
+    const LOOK_BYTES_MAX: u64 = 4 << 20;
+
+    /// All requests of `queues` so far.
+    pub fn of<'a>(queues: impl IntoIterator<Item = &'a QueueStats>) -> Self {
+        let mut all = Self::default();
+        for queue in queues {
+            let (reads, read_bytes) = queue.read_size.count_and_sum();
+            all.reads = all.reads.wrapping_add(reads);
+            all.read_bytes = all.read_bytes.wrapping_add(read_bytes);
+            let others = [
+                queue.write_size.count_and_sum().0,
+                queue.flushes.get(),
+                queue.zeroes.get(),
+                queue.read_errors.get(),
+                queue.write_errors.get(),
+                queue.flush_errors.get(),
+            ];
+            all.in_flight = all.in_flight.wrapping_add(queue.in_flight.get());
+            all.others = others.into_iter().fold(all.others, u64::wrapping_add);
+        }
+        all
+    }
+
+    /// Whether the requests since `begun` are more than a look for partitions and file systems. A request in flight is: the request
+    /// may hang.
+    pub fn is_more_than_a_look(&self, begun: &Self) -> bool {
+        self.in_flight != 0
+            || self.others != begun.others
+            || self.reads.wrapping_sub(begun.reads) > Self::LOOK_READS_MAX
+            || self.read_bytes.wrapping_sub(begun.read_bytes) > Self::LOOK_BYTES_MAX
     }
 }
 
@@ -93,13 +121,11 @@ pub struct IoTotals {
 }
 
 impl IoTotals {
-    /// The sum over `queues`; `None` if no queue was ever used.
-    pub fn of<'a>(queues: impl IntoIterator<Item = &'a QueueStats>) -> Option<Self> {
-        let mut used = queues.into_iter().filter(|queue| queue.is_used()).peekable();
-        used.peek()?;
+    /// The sum over `queues`.
+    pub fn of<'a>(queues: impl IntoIterator<Item = &'a QueueStats>) -> Self {
         let mut totals = Self::default();
-        used.for_each(|queue| totals.add(queue));
-        Some(totals)
+        queues.into_iter().for_each(|queue| totals.add(queue));
+        totals
     }
 
     fn add(&mut self, queue: &QueueStats) {
@@ -154,4 +180,48 @@ pub struct WorkerStats {
     pub risk_waits: Counter,
     /// The worker's buffer pool.
     pub pool: PoolStats,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_used(queue: &QueueStats, begun: &Use) -> bool {
+        Use::of([&QueueStats::default(), queue]).is_more_than_a_look(begun)
+    }
+
+    #[test]
+    fn a_look_for_partitions_is_no_use_and_everything_else_is() {
+        let begun = Use::default();
+        let queue = QueueStats::default();
+        for _ in 0..Use::LOOK_READS_MAX {
+            assert!(!is_used(&queue, &begun));
+            queue.read_size.record(4096);
+        }
+        assert!(!is_used(&queue, &begun));
+        queue.read_size.record(4096);
+        assert!(is_used(&queue, &begun));
+        // The next device begins anew, and the counters go on.
+        let begun = Use::of([&queue]);
+        assert!(!is_used(&queue, &begun));
+        queue.read_size.record(Use::LOOK_BYTES_MAX);
+        assert!(!is_used(&queue, &begun));
+        queue.read_size.record(512);
+        assert!(is_used(&queue, &begun));
+        let requests: [fn(&QueueStats); 7] = [
+            |queue| queue.in_flight.add(1),
+            |queue| queue.write_size.record(512),
+            |queue| queue.flushes.add(1),
+            |queue| queue.zeroes.add(1),
+            |queue| queue.read_errors.add(1),
+            |queue| queue.write_errors.add(1),
+            |queue| queue.flush_errors.add(1),
+        ];
+        for request in requests {
+            let queue = QueueStats::default();
+            assert!(!is_used(&queue, &Use::default()));
+            request(&queue);
+            assert!(is_used(&queue, &Use::default()));
+        }
+    }
 }

@@ -30,7 +30,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use self::registry::{FigureSource, Registry};
+pub use self::registry::Registry;
 pub use self::samples::{ExportHistograms, Samples};
 pub use self::sources::{ExportFigures, LimitFigures, Packs, export, process, states, workers};
 pub use self::table::Metric;

@@ -10,7 +10,7 @@ use super::catalog::record::Desired;
 use super::entry::HeldExport;
 use super::error::RouterError;
 use super::size::ExportSize;
-use super::storage::InitialContent;
+use super::storage::{Begun, InitialContent};
 use crate::observe::chain;
 
 /// How long the writeback of one export may delay the next export.
@@ -22,7 +22,7 @@ impl Router {
     pub async fn bring_to_store(self: &Arc<Self>) -> usize {
         let mut failed = 0;
         for entry in self.entries() {
-            if entry.export().volume().remote().is_some() {
+            if entry.is_stored() {
                 continue;
             }
             let name = entry.name().to_string();
@@ -48,16 +48,16 @@ impl Router {
     /// Creates the volume of one export, and links the export to the volume.
     async fn bring(&self, held: &HeldExport) -> Result<(), RouterError> {
         let (record, name) = (held.record(), held.entry().name().clone());
-        let volume = held.entry().export().volume();
+        let volume = self.open(held.entry()).volume();
         if volume.remote().is_some() || record.desired == Desired::Deleted {
             return Ok(());
         }
         let size = ExportSize::new(record.size_bytes)?;
         let begin = async {
-            let begun = self.storage.begin(name.clone(), InitialContent::Blank(size)).await;
+            let begun = self.storage.begin(name.clone(), InitialContent::Blank(size), false).await;
             begun.map_err(|source| RouterError::Store { name: name.to_string(), source })
         };
-        let Some(resume) = self.unless_stopping(begin).await? else { return Ok(()) };
+        let Some(Begun { resume, .. }) = self.unless_stopping(begin).await? else { return Ok(()) };
         self.catalog.link(record.export_id(), resume.clone()).await?;
         self.storage.link(volume, record.size_bytes, &resume);
         tracing::info!(export = %name, "an export that was made before there was a store is brought to it");

@@ -54,8 +54,8 @@ use crate::cache::{SeqMarks, Start};
 use crate::store::volume::{Notes, Resume};
 use crate::units::{ExportId, Seq};
 
-/// Memory for the page cache of redb, bytes. All records are in memory as well, so little is read.
-const PAGE_CACHE_BYTES: usize = 4 << 20;
+/// Memory for the page cache of redb, bytes. All records are in memory as well, so only the way to a changed record is read.
+const PAGE_CACHE_BYTES: usize = 512 << 10;
 
 /// The daemon's database of exports.
 #[derive(Debug)]
@@ -152,10 +152,9 @@ impl Catalog {
         .collect()
     }
 
-    /// The state of each export's volume in the store, for the volume's writer to go on from.
-    pub fn resumes(&self) -> HashMap<ExportId, Resume> {
-        // No record is left out: decoding has checked all of them.
-        self.volumes.iter().filter_map(|(id, record)| Some((*id, record.resume().ok()?))).collect()
+    /// How many exports have a volume in the store.
+    pub fn stored_exports(&self) -> usize {
+        self.volumes.len()
     }
 
     /// Identity of the store with the exports' volumes; `None` if no export has a volume there, or nobody has asked the store
@@ -179,10 +178,16 @@ impl Catalog {
         Arc::new(self.journal.clone())
     }
 
-    /// Hands over the exports read by [`Catalog::open`], and forgets their volumes, whose writers know newer states soon.
-    pub(super) fn take_loaded(&mut self) -> Vec<(ExportName, ExportRecord)> {
-        self.volumes = HashMap::new();
-        std::mem::take(&mut self.loaded)
+    /// Hands over the exports read by [`Catalog::open`], each with the state of the volume in the store, for the volume's writer
+    /// to go on from.
+    pub(super) fn take_loaded(&mut self) -> Vec<(ExportName, ExportRecord, Option<Resume>)> {
+        let volumes = std::mem::take(&mut self.volumes);
+        let with_volume = |(name, record): (ExportName, ExportRecord)| {
+            // No state is left out: decoding has checked all of them.
+            let resume = volumes.get(&record.export_id()).and_then(|volume| volume.resume().ok());
+            (name, record, resume)
+        };
+        std::mem::take(&mut self.loaded).into_iter().map(with_volume).collect()
     }
 
     /// The id for the next export.

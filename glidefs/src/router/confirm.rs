@@ -4,6 +4,7 @@
 //! (`store::volume`). Invariant: at the start no request is answered from the cache before the store has confirmed that this
 //! host still has the export, unless the user wants otherwise.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
@@ -16,9 +17,17 @@ use super::error::RouterError;
 use super::state::{Event, State};
 use crate::locks::MutexExt;
 use crate::observe::chain;
+use crate::units::ExportId;
 
 /// Exports that the store is asked about at the same time.
 pub(super) const CONFIRMATIONS_MAX: usize = 64;
+
+/// Exports to ask the store about, in the order of asking; each export once.
+#[derive(Debug, Default)]
+pub(super) struct Unasked {
+    entries: Vec<Arc<ExportEntry>>,
+    ids: HashSet<ExportId>,
+}
 
 /// Whose an export is.
 #[derive(Debug)]
@@ -38,7 +47,10 @@ impl Router {
     /// [`RouterError::Lost`] when another host has the export.
     pub(super) async fn store_confirms(&self, entry: &ExportEntry) -> Result<bool, RouterError> {
         let asked = async {
-            let confirmed = entry.export().volume().confirm(self.options.confirm_patience).await;
+            if !entry.is_stored() {
+                return Ok(true);
+            }
+            let confirmed = self.open(entry).volume().confirm(self.options.confirm_patience).await;
             confirmed.map_err(|source| RouterError::Lost { name: entry.name().to_string(), source })
         };
         self.unless_stopping(asked).await
@@ -110,8 +122,8 @@ impl Router {
     /// Adds an export to those that [`Router::confirm`] asks the store about.
     pub(super) fn ask_later(&self, entry: &Arc<ExportEntry>) {
         let mut unasked = self.unasked.lock_whole();
-        if !unasked.iter().any(|other| Arc::ptr_eq(other, entry)) {
-            unasked.push(Arc::clone(entry));
+        if unasked.ids.insert(entry.id()) {
+            unasked.entries.push(Arc::clone(entry));
         }
         drop(unasked);
         self.to_ask.notify_one();
@@ -132,7 +144,7 @@ impl Router {
     /// that wait for the answer come first, and get their devices. Ends when the store has answered for all exports.
     pub async fn confirm(self: &Arc<Self>) {
         loop {
-            let unasked = std::mem::take(&mut *self.unasked.lock_whole());
+            let unasked = std::mem::take(&mut *self.unasked.lock_whole()).entries;
             if unasked.is_empty() {
                 return;
             }
@@ -154,7 +166,7 @@ impl Router {
                 }
             }
             sleep(self.options.confirm_patience / 2).await;
-            silent.retain(|entry| !entry.export().volume().is_removed());
+            silent.retain(|entry| !self.open(entry).volume().is_removed());
             for entry in &silent {
                 self.ask_later(entry);
             }

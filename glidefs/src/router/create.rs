@@ -21,11 +21,11 @@ use super::options::{QUEUE_DEPTH_MAX, QUEUES_MAX, RouterOptions};
 use super::settings::SettingsChange;
 use super::size::ExportSize;
 use super::state::{Event, State};
-use super::storage::InitialContent;
+use super::storage::{Begun, InitialContent};
 use crate::cache::{Bound, Durability, OnUnreachable};
 use crate::locks::RwLockExt;
 use crate::store::volume::Resume;
-use crate::units::{ExportId, SECTOR_BYTES};
+use crate::units::SECTOR_BYTES;
 
 /// The parameters of a new export.
 #[derive(Clone, Debug)]
@@ -54,6 +54,10 @@ struct InitialState {
     size: ExportSize,
     /// The state of the volume in the store; `None` without a store.
     resume: Option<Resume>,
+    /// Whether another host may open the volume.
+    is_released: bool,
+    /// Whether the export begins with zeroes.
+    is_blank: bool,
     /// Whether the volume was created for this export, rather than opened.
     is_new: bool,
 }
@@ -171,7 +175,7 @@ impl Router {
             return Err(RouterError::NameInUse { name: record.name });
         }
         if request.content.opens_volume() {
-            if held.entry().export().volume().remote().is_none() {
+            if !held.entry().is_stored() {
                 return Err(RouterError::NotInStore { name: record.name });
             }
             self.store_confirms(held.entry()).await?;
@@ -190,18 +194,22 @@ impl Router {
     async fn begin(&self, request: &CreateExport) -> Result<InitialState, RouterError> {
         if let InitialContent::Fork { of, snapshot: None } = &request.content
             && let Some(entry) = self.entry(of.as_str())
-            && entry.export().volume().lost().is_none()
+            && !entry.is_lost()
         {
             self.unless_stopping(self.write_back(of.as_str())).await?;
         }
         let begin = async {
             if let InitialContent::Local { of } = &request.content {
-                return self.rescue(&request.name, of).await.map(Some);
+                let resume = self.rescue(&request.name, of).await?;
+                return Ok(Some(Begun { resume, is_released: false }));
             }
-            let begun = self.storage.begin(request.name.clone(), request.content.clone()).await;
+            let content = request.content.clone();
+            let begun = self.storage.begin(request.name.clone(), content, request.detached).await;
             begun.map_err(|source| RouterError::Store { name: request.name.to_string(), source })
         };
-        let resume = self.unless_stopping(begin).await?;
+        let begun = self.unless_stopping(begin).await?;
+        let is_released = begun.as_ref().is_some_and(|begun| begun.is_released);
+        let resume = begun.map(|begun| begun.resume);
         if request.durability != Durability::Local && resume.is_none() {
             return Err(RouterError::NoStore);
         }
@@ -213,6 +221,8 @@ impl Router {
         Ok(InitialState {
             size,
             resume,
+            is_released,
+            is_blank: matches!(request.content, InitialContent::Blank(_)),
             is_new: !request.content.opens_volume()
                 && !matches!(request.content, InitialContent::Deleted { .. }),
         })
@@ -232,9 +242,13 @@ impl Router {
         exports.check_room()?;
         let id = exports.take_id()?;
         let number = exports.take_lowest_number();
-        let record = new_record(id, number, request, initial.size, &self.options);
-        let volume = self.storage.volume(ExportId(id), record.size_bytes, initial.resume.as_ref());
-        let held = HeldExport::created(request.name.clone(), record, volume, gate);
+        let mut record = new_record(id, number, request, initial.size, &self.options);
+        record.may_be_released = initial.is_released;
+        let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
+        // Only an export that begins with zeroes and gets no device needs nothing but the record.
+        if !(request.detached && initial.is_blank) {
+            self.open(held.entry());
+        }
         exports.insert(Arc::clone(held.entry()));
         Ok(Added::New(held))
     }
@@ -250,7 +264,9 @@ impl Router {
         }
         held.step(Event::NoDevice)?;
         tracing::info!(export = %held.entry().name(), "export created, without a device");
-        self.release(held).await;
+        if !initial.is_released {
+            self.release(held).await;
+        }
         Ok(())
     }
 
@@ -270,7 +286,7 @@ impl Router {
         if nothing_made && self.catalog.remove(held.record().export_id()).await.is_ok() {
             // A volume that was opened existed before, and stays.
             if initial.is_new
-                && let Err(source) = self.storage.delete(Arc::clone(held.entry().export().volume())).await
+                && let Err(source) = self.storage.delete(Arc::clone(self.open(held.entry()).volume())).await
             {
                 let error = &source as &dyn std::error::Error;
                 tracing::warn!(export = %held.entry().name(), error, "a new volume stays in the store");

@@ -1,9 +1,11 @@
 //! One export in memory, and the right to change the export.
 //!
-//! Owns the pairing of state and record. Invariants: an [`ExportEntry`] is changed only through a [`HeldExport`]; the record in
-//! memory is never ahead of the record in the catalog.
+//! Owns the pairing of state and record, and when the parts that I/O needs are made: an export *at rest* is a record, a state and
+//! the position in the store, and has neither an [`Export`] nor a volume in the cache. Invariants: an [`ExportEntry`] is changed
+//! only through a [`HeldExport`]; the record in memory is never ahead of the record in the catalog; an export has an [`Export`]
+//! from the first operation on that needs one, and then until the export is removed from memory.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard};
 
@@ -15,18 +17,22 @@ use super::error::{RouterError, ways_out};
 use super::info::{ExportInfo, Glance};
 use super::name::ExportName;
 use super::state::{Event, ForbiddenTransition, State};
-use crate::cache::Volume;
+use super::storage::Storage;
+use crate::cache::AtRisk;
 use crate::export::Export;
 use crate::locks::MutexExt;
 use crate::observe::chain;
 use crate::observe::memory::heap_bytes;
-use crate::store::volume::Loss;
+use crate::store::volume::{Loss, Resume};
+use crate::units::ExportId;
 
 /// One export in memory.
 #[derive(Debug)]
 pub(super) struct ExportEntry {
+    id: ExportId,
     name: ExportName,
-    export: Arc<Export>,
+    /// Set under the lock of `status`; unset while the export is at rest.
+    export: OnceLock<Arc<Export>>,
     operation: Arc<tokio::sync::Mutex<()>>,
     status: Mutex<Status>,
 }
@@ -35,6 +41,9 @@ pub(super) struct ExportEntry {
 struct Status {
     state: State,
     record: ExportRecord,
+    /// The state of the volume in the store, for the volume's writer to go on from. `None` without a store, and once the export is
+    /// not at rest: the writer knows newer states.
+    resume: Option<Box<Resume>>,
     /// Why the export could not be released in the store.
     unreleased: Option<String>,
     /// Whether the store answers other questions, but not whose this export is.
@@ -52,25 +61,78 @@ pub(super) struct HeldExport {
 }
 
 impl ExportEntry {
-    fn new(name: ExportName, record: ExportRecord, volume: Arc<Volume>, state: State) -> Arc<Self> {
-        volume.set_durability(record.durability());
-        volume.set_on_unreachable(record.on_unreachable());
-        let export = Export::new(record.export_id(), record.name.clone(), record.size_bytes, volume);
-        export.set_settings(&record.settings());
+    /// An export at rest.
+    fn new(name: ExportName, record: ExportRecord, resume: Option<Resume>, state: State) -> Arc<Self> {
+        let id = record.export_id();
+        let resume = resume.map(|resume| Box::new(Resume { manifest: None, ..resume }));
+        let status = Status { state, record, resume, unreleased: None, silent: false, gone: false };
         Arc::new(Self {
+            id,
             name,
-            export: Arc::new(export),
+            export: OnceLock::new(),
             operation: Arc::default(),
-            status: Mutex::new(Status { state, record, unreleased: None, silent: false, gone: false }),
+            status: Mutex::new(status),
         })
+    }
+
+    pub fn id(&self) -> ExportId {
+        self.id
     }
 
     pub fn name(&self) -> &ExportName {
         &self.name
     }
 
-    pub fn export(&self) -> &Arc<Export> {
-        &self.export
+    /// The parts that I/O needs; `None` for an export at rest.
+    pub fn export(&self) -> Option<&Arc<Export>> {
+        self.export.get()
+    }
+
+    /// The parts that I/O needs, made now if the export is at rest.
+    pub fn open(&self, storage: &dyn Storage) -> &Arc<Export> {
+        if let Some(export) = self.export.get() {
+            return export;
+        }
+        // Under the lock, so that whoever changes the record meanwhile finds the export made with the old record.
+        let mut status = self.status();
+        let export = self.export.get_or_init(|| {
+            let record = &status.record;
+            let volume = storage.volume(self.id, record.size_bytes, status.resume.as_deref());
+            volume.set_durability(record.durability());
+            volume.set_on_unreachable(record.on_unreachable());
+            let export = Export::new(self.id, record.name.clone(), record.size_bytes, volume);
+            export.set_settings(&record.settings());
+            Arc::new(export)
+        });
+        status.resume = None;
+        export
+    }
+
+    /// Whether the export has a volume in the store.
+    pub fn is_stored(&self) -> bool {
+        // An export is made before the state of its volume goes, both under the lock.
+        let is_resumable = self.status().resume.is_some();
+        is_resumable || self.export().is_some_and(|export| export.volume().remote().is_some())
+    }
+
+    /// Whether another host or history is known to have the export.
+    pub fn is_lost(&self) -> bool {
+        self.export().is_some_and(|export| export.volume().lost().is_some())
+    }
+
+    /// Data at risk. An export at rest has none.
+    fn at_risk(&self) -> Option<AtRisk> {
+        self.export()?.volume().at_risk()
+    }
+
+    /// Whether the export needs no step at the start, and no parts for I/O: no device, as the user wants, and all data in the
+    /// store.
+    pub fn is_settled(&self) -> bool {
+        let is_detached = {
+            let record = &self.status().record;
+            record.desired == Desired::Detached && record.device.boot_id.is_none()
+        };
+        is_detached && self.at_risk().is_none()
     }
 
     /// The snapshot of an unfinished rollback.
@@ -101,10 +163,16 @@ impl ExportEntry {
 
     /// The export as users see it.
     pub fn info(&self) -> ExportInfo {
+        let (is_stored, volume) = (self.is_stored(), self.export().map(|export| export.volume()));
+        let damaged_bytes = match volume {
+            Some(volume) => volume.damaged_bytes(),
+            // With damage the export would not be at rest.
+            None => is_stored.then_some(0),
+        };
         let status = self.status();
         let record = &status.record;
         ExportInfo {
-            id: record.export_id(),
+            id: self.id,
             name: self.name.clone(),
             size_bytes: record.size_bytes,
             queues: record.queues,
@@ -117,35 +185,52 @@ impl ExportEntry {
             on_unreachable: record.on_unreachable(),
             settings: record.settings(),
             unreleased: status.unreleased.clone(),
-            damaged_bytes: self.export.volume().damaged_bytes(),
-            at_risk: self.export.volume().at_risk(),
+            damaged_bytes,
+            at_risk: self.at_risk(),
+        }
+    }
+
+    /// The export for one scrape: takes two short locks, and allocates nothing.
+    pub fn glance(&self) -> Glance<'_> {
+        let export = self.export();
+        let loss = export.and_then(|export| {
+            let volume = export.volume();
+            volume.lost().and_then(|_| volume.remote()?.loss())
+        });
+        let status = self.status();
+        Glance {
+            name: self.name.as_str(),
+            size_bytes: status.record.size_bytes,
+            state: if loss.is_some() { State::FAILED } else { status.state.name() },
+            may_have_device: status.state != State::Detached,
+            is_stored: status.resume.is_some()
+                || export.is_some_and(|export| export.volume().remote().is_some()),
+            loss,
+            limits: status.record.settings().limits,
+            memory_bytes: self.memory_bytes(&status),
+            export: export.map(Arc::as_ref),
         }
     }
 
     /// Memory of the export, without the index of the volume, bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        let names = heap_bytes(self.status().record.name.len()) + heap_bytes(self.name.as_str().len());
+    fn memory_bytes(&self, status: &Status) -> u64 {
+        let record = &status.record;
+        let boot_id = record.device.boot_id.as_ref().map_or(0, |id| heap_bytes(id.len()));
+        let strings = heap_bytes(record.name.len()) + heap_bytes(self.name.as_str().len()) + boot_id;
         // The router's map has a name and a pointer for each export, in nodes half to wholly full.
-        let in_map =
-            heap_bytes(self.name.as_str().len()) + (size_of::<ExportName>() + size_of::<Arc<Self>>()) * 3 / 2;
-        let own =
-            heap_bytes(size_of::<Self>()) + heap_bytes(size_of::<tokio::sync::Mutex<()>>()) + names + in_map;
-        self.export.memory_bytes().saturating_add(own as u64)
-    }
-
-    /// The part of [`Self::info`] that is made without an allocation.
-    pub fn glance(&self) -> Glance {
-        let volume = self.export.volume();
-        let is_lost =
-            volume.lost().is_some() && volume.remote().is_some_and(|remote| remote.loss().is_some());
-        let status = self.status();
-        let state = if is_lost { State::FAILED } else { status.state.name() };
-        Glance { state, may_have_device: status.state != State::Detached }
+        let in_map = (size_of::<ExportName>() + size_of::<Arc<Self>>()) * 3 / 2;
+        let resume = status.resume.as_ref().map_or(0, |_| heap_bytes(size_of::<Resume>()));
+        let own = heap_bytes(size_of::<Self>())
+            + heap_bytes(size_of::<tokio::sync::Mutex<()>>())
+            + strings
+            + in_map;
+        let export = self.export().map_or(0, |export| export.memory_bytes());
+        export.saturating_add((own + resume) as u64)
     }
 
     /// The state to show for an export lost to another host or history: the device fails all requests.
     fn lost(&self) -> Option<State> {
-        let volume = self.export.volume();
+        let volume = self.export()?.volume();
         let why = match (volume.lost()?, volume.remote()?.loss()?) {
             (_, Loss::Diverged(both)) => {
                 format!("the store and this host have two histories of the export: {both}")
@@ -178,20 +263,19 @@ impl HeldExport {
         Self { entry, _operation: operation, gate }
     }
 
-    /// A new export, in the state before the first device.
+    /// A new export at rest, in the state before the first device.
     pub fn created(
         name: ExportName,
         record: ExportRecord,
-        volume: Arc<Volume>,
+        resume: Option<Resume>,
         gate: OwnedRwLockReadGuard<bool>,
     ) -> Self {
-        let entry = ExportEntry::new(name, record, volume, State::Creating);
-        Self::at_once(entry, gate)
+        Self::at_once(ExportEntry::new(name, record, resume, State::Creating), gate)
     }
 
     /// The entry of a replaced export without a device. The old entry is marked as gone.
-    pub fn replaced(self, record: ExportRecord, volume: Arc<Volume>) -> Self {
-        let entry = ExportEntry::new(self.entry.name.clone(), record, volume, State::Detached);
+    pub fn replaced(self, record: ExportRecord, resume: Resume) -> Self {
+        let entry = ExportEntry::new(self.entry.name.clone(), record, Some(resume), State::Detached);
         self.mark_gone();
         Self::at_once(entry, self.gate)
     }
@@ -200,7 +284,7 @@ impl HeldExport {
     pub fn loaded(
         name: ExportName,
         record: ExportRecord,
-        volume: Arc<Volume>,
+        resume: Option<Resume>,
         gate: OwnedRwLockReadGuard<bool>,
     ) -> Self {
         let state = match record.desired {
@@ -208,7 +292,7 @@ impl HeldExport {
             Desired::Detached => State::Detaching,
             Desired::Deleted => State::Deleting,
         };
-        Self::at_once(ExportEntry::new(name, record, volume, state), gate)
+        Self::at_once(ExportEntry::new(name, record, resume, state), gate)
     }
 
     /// Holds a new entry, which nobody else knows yet.

@@ -102,7 +102,7 @@ impl Router {
         name: &str,
     ) -> Result<(Arc<Volume>, volume::VolumeWriter), RouterError> {
         let entry = self.entry(name).ok_or_else(|| RouterError::NotFound { name: name.into() })?;
-        let volume = Arc::clone(entry.export().volume());
+        let volume = Arc::clone(self.open(&entry).volume());
         let writer = volume.remote().ok_or_else(|| RouterError::NotInStore { name: name.into() })?.clone();
         Ok((volume, writer))
     }

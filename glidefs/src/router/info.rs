@@ -4,7 +4,9 @@ use super::devices::DeviceId;
 use super::name::ExportName;
 use super::state::State;
 use crate::cache::{AtRisk, Durability, OnUnreachable};
-use crate::export::limits::Settings;
+use crate::export::Export;
+use crate::export::limits::{Limits, Settings};
+use crate::store::volume::Loss;
 use crate::units::ExportId;
 
 /// One export as users see it.
@@ -36,11 +38,22 @@ pub struct ExportInfo {
     pub at_risk: Option<AtRisk>,
 }
 
-/// One export in a few words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Glance {
+/// One export for the figures of a scrape.
+#[derive(Clone, Debug)]
+pub struct Glance<'a> {
+    pub name: &'a str,
+    pub size_bytes: u64,
     /// The name of the state in [`ExportInfo`].
     pub state: &'static str,
     /// Whether there may be a device: the export is not detached.
     pub may_have_device: bool,
+    /// Whether the export has a volume in the store.
+    pub is_stored: bool,
+    /// Why the export was lost to another host or history, if so.
+    pub loss: Option<Loss>,
+    pub limits: Limits,
+    /// Memory of the export, without the index of the volume, bytes.
+    pub memory_bytes: u64,
+    /// The parts that I/O needs; `None` for an export at rest, of which all data is in the store.
+    pub export: Option<&'a Export>,
 }

@@ -34,11 +34,11 @@ impl Router {
         if record.desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: record.name });
         }
-        if held.entry().export().volume().lost().is_none() {
+        if !held.entry().is_lost() {
             // The store may not have been asked since the loss. The answer is in `lost`.
             let _: Result<bool, RouterError> = self.store_confirms(held.entry()).await;
         }
-        let volume = Arc::clone(held.entry().export().volume());
+        let volume = Arc::clone(self.open(held.entry()).volume());
         if volume.lost().is_none() {
             return Err(RouterError::NotLost { name: record.name });
         }
@@ -81,11 +81,11 @@ impl Router {
         if held.record().desired == Desired::Deleted {
             return Err(RouterError::HalfDeleted { name: of.to_string() });
         }
-        let volume = Arc::clone(held.entry().export().volume());
+        let volume = Arc::clone(self.open(held.entry()).volume());
         if volume.lost().is_none() {
             return Err(RouterError::NotLost { name: of.to_string() });
         }
-        let size_sectors = held.entry().export().sectors();
+        let size_sectors = self.open(held.entry()).sectors();
         let begun = self.storage.rescue(name.clone(), volume, size_sectors).await;
         let begun = begun.map_err(|source| RouterError::Store { name: of.to_string(), source })?;
         begun.ok_or(RouterError::NoStore)

@@ -94,7 +94,8 @@ impl Router {
     /// Makes the device of the catalog record.
     pub(super) async fn make_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let record = held.record();
-        let export = Arc::clone(held.entry().export());
+        let export = Arc::clone(self.open(held.entry()));
+        export.begin_device();
         let made = self.devices.attach(export, record.device_options(), Some(record.device_id())).await;
         let device = made.map_err(|source| held.device_error("attach", source))?;
         if device != record.device_id() {
@@ -119,7 +120,9 @@ impl Router {
     /// Takes over the device left by an earlier daemon, or by an attempt that failed.
     pub(super) async fn recover_device(&self, held: &HeldExport) -> Result<(), RouterError> {
         let device = held.record().device_id();
-        let recovered = self.devices.recover(Arc::clone(held.entry().export()), device).await;
+        let export = Arc::clone(self.open(held.entry()));
+        export.begin_device();
+        let recovered = self.devices.recover(export, device).await;
         recovered.map_err(|source| held.device_error("recover", source))?;
         held.step(Event::DeviceReady)?;
         if let Err(error) = self.tell_size(held).await {
@@ -137,7 +140,7 @@ impl Router {
         if record.device.size_bytes == record.size_bytes {
             return Ok(());
         }
-        let told = self.devices.resize(held.entry().export(), record.device_id()).await;
+        let told = self.devices.resize(self.open(held.entry()), record.device_id()).await;
         told.map_err(|source| RouterError::SizeNotTold {
             name: record.name,
             size_bytes: record.size_bytes,
@@ -162,16 +165,21 @@ impl Router {
                 wanted_bytes: size.bytes(),
             });
         }
-        let is_stored = held.entry().export().volume().remote().is_some();
+        let is_stored = held.entry().is_stored();
         if is_stored && size.bytes() > record.size_bytes {
             check_size(size.bytes() / SECTOR_BYTES)
                 .map_err(|source| RouterError::Store { name: record.name.clone(), source })?;
         }
+        if is_stored {
+            // Made with the old size: the store has to be told the new one.
+            self.open(held.entry());
+        }
         // The catalog and the export grow before the device: a device must never be larger than its export.
         held.write(&self.catalog, |record| record.size_bytes = size.bytes()).await?;
-        held.entry().export().set_size_bytes(size.bytes());
-        let volume = held.entry().export().volume();
-        volume.grow(record.size_bytes / SECTOR_BYTES, size.bytes() / SECTOR_BYTES);
+        if let Some(export) = held.entry().export() {
+            export.set_size_bytes(size.bytes());
+            export.volume().grow(record.size_bytes / SECTOR_BYTES, size.bytes() / SECTOR_BYTES);
+        }
         if held.entry().state() == State::Serving {
             self.tell_size(held).await?;
         }
@@ -185,7 +193,7 @@ impl Router {
         if record.device.boot_id.as_deref() != Some(self.options.boot_id.as_str()) {
             return Ok(false);
         }
-        let found = self.devices.find(held.entry().export(), record.device_id()).await;
+        let found = self.devices.find(self.open(held.entry()), record.device_id()).await;
         found.map(|device| device.is_some()).map_err(|source| held.device_error("find", source))
     }
 }

@@ -68,7 +68,7 @@ impl Plan {
 
 /// Whether the store has to be asked whose an export is.
 fn needs_answer((held, plan): &Planned) -> bool {
-    plan.as_ref().is_ok_and(Plan::serves) && held.entry().export().volume().remote().is_some()
+    plan.as_ref().is_ok_and(Plan::serves) && held.entry().is_stored()
 }
 
 /// An export and the step that the export needs.
@@ -171,13 +171,8 @@ impl Router {
     /// Operations on these exports wait for no other export, and the store is asked nothing: before such an export gets a device,
     /// the store is asked whose the export is. Returns the other exports.
     fn settle(loaded: Vec<HeldExport>, report: &mut StartReport) -> Vec<HeldExport> {
-        let needs_step = |held: &HeldExport| {
-            let record = held.record();
-            let is_at_rest = record.desired == Desired::Detached
-                && record.device.boot_id.is_none()
-                && held.entry().export().volume().at_risk().is_none();
-            !is_at_rest || held.step(Event::DeviceGone).is_err()
-        };
+        let needs_step =
+            |held: &HeldExport| !held.entry().is_settled() || held.step(Event::DeviceGone).is_err();
         let (left, settled): (Vec<_>, Vec<_>) = loaded.into_iter().partition(needs_step);
         report.detached = report.detached.saturating_add(settled.len());
         left
@@ -251,7 +246,7 @@ impl Router {
         let by_export: HashMap<ExportId, &HeldExport> =
             loaded.iter().map(|held| (held.record().export_id(), held)).collect();
         // Asked after the listing: an export is in memory before its device is made.
-        let known: HashSet<ExportId> = self.entries().iter().map(|entry| entry.export().id()).collect();
+        let known: HashSet<ExportId> = self.entries().iter().map(|entry| entry.id()).collect();
         let mut orphans = Vec::new();
         let mut adopted: HashMap<ExportId, DeviceId> = HashMap::new();
         // A device with the recorded number wins over any other device of the same export.
@@ -314,7 +309,7 @@ impl Router {
     async fn plan(&self, held: &HeldExport) -> Result<Plan, RouterError> {
         let record = held.record();
         let found = if record.device.boot_id.as_deref() == Some(self.options.boot_id.as_str()) {
-            let found = self.devices.find(held.entry().export(), record.device_id()).await;
+            let found = self.devices.find(self.open(held.entry()), record.device_id()).await;
             found.map_err(|source| held.device_error("find", source))?
         } else {
             None
@@ -335,7 +330,7 @@ impl Router {
         plan: Result<Plan, RouterError>,
         ownership: Option<Ownership>,
     ) -> Outcome {
-        let is_stored = held.entry().export().volume().remote().is_some();
+        let is_stored = held.entry().is_stored();
         if is_stored
             && !matches!(
                 (&plan, &ownership),

@@ -66,7 +66,7 @@ impl Router {
 
     /// As [`Self::release`]; with `shared` patience, if there is one.
     pub(super) async fn release_within(&self, held: &HeldExport, shared: Option<&SharedPatience>) {
-        if held.entry().export().volume().lost().is_some() || held.record().rolls_back_to.is_some() {
+        if held.entry().is_lost() || held.record().rolls_back_to.is_some() {
             return;
         }
         let reason = match shared {
@@ -94,7 +94,9 @@ impl Router {
     /// patience stop waiting.
     async fn obstacle_shared(&self, held: &HeldExport, shared: &SharedPatience) -> Option<String> {
         // Without a volume in the store there is nothing to release.
-        held.entry().export().volume().remote()?;
+        if !held.entry().is_stored() {
+            return None;
+        }
         let mut away = shared.0.subscribe();
         let reason = tokio::select! {
             biased;
@@ -112,7 +114,10 @@ impl Router {
 
     /// Writes an export back and releases the export.
     async fn give_up(&self, held: &HeldExport) -> Result<(), RouterError> {
-        let volume = held.entry().export().volume();
+        if !held.entry().is_stored() {
+            return Ok(());
+        }
+        let volume = self.open(held.entry()).volume();
         let Some(remote) = volume.remote() else { return Ok(()) };
         let name = || held.entry().name().to_string();
         volume.written_back().await.map_err(|source| RouterError::Writeback { name: name(), source })?;
@@ -131,13 +136,13 @@ impl Router {
             return Ok(());
         }
         let name = || held.entry().name().to_string();
-        let Some(remote) = held.entry().export().volume().remote() else { return Ok(()) };
+        let volume = self.open(held.entry()).volume();
+        let Some(remote) = volume.remote() else { return Ok(()) };
         let hold = async {
             match timeout(self.options.confirm_patience, remote.hold()).await {
                 Ok(Ok(taken)) => Ok(taken),
                 Ok(Err(source)) if source.is_fatal() => {
                     // The writer has noted the loss. Confirming passes the loss on to the cache without another request.
-                    let volume = held.entry().export().volume();
                     let _: Result<bool, VolumeError> = volume.confirm(self.options.confirm_patience).await;
                     Err(RouterError::Lost { name: name(), source })
                 }

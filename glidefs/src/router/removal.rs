@@ -141,6 +141,8 @@ impl Router {
 
     pub(super) async fn delete_steps(&self, held: &HeldExport, serving: bool) -> Result<(), RouterError> {
         held.write(&self.catalog, |record| record.desired = Desired::Deleted).await?;
+        // Made before the cache forgets the export: the deletion in the store needs the writer, and nothing may come back after.
+        let export = Arc::clone(self.open(held.entry()));
         let unfinished = |left, source| RouterError::Undeleted {
             name: held.entry().name().to_string(),
             left,
@@ -151,7 +153,7 @@ impl Router {
         // Nobody wants the data any more, and the data may fill the cache: the removal does not wait for the store.
         self.storage.remove(held.record().export_id());
         let delete = async {
-            let deleted = self.storage.delete(Arc::clone(held.entry().export().volume())).await;
+            let deleted = self.storage.delete(Arc::clone(export.volume())).await;
             deleted.map_err(|source| RouterError::Store { name: held.entry().name().to_string(), source })
         };
         let deleted = self.unless_stopping(delete).await;

@@ -98,7 +98,7 @@ impl Router {
             record.size_bytes = size.bytes();
         })
         .await?;
-        held.entry().export().set_size_bytes(size.bytes());
+        self.open(held.entry()).set_size_bytes(size.bytes());
         volume.replaced(size_sectors, crowd);
         if is_snapshot_gone {
             tracing::warn!(export = %name, %snapshot, "an export cannot go back to a snapshot that was deleted");

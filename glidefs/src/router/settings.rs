@@ -72,7 +72,9 @@ impl Router {
             }
             let settings = change.applied_to(&record.settings());
             held.write(&router.catalog, |record| record.set_settings(&settings)).await?;
-            held.entry().export().set_settings(&settings);
+            if let Some(export) = held.entry().export() {
+                export.set_settings(&settings);
+            }
             tracing::info!(export = %held.entry().name(), ?settings, "limits and weight of an export set");
             Ok(held.entry().info())
         })

@@ -47,18 +47,34 @@ impl InitialContent {
     }
 }
 
+/// The volume with which a new export begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The state of the volume.
+    pub resume: Resume,
+    /// Whether the volume is released, so that another host may open the volume.
+    pub is_released: bool,
+}
+
 /// The data of exports, in the cache and in the store.
 pub trait Storage: Send + Sync + 'static {
     /// The volume of export `id` in the cache: recovered, or empty. An export with a volume in the store is linked to that
-    /// volume, from the state `resume` on, or from the state in the catalog.
+    /// volume, from the state `resume` on. Call once for each export.
     fn volume(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> Arc<Volume>;
 
-    /// Creates or opens the volume of a new export in the store; `None` without a store.
+    /// Whether export `id` of the catalog, of this size, needs no volume in the cache before the first use: the cache has no data
+    /// of the export, and the store has nothing else than `resume` says, without damage and without a loss to another host or
+    /// history.
+    fn is_at_rest(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> bool;
+
+    /// Creates or opens the volume of a new export in the store; `None` without a store. A new volume for an export that is to be
+    /// `detached` may be released to other hosts from the beginning.
     fn begin(
         &self,
         name: ExportName,
         content: InitialContent,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>>;
+        detached: bool,
+    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>>;
 
     /// Takes the volume of a lost export over from the host that has the volume. `None` without a store.
     ///

@@ -1,9 +1,10 @@
 //! The choice of the worker for each queue.
 //!
 //! Owns the number of queues placed on each worker. Does not own the queues, nor how busy a worker is (`worker/load.rs`).
-//! Invariants: the queues of a device are spread as evenly as the workers allow; a worker chosen has at most an eighth more
-//! queues than the worker with the fewest. A queue stays where the queue was placed: a device that comes later is placed by the
-//! numbers and loads of then, and so evens out what devices that went have left.
+//! Invariants: the queues of a device are spread as evenly as the workers allow; the worker chosen for the first queue of a device
+//! has at most an eighth more queues than the worker with the fewest. The later queues of a device go to workers without a queue of
+//! the device first, however many queues these workers have. A queue stays where the queue was placed: a device that comes later is
+//! placed by the numbers and loads of then, and so evens out what devices that went have left.
 
 use std::sync::Mutex;
 

@@ -334,7 +334,7 @@ async fn counters_tell_sizes_and_nothing_is_in_flight_at_rest() {
     client.run(Operation::Write, 0, 8, pattern(1, 4096)).0.unwrap();
     client.run(Operation::Read, 0, 16, Vec::new()).0.unwrap();
     client.detach().await;
-    let io = export.io_totals().unwrap();
+    let io = export.io_totals();
     assert_eq!(io.write_size.buckets[0], 1, "4096 bytes belong to le=4096");
     assert_eq!(io.read_size.buckets[1], 1);
     assert_eq!(io.in_flight, 0);

@@ -88,6 +88,11 @@ impl Doubts {
         self.0.iter().any(|doubt| doubt.number == number)
     }
 
+    /// Whether there is no doubt, not even an ended one.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         self.0.iter().map(|doubt| {
             let backing = Backing::Doubt { number: doubt.number };

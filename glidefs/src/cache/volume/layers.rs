@@ -92,6 +92,11 @@ impl Layers {
         Self { stored, ..Self::default() }
     }
 
+    /// Whether there is no content, no cut and no doubt, and the store has everything up to `stored`.
+    pub fn is_blank_at(&self, stored: Seq) -> bool {
+        self.stored == stored && self.len() == 0 && self.frozen.is_empty() && self.doubts.is_empty()
+    }
+
     pub fn stored(&self) -> Seq {
         self.stored
     }

@@ -42,6 +42,27 @@ impl Volume {
 const PLACE: Place = Place { number: 0, segment_id: 1, end: 9 };
 
 #[test]
+fn a_volume_counts_as_blank_only_with_nothing_but_its_position_in_the_store() {
+    let marks = |stored, evicted| SeqMarks { stored: Seq(stored), evicted: Seq(evicted) };
+    assert!(Volume::new(ExportId(1)).is_blank_at(Seq(0)));
+    assert!(Volume::at(ExportId(1), marks(7, 7)).is_blank_at(Seq(7)));
+    assert!(!Volume::at(ExportId(1), marks(7, 0)).is_blank_at(Seq(6)));
+    // Numbers up to 9 may be on the disk, and must not be given out again.
+    assert!(!Volume::at(ExportId(1), marks(7, 9)).is_blank_at(Seq(7)));
+    let table = table();
+    let written = Volume::at(ExportId(1), marks(7, 7));
+    assert!(written.recovered(&table, data(0, 8, 9, 1)));
+    assert!(!written.is_blank_at(Seq(7)));
+    let seen = Volume::at(ExportId(1), marks(7, 7));
+    assert!(!seen.recovered(&table, data(0, 8, 6, 1)), "newer data may have left the log");
+    assert!(seen.is_blank_at(Seq(7)));
+    let doubted = Volume::at(ExportId(1), marks(7, 7));
+    let doubt = Extent { range: range(3, 1), seq: Seq(5), backing: Backing::Doubt { number: 0 } };
+    doubted.recovered(&table, doubt);
+    assert!(!doubted.is_blank_at(Seq(7)), "the log goes on saying which damage was found");
+}
+
+#[test]
 fn a_segment_counts_the_sectors_and_extents_that_refer_to_it() {
     let (table, volume) = (table(), Volume::new(ExportId(1)));
     volume.append(&table, [data(0, 16, 1, 16)], PLACE).unwrap();

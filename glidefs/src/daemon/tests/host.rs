@@ -401,13 +401,12 @@ impl Host {
 
     /// Whether an export is open on this host.
     pub fn knows(&self, name: &str) -> bool {
-        self.router().exports().iter().any(|export| export.name() == name)
+        self.router().show(name).is_ok()
     }
 
-    /// The volume of an export that is open on this host.
+    /// The volume of an export that is open on this host, as the export's device would use the volume.
     pub fn volume(&self, name: &str) -> Arc<Volume> {
-        let exports = self.router().exports();
-        let export = exports.iter().find(|export| export.name() == name);
+        let export = self.router().export_for_io(name);
         Arc::clone(export.unwrap_or_else(|| panic!("{name} is not open here")).volume())
     }
 }

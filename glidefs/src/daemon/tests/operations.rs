@@ -54,6 +54,33 @@ fn an_export_that_was_opened_goes_on_with_the_numbers_of_its_history() {
 }
 
 #[test]
+fn an_export_without_a_device_is_at_rest_after_a_start_and_goes_on_with_the_numbers_of_its_history() {
+    let world = World::new(7, 0);
+    let mut first = Host::new(&world);
+    world.runtime.block_on(first.router().create(CreateExport { detached: true, ..blank() })).unwrap();
+    assert!(first.router().exports().is_empty(), "nothing needs a volume");
+    (1..9).for_each(|number| write(&mut first, number));
+    let last = world.runtime.block_on(first.router().write_back("vm")).unwrap();
+    world.runtime.block_on(first.router().detach("vm")).unwrap();
+
+    // Nothing of the export is in the cache of this host.
+    let mut host = Host::new(&world);
+    let opened = CreateExport { detached: true, ..request("vm", InitialContent::TakeOver) };
+    world.runtime.block_on(host.router().create(opened)).unwrap();
+    host.restart(&world);
+    assert!(host.router().exports().is_empty(), "nothing needs a volume");
+    assert_eq!(world.runtime.block_on(async { host.router().show("vm") }).unwrap().damaged_bytes, Some(0));
+    let figures = host.volume("vm").figures();
+    assert_eq!((figures.last_seq, figures.stored), (last, last), "numbers are not given out twice");
+    assert!((1..9).all(|number| holds(&mut host, number)));
+    write(&mut host, 9);
+    host.restart(&world);
+    assert_eq!(host.router().exports().len(), 1, "the cache has data of the export");
+    world.runtime.block_on(host.router().write_back("vm")).unwrap();
+    assert!((1..=9).all(|number| holds(&mut host, number)));
+}
+
+#[test]
 fn an_export_says_what_of_it_is_not_in_the_store_and_why() {
     let world = World::new(2, 0);
     let mut host = Host::new(&world);

@@ -45,7 +45,7 @@ fn figures(name: &str) -> ExportFigures<'_> {
     ExportFigures {
         name,
         size_bytes: 10 << 30,
-        has_device: true,
+        is_used: false,
         dirty_bytes: Some(4096),
         at_risk_nanos: Some(1_500_000_000),
         damaged_bytes: Some(512),
@@ -65,7 +65,7 @@ fn exports(names: &'static [&'static str], queues: usize) -> Arc<dyn FigureSourc
         let queues: Vec<_> = (0..queues).map(|_| used_queue()).collect();
         let io = IoTotals::of(queues.iter().map(Arc::as_ref));
         for name in names {
-            export(&ExportFigures { io: io.as_ref(), ..figures(name) }, out);
+            export(&ExportFigures { is_used: true, io: Some(&io), ..figures(name) }, out);
         }
     })
 }
@@ -197,13 +197,13 @@ fn at_rest(name: &str) -> ExportFigures<'_> {
 }
 
 #[test]
-fn an_export_without_a_device_or_without_io_costs_at_most_300_bytes_of_a_scrape() {
+fn an_export_whose_device_nobody_uses_costs_at_most_300_bytes_of_a_scrape() {
     let io = IoTotals::of([&*used_queue()]);
     // The longest name that an export may have.
     let (first, second) = ("a".repeat(128), "b".repeat(128));
-    for (has_device, io) in [(true, None), (false, None), (false, io.as_ref())] {
+    for io in [None, Some(&io)] {
         for histograms in [ExportHistograms::Busy, ExportHistograms::None] {
-            let quiet = |name| ExportFigures { has_device, io, size_bytes: u64::MAX, ..at_rest(name) };
+            let quiet = |name| ExportFigures { io, size_bytes: u64::MAX, ..at_rest(name) };
             let mut samples = Samples::new(histograms);
             export(&quiet(&first), &mut samples);
             export(&quiet(&second), &mut samples);
@@ -237,7 +237,7 @@ fn an_export_that_is_not_busy_shows_what_is_at_risk_or_in_trouble() {
 }
 
 #[test]
-fn the_first_request_shows_an_export_even_while_it_is_in_flight_or_has_failed() {
+fn a_used_export_shows_each_counter_whatever_its_requests_were() {
     let requests: [fn(&QueueStats); 7] = [
         |queue| queue.in_flight.add(1),
         |queue| queue.read_size.record(512),
@@ -249,10 +249,10 @@ fn the_first_request_shows_an_export_even_while_it_is_in_flight_or_has_failed() 
     ];
     for request in requests {
         let queue = QueueStats::default();
-        assert_eq!(IoTotals::of([&queue]), None);
         request(&queue);
         let io = IoTotals::of([&QueueStats::default(), &queue]);
-        let text = text_of(ExportFigures { io: io.as_ref(), ..at_rest("e") }, ExportHistograms::Busy);
+        let text =
+            text_of(ExportFigures { is_used: true, io: Some(&io), ..at_rest("e") }, ExportHistograms::Busy);
         // Each counter from the first request on, so that a rate is known from the second scrape on.
         assert_eq!(lines(&text, "glidefs_export_operations_total").len(), 2 + 4, "{text}");
         assert_eq!(lines(&text, "glidefs_export_errors_total").len(), 2 + 3, "{text}");
@@ -263,18 +263,16 @@ fn the_first_request_shows_an_export_even_while_it_is_in_flight_or_has_failed() 
 
 #[test]
 fn histograms_are_for_those_who_ask() {
-    let has = |has_device, io: Option<&IoTotals>, histograms| {
-        let text = text_of(ExportFigures { has_device, io, ..at_rest("e") }, histograms);
+    let io = IoTotals::of([&*used_queue()]);
+    let has = |is_used, io, histograms| {
+        let text = text_of(ExportFigures { is_used, io, ..at_rest("e") }, histograms);
         let count = |name| !lines(&text, name).is_empty();
         (count("glidefs_export_operations_total"), count("glidefs_export_latency_seconds"))
     };
-    let io = IoTotals::of([&*used_queue()]);
-    for (has_device, io, is_busy) in
-        [(true, io.as_ref(), true), (false, io.as_ref(), false), (true, None, false), (false, None, false)]
-    {
-        assert_eq!(has(has_device, io, ExportHistograms::Busy), (is_busy, is_busy));
-        assert_eq!(has(has_device, io, ExportHistograms::None), (is_busy, false));
-        assert_eq!(has(has_device, io, ExportHistograms::All), (true, true));
+    for (is_used, io) in [(true, Some(&io)), (false, Some(&io)), (false, None)] {
+        assert_eq!(has(is_used, io, ExportHistograms::Busy), (is_used, is_used));
+        assert_eq!(has(is_used, io, ExportHistograms::None), (is_used, false));
+        assert_eq!(has(is_used, io, ExportHistograms::All), (true, true));
     }
 }
 

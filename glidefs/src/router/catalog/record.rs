@@ -65,7 +65,7 @@ pub(in crate::router) struct ExportRecord {
     /// Most operations and bytes a second; `None` without a limit and with the default burst. A glidefs from before limits
     /// were recorded refuses a record with limits as one of a newer version, and so serves no export without its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<LimitsRecord>,
+    pub limits: Option<Box<LimitsRecord>>,
     /// The export's part where exports share; `None` for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
@@ -169,13 +169,14 @@ impl ExportRecord {
 
     /// Limits and weight of the export.
     pub fn settings(&self) -> Settings {
-        let limits = self.limits.map_or_else(Limits::default, |limits| limits.limits());
+        let limits = self.limits.as_ref().map_or_else(Limits::default, |limits| limits.limits());
         Settings { limits, weight: self.weight.unwrap_or(Settings::WEIGHT_DEFAULT) }
     }
 
     pub fn set_settings(&mut self, settings: &Settings) {
         let default = Settings::default();
-        self.limits = (settings.limits != default.limits).then(|| LimitsRecord::of(&settings.limits));
+        self.limits =
+            (settings.limits != default.limits).then(|| Box::new(LimitsRecord::of(&settings.limits)));
         self.weight = (settings.weight != default.weight).then_some(settings.weight);
     }
 

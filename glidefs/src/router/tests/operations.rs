@@ -285,6 +285,44 @@ async fn settings_are_in_force_at_once_and_survive_a_restart_and_a_resize() {
 }
 
 #[tokio::test]
+async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_set_meanwhile() {
+    let mut host = Host::new();
+    *host.storage.has_store.lock().unwrap() = false;
+    let router = host.started().await;
+    let detached = CreateExport { detached: true, ..create("a", MIB) };
+    router.create(detached.clone()).await.unwrap();
+    assert!(router.create(detached).await.unwrap().existed);
+    router.set("a", limited(1000, 7)).await.unwrap();
+    router.resize("a", size(2 * MIB)).await.unwrap();
+    drop_last(router);
+    host.reboot();
+    let router = host.started().await;
+    router.set("a", limited(2000, 8)).await.unwrap();
+    router.resize("a", size(3 * MIB)).await.unwrap();
+    assert!(router.exports().is_empty(), "a record is all there is");
+    let info = router.attach("a").await.unwrap();
+    assert_eq!((info.state, info.size_bytes), (State::Serving, 3 * MIB));
+    let export = router.exports().remove(0);
+    let rate = export.throttle().and_then(|throttle| throttle.figures().find_map(|figures| figures.rate));
+    assert_eq!((export.size_bytes(), rate, export.weight()), (3 * MIB, Some(2000), 8));
+    assert_eq!(host.kernel.devices().values().next().unwrap().size_bytes, 3 * MIB);
+    router.detach("a").await.unwrap();
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+}
+
+#[tokio::test]
+async fn an_export_without_a_device_that_was_never_attached_is_deleted_in_cache_and_store() {
+    let host = Host::new();
+    *host.storage.has_store.lock().unwrap() = true;
+    let router = host.started().await;
+    let id = router.create(CreateExport { detached: true, ..create("a", MIB) }).await.unwrap().info.id;
+    assert!(router.exports().is_empty());
+    assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+    assert_eq!(*host.storage.deleted.lock().unwrap(), [id]);
+    assert_eq!(*host.storage.removed.lock().unwrap(), [id]);
+}
+
+#[tokio::test]
 async fn creating_what_exists_with_other_settings_is_a_conflict_and_without_any_is_not() {
     let host = Host::new();
     let router = host.started().await;

@@ -3,9 +3,12 @@
 //! Owns the first manifest of a volume. Does not own names (`host/names`), nor the content that a fork begins with (`snapshots`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::damage;
 use super::error::VolumeError;
 use super::host::{Host, encode, hash_of};
+use super::types::Resume;
 use super::volume_store::VolumeStore;
 use super::writer::VolumeWriter;
 use crate::store::client::Created;
@@ -30,9 +33,39 @@ impl VolumeStore {
     /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
     /// been lost.
     pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<VolumeWriter, VolumeError> {
-        self.host
-            .begin(name, Beginning { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() })
-            .await
+        let volume = self.host.begin(name, Beginning::blank(size_sectors)).await?;
+        // An earlier call of `create_released` may have stopped after the creation, and left the volume to any host.
+        if volume.manifest().await?.is_released() {
+            volume.hold().await?;
+        }
+        Ok(volume)
+    }
+
+    /// As [`Self::create`], with the volume released to any host from the beginning. Returns the volume's state, and whether the
+    /// volume is released: an earlier call of [`Self::create`] may have created the volume, and then this host holds the volume.
+    pub async fn create_released(
+        &self,
+        name: &StoreName,
+        size_sectors: u64,
+    ) -> Result<(Resume, bool), VolumeError> {
+        let (manifest, _) = self.host.first_manifest(name, Beginning::blank(size_sectors), true).await?;
+        let resume = Resume {
+            volume: manifest.volume,
+            writer: manifest.writer,
+            epoch: manifest.epoch,
+            number: manifest.number,
+            size_sectors: manifest.size_sectors,
+            cut: manifest.cut,
+            damaged_sectors: damage::sectors(&manifest.sections.damaged),
+            manifest: None,
+        };
+        Ok((resume, manifest.is_released()))
+    }
+}
+
+impl Beginning {
+    fn blank(size_sectors: u64) -> Self {
+        Self { size_sectors, origin: None, packs: Vec::new(), damaged: Vec::new() }
     }
 }
 
@@ -43,6 +76,17 @@ impl Host {
         name: &StoreName,
         beginning: Beginning,
     ) -> Result<VolumeWriter, VolumeError> {
+        let (manifest, begun) = self.first_manifest(name, beginning, false).await?;
+        Ok(VolumeWriter::new(self.clone(), Arc::new(manifest), begun))
+    }
+
+    /// Creates a volume, which is this host's, or `released`. Returns the first manifest in the store, and when the creation began.
+    async fn first_manifest(
+        &self,
+        name: &StoreName,
+        beginning: Beginning,
+        released: bool,
+    ) -> Result<(Manifest, Duration), VolumeError> {
         let volume = self.claim(name).await?;
         let begun = self.options.clock.since_boot();
         let manifest = Manifest {
@@ -57,13 +101,13 @@ impl Host {
             name: name.clone(),
             origin: beginning.origin,
             packs: beginning.packs,
-            sections: self.holding(&Sections { damaged: beginning.damaged, ..Sections::default() }),
+            sections: self.held_as(&Sections { damaged: beginning.damaged, ..Sections::default() }, released),
         };
         let encoded = encode(&manifest)?;
         match self.create_noted(&manifest, &encoded).await? {
-            Created::Created => Ok(VolumeWriter::new(self.clone(), Arc::new(manifest), begun)),
+            Created::Created => Ok((manifest, begun)),
             Created::Existed => match self.still(&manifest).await? {
-                Some(same) => Ok(VolumeWriter::new(self.clone(), Arc::new(same), begun)),
+                Some(same) => Ok((same, begun)),
                 None => {
                     self.options.notes.withdraw(volume, manifest.number, hash_of(&encoded));
                     Err(VolumeError::NameTaken { name: name.clone() })

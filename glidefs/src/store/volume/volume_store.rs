@@ -61,6 +61,11 @@ impl VolumeStore {
         VolumeWriter::resume(self.host.clone(), resume)
     }
 
+    /// Whether the notes say that this host lost the volume in the epoch of `resume`.
+    pub fn is_lost(&self, resume: &Resume) -> bool {
+        self.host.options.notes.loss(resume.volume, resume.epoch).is_some()
+    }
+
     /// The volume meant by `name`.
     pub async fn find(&self, name: &StoreName) -> Result<Option<VolumeId>, VolumeError> {
         Ok(self.host.store.name(name).await?.map(|record| record.volume))

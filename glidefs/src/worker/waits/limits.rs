@@ -1,7 +1,7 @@
 //! Requests over a limit of their export.
 //!
 //! Owns the order: of one export first in, first out, READs and writes apart. Does not own the count (`export::Throttle`), which
-//! all queues of an export share. Only the first request of a line has a reservation in the buckets, so the lines of several
+//! all queues of an export share. Only the first request of a line has a allotment in the buckets, so the lines of several
 //! workers take turns. Invariants: a waiting request of one export keeps no other export waiting; a waiting request has neither
 //! a buffer nor log space, and nothing was promised for the request.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stop;
-use crate::export::{Export, Operation, Reservation, Throttle};
+use crate::export::{Allotment, Export, Operation, Throttle};
 use crate::units::ExportId;
 use crate::worker::requests::TagRequest;
 
@@ -41,7 +41,7 @@ struct Line {
     export: Arc<Export>,
     requests: VecDeque<TagRequest>,
     /// The place of the first request in the buckets.
-    first: Reservation,
+    first: Allotment,
 }
 
 impl LimitedRequests {
@@ -67,7 +67,7 @@ impl LimitedRequests {
             line.requests.push_back(*request);
             return true;
         }
-        let first = reserve(throttle, request, now);
+        let first = allot(throttle, request, now);
         if first.due <= now {
             return false;
         }
@@ -103,7 +103,7 @@ impl LimitedRequests {
         let line = self.lines.get_mut(&key)?;
         let (throttle, first) = (line.export.throttle()?, line.requests.front()?);
         if !throttle.holds(&line.first) {
-            line.first = reserve(throttle, first, now);
+            line.first = allot(throttle, first, now);
         }
         let due = line.first.due;
         if due > now {
@@ -113,7 +113,7 @@ impl LimitedRequests {
         let request = line.requests.pop_front()?;
         throttle.waited(line.first.limit, now.saturating_duration_since(request.started));
         if let Some(second) = line.requests.front() {
-            line.first = reserve(throttle, second, now);
+            line.first = allot(throttle, second, now);
             let due = line.first.due;
             self.look_at(key, due, now);
         } else {
@@ -141,8 +141,8 @@ impl LimitedRequests {
     }
 }
 
-fn reserve(throttle: &Throttle, request: &TagRequest, now: Instant) -> Reservation {
-    throttle.reserve(request.operation, request.data_bytes(), now)
+fn allot(throttle: &Throttle, request: &TagRequest, now: Instant) -> Allotment {
+    throttle.allot(request.operation, request.data_bytes(), now)
 }
 
 #[cfg(test)]

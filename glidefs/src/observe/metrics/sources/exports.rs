@@ -14,8 +14,8 @@ pub struct ExportFigures<'a> {
     pub name: &'a str,
     /// Size of the export, bytes.
     pub size_bytes: u64,
-    /// Whether the export may have a device.
-    pub has_device: bool,
+    /// Whether the export may have a device, and the device has had more requests than a look for partitions and file systems.
+    pub is_used: bool,
     /// Bytes at risk; `None` if unknown.
     pub dirty_bytes: Option<u64>,
     /// How long the oldest data has been at risk, nanoseconds; `None` without a store.
@@ -28,7 +28,7 @@ pub struct ExportFigures<'a> {
     pub cut: Option<(u64, u64)>,
     /// Limits which are set, or have let a request wait since the daemon started.
     pub limits: &'a [LimitFigures],
-    /// The counters of all queues since the daemon started; `None` before the first request.
+    /// The counters of all queues since the daemon started; `None` if unknown.
     pub io: Option<&'a IoTotals>,
 }
 
@@ -65,12 +65,9 @@ pub fn states(names: &[&'static str], counts: &[u64], out: &mut Samples) {
 /// Shows an export. Each name must come once.
 pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
     let is_whole = out.histograms == ExportHistograms::All;
-    let io = figures.io.filter(|_| figures.has_device);
-    let is_busy = io.is_some();
-    match io {
-        Some(io) => counters(figures.name, io, out),
-        None if is_whole => counters(figures.name, figures.io.unwrap_or(&IoTotals::default()), out),
-        None => {}
+    let is_busy = figures.is_used;
+    if is_busy || is_whole {
+        counters(figures.name, figures.io.unwrap_or(&IoTotals::default()), out);
     }
     let labels = &[figures.name];
     out.value(Metric::ExportSize, labels, figures.size_bytes);

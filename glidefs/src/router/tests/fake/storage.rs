@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use crate::cache::Volume;
 use crate::router::catalog::volume_record::tests::resume;
-use crate::router::{ExportName, InitialContent, Storage};
+use crate::router::{Begun, ExportName, InitialContent, Storage};
 use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, VolumeError};
 use crate::units::ExportId;
@@ -31,13 +31,19 @@ impl Storage for FakeStorage {
         Arc::new(Volume::new(id))
     }
 
+    fn is_at_rest(&self, _: ExportId, _: u64, _: Option<&Resume>) -> bool {
+        true
+    }
+
     fn begin(
         &self,
         _name: ExportName,
         _content: InitialContent,
-    ) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {
-        let resume = self.has_store.lock().unwrap().then(|| resume(1, 0));
-        Box::pin(std::future::ready(Ok(resume)))
+        detached: bool,
+    ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
+        let has_store = *self.has_store.lock().unwrap();
+        let begun = has_store.then(|| Begun { resume: resume(1, 0), is_released: detached });
+        Box::pin(std::future::ready(Ok(begun)))
     }
 
     fn regain(&self, _: ExportName, _: Arc<Volume>) -> BoxFuture<'_, Result<Option<Resume>, VolumeError>> {

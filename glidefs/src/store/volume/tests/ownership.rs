@@ -50,6 +50,37 @@ async fn a_released_volume_is_anybodys_until_somebody_opens_it() {
 }
 
 #[tokio::test]
+async fn a_volume_created_as_released_is_anybodys_and_is_taken_back_by_its_host() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    let (resume, is_released) = daemon.volumes.create_released(&name("vm"), SIZE).await.unwrap();
+    assert!(is_released);
+    assert_eq!(daemon.volumes.create_released(&name("vm"), SIZE).await.unwrap().0, resume, "asked twice");
+    let volume = daemon.volumes.resume(&resume);
+    volume.confirm().await.unwrap();
+    volume.hold().await.unwrap();
+    held(world.daemon(2).volumes.open(&name("vm")).await);
+    volume.release().await.unwrap();
+    world.daemon(2).volumes.open(&name("vm")).await.unwrap();
+    assert!(matches!(volume.hold().await, Err(VolumeError::Fenced(_))));
+}
+
+#[tokio::test]
+async fn a_volume_left_released_by_a_creation_that_stopped_is_held_by_the_next_creation() {
+    let world = World::new();
+    let daemon = world.daemon(1);
+    daemon.volumes.create_released(&name("vm"), SIZE).await.unwrap();
+    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+    held(world.daemon(2).volumes.open(&name("vm")).await);
+    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    // The other way round, the caller is told that this host has the volume.
+    daemon.volumes.create(&name("other"), SIZE).await.unwrap();
+    let (resume, is_released) = daemon.volumes.create_released(&name("other"), SIZE).await.unwrap();
+    assert!(!is_released);
+    daemon.volumes.resume(&resume).release().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_host_that_released_a_volume_takes_it_back_by_asking_or_by_writing() {
     let world = World::new();
     let daemon = world.daemon(1);
