@@ -8,10 +8,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::{Answer, Served};
+use crate::api::Access;
 use crate::api::batch::BATCHES_MAX;
+use crate::api::connection::Patience;
 use crate::api::routes;
 use crate::api::wire::BATCH_EXPORTS_MAX;
-use crate::router::tests::fake::Fault;
+use crate::router::tests::fake::{Fault, Host};
 
 /// The lines of a chunked answer, by name of the export.
 fn lines(answer: &Answer) -> BTreeMap<String, Value> {
@@ -100,7 +102,8 @@ async fn detached(served: &Served, count: usize) -> Vec<String> {
     let names: Vec<_> = (0..count).map(|n| format!("e{n}")).collect();
     let requests: Vec<_> =
         names.iter().map(|name| json!({"name": name, "size": 512, "detached": true})).collect();
-    assert_eq!(batch(served, "", json!({ "create": requests })).await.len(), count);
+    let created = batch(served, "", json!({ "create": requests })).await;
+    assert!(created.values().all(|line| line["existed"] == false), "{created:?}");
     names
 }
 
@@ -112,6 +115,28 @@ async fn until(mut is_so: impl FnMut() -> bool) {
         tokio::task::yield_now().await;
     }
     panic!("the wait has no end");
+}
+
+#[tokio::test]
+async fn operations_that_a_client_which_went_away_has_begun_are_finished_and_no_others_begin() {
+    let mut host = Host::new();
+    host.options.exports_max = 100;
+    let router = host.started().await;
+    let served =
+        Served::of(host, router, |_| Ok(String::new()), Access::default(), Patience::default()).await;
+    let names = detached(&served, 100).await;
+    let kernel = &served.host.kernel;
+    kernel.fault("attach", Fault::Pause);
+    kernel.take_log();
+    drop(attaching(&served, &names, 64).await);
+    until(|| served.stats.socket.connections.load(Ordering::Relaxed) == 0).await;
+    kernel.resumed.0.add_permits(100);
+    let count = |state| served.router.list().iter().filter(|info| info.state.name() == state).count();
+    until(|| count("serving") == 64).await;
+    // The next request is answered behind all that has begun.
+    assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200);
+    let begun = kernel.take_log().iter().filter(|call| call.starts_with("attach ")).count();
+    assert_eq!((count("serving"), count("detached"), begun), (64, 36, 64));
 }
 
 #[tokio::test]

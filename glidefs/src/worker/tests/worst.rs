@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::risk::Paper;
 use super::*;
 use crate::cache::{CacheCatalog, SeqMarks, Triggers};
+use crate::observe::counter::Counter;
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
 use crate::store::volume::{VolumeStore, VolumeStoreOptions};
@@ -334,7 +335,7 @@ async fn with_all_tags_busy_the_log_full_and_the_store_away_cached_exports_are_s
         let (stats, shard) = (worker.stats(), worker.shard_stats());
         assert!(stats.pool.live_bytes_max.get() <= ARENA_BYTES);
         let left = [&stats.queues, &stats.pool.live_bytes, &shard.read_buffer_bytes];
-        assert_eq!(left.map(|gauge| gauge.get()), [0; 3]);
+        assert_eq!(left.map(Counter::get), [0; 3]);
     }
     for export in &worst.exports {
         export.volume().written_back().await.unwrap();
