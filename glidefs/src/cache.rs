@@ -79,4 +79,5 @@ pub use self::volume::fetch::{Fill, OnUnreachable};
 pub use self::volume::index::Index;
 pub use self::volume::layers::SeqMarks;
 pub use self::volume::linked::AtRisk;
+pub use self::volume::longest::longest_holds;
 pub use self::volume::queue::WritebackQueue;

@@ -17,7 +17,7 @@ pub mod cache {
     pub use crate::cache::{
         Admission, Cache, CacheCatalog, CacheError, Clock, Directory, Disk, Durability, IoError, Keeper,
         Known, Lock, MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation, SegmentFile,
-        SeqMarks, Shard, ShardStats, Token, Triggers, Volume, Want,
+        SeqMarks, Shard, ShardStats, Token, Triggers, Volume, Want, longest_holds,
     };
 
     /// Structures of the log on disk.

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 
-SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+SCRAPE = b"GET /metrics?histograms=all HTTP/1.1\r\nHost: localhost\r\n"
 # Receive buffer of a slow client, bytes: so small that the daemon soon has to wait for the client.
 SMALL_BUFFER = 4096
 # Buffer for a part of an answer.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 /// Rows of the report on many exports: keys of `results`, and their titles.
-const DENSITY: [(&str, &str); 25] = [
+const DENSITY: [(&str, &str); 28] = [
     ("exports", "exports"),
     ("devices", "with devices"),
     ("workers", "workers"),
@@ -29,7 +29,10 @@ const DENSITY: [(&str, &str); 25] = [
     ("write_iops", "their random writes of 4 KiB a second"),
     ("read_iops", "their random reads of 4 KiB a second"),
     ("list_ms", "list over the API"),
+    ("list_bytes", "its size"),
+    ("list_command_ms", "`glidefs export list --json`"),
     ("scrape_ms", "scrape of `/metrics`"),
+    ("scrape_cpu_ms", "its processor time"),
     ("scrape_bytes", "its size"),
     ("recovery_ms", "`kill -9` to all devices served again"),
     ("delete_ms", "delete all"),
@@ -241,4 +244,18 @@ fn every_shape_of_results_has_its_table() {
     assert_eq!(last(device), Ok("| `r` | 1,000 | – | – | 2,000 | – | – | – | 0.50 |".to_owned()));
     assert_eq!(last(r#"{"threads": 7}"#), Ok("| threads | 7 |".to_owned()));
     assert!(made("[]").is_err());
+}
+
+#[test]
+fn every_figure_of_the_report_on_many_exports_has_a_row() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/density");
+    let script = std::fs::read_to_string(path).expect("the script is there");
+    let figures = script.lines().filter_map(|line| line.strip_prefix("figure ")?.split(' ').next());
+    let added = script.lines().filter_map(|line| line.strip_prefix("FIGURES+=("));
+    let added = added.flat_map(|line| line.split('"').filter_map(|word| Some(word.split_once('=')?.0)));
+    let keys: Vec<&str> = figures.chain(added).filter(|key| !key.starts_with('$')).collect();
+    assert!(keys.len() > 20, "{keys:?}");
+    for key in keys {
+        assert!(DENSITY.iter().any(|(known, _)| *known == key), "{key} has no row");
+    }
 }

@@ -1,39 +1,66 @@
 //! The route of batches: one operation on many exports.
 //!
-//! Owns how many operations of a batch are under way at once, and the answer: a line of JSON for each export, sent as soon as
-//! the operation on the export has ended. Does not own the operations. Invariants: the failure of one export is a line of the
-//! answer and stops no other export; a client that goes away ends the batch: operations under way are finished, others never
-//! begin.
+//! Owns how many batches, and how many operations of a batch, are under way at once, and the answer: a line of JSON for each
+//! export, sent as soon as the operation on the export has ended. Does not own the operations. Invariants: bodies of batches
+//! are read and kept of [`BATCHES_MAX`] batches at most; the failure of one export is a line of the answer and stops no other
+//! export; a client that goes away ends the batch: operations under way are finished, others never begin.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::http::header;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::JsonBody;
 use super::error::ApiError;
 use super::exports;
 use super::state::AppState;
 use super::wire::{
-    AttachQuery, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest, ErrorBody,
-    RemoveQuery,
+    AttachQuery, BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, CreateRequest,
+    ErrorBody, RemoveQuery,
 };
 use crate::router::{ExportName, SharedPatience};
 
-/// Largest body of a batch, bytes.
-const BODY_BYTES_MAX: usize = 8 << 20;
+/// Batches under way at once: a bound on the memory for bodies.
+pub(super) const BATCHES_MAX: usize = 4;
 /// Operations of a batch under way at once. Operations at once share the commits of the catalog.
 const AT_ONCE: usize = 64;
 /// Media type of lines of JSON.
 const LINES_TYPE: &str = "application/x-ndjson";
 
+/// The places for batches of a service.
+#[derive(Clone, Debug)]
+pub(super) struct BatchPlaces(Arc<Semaphore>);
+
+impl Default for BatchPlaces {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(BATCHES_MAX)))
+    }
+}
+
+/// The place of a batch, taken before the body is read and kept until the answer ends.
+pub(super) struct Place(#[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
+
+impl<S: Send + Sync> FromRequestParts<S> for Place {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let places = parts.extensions.get::<BatchPlaces>().ok_or_else(|| ApiError::internal("no places"))?;
+        let place = Arc::clone(&places.0).try_acquire_owned();
+        place.map(Self).map_err(|_| ApiError::too_many_batches(BATCHES_MAX))
+    }
+}
+
 /// Create, attach, detach or delete many exports. The answer has a line of JSON for each export, in the order in which the
 /// operations end. Some exports may fail while others succeed: the status of the answer is 200 either way, and `error` in a line
-/// says which and why. Up to 64 operations are under way at once. A client that closes the connection ends the batch: operations
+/// says which and why. Up to 64 operations are under way at once. Beside four batches under way another one is refused: the header
+/// `Retry-After` says when to ask again. A client that closes the connection ends the batch: operations
 /// that have begun are finished. The parameters are those of the operations on one export.
 #[utoipa::path(
     post, path = "/v1/batch", tag = "exports", request_body = BatchRequest,
@@ -43,38 +70,54 @@ const LINES_TYPE: &str = "application/x-ndjson";
     ),
     responses(
         (status = 200, description = "A line for each export.", body = BatchResult, content_type = "application/x-ndjson"),
+        (status = 503, description = "Too many batches at once; nothing was done.", body = ErrorBody,
+            headers(("retry-after" = u32, description = "Seconds until the request may be sent again."))),
         (status = "4XX", description = "The request was refused, and nothing was done.", body = ErrorBody),
     )
 )]
 pub(super) async fn batch(
     State(state): State<AppState>,
     Query(query): Query<BatchQuery>,
-    JsonBody(request): JsonBody<BatchRequest, BODY_BYTES_MAX>,
+    place: Place,
+    JsonBody(request): JsonBody<BatchRequest, BATCH_BYTES_MAX>,
 ) -> Result<Response, ApiError> {
     if request.exports() > BATCH_EXPORTS_MAX {
         return Err(ApiError::too_large(format!("a batch has at most {BATCH_EXPORTS_MAX} exports")));
     }
+    if let Some(parameter) = request.foreign_parameter(query) {
+        let message =
+            format!("{parameter} says nothing about the operation of this batch: leave {parameter} out");
+        return Err(ApiError::bad_request(message));
+    }
     let results = match request {
-        BatchRequest::Create(requests) => each(state, requests, create),
-        BatchRequest::Attach(names) => each(state, names, move |state, name| attach(state, name, query)),
+        BatchRequest::Create(requests) => each(state, place, requests, create),
+        BatchRequest::Attach(names) => {
+            each(state, place, names, move |state, name| attach(state, name, query))
+        }
         BatchRequest::Detach(names) => {
             let patience = SharedPatience::default();
-            each(state, names, move |state, name| detach(state, name, query, patience.clone()))
+            each(state, place, names, move |state, name| detach(state, name, query, patience.clone()))
         }
-        BatchRequest::Delete(names) => each(state, names, move |state, name| delete(state, name, query)),
+        BatchRequest::Delete(names) => {
+            each(state, place, names, move |state, name| delete(state, name, query))
+        }
     };
     Ok(([(header::CONTENT_TYPE, LINES_TYPE)], results).into_response())
 }
 
-/// The body with the result of `work` for each of `items`.
+/// The body with the result of `work` for each of `items`, which keeps `place`.
 fn each<T: Send + 'static>(
     state: AppState,
+    place: Place,
     items: Vec<T>,
     work: impl Fn(AppState, T) -> BoxFuture<'static, BatchResult> + Send + 'static,
 ) -> Body {
     let results = stream::iter(items).map(move |item| work(state.clone(), item));
     let chunks = results.buffer_unordered(AT_ONCE).ready_chunks(AT_ONCE);
-    Body::from_stream(chunks.map(|results| Ok::<_, Infallible>(lines(&results))))
+    Body::from_stream(chunks.map(move |results| {
+        let _kept = &place;
+        Ok::<_, Infallible>(lines(&results))
+    }))
 }
 
 fn lines(results: &[BatchResult]) -> Bytes {

@@ -11,6 +11,10 @@ use crate::router::{DeviceError, NameError, RouterError, SizeError};
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
+/// The code of the refusal that ends by itself soon, so that the answer says when to ask again.
+const TOO_MANY_BATCHES: &str = "too_many_batches";
+const RETRY_SECONDS: u32 = 1;
+
 /// An answer that refuses a request: status, code and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
@@ -66,6 +70,14 @@ impl ApiError {
              [api] hosts"
         );
         Self::new(StatusCode::FORBIDDEN, "wrong_host", message)
+    }
+
+    /// As many batches as allowed are under way.
+    pub fn too_many_batches(batches: usize) -> Self {
+        let message = format!(
+            "{batches} batches are under way, and more at once are not taken: send the request again later"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_BATCHES, message)
     }
 
     /// The body of the request did not come in time.
@@ -211,11 +223,14 @@ impl From<ApiError> for ErrorDetail {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = self.status;
+        let (status, code) = (self.status, self.code);
         let mut response = (status, Json(ErrorBody { error: self.into() })).into_response();
         if status == StatusCode::UNAUTHORIZED {
             let value = header::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+        if code == TOO_MANY_BATCHES {
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(RETRY_SECONDS));
         }
         response
     }

@@ -1,14 +1,14 @@
 //! The client of the daemon: one request a connection, over the Unix socket or TCP.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::rt::{Read, Write};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +21,8 @@ use crate::router::ExportName;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Longest pause before a request is sent again because the daemon said so.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Largest answer, bytes: 20,000 exports have a few megabytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -218,13 +220,36 @@ impl Client {
         }
     }
 
-    /// Sends a request on a connection of its own. Returns the status and the body to come.
+    /// Sends a request, again and again while the daemon asks for the request later. Returns the status and the body to come.
     async fn request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Incoming), ClientError> {
+        let mut has_told = false;
+        loop {
+            let answer = self.request_once(method.clone(), path, body.clone()).await?;
+            let Some(pause) = retry_after(&answer) else { return Ok((answer.status(), answer.into_body())) };
+            if !has_told {
+                has_told = true;
+                // Nothing can be done when standard error is closed.
+                let _ = writeln!(
+                    io::stderr(),
+                    "glidefs: the daemon has too much to do at once: waiting for a place"
+                );
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Sends a request on a connection of its own.
+    async fn request_once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
         match &self.address {
             DaemonAddress::Socket(socket) => {
                 let stream = self.connect(UnixStream::connect(socket)).await?;
@@ -255,7 +280,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<(StatusCode, Incoming), ClientError> {
+    ) -> Result<Response<Incoming>, ClientError> {
         let broken = |source| ClientError::Broken { address: self.address(), source };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(broken)?;
         // The connection ends with the answer. Errors of the connection come back through the request.
@@ -272,9 +297,15 @@ impl Client {
             request = request.header(AUTHORIZATION, token.header_value());
         }
         let request = request.body(Full::new(body)).map_err(|_| ClientError::Url { url: self.address() })?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        Ok((response.status(), response.into_body()))
+        sender.send_request(request).await.map_err(broken)
     }
+}
+
+/// When to send a refused request again, if the refusal says so.
+fn retry_after<T>(answer: &Response<T>) -> Option<Duration> {
+    let seconds = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    let pause = Duration::from_secs(seconds).min(RETRY_PAUSE_MAX);
+    (answer.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(pause)
 }
 
 /// A body as JSON. Bodies are plain structs, and a plain struct always serialises.

@@ -22,16 +22,3 @@ pub(super) fn answer<T: Serialize>(
     text.push('\n');
     emit(text.as_bytes())
 }
-
-/// Prints one answer as itself and several as an array.
-pub(super) fn answer_each<T: Serialize>(
-    json: bool,
-    values: &[T],
-    one: impl FnOnce(&T) -> String,
-    several: impl FnOnce(&[T]) -> String,
-) -> Result<(), CliError> {
-    match values {
-        [value] => answer(json, value, one),
-        values => answer(json, &values, |values| several(values)),
-    }
-}

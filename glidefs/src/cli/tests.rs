@@ -232,6 +232,31 @@ async fn what_answers_otherwise_than_a_daemon_is_not_believed() {
     assert!(matches!(&errors[3], ClientError::Broken { .. }), "{:?}", errors[3]);
 }
 
+#[tokio::test]
+async fn a_request_that_the_daemon_wants_later_is_sent_again() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n";
+    let refused =
+        "HTTP/1.1 503 No\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}";
+    let served = tokio::spawn(async move {
+        let mut bodies = Vec::new();
+        for answer in [later, later, refused] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 1024];
+            let length = stream.read(&mut request).await.unwrap();
+            bodies.push(request[..length].ends_with(b"[1,2]"));
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+        bodies
+    });
+    let error = client(&path, None).unwrap().post::<wire::Status>("/x", &[1, 2]).await.unwrap_err();
+    assert_eq!(error.to_string(), "do this.");
+    assert_eq!(served.await.unwrap().len(), 3);
+}
+
 fn export_command(line: &str) -> ExportCommand {
     let Command::Export { command } = parse(&format!("glidefs export {line}")).unwrap().command else {
         panic!("not about exports")
@@ -306,6 +331,12 @@ async fn every_command_reaches_the_daemon() {
     );
     let refused = exports::run(&client, export_command("create vm-5 vm-9 --size 2GiB")).await.unwrap_err();
     assert!(matches!(refused, CliError::SomeFailed { failed: 1, of: 2 }), "{refused}");
+    for line in ["set none vm-5 --weight 7", "open none vm-6 --json", "flush none vm-7 none2 --json"] {
+        let failed = exports::run(&client, export_command(line)).await.unwrap_err();
+        assert!(matches!(failed, CliError::SomeFailed { .. }), "{line}: {failed}");
+    }
+    let weights = router.list().iter().filter(|info| info.settings.weight == 7).count();
+    assert_eq!(weights, 1, "a failure before stops no other export");
     daemon::status(&client, true).await.unwrap();
     daemon::status(&client, false).await.unwrap();
     daemon::memory(&client, true).await.unwrap();

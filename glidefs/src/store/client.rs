@@ -20,12 +20,13 @@ use super::backend::{Backend, Directory};
 use super::classify::{Verdict, classify};
 use super::error::StoreError;
 use super::hedge::Hedge;
-use super::ids::{Entropy, SystemEntropy, VolumeId};
+use super::ids::{Entropy, StoreName, SystemEntropy, VolumeId};
 use super::key::Key;
 use super::outage::{Outage, ReadsWaiting};
 use super::retry::{Failure, Passage, RetryPolicy, Tries, stopped};
 use super::stats::{Operation, StoreStats};
 use super::turns::{Reader, Turns};
+use crate::locks::LocksByKey;
 
 /// GETs of readers that are under way at once. Each takes the memory of the answer, up to 4 MiB.
 const READS_AT_ONCE_MAX: usize = 64;
@@ -106,6 +107,8 @@ struct Inner {
     outage: Arc<Outage>,
     /// Whether the place is known to be the store.
     is_open: AtomicBool,
+    /// Who may remove a name at the moment.
+    removals: LocksByKey<StoreName>,
 }
 
 impl Store {
@@ -113,7 +116,9 @@ impl Store {
     pub fn over(backend: Backend, options: StoreOptions) -> Self {
         let (turns, hedge, outage) = (Turns::new(READS_AT_ONCE_MAX), Hedge::default(), Arc::default());
         let is_open = AtomicBool::new(!options.checked_first);
-        Self { inner: Arc::new(Inner { backend, options, turns, hedge, outage, is_open }), reader: None }
+        let removals = LocksByKey::default();
+        let inner = Inner { backend, options, turns, hedge, outage, is_open, removals };
+        Self { inner: Arc::new(inner), reader: None }
     }
 
     /// The same store for readers of `volume`: GETs take turns by `weight` with GETs of other volumes, a late
@@ -122,6 +127,11 @@ impl Store {
     #[must_use]
     pub fn for_readers(&self, volume: VolumeId, weight: u16) -> Self {
         Self { inner: Arc::clone(&self.inner), reader: Some(Reader { volume, weight }) }
+    }
+
+    /// Held by whoever looks whether `name` still means a volume, and then removes the name. Of this process only.
+    pub(super) fn name_removal(&self, name: &StoreName) -> Arc<tokio::sync::Mutex<()>> {
+        self.inner.removals.of(name)
     }
 
     /// The READs that wait for this store.

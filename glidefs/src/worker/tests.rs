@@ -27,6 +27,7 @@ mod limits;
 mod queues;
 mod remote;
 mod risk;
+mod worst;
 
 const DEPTH: u16 = 8;
 const SLOTS: usize = 4;

@@ -1,13 +1,19 @@
 //! Batches: many exports by one request.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 use super::{Answer, Served};
+use crate::api::Access;
+use crate::api::batch::BATCHES_MAX;
+use crate::api::connection::Patience;
 use crate::api::routes;
 use crate::api::wire::BATCH_EXPORTS_MAX;
-use crate::router::tests::fake::Fault;
+use crate::router::tests::fake::{Fault, Host};
 
 /// The lines of a chunked answer, by name of the export.
 fn lines(answer: &Answer) -> BTreeMap<String, Value> {
@@ -77,21 +83,115 @@ async fn an_export_that_fails_is_named_and_stops_no_other() {
 async fn the_operations_of_a_batch_run_at_once() {
     let served = Served::new().await;
     // No call of the kernel goes on before eight are under way.
-    served.host.kernel.meeting.store(8, std::sync::atomic::Ordering::SeqCst);
+    served.host.kernel.meeting.store(8, Ordering::SeqCst);
     let requests: Vec<_> = (0..8).map(|n| json!({"name": format!("e{n}"), "size": 512})).collect();
     let created = batch(&served, "", json!({ "create": requests })).await;
     assert!(created.values().all(|line| line["export"]["state"] == "serving"), "{created:?}");
 }
 
+/// Sends a batch to attach `names`, and returns the connection once `begun` exports are being attached.
+async fn attaching(served: &Served, names: &[String], begun: u32) -> UnixStream {
+    let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+    let body = json!({ "attach": names }).to_string();
+    stream.write_all(super::request("POST", "/v1/batch", &body, "").as_bytes()).await.unwrap();
+    served.host.kernel.paused.take(begun).await;
+    stream
+}
+
+async fn detached(served: &Served, count: usize) -> Vec<String> {
+    let names: Vec<_> = (0..count).map(|n| format!("e{n}")).collect();
+    let requests: Vec<_> =
+        names.iter().map(|name| json!({"name": name, "size": 512, "detached": true})).collect();
+    let created = batch(served, "", json!({ "create": requests })).await;
+    assert!(created.values().all(|line| line["existed"] == false), "{created:?}");
+    names
+}
+
+async fn until(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..1_000_000 {
+        if is_so() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the wait has no end");
+}
+
+#[tokio::test]
+async fn operations_that_a_client_which_went_away_has_begun_are_finished_and_no_others_begin() {
+    let mut host = Host::new();
+    host.options.exports_max = 100;
+    let router = host.started().await;
+    let served =
+        Served::of(host, router, |_| Ok(String::new()), Access::default(), Patience::default()).await;
+    let names = detached(&served, 100).await;
+    let kernel = &served.host.kernel;
+    kernel.fault("attach", Fault::Pause);
+    kernel.take_log();
+    drop(attaching(&served, &names, 64).await);
+    until(|| served.stats.socket.connections.load(Ordering::Relaxed) == 0).await;
+    kernel.resumed.0.add_permits(100);
+    let count = |state| served.router.list().iter().filter(|info| info.state.name() == state).count();
+    until(|| count("serving") == 64).await;
+    // The next request is answered behind all that has begun.
+    assert_eq!(served.send("GET", "/v1/exports", "").await.status, 200);
+    let begun = kernel.take_log().iter().filter(|call| call.starts_with("attach ")).count();
+    assert_eq!((count("serving"), count("detached"), begun), (64, 36, 64));
+}
+
+#[tokio::test]
+async fn more_batches_than_have_a_place_are_asked_to_come_again_before_the_body_is_read() {
+    let served = Served::new().await;
+    let names = detached(&served, BATCHES_MAX + 1).await;
+    served.host.kernel.fault("attach", Fault::Pause);
+    let mut batches = Vec::new();
+    for name in &names[..BATCHES_MAX] {
+        batches.push(attaching(&served, std::slice::from_ref(name), 1).await);
+    }
+    let head = "POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n";
+    let refused = super::exchange(UnixStream::connect(served.socket()).await.unwrap(), head).await;
+    assert!(refused.head.contains("\r\nretry-after: 1"), "{}", refused.head);
+    assert_eq!((refused.refusal().0, refused.refusal().1.as_str()), (503, "too_many_batches"));
+    // A client that goes away gives the place back; so does the end of a batch.
+    drop(batches.pop());
+    until(|| served.stats.socket.connections.load(Ordering::Relaxed) < BATCHES_MAX as u64).await;
+    batches.push(attaching(&served, &names[BATCHES_MAX..], 1).await);
+    served.host.kernel.resumed.0.add_permits(1000);
+    for mut stream in batches {
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    }
+    until(|| served.router.list().iter().all(|info| info.state.name() == "serving")).await;
+    assert_eq!(batch(&served, "", json!({ "detach": names })).await.len(), names.len());
+}
+
+#[tokio::test]
+async fn a_parameter_that_an_operation_does_not_have_is_refused_by_name() {
+    let served = Served::new().await;
+    let names = detached(&served, 1).await;
+    let create = json!({ "create": [{"name": "b", "size": 512}] });
+    for (parameter, body) in [
+        ("force", &create),
+        ("unconfirmed", &create),
+        ("force", &json!({ "attach": names })),
+        ("unconfirmed", &json!({ "detach": names })),
+        ("unconfirmed", &json!({ "delete": names })),
+    ] {
+        let path = format!("/v1/batch?{parameter}=true");
+        let (status, _, message) = served.send("POST", &path, &body.to_string()).await.refusal();
+        assert!(status == 400 && message.starts_with(parameter), "{body}: {message}");
+    }
+    assert_eq!(served.router.list().len(), 1);
+    assert_eq!(batch(&served, "?force=false", create).await["b"]["existed"], false);
+}
+
 #[tokio::test]
 async fn other_requests_go_on_while_a_batch_of_a_client_that_went_away_hangs() {
-    use tokio::io::AsyncWriteExt;
     let served = Served::new().await;
     let names: Vec<_> = (0..500).map(|n| format!("e{n}")).collect();
     served.create("e0", "1GiB").await;
     served.host.kernel.fault("detach", Fault::HangBefore);
     let body = json!({ "detach": names }).to_string();
-    let mut stream = tokio::net::UnixStream::connect(served.socket()).await.unwrap();
+    let mut stream = UnixStream::connect(served.socket()).await.unwrap();
     stream.write_all(super::request("POST", "/v1/batch", &body, "").as_bytes()).await.unwrap();
     served.host.kernel.hangs.notified().await;
     drop(stream);

@@ -12,8 +12,10 @@ use super::requests::CreateRequest;
 
 /// Most exports of a batch.
 pub const BATCH_EXPORTS_MAX: usize = 20_000;
+/// Largest body of a batch, bytes.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// Asks for one operation on many exports: at most 20,000.
+/// Asks for one operation on many exports: at most 20,000, in 8 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchRequest {
@@ -33,6 +35,17 @@ impl BatchRequest {
         match self {
             Self::Create(requests) => requests.len(),
             Self::Attach(names) | Self::Detach(names) | Self::Delete(names) => names.len(),
+        }
+    }
+
+    /// A parameter that `query` sets, and that this operation does not have.
+    pub fn foreign_parameter(&self, query: BatchQuery) -> Option<&'static str> {
+        let has_force = matches!(self, Self::Detach(_) | Self::Delete(_));
+        let has_unconfirmed = matches!(self, Self::Attach(_));
+        match query {
+            BatchQuery { force: true, .. } if !has_force => Some("force"),
+            BatchQuery { unconfirmed: true, .. } if !has_unconfirmed => Some("unconfirmed"),
+            _ => None,
         }
     }
 }

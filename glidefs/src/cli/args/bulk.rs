@@ -60,6 +60,16 @@ pub(in crate::cli) enum Chosen {
     Many(Vec<ExportName>),
 }
 
+impl Chosen {
+    /// The names of the exports.
+    pub fn names(&self) -> &[ExportName] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Many(names) => names,
+        }
+    }
+}
+
 impl BulkNames {
     /// The exports meant. `input` is read if a name is `-`.
     ///

@@ -44,14 +44,6 @@ pub(in crate::cli) struct Name {
     pub name: ExportName,
 }
 
-/// Names of exports.
-#[derive(Debug, Args)]
-pub(in crate::cli) struct Names {
-    /// Name of the export; several may be given
-    #[arg(value_name = "NAME", value_parser = ExportName::new, required = true)]
-    pub names: Vec<ExportName>,
-}
-
 /// The limit of a wait.
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::cli) struct Limit {

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::bulk::{BulkNames, Count};
-use super::common::{DeviceArgs, Limit, Name, Names, OutputArgs, SnapshotName, size};
+use super::common::{DeviceArgs, Limit, Name, OutputArgs, SnapshotName, size};
 use super::settings::SettingsArgs;
 use super::transfer::DumpArgs;
 use crate::router::{ExportName, ExportSize};
@@ -50,7 +50,7 @@ pub(in crate::cli) enum ExportCommand {
         on with the data in the store.")]
     Open {
         #[command(flatten)]
-        names: Names,
+        names: BulkNames,
         /// Take the export over from a host that has not released it
         #[arg(long)]
         take_over: bool,
@@ -105,11 +105,11 @@ pub(in crate::cli) enum ExportCommand {
     },
     /// Write back everything that was acknowledged, and wait until it is in the store
     #[command(
-        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 --timeout 1min\n  glidefs export flush vm-1 vm-2 --no-wait"
+        after_help = "Examples:\n  glidefs export flush vm-1\n  glidefs export flush vm-1 --timeout 1min\n  glidefs export flush vm-1 vm-2 --no-wait\n  glidefs export flush - <names"
     )]
     Flush {
         #[command(flatten)]
-        names: Names,
+        names: BulkNames,
         /// Wait until everything is in the store, as by default
         #[arg(long, hide = true, conflicts_with = "no_wait")]
         wait: bool,
@@ -166,12 +166,13 @@ pub(in crate::cli) enum ExportCommand {
         after_help = "Examples:\n  \
         glidefs export set vm-1 --read-iops 5000 --write-iops 1000\n  \
         glidefs export set vm-1 --write-bps 100MiB --burst 2s\n  \
-        glidefs export set vm-1 vm-2 --write-iops none --weight 200\n\n\
+        glidefs export set vm-1 vm-2 --write-iops none --weight 200\n  \
+        glidefs export set - --read-iops 5000 <names\n\n\
         Options that are left out stay as before. Requests that wait because of a limit have the new limits within a second. \
         DISCARD and WRITE_ZEROES count as write operations without bytes, FLUSH is free.")]
     Set {
         #[command(flatten)]
-        names: Names,
+        names: BulkNames,
         #[command(flatten)]
         settings: SettingsArgs,
         #[command(flatten)]

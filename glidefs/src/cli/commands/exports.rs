@@ -2,7 +2,6 @@
 
 use std::io::{IsTerminal, Write};
 
-use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
 use super::bulk::{self, Operation};
@@ -14,16 +13,13 @@ use crate::cli::args::bulk::Chosen;
 use crate::cli::args::common::{DeviceArgs, Limit, Name, OutputArgs};
 use crate::cli::args::exports::ExportCommand;
 use crate::cli::args::settings::SettingsArgs;
-use crate::cli::client::{Client, ClientError, export_path};
+use crate::cli::client::{Client, export_path};
 use crate::cli::error::CliError;
-use crate::cli::output::{answer, answer_each};
+use crate::cli::output::answer;
 use crate::cli::wait::{DaemonWait, exports_at_risk};
 use crate::cli::{print, transfer};
 use crate::config::ByteSize;
 use crate::router::{ExportName, ExportSize};
-
-/// Requests to the daemon under way at once.
-const AT_ONCE: usize = 8;
 
 pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Result<(), CliError> {
     match command {
@@ -32,7 +28,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             create(client, chosen, size, detached, device, output).await
         }
         ExportCommand::Open { names, take_over, discard_local, device, output } => {
-            open(client, names.names, take_over, discard_local, device, output).await
+            open(client, names.choose(std::io::stdin())?, take_over, discard_local, device, output).await
         }
         ExportCommand::Undelete { name, new, device, output } => {
             let request = UndeleteRequest {
@@ -61,7 +57,7 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             fork(client, name.name, &request, output).await
         }
         ExportCommand::Flush { names, wait: _, no_wait, limit, output } => {
-            write_back(client, names.names, no_wait, limit, output).await
+            write_back(client, names.choose(std::io::stdin())?, no_wait, limit, output).await
         }
         ExportCommand::Dump(args) => transfer::dump(client, *args).await,
         ExportCommand::List { store, deleted, output } => list(client, store, deleted, output).await,
@@ -73,7 +69,9 @@ pub(in crate::cli) async fn run(client: &Client, command: ExportCommand) -> Resu
             let request = ResizeRequest { size: Size(ByteSize(size.bytes())) };
             change(client, &name, "/resize", &request, output).await
         }
-        ExportCommand::Set { names, settings, output } => set(client, names.names, settings, output).await,
+        ExportCommand::Set { names, settings, output } => {
+            set(client, names.choose(std::io::stdin())?, settings, output).await
+        }
         ExportCommand::Attach { names, unconfirmed, output } => match names.choose(std::io::stdin())? {
             Chosen::One(name) => {
                 let below = if unconfirmed { "/attach?unconfirmed=true" } else { "/attach" };
@@ -125,7 +123,7 @@ async fn create(
 
 async fn open(
     client: &Client,
-    names: Vec<ExportName>,
+    chosen: Chosen,
     take_over: bool,
     discard_local: bool,
     device: DeviceArgs,
@@ -143,25 +141,29 @@ async fn open(
     };
     let open = |name: ExportName| {
         let request = &request;
-        async move { client.post(&export_path(&name, "/open"), request).await }
+        async move { client.post::<Export>(&export_path(&name, "/open"), request).await }
     };
-    let exports: Vec<Export> = for_each(names, open).await?;
-    answer_each(output.json, &exports, print::export, print::exports)
+    let results = bulk::requests(chosen.names(), open).await;
+    bulk::print_chosen(&chosen, results, output, print::export, of_exports)
 }
 
 async fn set(
     client: &Client,
-    names: Vec<ExportName>,
+    chosen: Chosen,
     settings: SettingsArgs,
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let request = SetRequest { limits: settings.limits(), weight: settings.weight.map(Into::into) };
     let set = |name: ExportName| {
         let request = &request;
-        async move { client.patch(&export_path(&name, ""), request).await }
+        async move { client.patch::<Export>(&export_path(&name, ""), request).await }
     };
-    let exports: Vec<Export> = for_each(names, set).await?;
-    answer_each(output.json, &exports, print::export, print::exports)
+    let results = bulk::requests(chosen.names(), set).await;
+    bulk::print_chosen(&chosen, results, output, print::export, of_exports)
+}
+
+fn of_exports(exports: &[&Export]) -> String {
+    print::exports(&exports.iter().map(|export| (*export).clone()).collect::<Vec<_>>())
 }
 
 /// Sends `request` to `operation` of one export, and prints the new state of the export.
@@ -192,20 +194,22 @@ async fn fork(
 
 async fn write_back(
     client: &Client,
-    names: Vec<ExportName>,
+    chosen: Chosen,
     no_wait: bool,
     limit: Limit,
     output: OutputArgs,
 ) -> Result<(), CliError> {
     let below = if no_wait { "/flush?wait=false" } else { "/flush" };
-    let flush = |name: ExportName| async move { client.post(&export_path(&name, below), &()).await };
-    let work = for_each(names.clone(), flush);
-    let look = async || exports_at_risk(client, &names).await;
-    let flushed: Vec<Flushed> = DaemonWait::new(output.json, limit.timeout)
+    let flush =
+        |name: ExportName| async move { client.post::<Flushed>(&export_path(&name, below), &()).await };
+    let work = async { Ok::<_, CliError>(bulk::requests(chosen.names(), flush).await) };
+    let look = async || exports_at_risk(client, chosen.names()).await;
+    let results = DaemonWait::new(output.json, limit.timeout)
         .until(work, look, "the daemon goes on writing back: the same command waits again")
         .await?;
-    let lines = |flushed: &[Flushed]| flushed.iter().map(print::written_back).collect::<Vec<_>>().join("\n");
-    answer_each(output.json, &flushed, print::written_back, lines)
+    let lines =
+        |all: &[&Flushed]| all.iter().map(|one| print::written_back(one)).collect::<Vec<_>>().join("\n");
+    bulk::print_chosen(&chosen, results, output, print::written_back, lines)
 }
 
 async fn list(client: &Client, store: bool, deleted: bool, output: OutputArgs) -> Result<(), CliError> {
@@ -245,15 +249,6 @@ async fn delete(
             bulk::run(client, Operation::Delete { force }, &names, output).await
         }
     }
-}
-
-/// Does `operation` for each of `names`, several at a time, and returns the answers in the order of the names. The first failure
-/// ends the work.
-async fn for_each<T, F: Future<Output = Result<T, ClientError>>>(
-    names: Vec<ExportName>,
-    operation: impl Fn(ExportName) -> F,
-) -> Result<Vec<T>, CliError> {
-    Ok(stream::iter(names.into_iter().map(operation)).buffered(AT_ONCE).try_collect().await?)
 }
 
 fn confirm(name: &ExportName) -> Result<(), CliError> {

@@ -9,6 +9,7 @@ use super::in_use::{AT_ONCE, ListedVolume, Standing};
 use crate::store::client::{Created, Store};
 use crate::store::error::StoreError;
 use crate::store::format::{Deletion, Manifest, Sections};
+use crate::store::ids::StoreName;
 use crate::store::key::Key;
 
 /// Takes the deletions of `volumes` further. Returns how many names were removed.
@@ -25,9 +26,15 @@ pub(super) async fn carry_on_all(
 /// Takes the deletion of `volume` further, if the volume is deleted. Returns how many names were removed.
 async fn carry_on(store: &Store, volume: &ListedVolume, deadline: Deadline) -> Result<u64, StoreError> {
     make_final(store, volume, deadline).await?;
-    let Some(name) = name_left_behind(store, volume).await? else { return Ok(0) };
-    // Removed at once: the name may be given to another volume at any time.
-    store.delete(&[name]).await?;
+    let Some(name) = last_name(store, volume).await? else { return Ok(0) };
+    // One after the other within this process. Between hosts the look and the removal are not one.
+    let lock = store.name_removal(&name);
+    let _lock = lock.lock().await;
+    // The deletion, or the undoing of the deletion, may have stopped half-way.
+    if store.name(&name).await?.is_none_or(|record| record.volume != volume.id) {
+        return Ok(0);
+    }
+    store.delete(&[Key::Name(name)]).await?;
     Ok(1)
 }
 
@@ -53,19 +60,16 @@ async fn make_final(store: &Store, volume: &ListedVolume, deadline: Deadline) ->
     Ok(())
 }
 
-/// The name of a volume that is gone, if the name still leads to the volume: the deletion, or the undoing of the deletion,
-/// stopped half-way.
-async fn name_left_behind(store: &Store, volume: &ListedVolume) -> Result<Option<Key>, StoreError> {
+/// The last name of a volume that is gone.
+async fn last_name(store: &Store, volume: &ListedVolume) -> Result<Option<StoreName>, StoreError> {
     if volume.is_kept() {
         return Ok(None);
     }
     let Some(newest) = volume.manifests.last() else { return Ok(None) };
-    let name = match store.manifest(volume.id, newest.id).await {
-        Ok(manifest) => manifest.name,
+    match store.manifest(volume.id, newest.id).await {
+        Ok(manifest) => Ok(Some(manifest.name)),
         // A missing or damaged manifest does not tell a name. The volume goes in any case.
-        Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let record = store.name(&name).await?;
-    Ok(record.filter(|record| record.volume == volume.id).map(|_| Key::Name(name)))
+        Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

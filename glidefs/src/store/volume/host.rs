@@ -23,13 +23,12 @@ use super::view::pack_reader::PackReader;
 use super::view::readahead::ReadaheadBudget;
 use super::view::recent::RecentPacks;
 use super::writer::state::WriterState;
-use crate::locks::LocksByKey;
 use crate::store::block_cache::BlockCache;
 use crate::store::client::{Created, Store};
 use crate::store::clock::{StoreClock, SystemClock};
 use crate::store::error::unfit;
 use crate::store::format::Manifest;
-use crate::store::ids::{HostName, StoreName, VolumeId, WriterId};
+use crate::store::ids::{HostName, VolumeId, WriterId};
 use crate::store::key::Key;
 
 /// Memory for making a pack of the usual length, MiB.
@@ -98,8 +97,6 @@ pub(super) struct Host {
     notes_fail: AtomicBool,
     /// `None`: nothing is read ahead.
     pub readahead: Option<ReadaheadBudget>,
-    /// Who may remove a name at the moment.
-    removals: LocksByKey<StoreName>,
     /// The state of each volume that this process writes, as long as a handle of the volume exists.
     pub writers: Mutex<HashMap<VolumeId, Weak<WriterState>>>,
 }
@@ -128,7 +125,6 @@ impl Host {
                 recent: options.recent_bytes_max.map(RecentPacks::new),
                 block_cache,
             }),
-            removals: LocksByKey::default(),
             writers: Mutex::default(),
             store,
             options,

@@ -32,6 +32,23 @@ pub enum Fault {
     HangBefore,
     /// The call is carried out and reported as failed.
     FailAfter,
+    /// The call goes on when the test says so.
+    Pause,
+}
+
+/// Permits, none at first.
+pub struct Permits(pub tokio::sync::Semaphore);
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self(tokio::sync::Semaphore::new(0))
+    }
+}
+
+impl Permits {
+    pub async fn take(&self, permits: u32) {
+        self.0.acquire_many(permits).await.unwrap().forget();
+    }
 }
 
 #[derive(Default)]
@@ -49,6 +66,9 @@ pub struct Kernel {
     pub meeting: AtomicUsize,
     /// Told when a call hangs.
     pub hangs: tokio::sync::Notify,
+    /// A permit for each call that came to a pause, and for each that may go on.
+    pub paused: Permits,
+    pub resumed: Permits,
     /// How devices are used, by number.
     pub users: Mutex<BTreeMap<u32, &'static str>>,
     /// Whether the question how a device is used has no answer.
@@ -129,6 +149,11 @@ impl Kernel {
                 std::future::pending().await
             }
             Fault::FailAfter => work().and_then(|_| Err(failed())),
+            Fault::Pause => {
+                self.paused.0.add_permits(1);
+                self.resumed.take(1).await;
+                work()
+            }
         };
         self.running.fetch_sub(1, Ordering::SeqCst);
         result

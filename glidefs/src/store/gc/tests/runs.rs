@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::client::Created;
-use crate::store::format::Manifest;
+use crate::store::format::{Manifest, NameRecord};
 use crate::store::ids::VolumeId;
 use crate::units::Seq;
 
@@ -164,4 +164,33 @@ async fn a_volume_that_was_made_and_deleted_during_a_run_can_be_had_back() {
         world.advance_hours(25);
     }
     assert_eq!(keys(&world).await, [], "a way to nowhere goes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_a_run_takes_from_a_volume_that_is_gone_stays_with_the_next_volume() {
+    let mut removals = 0;
+    for reads_before in 0..16 {
+        let world = World::new();
+        let daemon = world.daemon(1);
+        let first = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        let gone = first.id();
+        first.delete().await.unwrap();
+        world.advance_hours(25);
+        gc(&world, false).await;
+        // As after a deletion that stopped before the name was removed.
+        let left = NameRecord { volume: gone, created_unix_millis: 0 };
+        let _: Created = daemon.volumes.store().create_name(&name("vm"), &left).await.unwrap();
+        // The run is slow to read, and the daemon of the run gives the name to a new volume meanwhile.
+        let mut reads = vec![0; reads_before];
+        reads.push(10_000);
+        world.objects.next_reads_for(&reads);
+        let (store, clock) = (daemon.volumes.store().clone(), world.clock.clone());
+        let run = tokio::spawn(async move { collect(&store, &*clock, &GcOptions::default()).await });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let second = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
+        removals += run.await.unwrap().unwrap().objects_removed;
+        let found = world.daemon(2).volumes.find(&name("vm")).await.unwrap();
+        assert_eq!(found, Some(second.id()), "a volume that nobody can name, after {reads_before} reads");
+    }
+    assert!(removals > 0, "no run removed the name");
 }

@@ -53,7 +53,7 @@ impl Host {
     /// remove the name at once, and somebody gives the name to another volume between the two removals, that volume loses the
     /// name.
     pub async fn remove_name(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        let lock = self.removals.of(name);
+        let lock = self.store.name_removal(name);
         let _lock = lock.lock().await;
         if self.has_name(name, volume).await? {
             self.store.delete(&[Key::Name(name.clone())]).await?;
@@ -63,7 +63,7 @@ impl Host {
 
     /// As [`Self::remove_name`], for a deleted `volume`. The name stays if the volume was had back under the same name meanwhile.
     pub async fn remove_name_of_deleted(&self, name: &StoreName, volume: VolumeId) -> Result<(), StoreError> {
-        let lock = self.removals.of(name);
+        let lock = self.store.name_removal(name);
         let _lock = lock.lock().await;
         if !self.has_name(name, volume).await? {
             return Ok(());

@@ -1,0 +1,31 @@
+//! How long the lock of a volume is held at most, by each kind of work on a volume of ten million extents: requests of the volume
+//! wait so long on a worker. The goal is a millisecond. `GLIDEFS_BENCH_EXTENTS` sets the number of extents.
+#![allow(clippy::expect_used, reason = "a bench may end")]
+
+use std::time::Instant;
+
+use glidefs::testing::cache::longest_holds;
+use serde_json::json;
+
+const EXTENTS: u32 = 10_000_000;
+
+fn main() {
+    let extents: u32 = std::env::var("GLIDEFS_BENCH_EXTENTS")
+        .map_or(EXTENTS, |text| text.parse().expect("GLIDEFS_BENCH_EXTENTS is a number"));
+    let start = Instant::now();
+    let holds = longest_holds(extents, || start.elapsed());
+    println!("{extents} extents\n{:<28} {:>10} {:>14}", "kind", "holds", "longest, µs");
+    for hold in &holds {
+        println!("{:<28} {:>10} {:>14.1}", hold.kind, hold.holds, hold.longest.as_secs_f64() * 1e6);
+    }
+    let rows: Vec<_> = holds
+        .iter()
+        .map(|hold| {
+            json!({"kind": hold.kind, "extents": extents, "holds": hold.holds, "longest_nanos": hold.longest.as_nanos()})
+        })
+        .collect();
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
+    std::fs::create_dir_all(&folder).expect("the target directory can be written");
+    let text = serde_json::to_string_pretty(&rows).expect("figures are JSON");
+    std::fs::write(folder.join("holds.json"), text).expect("the target directory can be written");
+}

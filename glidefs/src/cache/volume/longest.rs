@@ -1,0 +1,192 @@
+//! The longest hold of a volume's lock by each kind of work, measured for benches. Nothing of this runs in the daemon.
+//!
+//! Owns the works on a volume of a given size. Does not own the clock: the caller does. The time of a call with one hold stands
+//! for the hold, since nobody else wants the lock.
+
+use std::time::Duration;
+
+use super::Volume;
+use super::appends::WriteKind;
+use super::extent::{Backing, Extent};
+use super::hold::EXTENTS_MAX;
+use super::zeroes::{Carving, Zeroing};
+use crate::cache::log::table::{Place, SegmentTable};
+use crate::units::{ExportId, FRAME_SECTORS, SectorRange, Seq};
+
+const PLACE: Place = Place { number: 0, segment_id: 1, end: 9 };
+
+/// The longest hold of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct LongestHold {
+    /// The work.
+    pub kind: &'static str,
+    /// Number of holds.
+    pub holds: u64,
+    /// The longest hold.
+    pub longest: Duration,
+}
+
+/// The longest holds of each kind of work on a volume of `blocks` extents. `now` is a clock.
+pub fn longest_holds(blocks: u32, now: impl Fn() -> Duration) -> Vec<LongestHold> {
+    let table = SegmentTable::new(2, 2, [0; 16], 64);
+    table.get(0).begin_use(1, 1);
+    let works =
+        Works { volume: Volume::new(ExportId(1)), table, blocks: u64::from(blocks), now, done: Vec::new() };
+    works.all()
+}
+
+struct Works<N> {
+    volume: Volume,
+    table: SegmentTable,
+    blocks: u64,
+    now: N,
+    done: Vec<LongestHold>,
+}
+
+impl<N: Fn() -> Duration> Works<N> {
+    fn all(mut self) -> Vec<LongestHold> {
+        let everything = (0, self.blocks);
+        self.fill("write");
+        self.once("cut: made", |works| works.volume.cut_now());
+        let mut from = Some(0);
+        self.repeat("cut: some extents read", |works| {
+            from = works.volume.cut_extents_from(from.unwrap_or(u64::MAX), EXTENTS_MAX).1;
+            from.is_none()
+        });
+        self.fill("write above a cut");
+        self.repeat("cut: some taken back", |works| works.volume.undo_some(&works.table, EXTENTS_MAX));
+        self.volume.cut_now();
+        self.thaw("cut: some made clean");
+        let stored = self.volume.figures().stored;
+        self.evict("some evicted", stored);
+        self.fill("write again");
+        self.discard(everything);
+        self.volume.cut_now();
+        self.thaw("zeroes: made clean");
+        self.fill("write above zeroes");
+        self.once("deleted", |works| drop(works.volume.remove(&works.table)));
+        self.done
+    }
+
+    fn note(&mut self, kind: &'static str, holds: u64, longest: Duration) {
+        self.done.push(LongestHold { kind, holds, longest });
+    }
+
+    fn time<T>(&mut self, longest: &mut Duration, work: impl FnOnce(&mut Self) -> T) -> T {
+        let begin = (self.now)();
+        let done = work(self);
+        *longest = (*longest).max((self.now)().saturating_sub(begin));
+        done
+    }
+
+    fn once(&mut self, kind: &'static str, work: impl FnOnce(&mut Self)) {
+        let mut longest = Duration::ZERO;
+        self.time(&mut longest, work);
+        self.note(kind, 1, longest);
+    }
+
+    /// Calls `work` until the work is done.
+    fn repeat(&mut self, kind: &'static str, mut work: impl FnMut(&mut Self) -> bool) {
+        let (mut holds, mut longest) = (1, Duration::ZERO);
+        while !self.time(&mut longest, &mut work) {
+            holds += 1;
+        }
+        self.note(kind, holds, longest);
+    }
+
+    fn range(block: u64, blocks: u64) -> Option<SectorRange> {
+        SectorRange::new(block * FRAME_SECTORS, blocks * FRAME_SECTORS)
+    }
+
+    /// Writes each block. No two neighbours merge.
+    fn fill(&mut self, kind: &'static str) {
+        let mut longest = Duration::ZERO;
+        for range in (0..self.blocks).filter_map(|block| Self::range(block, 1)) {
+            self.time(&mut longest, |works| {
+                let seq = works.volume.next_seqs(1);
+                // Neighbours lie more than a block apart.
+                let sector = u32::try_from(seq.0 % (1 << 20)).unwrap_or(0) * 1024;
+                let extent = Extent { range, seq, backing: Backing::Data { number: 0, sector } };
+                if works.volume.appended(&works.table, (seq, 1), [extent].into_iter(), PLACE).is_err() {
+                    works.volume.failed(seq, 1, WriteKind::Data);
+                }
+            });
+        }
+        self.note(kind, self.blocks, longest);
+    }
+
+    fn thaw(&mut self, kind: &'static str) {
+        let (mut holds, mut longest) = (0, Duration::ZERO);
+        loop {
+            holds += 1;
+            // Extents out of use are forgotten without the lock.
+            let (is_last, dead) =
+                self.time(&mut longest, |works| works.volume.thaw_some(&works.table, EXTENTS_MAX));
+            dead.forget(&self.table);
+            if is_last {
+                break;
+            }
+        }
+        self.note(kind, holds, longest);
+    }
+
+    /// Evicts by ranges so short that a call holds the lock once.
+    fn evict(&mut self, kind: &'static str, stored: Seq) {
+        let (mut holds, mut longest) = (0, Duration::ZERO);
+        let step = EXTENTS_MAX as u64;
+        for block in (0..self.blocks).step_by(EXTENTS_MAX) {
+            let Some(range) = Self::range(block, step.min(self.blocks - block)) else { continue };
+            holds += 1;
+            self.time(&mut longest, |works| works.volume.evict(&works.table, range, stored, 0));
+        }
+        self.note(kind, holds, longest);
+    }
+
+    fn discard(&mut self, (block, blocks): (u64, u64)) {
+        let Some(range) = Self::range(block, blocks) else { return };
+        let mut longest = Duration::ZERO;
+        let begun = self.time(&mut longest, |works| works.volume.begin_zeroes(range, false, EXTENTS_MAX));
+        self.note("discard: a look", 1, longest);
+        let Ok((Zeroing::Record(first, range), _)) = begun else { return };
+        let mut carving = Carving::new(first, range, PLACE);
+        self.repeat("discard: some put in", |works| {
+            let carved = works.volume.carve_some(&works.table, &mut carving, EXTENTS_MAX);
+            carved.map_or(true, |(_, is_done)| is_done)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::cache::volume::hold;
+
+    #[test]
+    fn each_kind_of_work_is_measured_hold_by_hold() {
+        let ticks = Cell::new(0);
+        let clock = || {
+            ticks.set(ticks.get() + 1);
+            Duration::from_micros(ticks.get())
+        };
+        hold::take_most();
+        let blocks = 20_000;
+        let holds = longest_holds(blocks, clock);
+        assert!(hold::take_most() <= 4 * EXTENTS_MAX);
+        let of = |kind: &str| holds.iter().find(|hold| hold.kind == kind).expect(kind).holds;
+        for kind in [
+            "cut: some extents read",
+            "cut: some taken back",
+            "cut: some made clean",
+            "some evicted",
+            "discard: some put in",
+        ] {
+            assert!(of(kind) >= u64::from(blocks) / EXTENTS_MAX as u64, "{kind}: {holds:?}");
+        }
+        assert!(
+            holds.iter().all(|hold| hold.longest == Duration::from_micros(1)),
+            "one tick a call: {holds:?}"
+        );
+    }
+}
