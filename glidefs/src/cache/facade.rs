@@ -64,7 +64,7 @@ impl Cache {
 
     /// The data of export `id`: the recovered volume, or an empty one.
     pub fn volume(&self, id: ExportId) -> Arc<Volume> {
-        Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
+        self.shared.volume(id, || Volume::new(id))
     }
 
     /// The data of `volume` not in the store, as a cut for another volume of the store, when `volume` was lost to another writer.
@@ -76,8 +76,7 @@ impl Cache {
     /// The volume of a new export `id`, whose history in the store goes up to `stored`. No data of the export is here, and
     /// sequence numbers go on after `stored`, so none is given out twice.
     pub fn begin(&self, id: ExportId, stored: Seq) -> Arc<Volume> {
-        let begin = || Arc::new(Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }));
-        Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
+        self.shared.volume(id, || Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }))
     }
 
     /// Forgets all data of export `id`, for ever: the id must not be used again, not even after a restart.
@@ -147,6 +146,7 @@ impl Cache {
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
+            index_bytes_max: self.shared.budget.bounds().index_bytes_max,
             checksum_bytes: self.shared.sums.page_bytes(),
             checksums_restored: self.shared.sums.restores.load(Ordering::Relaxed),
             ..CacheStats::default()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::collecting::Collections;
 use super::memory::Holders;
 use crate::api::{ApiStats, AppState, Readiness, Scrapes, Selection, wire};
-use crate::cache::{Cache, CacheStats, ShardStats};
+use crate::cache::{Cache, CacheStats, IndexFigures, ShardStats};
 use crate::config::Config;
 use crate::export::{Export, LimitFigures, Throttle};
 use crate::observe::chain;
@@ -193,11 +193,17 @@ fn export_samples(export: &Export, glance: Glance, out: &mut Samples) {
             damaged_bytes: volume.damaged_bytes(),
             packs: volume.packs().map(packs),
             cut: volume.upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
+            index: index_figures(&volume.index_figures()),
             limits: &limits,
             io: export.io_totals().as_ref(),
         },
         out,
     );
+}
+
+fn index_figures(figures: &IndexFigures) -> metrics::IndexFigures {
+    let IndexFigures { bytes, held, held_nanos, .. } = *figures;
+    metrics::IndexFigures { bytes, held, held_nanos }
 }
 
 fn worker_status(worker: &Worker) -> wire::WorkerStatus {
@@ -270,6 +276,8 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheDirty, stats.dirty_bytes),
         (Metric::CacheClean, stats.clean_bytes),
         (Metric::CacheExtents, stats.extents),
+        (Metric::CacheIndex, stats.index_bytes),
+        (Metric::CacheIndexMax, stats.index_bytes_max),
         (Metric::CacheCorruptFrames, stats.corrupt_frames),
         (Metric::CacheLostFrames, stats.lost_frames),
         (Metric::CacheDoubted, stats.doubted_exports),

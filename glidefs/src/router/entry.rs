@@ -119,6 +119,7 @@ impl ExportEntry {
             unreleased: status.unreleased.clone(),
             damaged_bytes: self.export.volume().damaged_bytes(),
             at_risk: self.export.volume().at_risk(),
+            is_index_full: self.export.volume().index_figures().is_full,
         }
     }
 
