@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::cache::{
-    Admission, Cache, Directory, Known, MonotonicClock, OnFull, Options, Volume, Want,
+    Admission, Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options, Volume, Want,
 };
 use glidefs::testing::units::{ExportId, SectorRange};
 use support::Ratios;
@@ -38,6 +38,7 @@ fn rate(clients: usize) -> f64 {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 64 << 20,
+        budgets: Budgets::default(),
     };
     let disk = Arc::new(Directory::new(directory.path()));
     let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&ids))

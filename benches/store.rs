@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glidefs::testing::cache::{
-    Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
+    Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
 };
 use glidefs::testing::store::gc::{self, GcOptions};
 use glidefs::testing::store::volume::{Resume, StatePoint, VolumeStore, VolumeStoreOptions, VolumeWriter};
@@ -96,6 +96,7 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 64 << 20,
+            budgets: Budgets::default(),
         };
         let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Nothing) };
         let disk = Arc::new(Directory::new(&cache_directory));

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use glidefs::testing::buffer::{Pool, Slot};
 use glidefs::testing::cache::{
-    Admission, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered, Reservation,
-    ShardStats, Token,
+    Admission, Budgets, Cache, Directory, IoError, Known, MonotonicClock, OnFull, Options, Recovered,
+    Reservation, ShardStats, Token,
 };
 use glidefs::testing::export::{Export, Operation, Request};
 use glidefs::testing::observe::io::{QueueStats, WorkerStats};
@@ -79,6 +79,7 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 64 << 20,
+        budgets: Budgets::default(),
     };
     let disk = Arc::new(Directory::new(directory));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]))

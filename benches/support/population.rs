@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use glidefs::testing::cache::{
-    Cache, Directory, Durability, Known, MonotonicClock, OnFull, OnUnreachable, Options,
+    Budgets, Cache, Directory, Durability, Known, MonotonicClock, OnFull, OnUnreachable, Options,
 };
 use glidefs::testing::daemon::{DaemonStorage, StoreSide};
 use glidefs::testing::export::Export;
@@ -90,6 +90,7 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 0,
+        budgets: Budgets::default(),
     };
     let log = directory.join("log");
     std::fs::create_dir_all(&log).expect("a directory for the log");

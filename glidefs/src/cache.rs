@@ -72,6 +72,8 @@ pub use self::options::{Known, OnFull, Options, Recovered};
 pub use self::shard::{Admission, Reservation, Shard, Token, Want};
 pub use self::stats::{CacheStats, ShardStats};
 pub use self::volume::Volume;
+pub use self::volume::budget::Budgets;
+pub use self::volume::budgeted::IndexFigures;
 pub use self::volume::durability::{Bound, Durability, Pace, Triggers};
 pub use self::volume::error::IoError;
 pub use self::volume::extent::{Backing, Extent};

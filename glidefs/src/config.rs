@@ -12,5 +12,5 @@ mod tests;
 mod values;
 
 pub use self::load::{ConfigError, DEFAULT_PATH};
-pub use self::sections::{Config, LogFormat, OnFull, OnStop, Unconfirmed};
+pub use self::sections::{CacheSection, Config, LogFormat, OnFull, OnStop, Unconfirmed};
 pub use self::values::{ByteSize, OnUnreachable, TimeSpan, ValueError};

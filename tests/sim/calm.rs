@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use glidefs::testing::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record};
 use glidefs::testing::cache::{
-    Admission, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered,
+    Admission, Budgets, Cache, CacheError, IoError, Keeper, Known, OnFull, Options, Recovered,
 };
 use glidefs::testing::units::{ExportId, SectorRange};
 
@@ -71,6 +71,7 @@ impl CalmComputer {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            budgets: Budgets::default(),
         };
         let disk = Arc::new(FakeDisk::new(&self.shared));
         let (cache, recovered) =

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use glidefs::testing::cache::format::frame_crc;
 use glidefs::testing::cache::{
-    Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options,
+    Budgets, Cache, CacheError, Directory, IoError, Known, MonotonicClock, OnFull, Options,
 };
 
 use super::calm::{CalmComputer, EXPORTS, Found, Opened, SEGMENT, Written};
@@ -199,6 +199,7 @@ fn a_real_directory_in_use_or_missing_is_refused_by_name() {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            budgets: Budgets::default(),
         };
         Cache::open(
             Arc::new(Directory::new(path)),

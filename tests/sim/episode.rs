@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glidefs::testing::cache::{Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
+use glidefs::testing::cache::{Budgets, Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
 use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::content::Content;
@@ -226,6 +226,7 @@ impl Episode {
             shards: self.shards,
             on_full: self.on_full,
             checksums_bytes_max: 0,
+            budgets: Budgets::default(),
         };
         let disk = Arc::new(FakeDisk::new(&self.world.machine));
         Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, Known::local(&self.exports))

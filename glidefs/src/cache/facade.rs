@@ -64,7 +64,7 @@ impl Cache {
 
     /// The data of export `id`, without a history in the store: the recovered volume, or an empty one.
     pub fn volume(&self, id: ExportId) -> Arc<Volume> {
-        Arc::clone(self.shared.volumes().entry(id).or_insert_with(|| Arc::new(Volume::new(id))))
+        self.shared.volume(id, || Volume::new(id))
     }
 
     /// The data of `volume` not in the store, as a cut for another volume of the store, when `volume` was lost to another writer.
@@ -76,8 +76,7 @@ impl Cache {
     /// The data of export `id`, whose history in the store goes up to `stored`: the recovered volume, or an empty one. Sequence
     /// numbers of an empty one go on after `stored`, so none is given out twice.
     pub fn begin(&self, id: ExportId, stored: Seq) -> Arc<Volume> {
-        let begin = || Arc::new(Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }));
-        Arc::clone(self.shared.volumes().entry(id).or_insert_with(begin))
+        self.shared.volume(id, || Volume::at(id, crate::cache::SeqMarks { stored, evicted: Seq(0) }))
     }
 
     /// Whether the cache has a volume of export `id`: recovery found data or a doubt, or somebody has asked for the volume.
@@ -152,6 +151,7 @@ impl Cache {
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
+            index_bytes_max: self.shared.budget.bounds().index_bytes_max,
             checksum_bytes: self.shared.sums.page_bytes(),
             checksums_restored: self.shared.sums.restores.load(Ordering::Relaxed),
             ..CacheStats::default()

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Directory, MonotonicClock};
+use crate::cache::Budgets;
 use crate::cache::facade::Cache;
 use crate::cache::log::disk::{Clock, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
@@ -121,6 +122,7 @@ impl Faulty {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            budgets: Budgets::default(),
         };
         let clock = Sleepless { machine: MonotonicClock::default(), faults: Arc::clone(&self.faults) };
         Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)

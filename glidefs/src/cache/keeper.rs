@@ -9,6 +9,7 @@ mod cleaner;
 #[cfg(test)]
 mod faults;
 mod prepare;
+mod relief;
 mod runs;
 mod sealing;
 pub(super) mod syncing;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use self::cleaner::Cleaner;
 use self::prepare::Preparer;
+use self::relief::Relief;
 use self::sealing::{Sealing, seal_one, write_footer_again};
 use self::syncing::sync;
 use super::handoff::{OWNED_MAX, OWNED_MIN};
@@ -57,6 +59,7 @@ pub struct Keeper {
     barrier: Option<Barrier>,
     cleaner: Cleaner,
     preparer: Preparer,
+    relief: Relief,
     stuck: bool,
 }
 
@@ -78,6 +81,7 @@ impl Keeper {
             barrier: None,
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
+            relief: Relief::default(),
             stuck: false,
         }
     }
@@ -96,6 +100,7 @@ impl Keeper {
         let mut progress = restore_asked(&self.shared);
         progress |= self.prepare();
         progress |= self.shared.bury_some(BURIED_EXTENTS);
+        progress |= self.relief.step(&self.shared, BURIED_EXTENTS);
         progress |= self.seal();
         progress |= self.free();
         let free = self.usable();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cache::catalog::{CacheCatalog, NoCatalog};
+use crate::cache::volume::budget::Budgets;
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::ExportId;
 
@@ -30,6 +31,8 @@ pub struct Options {
     pub on_full: OnFull,
     /// Most memory for checksums of sealed segments, bytes; a little more where a shard would get less than 16 KiB.
     pub checksums_bytes_max: u64,
+    /// The bounds on the parts of the cache that exports share.
+    pub budgets: Budgets,
 }
 
 /// The exports whose data the cache keeps.

@@ -22,6 +22,7 @@ use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{OnFull, Options};
 use crate::cache::sums::Sums;
 use crate::cache::volume::Volume;
+use crate::cache::volume::budget::Budget;
 use crate::cache::volume::layer::Dead;
 use crate::locks::MutexExt;
 use crate::units::ExportId;
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     pub signal: Signal,
     pub figures: Figures,
     pub sums: Sums,
+    /// The budget of the indexes.
+    pub budget: Arc<Budget>,
     /// The facts that must outlive the cache.
     pub catalog: Arc<dyn CacheCatalog>,
     next_segment_id: AtomicU64,
@@ -101,7 +104,12 @@ impl Shared {
         closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
         // Checked when opening: there are far more segments than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
+        let budget = Arc::new(Budget::new(options.budgets, options.on_full == OnFull::Enospc));
+        for volume in volumes.values() {
+            volume.join(&budget);
+        }
         Self {
+            budget,
             disk,
             clock,
             watermarks: Watermarks::new(table.limit(), shards),
@@ -178,6 +186,16 @@ impl Shared {
             "a footer is damaged; scanning the segment"
         );
         self.figures.bad_footers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The volume of `id`, made by `begin` if there is none.
+    pub fn volume(&self, id: ExportId, begin: impl FnOnce() -> Volume) -> Arc<Volume> {
+        let made = || {
+            let volume = begin();
+            volume.join(&self.budget);
+            Arc::new(volume)
+        };
+        Arc::clone(self.volumes().entry(id).or_insert_with(made))
     }
 
     pub fn all_volumes(&self) -> Vec<Arc<Volume>> {

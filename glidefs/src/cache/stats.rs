@@ -68,6 +68,8 @@ pub struct CacheStats {
     pub extents: u64,
     /// Memory of all indexes, with the room kept for more extents, bytes.
     pub index_bytes: u64,
+    /// Most memory for all indexes.
+    pub index_bytes_max: u64,
     /// Memory of the table of segments, without checksums.
     pub table_bytes: u64,
     /// Frames found with a wrong checksum since the cache was opened.

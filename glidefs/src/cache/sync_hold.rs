@@ -56,7 +56,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
+    use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
 
     #[test]
     fn a_hold_ends_when_it_is_dropped_and_a_refused_one_ends_nothing() {
@@ -68,6 +68,7 @@ mod tests {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
+            budgets: Budgets::default(),
         };
         let clock = Arc::new(MonotonicClock::default());
         let (cache, _) = Cache::open(disk, clock, options, Known::local(&[])).unwrap();

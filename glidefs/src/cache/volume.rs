@@ -7,6 +7,8 @@
 //! write of the cut has been appended or has failed (`cuts`).
 
 pub(super) mod appends;
+pub(in crate::cache) mod budget;
+pub(in crate::cache) mod budgeted;
 mod cleaning;
 pub(super) mod crowding;
 pub(super) mod cuts;
@@ -35,6 +37,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use self::budget::Usage;
 use self::gate::Gate;
 use self::sample::Sample;
 use crate::cache::log::table::{Place, SegmentTable};
@@ -57,6 +60,7 @@ pub struct Volume {
     /// Whether requests are served, and may wait.
     gate: Arc<Gate>,
     weight: AtomicU16,
+    usage: Usage,
     /// Holds back log lines about data unreadable here.
     bad_reads: Repeat,
     /// Holds back log lines about failing writeback.
@@ -101,6 +105,8 @@ struct Inner {
 pub struct VolumeFigures {
     /// Extents in the index.
     pub extents: u64,
+    /// Extents of data in the store and in the log.
+    pub clean_extents: u64,
     /// Memory of the index in all layers, bytes.
     pub index_bytes: u64,
     /// Bytes of data not in the store.
@@ -140,6 +146,7 @@ impl Volume {
             store_link: OnceLock::new(),
             gate: Arc::default(),
             weight: AtomicU16::new(WEIGHT_DEFAULT),
+            usage: Usage::default(),
             bad_reads: Repeat::default(),
             bad_writebacks: Repeat::default(),
             silence: Repeat::default(),
@@ -192,6 +199,7 @@ impl Volume {
         let inner = self.lock();
         VolumeFigures {
             extents: inner.layers.len() as u64,
+            clean_extents: inner.layers.clean_len() as u64,
             index_bytes: inner.layers.index_bytes(),
             dirty_bytes: inner.layers.dirty_bytes(),
             clean_bytes: inner.layers.clean_bytes(),
@@ -228,6 +236,7 @@ impl Volume {
     pub(super) fn remove(&self, table: &SegmentTable) -> Dead {
         let mut inner = self.lock();
         let dead = inner.layers.clear(table);
+        self.note_index(&inner);
         inner.unsynced = Vec::new();
         inner.removed = true;
         drop(inner);

@@ -85,6 +85,9 @@ pub(super) fn export(export: &Export) -> String {
         table
             .add_row(["not in the store", &format!("{}, for {} s{reason}", bytes(risk.bytes), risk.seconds)]);
     }
+    if let Some(resource) = &export.waiting_for {
+        table.add_row(["writes wait for", resource]);
+    }
     table.add_row(["queues", &format!("{} of depth {}", export.queues, export.queue_depth)]);
     table.add_row(["id", &export.id.to_string()]);
     table.add_row(["created", &export.created]);

@@ -64,6 +64,15 @@ fn check_cache(cache: &CacheSection, workers: usize) -> Result<(), Refusal> {
     if !checksums.contains(&cache.checksums_max) {
         return refuse("cache", "checksums_max", out_of_bounds(cache.checksums_max, &checksums));
     }
+    for (key, value, least) in [
+        ("index_max", cache.index_max, ByteSize(16 << 20)),
+        ("index_max_per_export", cache.index_max_per_export, ByteSize(1 << 20)),
+    ] {
+        let allowed = least..=ByteSize(1 << 50);
+        if let Some(value) = value.filter(|value| !allowed.contains(value)) {
+            return refuse("cache", key, out_of_bounds(value, &allowed));
+        }
+    }
     let disk = ByteSize(64 << 20)..=ByteSize(1 << 50);
     if cache.clean_size.0 != 0 && !disk.contains(&cache.clean_size) {
         return refuse("cache", "clean_size", out_of_bounds(cache.clean_size, &disk));

@@ -93,6 +93,18 @@ pub const SECTIONS: &[Section] = &[
                 "1MiB to 64GiB",
                 "Most memory for checksums of the log: 1 MiB for each GiB read again and again. Taken as needed; other checksums are read from the disk, beside the data.",
             ),
+            optional(
+                "index_max",
+                "\"512MiB\"",
+                "16MiB or more",
+                "Most memory for the indexes of all exports. When not set, a 32nd of size, and at least 64MiB: twice the need of a cache full of 4 KiB writes, and more. One export may have three times the unused part, so at most three quarters.",
+            ),
+            optional(
+                "index_max_per_export",
+                "\"64MiB\"",
+                "1MiB or more",
+                "Most memory for the index of one export. When not set, only index_max bounds the index of an export.",
+            ),
         ],
     },
     Section {

@@ -56,6 +56,10 @@ pub struct CacheSection {
     pub clean_memory: ByteSize,
     /// Memory for checksums of the log.
     pub checksums_max: ByteSize,
+    /// Memory for the indexes of all exports.
+    pub index_max: Option<ByteSize>,
+    /// Memory for the index of one export.
+    pub index_max_per_export: Option<ByteSize>,
 }
 
 /// How a WRITE behaves while the cache is full.
@@ -254,6 +258,8 @@ impl Default for CacheSection {
             clean_size: ByteSize(4 << 30),
             clean_memory: ByteSize(64 << 20),
             checksums_max: ByteSize(64 << 20),
+            index_max: None,
+            index_max_per_export: None,
         }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::error::DaemonError;
-use crate::cache::{self, Cache, CacheError, Directory, Known, MonotonicClock};
-use crate::config::{Config, OnFull};
+use crate::cache::{self, Budgets, Cache, CacheError, Directory, Known, MonotonicClock};
+use crate::config::{CacheSection, Config, OnFull};
 use crate::router::Catalog;
 use crate::units::REQUEST_BYTES_MAX;
 use crate::worker::WorkerOptions;
@@ -20,6 +20,11 @@ use crate::worker::ring::REGISTERED_BYTES_MAX;
 
 /// Size of a segment of the cache, bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// The part of the size of the cache that indexes may have by default. An extent takes about 40 bytes, and 4 KiB of the log or more
+/// when written: so a cache full of the smallest writes needs less than half.
+const INDEX_SHARE: u64 = 32;
+const INDEX_BYTES_MIN: u64 = 64 << 20;
 
 /// Measures which engine writes to the cache's directory best.
 pub(super) fn choose_engine(config: &Config) -> Result<Probe, DaemonError> {
@@ -59,6 +64,7 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
             OnFull::Enospc => cache::OnFull::Enospc,
         },
         checksums_bytes_max: config.cache.checksums_max.0,
+        budgets: budgets(&config.cache),
     };
     let disk = Arc::new(Directory::new(directory).direct(engine.direct));
     let (cache, recovered) = Cache::open(
@@ -75,6 +81,15 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
         "the log is recovered"
     );
     Ok((catalog, cache))
+}
+
+/// The bounds on the parts of the cache that exports share.
+fn budgets(cache: &CacheSection) -> Budgets {
+    let by_size = (cache.size.0 / INDEX_SHARE).max(INDEX_BYTES_MIN);
+    Budgets {
+        index_bytes_max: cache.index_max.map_or(by_size, |bytes| bytes.0),
+        index_bytes_max_per_export: cache.index_max_per_export.map_or(u64::MAX, |bytes| bytes.0),
+    }
 }
 
 /// The options of the workers.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::collecting::Collections;
 use super::memory::Holders;
 use crate::api::{ApiStats, AppState, Readiness, Scrapes, Selection, wire};
-use crate::cache::{Cache, CacheStats, ShardStats};
+use crate::cache::{Cache, CacheStats, IndexFigures, ShardStats};
 use crate::config::Config;
 use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
@@ -219,6 +219,7 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
         damaged_bytes: glance.is_stored.then_some(0),
         packs: None,
         cut: None,
+        index: metrics::IndexFigures::default(),
         limits: &[],
         is_used: false,
         io: None,
@@ -239,6 +240,7 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
             damaged_bytes: volume.damaged_bytes(),
             packs: volume.packs().map(packs),
             cut: volume.upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
+            index: index_figures(&volume.index_figures()),
             limits: &limits,
             is_used,
             io: (is_used || out.histograms == ExportHistograms::All).then(|| export.io_totals()).as_ref(),
@@ -246,6 +248,11 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
         },
         out,
     );
+}
+
+fn index_figures(figures: &IndexFigures) -> metrics::IndexFigures {
+    let IndexFigures { bytes, held, held_nanos, .. } = *figures;
+    metrics::IndexFigures { bytes, held, held_nanos }
 }
 
 /// The NUMA nodes of CPUs, each asked of the kernel once.
@@ -329,6 +336,8 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheDirty, stats.dirty_bytes),
         (Metric::CacheClean, stats.clean_bytes),
         (Metric::CacheExtents, stats.extents),
+        (Metric::CacheIndex, stats.index_bytes),
+        (Metric::CacheIndexMax, stats.index_bytes_max),
         (Metric::CacheCorruptFrames, stats.corrupt_frames),
         (Metric::CacheLostFrames, stats.lost_frames),
         (Metric::CacheDoubted, stats.doubted_exports),

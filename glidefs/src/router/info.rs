@@ -36,6 +36,8 @@ pub struct ExportInfo {
     pub damaged_bytes: Option<u64>,
     /// Data at risk; `None` without a store.
     pub at_risk: Option<AtRisk>,
+    /// Whether writes which make the index larger have to wait.
+    pub is_index_full: bool,
 }
 
 /// One export for the figures of a scrape.

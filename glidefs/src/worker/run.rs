@@ -22,9 +22,9 @@
 //!  (R, W)                                              reservation, or 250 ms     out in an export;
 //!                                                                                 READs and writes
 //!                                                                                 apart
-//!  less at risk, or packs   `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
-//!  merged (W)                                          or 10 ms                    out in an export;
-//!                                                                                  lowest id first
+//!  less at risk, packs      `Loop::held`               `HeldWrites::due`: a pause  first in, first     refused   goes on
+//!  merged, or memory for                               or 10 ms                    out in an export;
+//!  the index (W)                                                                   lowest id first
 //!  log space (W)            `Loop::log_line`           the inbox (a segment, room  in turns            fails     goes on
 //!                                                      given back); a pause; a
 //!                                                      turn that ended a request
@@ -133,7 +133,7 @@ impl Loop {
                 }
             }
             self.resume_limited();
-            self.resume_held();
+            self.resume_held()?;
             if self.log_line.is_due(self.now) {
                 self.ask_for_log_space()?;
             }

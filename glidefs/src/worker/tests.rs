@@ -16,13 +16,14 @@ use io_uring::{opcode, squeue, types};
 use super::driver::TagEvent;
 use super::engine::{Engine, probe};
 use super::{Failure, QueueDriver, QueueGone, Worker, WorkerError, WorkerOptions, affinity, start};
-use crate::cache::{Cache, Directory, Known, MonotonicClock, OnFull, Options};
+use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
 mod ending;
 mod failures;
 mod fairness;
+mod index;
 mod limits;
 mod queues;
 mod remote;
@@ -215,13 +216,23 @@ impl Bench {
     }
 
     fn sized(engine: Engine, known: Known, slots_per_worker: usize) -> Self {
+        Self::bounded(engine, known, slots_per_worker, (OnFull::Wait, Budgets::default()))
+    }
+
+    fn bounded(
+        engine: Engine,
+        known: Known,
+        slots_per_worker: usize,
+        (on_full, budgets): (OnFull, Budgets),
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options = Options {
             size_bytes: 64 << 20,
             segment_bytes: 1 << 20,
             shards: 1,
-            on_full: OnFull::Wait,
+            on_full,
             checksums_bytes_max: 1 << 20,
+            budgets,
         };
         let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();

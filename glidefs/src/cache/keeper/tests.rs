@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::driver::Driver;
 use crate::cache::{
-    Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
+    Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
 };
 use crate::store::volume::Resume;
 use crate::units::{ExportId, SectorRange, Seq};
@@ -33,6 +33,7 @@ fn options() -> Options {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        budgets: Budgets::default(),
     }
 }
 

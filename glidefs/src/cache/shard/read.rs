@@ -4,8 +4,10 @@
 //! Invariants: every frame read is compared with the checksum made when the data was acknowledged; a segment stays pinned from
 //! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, with memory of at most
 //! [`READ_BYTES_MAX`](super::read_buffers::READ_BYTES_MAX), and two pages of sums each; further reads begin in the order of arrival
-//! in an export, and exports take turns by weight and bytes.
+//! in an export, and exports take turns by weight and bytes. Of these, [`ASKED_MAX`] wait for the keeper at most; others which would
+//! have to are read again when one of the former has ended, so lost sums of one export keep no other export's reads from the disk.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +32,8 @@ use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECT
 
 /// Most reads of the disk under way.
 const READS_MAX: usize = 32;
+/// Most reads with a place and memory which wait for checksums from the keeper.
+const ASKED_MAX: usize = 8;
 /// Bytes read in a round for an export of the default weight: enough for any READ.
 const QUANTUM_BYTES: u64 = (REQUEST_BYTES_MAX + FRAME_BYTES) as u64;
 
@@ -70,6 +74,7 @@ impl SegmentBytes {
 struct DiskRead {
     source: SegmentBytes,
     waiting: usize,
+    weight: u16,
 }
 
 /// A read of the disk under way. Ends when both the bytes and their checksums are there.
@@ -110,6 +115,8 @@ pub(super) struct Reads<T> {
     pages: Pages,
     /// Number of flights for which the keeper was asked.
     asked: usize,
+    /// Reads whose checksums the keeper is asked for, without a place and memory.
+    parked: VecDeque<DiskRead>,
 }
 
 impl<T> Reads<T> {
@@ -126,6 +133,7 @@ impl<T> Reads<T> {
             scratch: Box::new([0; FRAME_BYTES]),
             pages: Pages::new(pages_bytes),
             asked: 0,
+            parked: VecDeque::new(),
         }
     }
 
@@ -174,9 +182,13 @@ pub(super) fn read<T: Token>(
     let waiting = shard.reads.waiting.insert(WaitingRead { token, open, outcome });
     let Reads { fetches, queue, .. } = &mut shard.reads;
     for source in fetches.drain(..) {
-        queue.push(source.export, volume.weight(), source.disk_bytes() as u64, DiskRead { source, waiting });
+        enqueue(queue, DiskRead { source, waiting, weight: volume.weight() });
     }
     start(shard);
+}
+
+fn enqueue(queue: &mut Fair<ExportId, DiskRead>, read: DiskRead) {
+    queue.push(read.source.export, read.weight, read.source.disk_bytes() as u64, read);
 }
 
 /// Where the bytes of `piece` are: `piece` begins at `sector` of segment `number`.
@@ -348,9 +360,14 @@ fn report(shared: &Shared, source: &SegmentBytes, first: u32, error: &io::Error)
 
 /// Begins queued reads of the disk while fewer than [`READS_MAX`] are under way and there is memory for the next one.
 fn start<T: Token>(shard: &mut Shard<T>) {
-    while shard.reads.flights.len() < READS_MAX
-        && let Some((_, &fetch)) = shard.reads.queue.peek()
-    {
+    while shard.reads.flights.len() < READS_MAX {
+        let Reads { parked, queue, asked, .. } = &mut shard.reads;
+        if *asked < ASKED_MAX
+            && let Some(read) = parked.pop_front()
+        {
+            enqueue(queue, read);
+        }
+        let Some((_, &fetch)) = queue.peek() else { return };
         let source = fetch.source;
         let Some(file) = shard.shared.table.get(source.number).file().cloned() else {
             shard.reads.queue.pop();
@@ -477,6 +494,9 @@ fn conclude<T: Token>(shard: &mut Shard<T>, op: u32) {
         Ok(buffer) => {
             match verify(&shard.shared, &source, source.first, buffer, &mut shard.reads.pages) {
                 Some(outcome) => outcome,
+                None if flight.sums == SumsRead::Asked && shard.reads.asked > ASKED_MAX => {
+                    return park(shard, op);
+                }
                 None if flight.sums == SumsRead::Asked => return ask(shard, op),
                 // Other pages have taken the place of the sums since the flight began.
                 None => return read_sums(shard, op),
@@ -496,6 +516,18 @@ fn conclude<T: Token>(shard: &mut Shard<T>, op: u32) {
         shard.reads.buffers.give(buffer);
     }
     arrived(shard, &read, outcome);
+    start(shard);
+}
+
+/// Takes place and memory from flight `op`, which waits for the keeper like enough others.
+fn park<T: Token>(shard: &mut Shard<T>, op: u32) {
+    let Reads { flights, buffers, asked, parked, .. } = &mut shard.reads;
+    let Flight { read, data, .. } = flights.remove(op as usize);
+    *asked = asked.saturating_sub(1);
+    if let Some(Ok(buffer)) = data {
+        buffers.give(buffer);
+    }
+    parked.push_back(read);
     start(shard);
 }
 

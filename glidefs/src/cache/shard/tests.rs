@@ -6,6 +6,7 @@ mod zeroes;
 use std::sync::Arc;
 
 use super::*;
+use crate::cache::Budgets;
 use crate::cache::driver::rig::{Completion, Duty, MemoryToken, Rig, carry_out};
 use crate::cache::facade::Cache;
 use crate::cache::keeper::Keeper;
@@ -46,6 +47,7 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
         shards: 1,
         on_full: OnFull::Enospc,
         checksums_bytes_max: 1 << 20,
+        budgets: Budgets::default(),
     };
     open_on(Arc::new(Directory::new(directory.path())), options)
 }
@@ -261,6 +263,7 @@ fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        budgets: Budgets::default(),
     };
     let open = |path: &std::path::Path| {
         Cache::open(
@@ -299,6 +302,7 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
         shards: 1,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
+        budgets: Budgets::default(),
     };
     let shrink = |exports: &[ExportId]| {
         let disk = Arc::new(Directory::new(directory.path()));

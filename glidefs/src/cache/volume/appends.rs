@@ -49,6 +49,7 @@ impl Volume {
         }
         inner.note_append(self.store_link(), first);
         inner.remember(table, place);
+        self.note_index(&inner);
         let announce = was_empty && !inner.layers.is_active_empty();
         drop(inner);
         if announce {
@@ -89,6 +90,7 @@ impl Volume {
             return false;
         }
         inner.layers.insert(table, extent);
+        self.note_index(&inner);
         true
     }
 }

@@ -46,6 +46,7 @@ impl Volume {
                 return;
             }
             let next = inner.layers.relocate(table, copy, from, EXTENTS_MAX);
+            self.note_index(&inner);
             rest = rest_from(copy.range, next).and_then(|range| copy.part(range));
         }
     }
@@ -59,7 +60,10 @@ impl Volume {
     pub(in crate::cache) fn evict(&self, table: &SegmentTable, range: SectorRange, seq: Seq, number: u32) {
         let mut rest = Some(range);
         while let Some(range) = rest {
-            let next = self.lock().layers.evict(table, range, (seq, number), EXTENTS_MAX);
+            let mut inner = self.lock();
+            let next = inner.layers.evict(table, range, (seq, number), EXTENTS_MAX);
+            self.note_index(&inner);
+            drop(inner);
             rest = rest_from(range, next);
         }
     }
@@ -69,6 +73,7 @@ impl Volume {
     pub(in crate::cache) fn forget_clean(&self, table: &SegmentTable) -> Seq {
         let mut inner = self.lock();
         let dead = inner.layers.forget_clean();
+        self.note_index(&inner);
         inner.evicted = inner.evicted.max(inner.layers.stored());
         debug_assert_eq!(inner.evicted, inner.layers.stored(), "only data in the store is evicted");
         let evicted = inner.evicted;

@@ -104,7 +104,9 @@ impl Volume {
         );
         let failed = inner.layers.cuts().front().map_or(Seq(0), |cut| cut.failed);
         inner.failed_before = inner.failed_before.max(failed);
-        inner.layers.thaw_some(table, limit)
+        let thawed = inner.layers.thaw_some(table, limit);
+        self.note_index(&inner);
+        thawed
     }
 
     /// Takes some extents of the first cut back, until about `limit` extents were touched. Returns `true` when none is left in the
@@ -113,7 +115,9 @@ impl Volume {
         let mut inner = self.lock();
         let only = inner.layers.cuts().front().filter(|_| inner.layers.cuts().len() == 1);
         let only = only.map(|cut| (cut.since, cut.failed));
-        if !inner.layers.undo_some(table, limit) {
+        let is_undone = inner.layers.undo_some(table, limit);
+        self.note_index(&inner);
+        if !is_undone {
             return false;
         }
         if let Some((since, failed)) = only {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Longest pause of a write before the bound is reached.
-const PAUSE_MAX: Duration = Duration::from_millis(20);
+pub(in crate::cache) const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Writes are slowed from this share of the bound on, in per cent.
 const SLOW_FROM_PERCENT: u32 = 50;
 /// A cut is due at this share of the bound: the rest is time to carry the cut to the store.
@@ -40,8 +40,10 @@ pub enum Pace {
     Go,
     /// After this pause; then the write need not pause again.
     Pause(Duration),
-    /// When less is at risk, or packs were merged. Ask again.
+    /// When less is at risk, packs were merged, or the index is smaller. Ask again.
     Wait,
+    /// Never, unless the client makes room.
+    Full,
 }
 
 /// Thresholds: the first one reached makes a cut due.
@@ -126,7 +128,7 @@ mod tests {
             let rank = |bytes, millis| match BOUND.pace(bytes, Duration::from_millis(millis)) {
                 Pace::Go => Duration::ZERO,
                 Pace::Pause(pause) => pause,
-                Pace::Wait => Duration::MAX,
+                Pace::Wait | Pace::Full => Duration::MAX,
             };
             prop_assert!(rank(bytes, millis) <= rank(bytes + more, millis + later));
         }

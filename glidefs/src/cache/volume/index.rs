@@ -75,6 +75,15 @@ impl Index {
         self.extents.reach(range.start(), range.end(), limit)
     }
 
+    /// Whether the whole of an extent lies in `range`. Looks at three extents at most.
+    pub fn has_within(&self, range: SectorRange) -> bool {
+        let found = self.extents.overlapping(range.start(), range.end(), |item| {
+            let is_within = item.start >= range.start() && item.end() <= range.end();
+            if is_within { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found.is_break()
+    }
+
     /// The extent with the last start before `sector`.
     pub fn last_before(&self, sector: u64) -> Option<Extent> {
         self.extents.last_before(sector).and_then(whole)

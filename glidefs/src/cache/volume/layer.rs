@@ -101,6 +101,11 @@ impl Layer {
         self.index.reach(range, limit)
     }
 
+    /// Whether the whole of an extent lies in `range`.
+    pub fn has_within(&self, range: SectorRange) -> bool {
+        self.index.has_within(range)
+    }
+
     /// The extent with the last start before `sector`.
     pub fn last_before(&self, sector: u64) -> Option<Extent> {
         self.index.last_before(sector)

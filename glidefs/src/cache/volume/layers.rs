@@ -137,6 +137,10 @@ impl Layers {
         self.active.len() + frozen + self.clean.len()
     }
 
+    pub fn clean_len(&self) -> usize {
+        self.clean.len()
+    }
+
     /// Memory of the indexes of all layers.
     pub fn index_bytes(&self) -> u64 {
         let frozen: u64 = self.frozen.iter().map(|cut| cut.index.bytes()).sum();
@@ -247,6 +251,28 @@ impl Layers {
             self.clean.remove(table, part);
         }
         next
+    }
+
+    /// Forgets clean extents up to `mark` from sector `from` on. Looks at about `limit` extents. Returns the sector to go on from,
+    /// unless all extents behind were looked at.
+    pub fn evict_from(&mut self, table: &SegmentTable, mark: Seq, from: u64, limit: usize) -> Option<u64> {
+        let range = SectorRange::new(from, u64::MAX.saturating_sub(from))?;
+        let (range, next) = beginning(range, [&self.clean], limit);
+        let mut found = Vec::new();
+        self.clean.lookup(range, |piece| {
+            if piece.backing.is_some() && piece.seq <= mark {
+                found.push(piece.range);
+            }
+        });
+        for part in found {
+            self.clean.remove(table, part);
+        }
+        next
+    }
+
+    /// Whether a new extent of `range` takes the place of another one at least, so that the index has no more extents than before.
+    pub fn is_replaced_by(&self, range: SectorRange) -> bool {
+        self.active.has_within(range)
     }
 
     /// The largest end of a beginning of `range` where write `seq`, not in the store, meets at most `limit` extents of the write's

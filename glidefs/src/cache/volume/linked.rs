@@ -215,7 +215,7 @@ impl Volume {
             // Data unreadable here can only be written again, so the bound must not stop writes.
             _ if link.is_unreadable() => crowding(),
             Pace::Pause(pause) if !paused => Pace::Pause(pause),
-            Pace::Wait => Pace::Wait,
+            pace @ (Pace::Wait | Pace::Full) => pace,
             Pace::Go | Pace::Pause(_) => crowding(),
         };
         if pace == Pace::Go {

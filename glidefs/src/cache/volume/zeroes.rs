@@ -162,6 +162,7 @@ impl Volume {
             inner.landed(carving.first, entries_of(carving.range), WriteKind::Zeroes);
         }
         inner.note_append(self.store_link(), carving.first);
+        self.note_index(&inner);
         let announce = was_empty && !inner.layers.is_active_empty();
         drop(inner);
         if announce {

@@ -1,6 +1,7 @@
 //! The cache with a store, compared with a model of all writes: a READ never returns other data than was acknowledged, however
 //! often the data was written back, forgotten, fetched, restarted or opened elsewhere.
 
+mod budgets;
 mod crowded;
 mod damaged;
 mod host;

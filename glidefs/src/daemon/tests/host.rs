@@ -13,7 +13,7 @@ use super::sim::faults::Crash;
 use super::sim::machine::Machine;
 use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
-use crate::cache::{Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
+use crate::cache::{Budgets, Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
 use crate::daemon::storage::{DaemonStorage, StoreSide};
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
@@ -233,6 +233,7 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            budgets: Budgets::default(),
         };
         let mut crashes = Vec::new();
         let cache = loop {

@@ -131,6 +131,12 @@ metrics! {
         = "Bytes at risk: the part of the export's newest data that only the local cache has.";
     ExportAtRisk: Gauge "glidefs_export_at_risk_seconds" in Seconds by [export]
         = "Time since the oldest data at risk of the export was acknowledged, or since the daemon started if the start is later; 0 when the store has all data.";
+    ExportIndex: Gauge "glidefs_export_index_bytes" in Bytes by [export]
+        = "Memory of the export's index; no sample for an export which is not busy, unless writes of the export were held back because of the index.";
+    ExportIndexHeld: Counter "glidefs_export_index_held_total" in Number by [export]
+        = "Writes of the export held back because the index may not grow.";
+    ExportIndexHeldTime: Counter "glidefs_export_index_held_seconds_total" in Seconds by [export]
+        = "Time in which writes of the export were held back because the index may not grow, summed over workers.";
     ExportDamaged: Gauge "glidefs_export_damaged_bytes" in Bytes by [export]
         = "Bytes whose content was lost before the store had the content, as of the last writeback: reads of these bytes fail on every host until the bytes are written again or discarded.";
     ExportCut: Gauge "glidefs_export_cut_bytes" in Bytes by [export]
@@ -179,6 +185,8 @@ metrics! {
         = "Requests the worker fetched from devices.";
     WorkerRiskWaits: Counter "glidefs_worker_risk_waits_total" in Number by [worker]
         = "Writes held back because the export bounds the data at risk, or because the export is written faster than packs are merged.";
+    WorkerIndexWaits: Counter "glidefs_worker_index_waits_total" in Number by [worker]
+        = "Writes held back because the index of the export may not grow.";
 
     StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
         = "Requests sent to the object store: get, put, list, delete, head.";
@@ -256,6 +264,10 @@ metrics! {
         = "Bytes of clean data in the cache: the store has the data as well, and the cache evicts the data when space is needed.";
     CacheExtents: Gauge "glidefs_cache_extents" in Number by []
         = "Extents in the indexes of all exports.";
+    CacheIndex: Gauge "glidefs_cache_index_bytes" in Bytes by []
+        = "Memory of the indexes of all exports.";
+    CacheIndexMax: Gauge "glidefs_cache_index_max_bytes" in Bytes by []
+        = "Most memory for the indexes of all exports.";
     CacheCorruptFrames: Counter "glidefs_cache_corrupt_frames_total" in Number by []
         = "Frames that did not match their checksum.";
     CacheLostFrames: Counter "glidefs_cache_lost_frames_total" in Number by []

@@ -51,6 +51,7 @@ fn figures(name: &str) -> ExportFigures<'_> {
         damaged_bytes: Some(512),
         packs: Some(Packs { fan_out: 3, count: 40, slows_writes: false }),
         cut: Some((8192, 4096)),
+        index: IndexFigures { bytes: 9000, held: 6, held_nanos: 2_500_000_000 },
         limits: &[
             LimitFigures { name: "write_iops", rate: Some(1000), throttled: 3, waited_nanos: 2_500_000_000 },
             LimitFigures { name: "read_iops", rate: None, throttled: 1, waited_nanos: 1_000_000_000 },
@@ -168,6 +169,9 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_errors_total{export=\"e\",operation=\"write\"} 15",
         "glidefs_export_in_flight_requests{export=\"e\"} 21",
         "glidefs_export_throttled_total{export=\"e\",limit=\"write_iops\"} 3",
+        "glidefs_export_index_bytes{export=\"e\"} 9000",
+        "glidefs_export_index_held_total{export=\"e\"} 6",
+        "glidefs_export_index_held_seconds_total{export=\"e\"} 2.5",
         "glidefs_export_throttled_seconds_total{export=\"e\",limit=\"write_iops\"} 2.5",
         "glidefs_export_limit{export=\"e\",limit=\"write_iops\"} 1000",
         "glidefs_export_throttled_total{export=\"e\",limit=\"read_iops\"} 1",
@@ -192,6 +196,7 @@ fn at_rest(name: &str) -> ExportFigures<'_> {
         damaged_bytes: none,
         packs,
         cut: None,
+        index: IndexFigures { bytes: 9000, ..IndexFigures::default() },
         ..figures(name)
     }
 }

@@ -14,6 +14,7 @@ use crate::worker::engine::Appends;
 use crate::worker::queues::Queues;
 use crate::worker::requests::{Errand, InFlight, RequestBuffer, TagRequest};
 use crate::worker::tag::TagId;
+use crate::worker::waits::held::{Hold, Released};
 use crate::worker::waits::log_line::Left;
 use crate::worker::waits::ready::Stage;
 use crate::worker::waits::stop;
@@ -75,16 +76,29 @@ impl Loop {
                 if !stop::may_wait(volume) {
                     return self.write_at_once(request);
                 }
-                if self.held.holds_back(request, volume, self.now) { Ok(()) } else { self.enter_log(request) }
+                match self.held.enter(request, volume, self.now) {
+                    Hold::Go => self.enter_log(request),
+                    Hold::Kept => Ok(()),
+                    Hold::Full => self.refuse_full(request),
+                }
             }
         }
     }
 
     /// Makes the held writes ready whose bound lets them go on.
-    pub(super) fn resume_held(&mut self) {
-        while let Some(request) = self.held.next(self.now) {
-            self.ready.add(request, Stage::Paced);
+    pub(super) fn resume_held(&mut self) -> io::Result<()> {
+        while let Some(released) = self.held.next(self.now) {
+            match released {
+                Released::Goes(request) => self.ready.add(request, Stage::Paced),
+                Released::Full(request) => self.refuse_full(request)?,
+            }
         }
+        Ok(())
+    }
+
+    /// Fails a write for which the index of the export has no memory: nothing was promised for the write.
+    fn refuse_full(&mut self, request: TagRequest) -> io::Result<()> {
+        self.queues.refuse(&mut self.ring, request.tag, Some(Operation::Write), &Failure::Full)
     }
 
     /// Carries on a write which needs log space.

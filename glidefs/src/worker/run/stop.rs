@@ -44,7 +44,9 @@ impl Loop {
 
     /// Starts a write of an export whose waits are ended. The write fails where a write of another export would wait.
     pub(super) fn write_at_once(&mut self, request: TagRequest) -> io::Result<()> {
-        if self.queues.volume(request.tag).pace(request.data_bytes() as u64, true) != Pace::Go {
+        let volume = self.queues.volume(request.tag);
+        let is_bounded = volume.index_pace(request.range, true) != Pace::Go;
+        if is_bounded || volume.pace(request.data_bytes() as u64, true) != Pace::Go {
             return self.refuse_write(request);
         }
         self.enter_log(request)

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::risk::Paper;
 use super::*;
-use crate::cache::{CacheCatalog, SeqMarks, Triggers};
+use crate::cache::{Budgets, CacheCatalog, SeqMarks, Triggers};
 use crate::observe::counter::Counter;
 use crate::store::faulty::{Fault, Faults, FaultyStore};
 use crate::store::scripted::ScriptedStore;
@@ -210,6 +210,7 @@ impl Worst {
             shards: WORKERS,
             on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
+            budgets: Budgets::default(),
         };
         let disk = Arc::new(Directory::new(directory.path()));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();

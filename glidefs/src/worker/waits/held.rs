@@ -1,8 +1,10 @@
-//! Writes which are held back: their export bounds the data at risk, or packs of the export are merged more slowly than made.
+//! Writes which are held back: their export bounds the data at risk, packs of the export are merged more slowly than made, or the
+//! index of the export may not grow.
 //!
-//! Owns the order within an export: first in, first out. Bounds are of one export, so exports do not compete here; the turns of
-//! exports are made behind (`ready`). Does not own the bounds (`cache::Volume::pace`). Invariants: a held write of one export keeps
-//! no other export waiting; a held write has neither a buffer nor log space.
+//! Owns the order within an export: first in, first out, but for writes which a full index holds back: a write which leaves the
+//! index no larger goes on before these, so that a client can make room. Bounds are of one export, so exports do not compete here;
+//! the turns of exports are made behind (`ready`). Does not own the bounds (`cache::Volume::pace`, `cache::Volume::index_pace`).
+//! Invariants: a held write of one export keeps no other export waiting; a held write has neither a buffer nor log space.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,12 +29,43 @@ pub struct HeldWrites {
     stats: Arc<WorkerStats>,
 }
 
+/// The answer to a write which comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Goes on, and was not kept.
+    Go,
+    /// Waits among the held writes.
+    Kept,
+    /// Fails, as a wait would have no end, and was not kept.
+    Full,
+}
+
+/// The bound which holds a write back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// Data at risk, or packs to be merged.
+    Risk,
+    Index,
+}
+
 /// The held writes of one export.
 #[derive(Debug)]
 struct HeldExport {
     volume: Arc<Volume>,
     /// Each with the time at which the write may be asked for, once the write is the first.
     writes: VecDeque<(TagRequest, Instant)>,
+    /// Why the first write is held back, and up to when the time was counted.
+    reason: Reason,
+    counted: Instant,
+}
+
+/// A write which leaves.
+#[derive(Debug)]
+pub enum Released {
+    /// The write goes on, and counts as promised.
+    Goes(TagRequest),
+    /// The write fails, as the index is full.
+    Full(TagRequest),
 }
 
 impl HeldWrites {
@@ -40,23 +73,37 @@ impl HeldWrites {
         Self { exports: BTreeMap::new(), due: None, stats }
     }
 
-    /// Keeps a write which may not go on at once. `false` when the write may go on: then the write was not kept.
-    pub fn holds_back(&mut self, request: TagRequest, volume: &Arc<Volume>, now: Instant) -> bool {
-        if let Some(export) = self.exports.get_mut(&volume.id()) {
+    /// Keeps a write which may not go on at once.
+    pub fn enter(&mut self, request: TagRequest, volume: &Arc<Volume>, now: Instant) -> Hold {
+        let held = self.exports.get_mut(&volume.id());
+        let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
+            Some(export) if export.reason == Reason::Risk => (Pace::Wait, Reason::Risk),
+            Some(_) if volume.index_pace(request.range, false) != Pace::Go => (Pace::Wait, Reason::Index),
+            _ => ask(volume, &request, false),
+        };
+        let due = match pace {
+            Pace::Go => return Hold::Go,
+            Pace::Full => return Hold::Full,
+            Pace::Pause(pause) => now + pause,
+            Pace::Wait => now + ASK_AGAIN,
+        };
+        match reason {
+            Reason::Risk => self.stats.risk_waits.add(1),
+            Reason::Index => {
+                self.stats.index_waits.add(1);
+                volume.count_held();
+            }
+        }
+        if let Some(export) = held {
             export.writes.push_back((request, now));
         } else {
-            let due = match volume.pace(request.data_bytes() as u64, false) {
-                Pace::Go => return false,
-                Pace::Pause(pause) => now + pause,
-                Pace::Wait => now + ASK_AGAIN,
-            };
-            let export = HeldExport { volume: Arc::clone(volume), writes: VecDeque::from([(request, due)]) };
-            self.exports.insert(volume.id(), export);
+            let (volume, writes) = (Arc::clone(volume), VecDeque::from([(request, due)]));
+            let export = HeldExport { volume, writes, reason, counted: now };
+            self.exports.insert(export.volume.id(), export);
             self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
         }
-        self.stats.risk_waits.add(1);
-        true
+        Hold::Kept
     }
 
     /// Takes out the writes of exports whose waits are ended.
@@ -77,8 +124,8 @@ impl HeldWrites {
         self.due
     }
 
-    /// A write which may go on now, and counts as promised. Of several exports the one with the lowest id is first.
-    pub fn next(&mut self, now: Instant) -> Option<TagRequest> {
+    /// A write which leaves now. Of several exports the one with the lowest id is first.
+    pub fn next(&mut self, now: Instant) -> Option<Released> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
@@ -87,15 +134,20 @@ impl HeldWrites {
             let Some((request, due)) = export.writes.front_mut().filter(|(_, due)| *due <= now) else {
                 continue;
             };
-            match export.volume.pace(request.data_bytes() as u64, true) {
-                Pace::Go => {
-                    going = Some(*id);
+            let (pace, reason) = ask(&export.volume, request, true);
+            if export.reason == Reason::Index {
+                export.volume.count_held_time(now.saturating_duration_since(export.counted));
+            }
+            (export.reason, export.counted) = (reason, now);
+            match pace {
+                Pace::Go | Pace::Full => {
+                    going = Some((*id, pace));
                     break;
                 }
                 Pace::Pause(_) | Pace::Wait => *due = now + ASK_AGAIN,
             }
         }
-        let Some(id) = going else {
+        let Some((id, pace)) = going else {
             self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
             return None;
         };
@@ -104,6 +156,15 @@ impl HeldWrites {
         if export.writes.is_empty() {
             self.exports.remove(&id);
         }
-        next.map(|(request, _)| request)
+        let (request, _) = next?;
+        Some(if pace == Pace::Full { Released::Full(request) } else { Released::Goes(request) })
+    }
+}
+
+/// When a write may go on, and which bound says so.
+fn ask(volume: &Volume, request: &TagRequest, paused: bool) -> (Pace, Reason) {
+    match volume.index_pace(request.range, paused) {
+        Pace::Go => (volume.pace(request.data_bytes() as u64, paused), Reason::Risk),
+        pace => (pace, Reason::Index),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::cache::faulty::Faulty;
-use crate::cache::log::format::Trailer;
+use crate::cache::log::format::{Trailer, sums_pages};
 use crate::cache::log::life::State;
 use crate::cache::log::scan::{offset, read_frame};
 use crate::units::FRAME_SECTORS;
@@ -39,8 +39,22 @@ fn reopened(disk: &Faulty, checksums_bytes_max: u64) -> Bed {
         shards: 1,
         on_full: OnFull::Enospc,
         checksums_bytes_max,
+        budgets: Budgets::default(),
     };
     open_on(Arc::new(disk.clone()), options)
+}
+
+/// Damages the sums of all sealed segments.
+fn lose_sums(bed: &Bed) {
+    let table = &bed.cache.shared.table;
+    for (_, info) in table.iter().filter(|(_, info)| info.state() == State::Sealed) {
+        let first = info.sums_frame().unwrap();
+        let frames = table.segment_frames();
+        for page in 0..sums_pages(frames).min(frames - 1 - first) {
+            let bytes = io::IoSlice::new(&[0x55; FRAME_BYTES]);
+            info.file().unwrap().write_at(&[bytes], u64::from(first + page) * FRAME_BYTES as u64).unwrap();
+        }
+    }
 }
 
 impl Bed {
@@ -94,12 +108,7 @@ fn reads_of_a_cold_disk_bring_their_checksums_in_any_order_with_any_memory() {
 fn reads_that_wait_for_the_keeper_are_answered_when_the_sums_are_lost() {
     let directory = tempfile::tempdir().unwrap();
     let (mut bed, disk) = filled(&directory, 0);
-    let table = &bed.cache.shared.table;
-    for (_, info) in table.iter().filter(|(_, info)| info.state() == State::Sealed) {
-        let sums = info.sums_frame().unwrap();
-        let page = io::IoSlice::new(&[0x55; FRAME_BYTES]);
-        info.file().unwrap().write_at(&[page], u64::from(sums + 1) * FRAME_BYTES as u64).unwrap();
-    }
+    lose_sums(&bed);
     disk.faults.cold.store(true, Ordering::SeqCst);
     let volume = bed.cache.volume(A);
     for name in 0..40 {
@@ -120,6 +129,42 @@ fn reads_that_wait_for_the_keeper_are_answered_when_the_sums_are_lost() {
         bed.require(name * 149, 1);
     }
     assert_eq!(bed.cache.stats().checksums_restored, 0);
+}
+
+/// Reads which waited for the keeper once kept all places for reads of the disk, also those of exports whose checksums are at hand.
+#[test]
+fn reads_that_wait_for_the_keeper_leave_places_to_the_reads_of_other_exports() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut bed, disk) = filled(&directory, 0);
+    assert!(bed.write(B, 0, &content(9), false));
+    bed.settle();
+    lose_sums(&bed);
+    disk.faults.cold.store(true, Ordering::SeqCst);
+    let (lost, whole) = (bed.cache.volume(A), bed.cache.volume(B));
+    let without_keeper = |bed: &mut Bed| {
+        let mut rounds = 0;
+        bed.rig.settle(|| {
+            rounds += 1;
+            rounds < 50
+        })
+    };
+    for name in 1..60 {
+        let at = u64::from(name) * 97 * FRAME_SECTORS;
+        bed.rig.shard.read(&lost, range(at, 8), None, MemoryToken::reading(name, FRAME_BYTES));
+    }
+    let mut done = without_keeper(&mut bed);
+    let asked = 59 - done.len();
+    assert!(asked > 40, "{asked} reads wait for the keeper");
+    bed.rig.shard.read(&whole, range(0, 8), None, MemoryToken::reading(0, FRAME_BYTES));
+    done.extend(without_keeper(&mut bed));
+    assert!(done.iter().any(|completion| completion.token.name == 0), "the read stands behind the others");
+    done.extend(bed.settle());
+    assert_eq!(done.len(), 60);
+    for Completion { token, result } in done {
+        assert_eq!(result, Ok(()));
+        let block = if token.name == 0 { 9 } else { u64::from(token.name) * 97 };
+        assert_eq!(token.data(FRAME_BYTES), content(block));
+    }
 }
 
 /// A segment filled by a glidefs without sums may have no room for them. Each start once dropped the checksums of such a segment

@@ -1,6 +1,7 @@
 //! A host with a cache and a store, and the model of all writes that tests compare the host with.
 
 use super::*;
+use crate::cache::Budgets;
 
 /// A catalog in memory. The catalog survives the cache of its host, and fails on demand.
 #[derive(Debug)]
@@ -109,6 +110,7 @@ pub(super) struct Host {
     pub(super) stops: watch::Sender<bool>,
     pub(super) size_sectors: u64,
     pub(super) triggers: Triggers,
+    pub(super) budgets: Budgets,
     pub(super) runtime: Runtime,
     pub(super) daemon: Option<Daemon>,
 }
@@ -188,6 +190,7 @@ impl Host {
             stops,
             size_sectors,
             triggers,
+            budgets: Budgets::default(),
             runtime,
             daemon,
         };
@@ -218,6 +221,7 @@ impl Host {
             shards: 1,
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
+            budgets: self.budgets,
         };
         let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
         let known = Known { exports, catalog: Arc::clone(&self.catalog) as Arc<dyn CacheCatalog> };

@@ -26,6 +26,7 @@ pub struct ExportFigures<'a> {
     pub packs: Option<Packs>,
     /// Data in the cut on the way to the store, and the part already in the store, bytes; `None` without such a cut.
     pub cut: Option<(u64, u64)>,
+    pub index: IndexFigures,
     /// Limits which are set, or have let a request wait since the daemon started.
     pub limits: &'a [LimitFigures],
     /// The counters of all queues since the daemon started; `None` if unknown.
@@ -43,6 +44,17 @@ pub struct LimitFigures {
     pub throttled: u64,
     /// How long these requests waited, nanoseconds.
     pub waited_nanos: u64,
+}
+
+/// The index of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexFigures {
+    /// Memory of the index.
+    pub bytes: u64,
+    /// Writes held back because the index may not grow.
+    pub held: u64,
+    /// Time in which writes were held back, nanoseconds.
+    pub held_nanos: u64,
 }
 
 /// The packs of an export in the store.
@@ -88,6 +100,14 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
         if let Some(rate) = rate {
             out.value(Metric::ExportLimit, &[figures.name, limit], *rate);
         }
+    }
+    let index = figures.index;
+    if is_busy || is_whole || index.held > 0 {
+        out.value(Metric::ExportIndex, labels, index.bytes);
+    }
+    if is_whole || index.held > 0 {
+        out.value(Metric::ExportIndexHeld, labels, index.held);
+        out.value(Metric::ExportIndexHeldTime, labels, index.held_nanos);
     }
     if let Some((total_bytes, uploaded_bytes)) = figures.cut {
         out.value(Metric::ExportCut, labels, total_bytes);

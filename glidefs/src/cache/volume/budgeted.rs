@@ -1,0 +1,106 @@
+//! A volume and the budget of the indexes: the memory noted, the question before a write, and the eviction that makes room.
+//!
+//! Does not own the decision (`budget`). Invariant: a write which leaves the index with no more extents than before never waits, so
+//! a client can always make room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::budget::{Budget, Claim};
+use super::durability::Pace;
+use super::hold::EXTENTS_MAX;
+use super::{Inner, Volume};
+use crate::cache::log::table::SegmentTable;
+use crate::units::{SectorRange, Seq};
+
+/// The index of an export and the budget of indexes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexFigures {
+    /// Memory of the index, bytes.
+    pub bytes: u64,
+    /// Whether a write which makes the index larger has to wait, or to fail.
+    pub is_full: bool,
+    /// Writes held back because of the index.
+    pub held: u64,
+    /// Time in which writes were held back because of the index, nanoseconds.
+    pub held_nanos: u64,
+}
+
+impl Volume {
+    /// Counts the index in `budget` from now on.
+    pub(in crate::cache) fn join(&self, budget: &Arc<Budget>) {
+        let inner = self.lock();
+        self.usage.join(budget, inner.layers.index_bytes());
+    }
+
+    /// Notes the memory of the index after a change.
+    #[inline]
+    pub(super) fn note_index(&self, inner: &Inner) {
+        self.usage.note(inner.layers.index_bytes());
+    }
+
+    /// When a write of `range` may go on with the memory that the index may have. `paused` says that the write has paused already.
+    #[inline]
+    pub fn index_pace(&self, range: SectorRange, paused: bool) -> Pace {
+        match self.usage.to_ask(self.weight()) {
+            None => Pace::Go,
+            Some(budget) => self.ask(budget, range, paused),
+        }
+    }
+
+    #[cold]
+    fn ask(&self, budget: &Budget, range: SectorRange, paused: bool) -> Pace {
+        budget.ask();
+        let pace = match budget.pace(self.claim()) {
+            Pace::Pause(_) if paused => return Pace::Go,
+            Pace::Wait if budget.fails() && self.store_link().is_none() => Pace::Full,
+            pace => pace,
+        };
+        // A lost volume fails the write later, and nothing makes room in the volume.
+        let goes_on = pace == Pace::Go || self.lost().is_some() || self.lock().layers.is_replaced_by(range);
+        if goes_on { Pace::Go } else { pace }
+    }
+
+    /// The memory of the index as a claim on the budget.
+    pub(in crate::cache) fn claim(&self) -> Claim {
+        Claim { bytes: self.usage.index_bytes(), weight: self.weight() }
+    }
+
+    /// Counts a write held back by [`Self::index_pace`].
+    pub fn count_held(&self) {
+        self.usage.count_held();
+    }
+
+    /// Counts time in which writes were held back by [`Self::index_pace`].
+    pub fn count_held_time(&self, time: Duration) {
+        self.usage.count_time(time);
+    }
+
+    /// The figures of the budget at this moment. Takes no lock.
+    pub fn index_figures(&self) -> IndexFigures {
+        let (held, held_nanos) = self.usage.held();
+        let is_full = self.usage.budget().is_some_and(|budget| budget.pace(self.claim()) == Pace::Wait);
+        IndexFigures { bytes: self.usage.index_bytes(), is_full, held, held_nanos }
+    }
+
+    /// Forgets clean extents up to sequence number `mark`, from sector `from` on, until about `extents` were looked at or the index
+    /// has at most `target` bytes. Returns the sector to go on from, if there is more to do.
+    pub(in crate::cache) fn evict_from(
+        &self,
+        table: &SegmentTable,
+        mark: Seq,
+        (from, target): (u64, u64),
+        extents: usize,
+    ) -> Option<u64> {
+        let mut next = Some(from);
+        for _ in 0..extents.div_ceil(EXTENTS_MAX) {
+            if self.usage.index_bytes() <= target {
+                return None;
+            }
+            let mut inner = self.lock();
+            next = inner.layers.evict_from(table, mark, next?, EXTENTS_MAX);
+            self.note_index(&inner);
+        }
+        next
+    }
+}

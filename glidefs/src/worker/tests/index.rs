@@ -1,0 +1,87 @@
+//! An export whose guest tears the index into as many extents as possible.
+
+use super::*;
+
+const MAX: u64 = 16 << 10;
+/// What requests under way at the decision may add.
+const SLACK: u64 = 4 << 10;
+
+fn bench(on_full: OnFull) -> Bench {
+    let budgets = Budgets { index_bytes_max_per_export: MAX, ..Budgets::default() };
+    Bench::bounded(Engine::default(), Known::local(&[]), SLOTS, (on_full, budgets))
+}
+
+/// Writes every second sector until the index is full, and one sector more, with tag 0. Returns this sector.
+fn tear(client: &mut Client, export: &Export) -> u64 {
+    for sector in (0..32_000).step_by(2) {
+        let is_full = export.volume().index_figures().is_full;
+        client.start(0, Operation::Write, sector, 1, pattern(1, 512));
+        if is_full {
+            return sector;
+        }
+        assert_eq!(client.finish(0).0, Ok(512));
+    }
+    panic!("the index takes everything");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_tears_its_extents_waits_at_its_budget_alone_and_can_make_room() {
+    let bench = bench(OnFull::Wait);
+    let (torn, other) = (bench.export(1), bench.export(2));
+    let mut client = Client::attach(&bench.worker, &torn).await;
+    let mut neighbour = Client::attach(&bench.worker, &other).await;
+    tear(&mut client, &torn);
+    for round in 0..50 {
+        let data = pattern(round as u8, 4096);
+        assert_eq!(neighbour.run(Operation::Write, round * 8, 8, data).0, Ok(4096), "it has few extents");
+    }
+    assert!(torn.volume().index_figures().bytes <= MAX + SLACK);
+    assert!(client.result_within(0, Duration::ZERO).is_none(), "the index would grow");
+    client.start(1, Operation::Write, 1001, 1, pattern(2, 512));
+    client.start(2, Operation::Write, 0, 1, pattern(3, 512));
+    assert_eq!(client.finish(2).0, Ok(512), "the same sectors again take no memory");
+    assert!(client.result_within(1, Duration::ZERO).is_none(), "this write tears");
+    assert_eq!(other.volume().index_figures().held, 0);
+    client.start(2, Operation::Discard, 0, 900, Vec::new());
+    assert_eq!(client.finish(2).0, Ok(0), "a DISCARD makes room");
+    assert_eq!((client.finish(0).0, client.finish(1).0), (Ok(512), Ok(512)));
+    let figures = torn.volume().index_figures();
+    assert!(figures.held >= 2 && figures.held_nanos > 0 && !figures.is_full, "{figures:?}");
+    assert!(bench.worker.stats().index_waits.get() >= 2);
+    assert_eq!(bench.worker.stats().risk_waits.get(), 0);
+    client.detach().await;
+    neighbour.detach().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_store_writes_that_need_more_index_fail_where_a_full_cache_fails_writes() {
+    let bench = bench(OnFull::Enospc);
+    let export = bench.export(1);
+    let mut client = Client::attach(&bench.worker, &export).await;
+    let sector = tear(&mut client, &export);
+    assert!(client.finish(0).0.is_err());
+    assert!(export.volume().index_figures().bytes <= MAX + SLACK);
+    assert_eq!(client.run(Operation::Write, 0, 1, pattern(2, 512)).0, Ok(512));
+    assert_eq!(client.run(Operation::Discard, 0, 900, Vec::new()).0, Ok(0));
+    assert_eq!(client.run(Operation::Write, sector, 1, pattern(1, 512)).0, Ok(512));
+    client.detach().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_waits_for_the_index_fails_when_the_device_is_removed() {
+    let bench = bench(OnFull::Wait);
+    let export = bench.export(1);
+    let mut client = Client::attach(&bench.worker, &export).await;
+    tear(&mut client, &export);
+    client.start(1, Operation::Write, 1001, 1, pattern(2, 512));
+    while export.volume().index_figures().held == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    export.volume().end_waits();
+    bench.worker.end_waits().await.unwrap();
+    for tag in 0..2 {
+        assert!(client.finish(tag).0.is_err());
+    }
+    assert_eq!(client.run(Operation::Write, 0, 1, pattern(2, 512)).0, Ok(512), "it takes no memory");
+    client.detach().await;
+}
