@@ -15,9 +15,9 @@ pub mod buffer {
 /// The log, volumes, and the state machines on both.
 pub mod cache {
     pub use crate::cache::{
-        Admission, Cache, CacheCatalog, CacheError, Clock, Directory, Disk, Durability, IoError, Keeper,
-        Known, Lock, MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation, SegmentFile,
-        SeqMarks, Shard, ShardStats, Token, Triggers, Volume, Want,
+        Admission, Cache, CacheCatalog, CacheError, CheckpointFile, Clock, Directory, Disk, Durability,
+        IoError, Keeper, Known, Lock, MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation,
+        SegmentFile, SeqMarks, Shard, ShardStats, Token, Triggers, Volume, Want,
     };
 
     /// Structures of the log on disk.

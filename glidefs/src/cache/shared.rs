@@ -45,6 +45,8 @@ pub(super) struct Shared {
     next_segment_id: AtomicU64,
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
+    /// Segments with records that no checkpoint covered at the start.
+    pub uncovered: u32,
     /// Cuts carried to the store so far.
     pub writebacks_ended: AtomicU64,
     /// Data is written back to a store.
@@ -91,6 +93,8 @@ pub(super) struct Parts {
     pub bad_footers: u64,
     /// Segments which recovery could not seal, to be sealed by the keeper.
     pub given_up: Vec<SegmentWriter>,
+    /// Segments with records that no checkpoint covers.
+    pub uncovered: u32,
 }
 
 impl Shared {
@@ -115,6 +119,7 @@ impl Shared {
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
+            uncovered: parts.uncovered,
             writebacks_ended: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
@@ -168,6 +173,11 @@ impl Shared {
             *superblock = raised;
         }
         Ok(())
+    }
+
+    /// Number of this start.
+    pub fn start(&self) -> u32 {
+        self.superblock.lock_whole().start
     }
 
     /// Reports a footer that does not decode: the record headers serve instead.

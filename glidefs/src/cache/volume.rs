@@ -22,6 +22,7 @@ pub mod index;
 pub(in crate::cache) mod layer;
 pub mod layers;
 pub mod linked;
+pub(in crate::cache) mod loading;
 mod plan;
 pub mod queue;
 mod sample;

@@ -54,6 +54,8 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
+    /// The indexes have the content of the segment from a checkpoint.
+    pub is_covered: bool,
     /// The findings of a walk, all of which may have been dropped. `None` when the footer lists the records, or the walk found
     /// nothing.
     pub walk: Option<Walk>,
@@ -99,6 +101,8 @@ pub(super) struct Recovery<'a> {
     pub given_up: Vec<SegmentWriter>,
     /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
+    /// The checkpoint of the index is used, if the checkpoint can be used.
+    pub tries_checkpoint: bool,
     pub found: Recovered,
 }
 
