@@ -72,7 +72,7 @@ struct Barrier {
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let checkpointer = Checkpointer::new(shared.uncovered);
+        let checkpointer = Checkpointer::new(u32::try_from(shared.begun.uncovered).unwrap_or(u32::MAX));
         Self {
             shared,
             checkpointer,

@@ -31,7 +31,7 @@ use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
-use crate::cache::shared::{LockGuard, Parts, Shared};
+use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::{ExportId, FRAME_BYTES};
 
@@ -105,7 +105,11 @@ pub(super) fn open(
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.checkpoints_refused = refused;
-        let uncovered = found.segments.saturating_sub(found.covered);
+        let begun = Begun {
+            covered: found.covered,
+            uncovered: found.segments.saturating_sub(found.covered),
+            checkpoints_refused: refused,
+        };
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
         let bad_footers = found.bad_footers;
         let catalog = known.catalog;
@@ -120,7 +124,7 @@ pub(super) fn open(
             catalog,
             bad_footers,
             given_up,
-            uncovered: u32::try_from(uncovered).unwrap_or(u32::MAX),
+            begun,
         };
         return Ok((Shared::new(parts, options), found));
     }

@@ -65,4 +65,8 @@ impl Machine {
         }
         self.checkpoint = Some(bytes);
     }
+
+    pub fn forget_checkpoint(&mut self) {
+        self.checkpoint = None;
+    }
 }

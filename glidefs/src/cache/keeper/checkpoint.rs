@@ -9,6 +9,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::syncing::sync;
 use crate::cache::log::disk::CheckpointFile;
@@ -131,6 +132,9 @@ impl Checkpointer {
                 progress => Ok((Some(work), progress)),
             }),
         };
+        if matches!(advanced, Ok((None, _))) {
+            shared.figures.checkpoints_written.fetch_add(1, Ordering::Relaxed);
+        }
         match advanced {
             Ok((work, progress)) => {
                 self.failing &= progress != Progress::Done;

@@ -281,17 +281,18 @@ impl Recovery<'_> {
         let mut replayed = Replayed::default();
         for record in records {
             self.table.get(number).set_crcs(record.position_frames + 1, &record.crcs);
-            for entry in &record.entries {
-                let Some(volume) = self.volumes.get(&entry.export) else {
-                    replayed.ignored += 1;
+            // A record of one writer has entries of one export.
+            for entries in record.entries.chunk_by(|one, next| one.export == next.export) {
+                let volume = entries.first().and_then(|entry| self.volumes.get(&entry.export));
+                let Some(volume) = volume else {
+                    replayed.ignored += entries.len() as u64;
                     continue;
                 };
-                let Some(extent) = extent(entry, number, record.position_frames) else { continue };
-                if volume.recovered(self.table, extent) {
-                    replayed.entries += 1;
-                } else {
-                    replayed.evicted += 1;
-                }
+                let extents =
+                    entries.iter().filter_map(|entry| extent(entry, number, record.position_frames));
+                let (put_back, left_out) = volume.recovered_all(self.table, extents);
+                replayed.entries += put_back;
+                replayed.evicted += left_out;
             }
         }
         replayed
