@@ -24,7 +24,10 @@ pub mod cache {
     pub mod format {
         #[cfg(fuzzing)]
         pub use crate::cache::format::fuzzing;
-        pub use crate::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record, frame_crc};
+        pub use crate::cache::format::{
+            CoveredSegment, EntryKind, ExtentRows, Head, Kept, KeptExtent, PageChain, PageKind, Record,
+            SegmentHeader, SegmentKey, Trailer, decode_record, encode_end, encode_rows, frame_crc,
+        };
     }
 
     /// The index of one layer.

@@ -104,7 +104,6 @@ impl Disk for FakeDisk {
     }
 }
 
-/// A checkpoint under way.
 #[derive(Debug)]
 struct FakeCheckpoint {
     disk: FakeDisk,

@@ -184,7 +184,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Number of this start.
+    /// Number of this start, as log and catalog count.
     pub fn start(&self) -> u32 {
         self.superblock.lock_whole().start
     }

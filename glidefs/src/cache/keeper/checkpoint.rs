@@ -29,10 +29,12 @@ const PART: u32 = 16;
 /// Trailers read in one step, and slices of volumes gathered in one step.
 const TRAILERS: usize = 64;
 const SLICES: usize = 8;
+/// Most extents that an orderly stop gathers, in less than a second: devices wait for the next daemon. A larger cache is covered but
+/// for the last [`PART`] anyway.
+const STOP_EXTENTS_MAX: u64 = 1 << 22;
 /// Most steps of the last checkpoint that wait for the sync of another holder.
 const WAITS_MAX: u32 = 1000;
 
-/// Writes checkpoints.
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
     /// Segments sealed since the last checkpoint was begun.
@@ -42,7 +44,6 @@ pub(super) struct Checkpointer {
     failing: bool,
 }
 
-/// A checkpoint half-way.
 #[derive(Debug)]
 struct Work {
     file: Box<dyn CheckpointFile>,
@@ -106,8 +107,13 @@ impl Checkpointer {
         (is_due || self.work.is_some()) && self.advance(shared) == Progress::Made
     }
 
-    /// Completes a checkpoint of everything sealed, if anything was sealed since the last one. For an orderly stop.
+    /// Completes a checkpoint of everything sealed, if anything was sealed since the last one, and if that does not take long. For an
+    /// orderly stop.
     pub fn complete(&mut self, shared: &Shared) {
+        let extents: u64 = shared.table.iter().map(|(_, info)| u64::from(info.extents())).sum();
+        if extents > STOP_EXTENTS_MAX {
+            return;
+        }
         let mut waits = 0;
         while (self.sealed > 0 || self.work.is_some()) && waits < WAITS_MAX {
             match self.advance(shared) {
@@ -276,7 +282,7 @@ impl Work {
         Ok(true)
     }
 
-    /// Makes `places` stable.
+    /// Makes `places` stable, and then ends the file.
     fn settle(&mut self, shared: &Shared, mut places: Vec<Place>) -> Result<Progress, Halt> {
         let table = &shared.table;
         let mut others = Vec::with_capacity(places.len());

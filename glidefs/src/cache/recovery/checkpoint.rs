@@ -40,7 +40,7 @@ const UNLISTED: FormatError = FormatError::Malformed("an extent outside the reco
 /// A checkpoint that is read.
 pub(super) struct Checkpoint {
     pages: Pages,
-    /// By ascending number.
+    /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     /// The first page behind the covered segments.
     kind: PageKind,
@@ -48,7 +48,7 @@ pub(super) struct Checkpoint {
 
 /// What a start has to find beside the segments of a used checkpoint.
 pub(super) struct Used {
-    /// By ascending number.
+    /// By ascending segment number, none twice.
     covered: Vec<CoveredSegment>,
     others: Vec<OtherSegment>,
 }
@@ -61,7 +61,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Reads the next page.
+    /// Reads and checks the next page.
     fn next(&mut self) -> Result<PageKind, Unusable> {
         let mut header = [0; CHECKPOINT_HEADER_BYTES];
         self.source.read_exact(&mut header).map_err(Unusable::Unreadable)?;

@@ -54,7 +54,7 @@ impl GainedRefs {
         gained.sectors = gained.sectors.saturating_add(refs.sectors);
     }
 
-    /// Takes the references out.
+    /// Takes the references out, one segment at a time.
     fn take(&mut self, mut visit: impl FnMut(Refs)) {
         for number in self.numbers.drain(..) {
             let Some(gained) = self.by_number.get_mut(number as usize) else { continue };

@@ -156,14 +156,14 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// The body of the first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Length of a segment in bytes.
+    /// Length of each segment of the cache in bytes.
     pub segment_bytes: u64,
     /// Number of the start which made the checkpoint.
     pub start: u32,
 }
 
 impl Head {
-    /// The head as a body.
+    /// The body of the first page, for this head.
     pub fn encode(&self) -> [u8; 12] {
         let mut body = [0; 12];
         body[..8].copy_from_slice(&self.segment_bytes.to_le_bytes());
@@ -171,7 +171,7 @@ impl Head {
         body
     }
 
-    /// Reads a body.
+    /// Reads the body of the first page.
     pub fn decode(body: &[u8]) -> Result<Self, FormatError> {
         let body = exactly::<12>(body)?;
         let (segment_bytes, start) = (field(body, 0), field(body, 8));
@@ -182,24 +182,24 @@ impl Head {
 /// A sealed segment, as the trailer describes the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoveredSegment {
-    /// The segment's number.
+    /// Which file, as a segment number.
     pub number: u32,
-    /// The segment's id.
+    /// Which use of the file, as a segment id.
     pub segment_id: u64,
-    /// First frame of the footer.
+    /// First frame of the footer, behind all records.
     pub footer_frame: u32,
-    /// Length of the footer in bytes.
+    /// Length of the footer in bytes, padding included.
     pub footer_bytes: u32,
-    /// CRC of the footer.
+    /// CRC-32C of all bytes of the footer.
     pub footer_crc: u32,
 }
 
 /// How far a segment was stable, whose records the checkpoint does not cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherSegment {
-    /// The segment's number.
+    /// Which file, as a segment number.
     pub number: u32,
-    /// The segment's id.
+    /// Which use of the file, as a segment id.
     pub segment_id: u64,
     /// The first frame that may not have been stable.
     pub end: u32,
@@ -207,9 +207,9 @@ pub struct OtherSegment {
 
 /// A row of fixed length in the body of a page.
 pub trait Row: Sized {
-    /// Bytes of a row.
+    /// Bytes that each row takes in a body.
     const BYTES: usize;
-    /// Adds the row to `body`.
+    /// Adds the bytes of the row to `body`.
     fn put(&self, body: &mut Vec<u8>);
     /// Reads a row of [`Self::BYTES`] bytes.
     fn get(bytes: &[u8]) -> Self;
@@ -262,7 +262,7 @@ pub fn encode_rows<R: Row>(rows: &[R]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The rows of a body.
+/// The rows in the body of a page.
 pub fn decode_rows<R: Row>(body: &[u8]) -> Result<impl Iterator<Item = R>, FormatError> {
     if body.is_empty() || !body.len().is_multiple_of(R::BYTES) {
         return Err(FormatError::Malformed("a page without rows, or with a part of a row"));

@@ -30,7 +30,7 @@ enum Step {
     },
     /// The store has some more of A.
     Store,
-    /// Export B is deleted.
+    /// Export B is deleted, with all data.
     Remove,
 }
 

@@ -31,7 +31,7 @@ const KIND_DAMAGED: u64 = 2;
 pub enum Kept {
     /// Bytes from this sector of the segment on.
     Data(u32),
-    /// Zeroes.
+    /// The sectors read as zeroes.
     Zero,
     /// Content lost by the disk.
     Damaged,
@@ -42,11 +42,11 @@ pub enum Kept {
 pub struct KeptExtent {
     /// The sectors: 1 to `u32::MAX` of them.
     pub range: SectorRange,
-    /// The write.
+    /// The write that gave the content.
     pub seq: Seq,
     /// Number of the segment with the write's entry.
     pub number: u32,
-    /// The content.
+    /// Where the content is, if there is any.
     pub content: Kept,
 }
 
@@ -106,7 +106,7 @@ impl ExtentRows {
         true
     }
 
-    /// The body.
+    /// The body of the page so far.
     pub fn body(&self) -> &[u8] {
         &self.body
     }

@@ -60,7 +60,7 @@ impl Bulk {
         self.owners.push((key, Owner { leaf, next }));
     }
 
-    /// The map.
+    /// The map of all extents added.
     pub fn finish(mut self, refs: &mut impl FnMut(Refs)) -> ExtentMap {
         if let Some(last) = self.last.take() {
             self.settle(last, refs);
