@@ -252,3 +252,28 @@ fn a_loss_in_the_log_is_judged_without_the_checkpoint() {
     let (_, found) = disk.open(Known::local(&[A, B])).unwrap();
     assert_eq!((found.covered, found.checkpoints_refused), (0, 1));
 }
+
+/// The findings of the next start.
+fn next_start(disk: &Faulty) -> Recovered {
+    disk.open(Known::local(&[A, B])).unwrap().1
+}
+
+#[test]
+fn a_segment_with_zeroes_on_their_way_into_an_index_is_not_covered() {
+    let covered = [false, true].map(|pins| {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Faulty::new(directory.path());
+        let mut driver = open(&disk);
+        (1..=80).for_each(|number| write(&mut driver, number));
+        let (sealed, _) = structure(&disk, b"GLIDEREC", true);
+        let info = driver.cache.shared.table.get(sealed);
+        if pins {
+            info.pin();
+        }
+        (81..=160).for_each(|number| write(&mut driver, number));
+        driver.rest();
+        driver.kill();
+        next_start(&disk).covered
+    });
+    assert_eq!(covered[0], covered[1] + 1);
+}
