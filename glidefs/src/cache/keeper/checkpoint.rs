@@ -134,7 +134,7 @@ impl Checkpointer {
                 Work::begin(shared).map(|work| (Some(work), Progress::Made))
             }
             Some(mut work) => work.advance(shared).and_then(|progress| match progress {
-                Progress::Done => work.finish().map(|()| (None, Progress::Done)),
+                Progress::Done => (*work).finish().map(|()| (None, Progress::Done)),
                 progress => Ok((Some(work), progress)),
             }),
         };
@@ -318,7 +318,7 @@ impl Work {
         Ok(Progress::Done)
     }
 
-    fn finish(self: Box<Self>) -> Result<(), Halt> {
+    fn finish(self) -> Result<(), Halt> {
         Ok(self.file.finish()?)
     }
 }

@@ -40,6 +40,7 @@ use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, Seq};
 
 /// A segment found on the disk.
+#[expect(clippy::struct_excessive_bools, reason = "the findings do not depend on each other")]
 pub(super) struct Found {
     pub number: u32,
     pub key: SegmentKey,

@@ -257,7 +257,9 @@ impl Row for OtherSegment {
 pub fn encode_rows<R: Row>(rows: &[R]) -> impl Iterator<Item = Vec<u8>> {
     rows.chunks(CHECKPOINT_BODY_BYTES / R::BYTES).map(|rows| {
         let mut body = Vec::with_capacity(rows.len().saturating_mul(R::BYTES));
-        rows.iter().for_each(|row| row.put(&mut body));
+        for row in rows {
+            row.put(&mut body);
+        }
         body
     })
 }

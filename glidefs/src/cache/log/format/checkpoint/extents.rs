@@ -120,7 +120,7 @@ impl ExtentRows {
 fn is_sound(extent: &KeptExtent) -> bool {
     let count = extent.range.count();
     let fits = match extent.content {
-        Kept::Data(sector) => u64::from(sector) + count <= u64::from(u32::MAX),
+        Kept::Data(sector) => u32::try_from(u64::from(sector) + count).is_ok(),
         Kept::Zero | Kept::Damaged => true,
     };
     (1..=u64::from(u32::MAX)).contains(&count) && extent.seq > Seq(0) && fits
@@ -185,11 +185,10 @@ fn unfold(number: u64) -> i64 {
 
 fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
-        // The mask keeps seven bits.
-        bytes.push((number & 0x7f) as u8 | 0x80);
+        bytes.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    bytes.push(number as u8);
+    bytes.push(number.to_le_bytes()[0]);
 }
 
 /// The number at `at`, in the shortest encoding; `None` for any other bytes.
