@@ -141,6 +141,9 @@ impl Episode {
                 machine(&self.world.machine).lose_some_frame();
             }
         }
+        if self.world.rng.permille(60) {
+            machine(&self.world.machine).damage_checkpoint();
+        }
         if self.world.trace {
             eprintln!("== {crash:?}");
         }
@@ -254,6 +257,9 @@ impl Episode {
         tally.add(Event::TornTail, found.torn_tails);
         tally.add(Event::Footer, found.footers);
         tally.add(Event::Scan, found.scans);
+        tally.add(Event::Covered, found.covered);
+        tally.add(Event::PartlyCovered, u64::from(found.covered > 0 && found.covered < found.segments));
+        tally.add(Event::CheckpointRefused, found.checkpoints_refused);
         tally.add(Event::SizeGrown, u64::from(self.segments > segments_before));
         tally.add(Event::SizeShrunk, u64::from(self.segments < segments_before));
     }
@@ -331,6 +337,7 @@ impl Episode {
             }
         }
         if clean && at_rest {
+            process.stop();
             self.world.tally.hit(Event::CleanStop);
         } else {
             machine(&self.world.machine).crash_now(crash);

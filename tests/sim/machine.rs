@@ -6,6 +6,8 @@
 //! Invariants: after the crash nothing done by the dead process has an effect; a file survives if the creation had
 //! returned, and may or may not if the creation was interrupted.
 
+#[path = "machine/checkpoint.rs"]
+mod checkpoint;
 #[path = "machine/files.rs"]
 mod files;
 
@@ -43,6 +45,7 @@ pub struct Machine {
     crash: Crash,
     locked: bool,
     superblock: Option<Vec<u8>>,
+    checkpoint: Option<Vec<u8>>,
     names: BTreeMap<u32, Inode>,
     files: BTreeMap<Inode, File>,
     /// Names which a power cut may bring back.
@@ -65,6 +68,7 @@ pub struct Machine {
 #[derive(Clone, Debug)]
 pub struct Copy {
     superblock: Option<Vec<u8>>,
+    checkpoint: Option<Vec<u8>>,
     files: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -93,6 +97,7 @@ impl Machine {
             crash: Crash::Kill,
             locked: false,
             superblock: None,
+            checkpoint: None,
             names: BTreeMap::new(),
             files: BTreeMap::new(),
             unlinked: BTreeMap::new(),
@@ -138,7 +143,11 @@ impl Machine {
 
     pub fn copy(&self) -> Copy {
         let bytes = |(number, inode): (&u32, &Inode)| (*number, self.files[inode].live().to_vec());
-        Copy { superblock: self.superblock.clone(), files: self.names.iter().map(bytes).collect() }
+        Copy {
+            superblock: self.superblock.clone(),
+            checkpoint: self.checkpoint.clone(),
+            files: self.names.iter().map(bytes).collect(),
+        }
     }
 
     /// Puts `copy` in the place of the cache directory. Processes of earlier lives have no part in the copy.
@@ -146,6 +155,7 @@ impl Machine {
         assert!(!self.locked && !self.dead, "a process uses the directory");
         self.generation += 1;
         self.superblock.clone_from(&copy.superblock);
+        self.checkpoint.clone_from(&copy.checkpoint);
         self.names.clear();
         self.unlinked.clear();
         for (number, bytes) in &copy.files {

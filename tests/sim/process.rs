@@ -283,6 +283,11 @@ impl Process {
         busy
     }
 
+    /// The keeper ends in good order.
+    pub fn stop(&mut self) {
+        self.keeper.rest();
+    }
+
     /// Worker `lane` looks again for room without a call of the hook, as a worker may after any turn.
     pub fn look_again(&mut self, lane: usize) {
         self.lanes[lane].waiting = false;

@@ -78,6 +78,11 @@ impl Driver {
         while self.keeper.step() {}
     }
 
+    /// Lets the keeper end in good order.
+    pub fn rest(&mut self) {
+        self.keeper.rest();
+    }
+
     /// Ends as kill -9 does. Other users of the cache must have been told to end.
     pub fn kill(self) {
         let Self { cache, keeper, rig, .. } = self;

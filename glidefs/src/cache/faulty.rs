@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Directory, MonotonicClock};
 use crate::cache::Budgets;
 use crate::cache::facade::Cache;
-use crate::cache::log::disk::{Clock, Disk, Lock, SegmentFile};
+use crate::cache::log::disk::{CheckpointFile, Clock, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::units::FRAME_BYTES;
@@ -343,5 +343,13 @@ impl Disk for Faulty {
 
     fn free_bytes(&self) -> io::Result<u64> {
         self.inner.free_bytes()
+    }
+
+    fn read_checkpoint(&self) -> io::Result<Option<Box<dyn io::Read + Send>>> {
+        self.inner.read_checkpoint()
+    }
+
+    fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
+        self.inner.begin_checkpoint()
     }
 }

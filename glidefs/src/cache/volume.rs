@@ -24,6 +24,7 @@ pub mod index;
 pub(in crate::cache) mod layer;
 pub mod layers;
 pub mod linked;
+pub(in crate::cache) mod loading;
 pub mod longest;
 mod plan;
 pub mod queue;

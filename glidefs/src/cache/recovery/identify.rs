@@ -82,6 +82,7 @@ impl Recovery<'_> {
             closed,
             by_cleaner,
             held: false,
+            is_covered: false,
             walk: None,
         }))
     }
@@ -121,6 +122,7 @@ impl Recovery<'_> {
             closed: true,
             by_cleaner: true,
             held: false,
+            is_covered: false,
             walk: None,
         }))
     }

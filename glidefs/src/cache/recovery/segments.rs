@@ -40,6 +40,7 @@ use crate::cache::volume::extent::extent;
 use crate::units::{ExportId, Seq};
 
 /// A segment found on the disk.
+#[expect(clippy::struct_excessive_bools, reason = "the findings do not depend on each other")]
 pub(super) struct Found {
     pub number: u32,
     pub key: SegmentKey,
@@ -54,6 +55,8 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
+    /// The indexes have the content of the segment from a checkpoint.
+    pub is_covered: bool,
     /// The findings of a walk, all of which may have been dropped. `None` when the footer lists the records, or the walk found
     /// nothing.
     pub walk: Option<Walk>,
@@ -99,6 +102,8 @@ pub(super) struct Recovery<'a> {
     pub given_up: Vec<SegmentWriter>,
     /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
+    /// The checkpoint of the index is used, if the checkpoint can be used.
+    pub tries_checkpoint: bool,
     pub found: Recovered,
 }
 
@@ -277,17 +282,18 @@ impl Recovery<'_> {
         let mut replayed = Replayed::default();
         for record in records {
             self.table.get(number).set_crcs(record.position_frames + 1, &record.crcs);
-            for entry in &record.entries {
-                let Some(volume) = self.volumes.get(&entry.export) else {
-                    replayed.ignored += 1;
+            // A record of one writer has entries of one export.
+            for entries in record.entries.chunk_by(|one, next| one.export == next.export) {
+                let volume = entries.first().and_then(|entry| self.volumes.get(&entry.export));
+                let Some(volume) = volume else {
+                    replayed.ignored += entries.len() as u64;
                     continue;
                 };
-                let Some(extent) = extent(entry, number, record.position_frames) else { continue };
-                if volume.recovered(self.table, extent) {
-                    replayed.entries += 1;
-                } else {
-                    replayed.evicted += 1;
-                }
+                let extents =
+                    entries.iter().filter_map(|entry| extent(entry, number, record.position_frames));
+                let (put_back, left_out) = volume.recovered_all(self.table, extents);
+                replayed.entries += put_back;
+                replayed.evicted += left_out;
             }
         }
         replayed

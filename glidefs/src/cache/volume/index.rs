@@ -10,7 +10,7 @@ mod map;
 use std::ops::ControlFlow;
 
 use self::leaf::Item;
-use self::map::ExtentMap;
+use self::map::{Bulk, ExtentMap};
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::hold;
@@ -163,6 +163,32 @@ impl Index {
             Some(Item { start: before.start, count: before.count.checked_add(item.count)?, ..item })
         });
         joined.unwrap_or(item)
+    }
+}
+
+/// An index while extents are added at the end: many times faster than [`Index::insert`].
+#[derive(Debug, Default)]
+pub struct IndexLoader {
+    bulk: Bulk,
+    max_seq: Seq,
+}
+
+impl IndexLoader {
+    /// Adds `extent`, of at most `u32::MAX` sectors; `false`, and nothing is added, when `extent` starts before the end of the last
+    /// one. `refs` is told of each extent, later maybe.
+    pub fn push(&mut self, extent: &Extent, refs: &mut impl FnMut(Refs)) -> bool {
+        let Ok(count) = u32::try_from(extent.range.count()) else { return false };
+        let item = Item { start: extent.range.start(), seq: extent.seq, count, backing: extent.backing };
+        let is_added = self.bulk.push(item, refs);
+        if is_added {
+            self.max_seq = self.max_seq.max(extent.seq);
+        }
+        is_added
+    }
+
+    /// The index.
+    pub fn finish(self, refs: &mut impl FnMut(Refs)) -> Index {
+        Index { extents: self.bulk.finish(refs), max_seq: self.max_seq }
     }
 }
 

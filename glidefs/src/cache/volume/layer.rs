@@ -33,6 +33,12 @@ impl Layer {
         Self { index: Index::default(), kind: Kind::Clean }
     }
 
+    /// Makes `index` the content of the layer, which is empty. The references of `index` are counted by the caller.
+    pub fn load(&mut self, index: Index) {
+        debug_assert!(self.is_empty(), "only an empty layer is loaded");
+        self.index = index;
+    }
+
     /// Makes `extent` the content of its sectors, except sectors with newer content.
     pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
         let kind = self.kind;

@@ -19,6 +19,7 @@ use std::time::Duration;
 pub(in crate::cache) use self::look_up::Looks;
 use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
+use super::index::Index;
 use super::layer::{Dead, Layer};
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
@@ -99,6 +100,12 @@ impl Layers {
 
     pub fn stored(&self) -> Seq {
         self.stored
+    }
+
+    /// Makes `active` and `clean` the content of the layers, which are empty. The references are counted by the caller.
+    pub fn load(&mut self, active: Index, clean: Index) {
+        self.active.load(active);
+        self.clean.load(clean);
     }
 
     /// Last sequence number of the last cut; without a cut, of the data in the store.
