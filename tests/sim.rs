@@ -17,6 +17,7 @@
 //! cache draws.
 
 pub mod calm;
+mod catalog;
 pub mod content;
 mod damage;
 pub mod disk;

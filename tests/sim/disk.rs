@@ -98,6 +98,10 @@ impl Disk for FakeDisk {
         Ok(bytes.map(|bytes| Box::new(Cursor::new(bytes)) as Box<dyn Read + Send>))
     }
 
+    fn remove_checkpoint(&self) -> io::Result<()> {
+        machine(&self.shared).remove_checkpoint(self.generation)
+    }
+
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
         machine(&self.shared).append_to_checkpoint(self.generation)?;
         Ok(Box::new(FakeCheckpoint { disk: self.clone(), bytes: Vec::new() }))

@@ -7,14 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glidefs::testing::cache::{Budgets, Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
+use glidefs::testing::cache::{
+    Budgets, Cache, CacheError, CheckpointPace, Known, OnFull, Options, Recovered, Volume,
+};
 use glidefs::testing::units::{ExportId, SectorRange};
 
+use super::catalog::FakeCatalog;
 use super::content::Content;
 use super::disk::{FakeClock, FakeDisk, machine};
 use super::faults::{Crash, Faults};
-use super::machine::Machine;
-use super::oracle::{Before, Oracle};
+use super::machine::{Copy, Machine};
+use super::oracle::{Before, Moment, Oracle};
 use super::process::{Process, Rest};
 use super::request::{Kind, Request};
 use super::rng::Rng;
@@ -40,6 +43,25 @@ pub struct Episode {
     exports: Vec<ExportId>,
     next_export: u32,
     next_content: Content,
+    saved: Option<Saved>,
+}
+
+/// A copy of the cache directory and of the catalog, and the state to be found after the copy is put back.
+struct Saved {
+    directory: Copy,
+    start: (u32, Option<u32>),
+    oracle: Oracle,
+    doubted: BTreeMap<ExportId, Moment>,
+    exports: Vec<ExportId>,
+    segments: u64,
+    before: Before,
+}
+
+/// A pace for checkpoints, mostly so slow that much happens meanwhile.
+fn pace(rng: &mut Rng) -> CheckpointPace {
+    let mut few = || usize::try_from(rng.within(1..5)).unwrap();
+    let (segments, slices) = (few(), few());
+    CheckpointPace { segments, slices, extents: [1, 4, 16, 2048][rng.index(4)] }
 }
 
 impl Episode {
@@ -73,6 +95,7 @@ impl Episode {
             exports: Vec::new(),
             next_export: 1,
             next_content: 1,
+            saved: None,
         };
         let rng = &mut episode.world.rng;
         if rng.permille(if too_large { 500 } else { 150 }) {
@@ -122,6 +145,7 @@ impl Episode {
             self.live(&mut process, crash);
             // The machine goes down first, so nothing done by the drop of `process` reaches the disk.
             self.reboot(&mut before);
+            self.put_back(&mut before);
         }
         let mut process = self.start(&mut before);
         self.verify(&mut process, before);
@@ -155,6 +179,35 @@ impl Episode {
         };
     }
 
+    /// Saves a copy of the cache directory, or puts the copy back. The checkpoint of the newer directory stays.
+    fn put_back(&mut self, before: &mut Before) {
+        if self.bad_disk {
+            return;
+        }
+        let mut machine = machine(&self.world.machine);
+        if self.world.rng.permille(150) {
+            self.saved = Some(Saved {
+                directory: machine.copy(),
+                start: machine.start(),
+                oracle: self.world.oracle.clone(),
+                doubted: self.world.doubted.clone(),
+                exports: self.exports.clone(),
+                segments: self.segments,
+                before: *before,
+            });
+        } else if self.world.rng.permille(200)
+            && let Some(saved) = self.saved.take()
+        {
+            self.world.tally.hit(Event::PutBack);
+            machine.put_without_checkpoint(&saved.directory, saved.start);
+            let oracle = std::mem::replace(&mut self.world.oracle, saved.oracle);
+            self.world.oracle.tally = oracle.tally;
+            (self.world.doubted, self.exports, self.segments) =
+                (saved.doubted, saved.exports, saved.segments);
+            *before = saved.before;
+        }
+    }
+
     /// Opens the cache, through any number of crashes and failures.
     fn start(&mut self, before: &mut Before) -> Process {
         let shards = usize::try_from(self.world.rng.within(1..self.shards_max + 1)).unwrap();
@@ -172,6 +225,7 @@ impl Episode {
             {
                 let rng = &mut self.world.rng;
                 let mut machine = machine(&self.world.machine);
+                machine.run_older(rng.permille(100));
                 // The very first start is also worth a crash: it writes the superblock.
                 let first = self.next_content == 1;
                 if rng.permille(if first { 400 } else { 150 }) {
@@ -206,7 +260,9 @@ impl Episode {
                     }
                     self.count(&cache, &found, segments, tries);
                     let appends = self.world.rng.index(5);
-                    return Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
+                    let mut process = Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
+                    process.pace_checkpoints(pace(&mut self.world.rng));
+                    return process;
                 }
                 Err(CacheError::CannotShrink { size_bytes_min, .. }) if self.segments < segments => {
                     assert!(size_bytes_min <= segments * SEGMENT && size_bytes_min > self.segments * SEGMENT);
@@ -232,7 +288,9 @@ impl Episode {
             budgets: Budgets::default(),
         };
         let disk = Arc::new(FakeDisk::new(&self.world.machine));
-        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, Known::local(&self.exports))
+        let catalog = Arc::new(FakeCatalog::new(&self.world.machine));
+        let known = Known { catalog, ..Known::local(&self.exports) };
+        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, known)
     }
 
     fn count(&mut self, cache: &Cache, found: &Recovered, segments_before: u64, tries: u32) {

@@ -46,6 +46,12 @@ pub struct Machine {
     locked: bool,
     superblock: Option<Vec<u8>>,
     checkpoint: Option<Vec<u8>>,
+    /// The process of this life knows nothing of checkpoints.
+    is_older: bool,
+    /// The checkpoint was left behind by an older program, or by a copy that was put back.
+    is_left_over: bool,
+    /// Last start that the catalog counts, and a start begun.
+    start: (u32, Option<u32>),
     names: BTreeMap<u32, Inode>,
     files: BTreeMap<Inode, File>,
     /// Names which a power cut may bring back.
@@ -98,6 +104,9 @@ impl Machine {
             locked: false,
             superblock: None,
             checkpoint: None,
+            is_older: false,
+            is_left_over: false,
+            start: (0, None),
             names: BTreeMap::new(),
             files: BTreeMap::new(),
             unlinked: BTreeMap::new(),
@@ -166,6 +175,41 @@ impl Machine {
             self.files.insert(self.next_inode, file);
             self.names.insert(*number, self.next_inode);
         }
+    }
+
+    /// Puts the segment files and the superblock of `copy` in the place of the cache directory's, and the count of starts in the
+    /// catalog's. The checkpoint stays.
+    pub fn put_without_checkpoint(&mut self, copy: &Copy, start: (u32, Option<u32>)) {
+        let checkpoint = self.checkpoint.take();
+        self.put(copy);
+        self.is_left_over = checkpoint.is_some();
+        self.checkpoint = checkpoint;
+        self.start = start;
+    }
+
+    /// Lets an older program be the process of this life, or not.
+    pub fn run_older(&mut self, is_older: bool) {
+        self.is_older = is_older;
+    }
+
+    /// Last start that the catalog counts, and a start begun.
+    pub fn start(&self) -> (u32, Option<u32>) {
+        self.start
+    }
+
+    /// Process `generation` notes a start in the catalog.
+    pub fn set_start(&mut self, generation: u64, start: (u32, Option<u32>)) -> io::Result<()> {
+        match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            Fate::Crashes => {
+                if self.rng.coin() {
+                    self.start = start;
+                }
+                return Err(eio());
+            }
+            Fate::Done => self.start = start,
+        }
+        Ok(())
     }
 
     /// Injected failures since the last reboot: writes and openings, syncs, reads.

@@ -139,11 +139,18 @@ pub enum Event {
     Covered,
     /// A start with a checkpoint found segments that the checkpoint does not cover.
     PartlyCovered,
+    /// The number of a covered segment went to another segment while the checkpoint was made.
+    CoveredReused,
+    /// A start found a checkpoint that is not of the life before.
+    CheckpointLeftOver,
+    CrashInCheckpointRemoved,
+    /// An older copy of the cache directory was put back.
+    PutBack,
 }
 
 impl Event {
     /// All events, in the order of declaration.
-    pub const ALL: [Self; 68] = {
+    pub const ALL: [Self; 72] = {
         use Event as E;
         [
             E::Kill,
@@ -214,6 +221,10 @@ impl Event {
             E::CheckpointRefused,
             E::Covered,
             E::PartlyCovered,
+            E::CoveredReused,
+            E::CheckpointLeftOver,
+            E::CrashInCheckpointRemoved,
+            E::PutBack,
         ]
     };
 }

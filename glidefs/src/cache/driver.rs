@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
 use self::rig::{Completion, MemoryToken, Rig};
-use super::{Admission, Keeper, Reservation, Volume};
+use super::{Admission, CheckpointPace, Keeper, Reservation, Volume};
 use crate::cache::facade::Cache;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::fetch::Fill;
@@ -76,6 +76,21 @@ impl Driver {
     /// Does all background work there is to do.
     pub fn keep(&mut self) {
         while self.keeper.step() {}
+    }
+
+    /// Keeps the keeper from making checkpoints.
+    pub fn without_checkpoints(&mut self) {
+        self.keeper.without_checkpoints();
+    }
+
+    /// Has checkpoints made at `pace`.
+    pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
+        self.keeper.pace_checkpoints(pace);
+    }
+
+    /// Does a step of the background work.
+    pub fn keep_once(&mut self) {
+        self.keeper.step();
     }
 
     /// Lets the keeper end in good order.

@@ -29,10 +29,14 @@ struct Sleepless {
 
 impl Clock for Sleepless {
     fn now(&self) -> Duration {
-        self.machine.now()
+        let mut slept = self.faults.slept.lock().unwrap();
+        *slept += *self.faults.tick.lock().unwrap();
+        self.machine.now() + *slept
     }
 
     fn sleep(&self, time: Duration) {
+        *self.faults.slept.lock().unwrap() += time;
+        self.faults.count_sleep();
         let mut away = self.faults.away.lock().unwrap();
         *away = away.saturating_sub(time);
     }
@@ -76,9 +80,42 @@ pub struct Faults {
     /// The next record gets to the disk, and the write fails; every later write of the file fails without effect.
     pub breaks: AtomicBool,
     broken: Mutex<BTreeSet<u32>>,
+    /// Time passed in sleeps and in looks at the clock.
+    slept: Mutex<Duration>,
+    /// Time that a look at the clock takes.
+    pub tick: Mutex<Duration>,
+    after_sleeps: Mutex<Option<AfterSleeps>>,
+    /// Free bytes of the file system, unless the file system is to be asked.
+    pub free_bytes: Mutex<Option<u64>>,
+}
+
+/// An action due after so many sleeps.
+struct AfterSleeps(u32, Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for AfterSleeps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("AfterSleeps").field(&self.0).finish_non_exhaustive()
+    }
 }
 
 impl Faults {
+    /// Calls `action` at the end of a number of sleeps, in the place of any earlier action.
+    pub fn after_sleeps(&self, sleeps: u32, action: impl FnOnce() + Send + 'static) {
+        *self.after_sleeps.lock().unwrap() = Some(AfterSleeps(sleeps, Box::new(action)));
+    }
+
+    fn count_sleep(&self) {
+        let mut after = self.after_sleeps.lock().unwrap();
+        match &mut *after {
+            Some(AfterSleeps(left @ 1.., _)) => *left -= 1,
+            _ => {
+                if let Some(AfterSleeps(_, action)) = after.take() {
+                    action();
+                }
+            }
+        }
+    }
+
     /// Lets broken files be written again.
     pub fn mend(&self) {
         self.breaks.store(false, Ordering::SeqCst);
@@ -342,11 +379,15 @@ impl Disk for Faulty {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.inner.free_bytes()
+        self.faults.free_bytes.lock().unwrap().map_or_else(|| self.inner.free_bytes(), Ok)
     }
 
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn io::Read + Send>>> {
         self.inner.read_checkpoint()
+    }
+
+    fn remove_checkpoint(&self) -> io::Result<()> {
+        self.inner.remove_checkpoint()
     }
 
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {

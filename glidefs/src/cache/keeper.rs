@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use self::checkpoint::CheckpointPace;
 use self::checkpoint::Checkpointer;
 use self::cleaner::Cleaner;
 use self::prepare::Preparer;
@@ -75,7 +76,8 @@ struct Barrier {
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let checkpointer = Checkpointer::new(u32::try_from(shared.begun.uncovered).unwrap_or(u32::MAX));
+        // The start has taken the checkpoint away.
+        let checkpointer = Checkpointer::new(u32::try_from(shared.begun.segments).unwrap_or(u32::MAX));
         Self {
             shared,
             checkpointer,
@@ -89,6 +91,16 @@ impl Keeper {
             relief: Relief::default(),
             stuck: false,
         }
+    }
+
+    /// Has checkpoints made at `pace`, for tests.
+    pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
+        self.checkpointer.pace = pace;
+    }
+
+    #[cfg(test)]
+    pub(super) fn without_checkpoints(&mut self) {
+        self.checkpointer.again_at = Duration::MAX;
     }
 
     /// Works until `stop` is true; checks `stop` at least ten times a second. Then makes the next start quick. Blocks on the disk.

@@ -33,6 +33,7 @@ use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
 use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
+use crate::cache::volume::ranks::Ranks;
 use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: room for a few of the largest WRITEs.
@@ -55,7 +56,7 @@ pub(super) fn open(
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = segment_limit(options, superblock.segment_bytes)?;
     let mut exports = known.exports;
-    let (patience, mut doubted) = (Patience::new(&*clock), 0);
+    let (mut patience, mut doubted) = (Patience::new(&*clock), 0);
     let (mut tries_left, mut tries_checkpoint, mut refused) = (TRIES_MAX, true, 0);
     while tries_left > 0 {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
@@ -75,7 +76,9 @@ pub(super) fn open(
             made_up: Vec::new(),
             noted: HashMap::new(),
             given_up: Vec::new(),
+            of_blank_files: 0,
             is_last_try: tries_left == 1,
+            ranks: Ranks::default(),
             tries_checkpoint,
             found: Recovered::default(),
         };
@@ -84,6 +87,9 @@ pub(super) fn open(
         if outcome == Outcome::ReadWithoutCheckpoint {
             // Nothing was written.
             tries_checkpoint = false;
+            drop(recovery);
+            // All of the log is read once more, and the judgement of losses depends on the reads.
+            patience = Patience::new(&*clock);
             continue;
         }
         tries_left -= 1;
@@ -112,11 +118,7 @@ pub(super) fn open(
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
         found.checkpoints_refused = refused;
-        let begun = Begun {
-            covered: found.covered,
-            uncovered: found.segments.saturating_sub(found.covered),
-            checkpoints_refused: refused,
-        };
+        let begun = Begun { covered: found.covered, segments: found.segments, checkpoints_refused: refused };
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
         let bad_footers = found.bad_footers;
         let catalog = known.catalog;
@@ -168,9 +170,10 @@ impl Recovery<'_> {
             segments.extend(self.identify(*number)?);
         }
         self.name_the_nameless(&mut segments)?;
-        // Of two copies of one write the index refers to the copy replayed last. Copies made by cleaning come last, the newest at
+        // Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at
         // the end, so the segment emptied by cleaning is free.
         segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
+        self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
         let used = checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, &mut segments)).transpose();
         let used = match used {
             Ok(used) => used,
@@ -182,6 +185,8 @@ impl Recovery<'_> {
         if used.is_some_and(|used| !self.bears_out(&used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
+        // From here on the start writes: no later start may take the checkpoint for one of the log.
+        at(self.disk.remove_checkpoint(), "removing index.ckpt", || self.disk.location())?;
         self.refuse_a_disk_that_reads_nothing(present)?;
         self.make_room_to_clean(&segments);
         if !self.rewrite_fronts(&segments) {

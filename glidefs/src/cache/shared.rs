@@ -102,9 +102,9 @@ pub(super) struct Parts {
 /// The part of a checkpoint in the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Begun {
-    /// Segments with records that a checkpoint covered, and that none covered.
+    /// Segments with records, and those of them that a checkpoint covered.
+    pub segments: u64,
     pub covered: u64,
-    pub uncovered: u64,
     /// Checkpoints that could not be used because of damage.
     pub checkpoints_refused: u64,
 }

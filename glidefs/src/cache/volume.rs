@@ -28,6 +28,7 @@ pub(in crate::cache) mod loading;
 pub mod longest;
 mod plan;
 pub mod queue;
+pub(in crate::cache) mod ranks;
 mod sample;
 pub mod store_link;
 mod unsynced;

@@ -55,6 +55,10 @@ impl Directory {
     fn checkpoint_path(&self) -> PathBuf {
         self.path.join("index.ckpt")
     }
+
+    fn new_checkpoint_path(&self) -> PathBuf {
+        self.path.join("index.ckpt.new")
+    }
 }
 
 impl Lock for File {
@@ -92,6 +96,8 @@ impl Disk for Directory {
         // the end of this process.
         let name = name_of(std::process::id()).unwrap_or_default();
         let _ = file.set_len(0).and_then(|()| file.write_all_at(name.as_bytes(), 0));
+        // Half a checkpoint of a killed process takes room.
+        let _ = fs::remove_file(self.new_checkpoint_path());
         match fs::create_dir(self.segments_path()) {
             Ok(()) => sync_directory(&self.path)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -158,14 +164,27 @@ impl Disk for Directory {
 
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>> {
         match File::open(self.checkpoint_path()) {
+            // `remove_checkpoint` leaves an empty file where the file cannot be removed.
+            Ok(file) if file.metadata()?.len() == 0 => Ok(None),
             Ok(file) => Ok(Some(Box::new(BufReader::with_capacity(READ_BYTES, file)))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
+    fn remove_checkpoint(&self) -> io::Result<()> {
+        match fs::remove_file(self.checkpoint_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return self.begin_checkpoint().and_then(CheckpointFile::finish).map_err(|_| error);
+            }
+            Ok(()) | Err(_) => {}
+        }
+        // An earlier process may have removed the file, and died before the directory was stable.
+        sync_directory(&self.path)
+    }
+
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
-        let temporary = self.path.join("index.ckpt.new");
+        let temporary = self.new_checkpoint_path();
         let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
         Ok(Box::new(RealCheckpoint {
             file,

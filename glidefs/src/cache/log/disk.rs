@@ -55,6 +55,9 @@ pub trait Disk: Debug + Send + Sync {
     /// The bytes of the checkpoint, from the first one on; `None` without a checkpoint.
     fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>>;
 
+    /// Takes the checkpoint away, if there is one. No checkpoint from before comes back after a power cut once this call returns.
+    fn remove_checkpoint(&self) -> io::Result<()>;
+
     /// Begins a checkpoint beside the present one, which stays until [`CheckpointFile::finish`].
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>>;
 }

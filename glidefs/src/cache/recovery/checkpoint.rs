@@ -3,20 +3,28 @@
 //! Owns which part of a checkpoint a start uses. Does not own what a checkpoint lists (`keeper/checkpoint`). Invariant: the indexes are
 //! those that the footers of all segments would have given, or, for content in the store, have less.
 //!
-//! Why a start may rely on a checkpoint that is older than the log:
+//! **The rule.** A checkpoint is used at most once, by the start directly after the life that wrote the checkpoint. Each start takes
+//! the checkpoint away, used or not, before the start writes anything; a start which cannot take the checkpoint away fails. The number of
+//! the life is in the checkpoint and in the superblock, so a checkpoint that an older program left behind is not used. A log which lacks
+//! a segment listed by the checkpoint, and has no later segment in the place, is an older copy that was put back: the checkpoint is not
+//! of this log.
 //!
-//! - *Nothing too new or wrong.* An extent is taken only from a segment whose trailer is byte for byte the trailer of the checkpoint's
-//!   making: the extent is a part of an entry of the segment's footer. Of all entries the highest number wins here as well.
-//! - *Nothing missing.* The segments were chosen before the extents were gathered, so whatever replaced a covered extent later is in
-//!   a segment not covered. Whatever had replaced an extent before the gathering is covered as well, or was synced before the
-//!   checkpoint was complete, and is read from the segment as ever. A segment is used again only when everything that replaced the
-//!   content is stable elsewhere: in a segment which is there now, and is covered or read.
+//! Why that start may rely on a checkpoint that is older than the end of the log:
+//!
+//! - *Nothing too new or wrong.* An extent is taken only from a segment whose trailer says the same as the checkpoint: the extent is a
+//!   part of an entry of the segment's footer. Of all entries the highest number wins here as well.
+//! - *Nothing missing.* The segments were chosen, by their ids, before the extents were gathered, so whatever replaced a covered extent
+//!   later is in a segment not covered, even where the number of a covered one was given to another segment meanwhile. Whatever had
+//!   replaced an extent before the gathering is covered as well, or was synced before the checkpoint was complete, and is read from the
+//!   segment as ever. A segment is used again only when everything that replaced the content is stable elsewhere: in a segment which
+//!   is there now, and is covered or read.
 //! - *Nothing evicted comes back.* Evicted content is not newer than the catalog's mark, which every start obeys, for extents of a
 //!   checkpoint too. Marks only grow.
 //! - *Deleted exports* are in no catalog any more, and ids are not given out again.
-//! - *Copies of the cleaner* have the number and the content of the original; the copy in a later segment replaces the original.
-//! - *Zeroes on their way* into an index pin the segment with the record, and a pinned segment is not covered.
-//! - *An older program* in between changes trailers, or adds segments: nothing above depends on who did so.
+//! - *Copies of the cleaner* have the number and the content of the original. The copy in the segment of the higher rank counts, whether
+//!   the copy is loaded first or last (`volume/ranks`): so the same segments are free as after reading all footers.
+//! - *Zeroes on their way* into an index pin the segment with the record, and a pinned segment is not covered. Nor is a segment with
+//!   the entry of a doubt.
 //!
 //! Where the disk lost anything, or the log tells of a loss, the checkpoint is not used at all: the losses are judged from the records.
 
@@ -32,7 +40,7 @@ use crate::cache::log::life::Event;
 use crate::cache::log::scan::Unusable;
 use crate::cache::log::superblock::Superblock;
 use crate::cache::volume::loading::Loading;
-use crate::units::{ExportId, FRAME_SECTORS, Seq};
+use crate::units::{ExportId, FRAME_SECTORS};
 
 const ORDER: FormatError = FormatError::Malformed("a page, a segment or an export out of order");
 const UNLISTED: FormatError = FormatError::Malformed("an extent outside the records of a covered segment");
@@ -121,7 +129,7 @@ impl Recovery<'_> {
         self.found.checkpoints_refused += 1;
         tracing::warn!(
             error = error as &dyn std::error::Error,
-            "the checkpoint of the index is damaged or of another cache: reading all of the log instead"
+            "the checkpoint of the index is damaged, or not of this log: reading all of the log instead"
         );
     }
 
@@ -135,8 +143,10 @@ impl Recovery<'_> {
             return Err(Unusable::Damaged(ORDER));
         }
         let head = Head::decode(pages.body()).map_err(Unusable::Damaged)?;
-        if head.segment_bytes != superblock.segment_bytes || head.start > superblock.start {
-            return Err(Unusable::Damaged(FormatError::Malformed("a checkpoint of another log")));
+        if head.segment_bytes != superblock.segment_bytes || head.start != superblock.start {
+            return Err(Unusable::Damaged(FormatError::Malformed(
+                "a checkpoint of another log, or not of the last start",
+            )));
         }
         let mut covered: Vec<CoveredSegment> = Vec::new();
         let kind = loop {
@@ -200,6 +210,9 @@ impl Recovery<'_> {
             others.extend(decode_rows::<OtherSegment>(pages.body()).map_err(Unusable::Damaged)?);
             kind = pages.next()?;
         }
+        if !others.is_sorted_by(|one: &OtherSegment, next| one.number < next.number) {
+            return Err(Unusable::Damaged(ORDER));
+        }
         if kind != PageKind::End || decode_end(pages.body()).map_err(Unusable::Damaged)? != count {
             return Err(Unusable::Damaged(ORDER));
         }
@@ -208,7 +221,7 @@ impl Recovery<'_> {
 
     fn end_loading(&mut self, export: Option<ExportId>, loading: &mut Loading) {
         if let Some(volume) = export.and_then(|export| self.volumes.get(&export)) {
-            self.found.checkpoint_extents += volume.load(self.table, loading);
+            self.found.checkpoint_extents += volume.load(self.table, &self.ranks, loading);
         }
     }
 
@@ -224,9 +237,11 @@ impl Recovery<'_> {
         for found in segments {
             let Some(row) = row_of(covered, found.number) else { continue };
             let Some(trailer) = found.trailer.filter(|_| is_as_covered(row, found)) else { continue };
-            let Some(sums) = trailer.sums_frame(frames) else { continue };
+            if trailer.sums_frame(frames).is_none() {
+                continue;
+            }
             let used = self.table.get(found.number);
-            used.leave_crcs(Some(sums));
+            used.leave_crcs(Some(&trailer), frames);
             used.begin_use(found.key.segment_id, trailer.footer_frame);
             used.on(Event::Prepare);
             used.on(Event::Close);
@@ -243,29 +258,47 @@ impl Recovery<'_> {
 
     /// Whether the rest of the log, in `segments`, bears `used` out: nothing is lost that the checkpoint relied on.
     pub fn bears_out(&mut self, used: &Used, segments: &[Found]) -> bool {
-        let is_whole = self.found.holes == 0 && self.found.unreadable == 0 && self.found.bad_footers == 0;
-        let is_sure = self.volumes.values().all(|volume| volume.doubted_to() == Seq(0));
-        let is_there = segments.iter().all(|found| used.has_all_of(found));
+        let damage = self.found.unreadable.saturating_add(self.found.bad_footers);
+        let is_whole = self.found.holes == 0 && damage == self.of_blank_files;
+        let is_sure = !self.volumes.values().any(|volume| volume.is_doubted());
+        let is_there =
+            self.is_as_new_as(used, segments) && segments.iter().all(|found| used.has_all_of(found));
         if is_whole && is_sure && is_there {
             return true;
         }
         self.found.checkpoints_refused += 1;
         tracing::warn!(
-            "the log tells of losses: reading all of the log, without the checkpoint of the index"
+            is_whole,
+            is_sure,
+            is_there,
+            "the log tells of losses, or is older than the checkpoint of the index: reading all of the log, without the checkpoint"
         );
         false
+    }
+
+    /// Whether each file has the segment that `used` lists, or one that was put there later.
+    fn is_as_new_as(&self, used: &Used, segments: &[Found]) -> bool {
+        let mut ids = vec![0; self.table.len()];
+        for found in segments {
+            if let Some(id) = ids.get_mut(found.number as usize) {
+                *id = found.key.segment_id;
+            }
+        }
+        let covered = used.covered.iter().map(|row| (row.number, row.segment_id));
+        let mut listed = covered.chain(used.others.iter().map(|row| (row.number, row.segment_id)));
+        listed.all(|(number, segment_id)| ids.get(number as usize).is_some_and(|id| *id >= segment_id))
     }
 }
 
 impl Used {
     /// Whether `found` has all that was stable when the checkpoint was complete.
     fn has_all_of(&self, found: &Found) -> bool {
-        let row = row_of(&self.covered, found.number).filter(|row| row.segment_id == found.key.segment_id);
+        let segment_id = found.key.segment_id;
+        let row = row_of(&self.covered, found.number).filter(|row| row.segment_id == segment_id);
         let is_same = row.is_none_or(|row| found.trailer.is_none() || is_as_covered(row, found));
-        let is_this =
-            |other: &&OtherSegment| (other.number, other.segment_id) == (found.number, found.key.segment_id);
-        let others = self.others.iter().filter(is_this).map(|other| other.end);
-        let needed = others.chain(row.map(|row| row.footer_frame)).max().unwrap_or(0);
+        let other = self.others.binary_search_by_key(&found.number, |other| other.number).ok();
+        let other = other.and_then(|at| self.others.get(at)).filter(|other| other.segment_id == segment_id);
+        let needed = other.map(|other| other.end).max(row.map(|row| row.footer_frame)).unwrap_or(0);
         let trailer_end = found.trailer.as_ref().map(|trailer| trailer.footer_frame);
         let end = trailer_end.or_else(|| found.walk.as_ref().map(|walk| walk.tail)).unwrap_or(1);
         is_same && end >= needed

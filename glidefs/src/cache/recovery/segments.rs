@@ -37,6 +37,7 @@ use crate::cache::log::walk::{self, Span, Walk};
 use crate::cache::options::Recovered;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
+use crate::cache::volume::ranks::Ranks;
 use crate::units::{ExportId, Seq};
 
 /// A segment found on the disk.
@@ -100,8 +101,12 @@ pub(super) struct Recovery<'a> {
     pub noted: HashMap<ExportId, Seq>,
     /// Segments the disk did not let recovery close.
     pub given_up: Vec<SegmentWriter>,
+    /// How much of the damage found, as counted in `found`, is in files without data.
+    pub of_blank_files: u64,
     /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
+    /// The ranks of the segments in the order of a replay.
+    pub ranks: Ranks,
     /// The checkpoint of the index is used, if the checkpoint can be used.
     pub tries_checkpoint: bool,
     pub found: Recovered,
@@ -150,11 +155,10 @@ impl Recovery<'_> {
         let frames = self.table.segment_frames();
         // A segment that is walked gets a trailer, and sums, later.
         let trailer = found.trailer.as_ref().filter(|_| found.walk.is_none());
-        let sums_frame = trailer.and_then(|trailer| trailer.sums_frame(frames));
-        if sums_frame.is_none() {
+        if trailer.and_then(|trailer| trailer.sums_frame(frames)).is_none() {
             used.keep_crcs(Crcs::new(frames));
         }
-        used.leave_crcs(sums_frame);
+        used.leave_crcs(trailer, frames);
         used.begin_use(found.key.segment_id, tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
@@ -258,13 +262,14 @@ impl Recovery<'_> {
     ///
     /// Cleaning takes the last free segment only to empty another one into it. All data of the emptied segment is still there
     /// until the emptied segment is free.
-    pub fn make_room_to_clean(&self, segments: &[Found]) {
+    pub fn make_room_to_clean(&mut self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.number) else { return };
         let is_needed = |(_, info): (u32, &SegmentInfo)| info.state() != State::Free && info.extents() > 0;
         if !self.table.iter().all(is_needed) {
             return;
         }
+        self.ranks.put_last(last);
         for found in segments.iter().filter(|found| found.number != last) {
             match &found.walk {
                 Some(walk) => drop(self.replay(found.number, &walk.records)),
@@ -291,7 +296,7 @@ impl Recovery<'_> {
                 };
                 let extents =
                     entries.iter().filter_map(|entry| extent(entry, number, record.position_frames));
-                let (put_back, left_out) = volume.recovered_all(self.table, extents);
+                let (put_back, left_out) = volume.recovered_all(self.table, &self.ranks, extents);
                 replayed.entries += put_back;
                 replayed.evicted += left_out;
             }

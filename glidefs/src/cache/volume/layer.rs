@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use super::extent::{Extent, Piece};
 use super::index::Index;
+use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
@@ -43,6 +44,17 @@ impl Layer {
     pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
         let kind = self.kind;
         self.index.insert(extent, &mut |refs| {
+            table.count_refs(refs);
+            if kind == Kind::Clean {
+                table.count_clean(refs);
+            }
+        });
+    }
+
+    /// As [`Self::insert`], at a start: `ranks` decide between extents of an equal sequence number.
+    pub fn put_back(&mut self, table: &SegmentTable, ranks: &Ranks, extent: Extent) {
+        let kind = self.kind;
+        self.index.put_back(extent, ranks, &mut |refs| {
             table.count_refs(refs);
             if kind == Kind::Clean {
                 table.count_clean(refs);

@@ -21,6 +21,7 @@ use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
 use super::index::Index;
 use super::layer::{Dead, Layer};
+use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
@@ -174,6 +175,18 @@ impl Layers {
             self.layer_mut(extent.seq).insert(table, extent);
         } else {
             self.clean.insert(table, extent);
+        }
+    }
+
+    /// As [`Self::insert`], at a start: `ranks` decide between extents of an equal sequence number.
+    pub fn put_back(&mut self, table: &SegmentTable, ranks: &Ranks, extent: Extent) {
+        if let Backing::Doubt { number } = extent.backing {
+            return self.doubts.insert(table, extent.seq, extent.range, number);
+        }
+        if extent.seq > self.stored {
+            self.layer_mut(extent.seq).put_back(table, ranks, extent);
+        } else {
+            self.clean.put_back(table, ranks, extent);
         }
     }
 

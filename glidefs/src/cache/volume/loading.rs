@@ -8,8 +8,8 @@ use super::Volume;
 use crate::cache::log::format::{Kept, KeptExtent};
 use crate::cache::log::table::{Refs, SegmentTable};
 use crate::cache::volume::extent::{Backing, Extent};
-use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::index::IndexLoader;
+use crate::cache::volume::ranks::Ranks;
 use crate::units::Seq;
 
 /// Content of a volume for a checkpoint.
@@ -21,7 +21,7 @@ pub(in crate::cache) struct Slice {
     pub next: Option<u64>,
     /// Last sequence number given out.
     pub last: Seq,
-    /// Records of the volume may be lost, or were.
+    /// Records of the volume may be lost.
     pub is_doubted: bool,
 }
 
@@ -112,11 +112,12 @@ impl Loading {
 }
 
 impl Volume {
-    /// A slice of the volume from sector `from` on: the extents in segments which `is_covered` accepts.
-    pub(in crate::cache) fn slice(&self, from: u64, is_covered: impl Fn(u32) -> bool) -> Slice {
+    /// A slice of the volume from sector `from` on: the extents in segments which `is_covered` accepts, of
+    /// about `limit` of all extents.
+    pub(in crate::cache) fn slice(&self, from: u64, limit: usize, is_covered: impl Fn(u32) -> bool) -> Slice {
         let inner = self.lock();
-        let (found, next) = inner.layers.extents_in(is_covered, from, EXTENTS_MAX);
-        let is_doubted = inner.layers.doubted_to() > Seq(0);
+        let (found, next) = inner.layers.extents_in(is_covered, from, limit);
+        let is_doubted = inner.layers.is_doubted();
         let last = Seq(inner.last_seq);
         drop(inner);
         let mut extents: Vec<KeptExtent> = found.iter().filter_map(kept_of).collect();
@@ -125,7 +126,7 @@ impl Volume {
     }
 
     /// Makes everything in `loading` the content of the volume, which is empty. Returns the number of extents.
-    pub(in crate::cache) fn load(&self, table: &SegmentTable, loading: &mut Loading) -> u64 {
+    pub(in crate::cache) fn load(&self, table: &SegmentTable, ranks: &Ranks, loading: &mut Loading) -> u64 {
         let Loading { active, clean, active_refs, clean_refs, rest, last, loaded, .. } = loading;
         let active = std::mem::take(active).finish(&mut |refs| active_refs.count(refs));
         let clean = std::mem::take(clean).finish(&mut |refs| clean_refs.count(refs));
@@ -138,7 +139,7 @@ impl Volume {
         inner.layers.load(active, clean);
         inner.last_seq = inner.last_seq.max(last.0);
         for extent in rest.drain(..) {
-            inner.layers.insert(table, extent);
+            inner.layers.put_back(table, ranks, extent);
         }
         self.note_index(&inner);
         std::mem::take(loaded)
@@ -150,7 +151,7 @@ fn kept_of(extent: &Extent) -> Option<KeptExtent> {
         Backing::Data { sector, .. } => Kept::Data(sector),
         Backing::Zero { .. } => Kept::Zero,
         Backing::Damaged { .. } => Kept::Damaged,
-        // A volume with doubts gets into no checkpoint.
+        // A segment with the entry of a doubt is not covered.
         Backing::Doubt { .. } => return None,
     };
     Some(KeptExtent { range: extent.range, seq: extent.seq, number: extent.backing.number(), content })
