@@ -279,7 +279,7 @@ metrics! {
     CacheCheckpoints: Counter "glidefs_cache_checkpoints_total" in Number by []
         = "Checkpoints of the index written: the next start reads the footers of segments sealed since.";
     CacheCheckpointsRefused: Counter "glidefs_cache_checkpoints_refused_total" in Number by []
-        = "Checkpoints of the index which the start did not use: the checkpoint is damaged, or the log has a loss. The start read all of the log instead.";
+        = "Checkpoints of the index which the start did not use: the checkpoint is damaged or not of this log, or the log has a loss. The start read all of the log instead.";
     CacheCoveredAtStart: Gauge "glidefs_cache_start_covered_segments" in Number by []
         = "Segments with data which the start found in the checkpoint of the index.";
     CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []
