@@ -360,7 +360,7 @@ fn a_checkpoint_is_not_used_for_an_older_copy_of_the_log() {
     let mut driver = open(&disk);
     for number in 1..=200_u8 {
         let place = number % PLACES;
-        if number > PLACES && place % 10 == 0 {
+        if number > PLACES && place.is_multiple_of(10) {
             continue;
         }
         let volume = driver.cache.volume(A);
