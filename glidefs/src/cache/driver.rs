@@ -83,7 +83,6 @@ impl Driver {
         self.keeper.without_checkpoints();
     }
 
-    /// Has checkpoints made at `pace`.
     pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
         self.keeper.pace_checkpoints(pace);
     }

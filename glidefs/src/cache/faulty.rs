@@ -67,7 +67,6 @@ pub struct Faults {
     pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
     /// Wrong copies stay until the frames are written: the kernel does not drop the copies.
     pub copies_stay: AtomicBool,
-    /// Writes of footers fail.
     pub footers: AtomicBool,
     /// The page cache has nothing.
     pub cold: AtomicBool,
@@ -146,7 +145,6 @@ impl Faulty {
         Self { inner: Arc::new(Directory::new(path)), faults: Arc::default() }
     }
 
-    /// Opens the cache there.
     pub fn open(&self, known: Known) -> Result<(Cache, Recovered), CacheError> {
         self.open_with(16, known)
     }
@@ -165,7 +163,6 @@ impl Faulty {
         Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)
     }
 
-    /// Makes a frame unreadable.
     pub fn lose(&self, number: u32, frame: u64) {
         self.faults.frames.lock().unwrap().insert((number, frame));
     }

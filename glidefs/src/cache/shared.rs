@@ -37,7 +37,6 @@ pub(super) struct Shared {
     pub on_full: OnFull,
     pub watermarks: Watermarks,
     pub pressure: Pressure,
-    /// Wakes the keeper.
     pub signal: Signal,
     pub figures: Figures,
     pub sums: Sums,

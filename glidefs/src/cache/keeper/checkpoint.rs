@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// How much of a checkpoint is made in one step.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointPace {
-    /// Segments looked at.
+    /// Most segments looked at while the covered ones are chosen.
     pub segments: usize,
     /// Slices of volumes gathered, with `extents` extents each at most.
     pub slices: usize,

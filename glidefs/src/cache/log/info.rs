@@ -55,11 +55,8 @@ pub(in crate::cache) struct SegmentInfo {
 /// The footer of a sealed segment, as the trailer describes the footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) struct FooterPlace {
-    /// First frame of the footer.
     pub frame: u32,
-    /// Length of the footer in bytes.
     pub bytes: u32,
-    /// CRC-32C of the footer.
     pub crc: u32,
 }
 

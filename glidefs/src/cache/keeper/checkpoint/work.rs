@@ -28,7 +28,6 @@ use crate::units::Seq;
 const EXTENT_BYTES: u64 = 24;
 const SEGMENT_BYTES: u64 = 24;
 
-/// A checkpoint under way.
 #[derive(Debug)]
 pub(super) struct Work {
     file: Box<dyn CheckpointFile>,
@@ -94,7 +93,6 @@ impl From<io::Error> for Halt {
     }
 }
 
-/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     Made,
@@ -131,7 +129,6 @@ impl Work {
         Ok(self.file.append(&page)?)
     }
 
-    /// Does a step.
     pub fn advance(&mut self, shared: &Shared, pace: CheckpointPace) -> Result<Progress, Halt> {
         match &mut self.stage {
             Stage::Choose(from) => {
