@@ -18,11 +18,11 @@ const PLACE: Place = Place { number: 0, segment_id: 1, end: 9 };
 /// The longest hold of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct LongestHold {
-    /// The work.
+    /// The work done with the lock held.
     pub kind: &'static str,
-    /// Number of holds.
+    /// How often the lock was taken.
     pub holds: u64,
-    /// The longest hold.
+    /// By the clock of the caller.
     pub longest: Duration,
 }
 
@@ -64,7 +64,11 @@ impl<N: Fn() -> Duration> Works<N> {
         self.volume.cut_now();
         self.thaw("zeroes: made clean");
         self.fill("write above zeroes");
-        self.once("deleted", |works| drop(works.volume.remove(&works.table)));
+        // Extents out of use are dropped without the lock.
+        let mut longest = Duration::ZERO;
+        let gone = self.time(&mut longest, |works| works.volume.remove(&works.table));
+        drop(gone);
+        self.note("deleted", 1, longest);
         self.done
     }
 
