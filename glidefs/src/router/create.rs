@@ -1,8 +1,9 @@
 //! How an export comes into being: created, opened from the store, undeleted, forked, rescued.
 //!
 //! Owns the order of steps: the volume is created or opened in the store, then the export is written to the catalog, then the
-//! device is made, unless the export is to be detached. Does not own devices (`operations`) nor volumes (`storage`). Invariant:
-//! nothing is left of an export that certainly got no device.
+//! device is made, unless the export is to be detached. Does not own devices (`operations`) nor volumes (`storage`). Invariants:
+//! nothing is left of an export that certainly got no device, unless the store may have a change that only the catalog explains;
+//! a volume left by a creation that stopped is changed only when the catalog has the export.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -272,6 +273,16 @@ impl Router {
 
     /// Makes the device of a new export. Removes the export again if there is certainly no device.
     async fn first_attach(&self, held: &HeldExport, initial: &InitialState) -> Result<(), RouterError> {
+        // An earlier creation may have left the volume to any host.
+        if let Err(error) = self.take_back(held).await {
+            let is_lost = matches!(error, RouterError::Lost { .. });
+            if is_lost && self.catalog.remove(held.record().export_id()).await.is_ok() {
+                self.forget(held);
+                return Err(error);
+            }
+            // The store may have a second manifest, which refuses a creation without a record.
+            return held.failed(error);
+        }
         let Err(error) = self.make_device(held).await else {
             tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export created");
             return Ok(());

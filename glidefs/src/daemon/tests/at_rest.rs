@@ -1,0 +1,86 @@
+//! Exports at rest: creations that stopped half-way, and exports that must not rest.
+
+use super::host::{Host, World, request};
+use crate::cache::driver::bytes_of;
+use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
+use crate::store::volume::VolumeError;
+use crate::units::{SECTOR_BYTES, SectorRange};
+
+const SECTORS: u64 = 256;
+
+fn size(sectors: u64) -> ExportSize {
+    ExportSize::new(sectors * SECTOR_BYTES).unwrap()
+}
+
+fn blank(sectors: u64) -> CreateExport {
+    request("vm", InitialContent::Blank(size(sectors)))
+}
+
+fn create(world: &World, host: &Host, request: CreateExport) -> Result<ExportInfo, RouterError> {
+    world.runtime.block_on(host.router().create(request)).map(|created| created.info)
+}
+
+fn detach(world: &World, host: &Host) {
+    let info = world.runtime.block_on(host.router().detach("vm")).unwrap();
+    assert_eq!(info.unreleased, None);
+}
+
+fn write(host: &mut Host) {
+    let (volume, range) = (host.volume("vm"), SectorRange::new(8, 8).unwrap());
+    let data: Vec<u8> = (range.start()..range.end()).flat_map(|sector| bytes_of(1, sector)).collect();
+    host.driver().write(&volume, range, Some(&data)).unwrap();
+}
+
+/// A host on which the creation of a detached export stopped before the record was in the catalog.
+fn half_created(world: &World) -> Host {
+    let host = Host::new(world);
+    world.runtime.block_on(host.volumes().create_blank(&"vm".parse().unwrap(), SECTORS, true)).unwrap();
+    host
+}
+
+fn assert_is_held(world: &World) {
+    let opened = create(world, &Host::new(world), request("vm", InitialContent::Store));
+    assert!(matches!(opened, Err(RouterError::Store { source: VolumeError::Held(_), .. })), "{opened:?}");
+}
+
+#[test]
+fn a_creation_with_a_device_takes_back_the_volume_that_an_earlier_creation_left_released() {
+    let world = World::new(9, 0);
+    let mut host = half_created(&world);
+    assert_eq!(create(&world, &host, blank(2 * SECTORS)).unwrap().state, State::Serving);
+    assert_is_held(&world);
+    write(&mut host);
+    detach(&world, &host);
+    let opened = create(&world, &Host::new(&world), request("vm", InitialContent::Store)).unwrap();
+    assert_eq!(opened.size_bytes, size(2 * SECTORS).bytes());
+}
+
+#[test]
+fn a_creation_that_could_not_take_its_volume_back_succeeds_when_it_is_tried_again() {
+    for arrives in [false, true] {
+        for restarted in [false, true] {
+            let world = World::new(10, 0);
+            let mut host = half_created(&world);
+            world.objects.fail_creations("manifests", 1000, arrives);
+            create(&world, &host, blank(SECTORS)).unwrap_err();
+            world.objects.fail_creations("manifests", 0, false);
+            if restarted {
+                host.restart(&world);
+            }
+            assert_eq!(create(&world, &host, blank(SECTORS)).unwrap().state, State::Serving);
+            assert_is_held(&world);
+        }
+    }
+}
+
+#[test]
+fn an_export_brought_to_a_volume_that_a_creation_left_released_is_this_hosts() {
+    let world = World::new(11, 0);
+    let mut host = Host::without_store(&world);
+    create(&world, &host, blank(SECTORS)).unwrap();
+    host.restart(&world);
+    let left = world.runtime.block_on(host.volumes().create_blank(&"vm".parse().unwrap(), SECTORS, true));
+    assert!(left.unwrap().1);
+    assert_eq!(world.runtime.block_on(host.router().bring_to_store()), 0);
+    assert_is_held(&world);
+}
