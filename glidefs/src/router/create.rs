@@ -63,6 +63,19 @@ struct InitialState {
     is_new: bool,
 }
 
+impl InitialState {
+    /// Whether another host may open the volume, and would find all of the export: a volume left by an earlier creation may have
+    /// another size.
+    fn is_released_whole(&self) -> bool {
+        self.is_released && self.has_size_in_store()
+    }
+
+    /// Whether the store needs not be told the size.
+    fn has_size_in_store(&self) -> bool {
+        self.resume.as_ref().is_none_or(|resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES)
+    }
+}
+
 /// The outcome of adding an export to the exports in memory.
 enum Added {
     /// The export is new, and held.
@@ -247,7 +260,7 @@ impl Router {
         record.may_be_released = initial.is_released;
         let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
         // Only an export that begins with zeroes and gets no device needs nothing but the record.
-        if !(request.detached && initial.is_blank) {
+        if !(request.detached && initial.is_blank && initial.has_size_in_store()) {
             self.open(held.entry());
         }
         exports.insert(Arc::clone(held.entry()));
@@ -265,7 +278,7 @@ impl Router {
         }
         held.step(Event::NoDevice)?;
         tracing::info!(export = %held.entry().name(), "export created, without a device");
-        if !initial.is_released {
+        if !initial.is_released_whole() {
             self.release(held).await;
         }
         Ok(())

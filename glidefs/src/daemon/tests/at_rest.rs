@@ -44,6 +44,19 @@ fn assert_is_held(world: &World) {
 }
 
 #[test]
+fn a_detached_creation_that_is_tried_again_with_another_size_gives_the_store_that_size() {
+    for sectors in [SECTORS, 2 * SECTORS] {
+        let world = World::new(8, 0);
+        let host = half_created(&world);
+        let info = create(&world, &host, CreateExport { detached: true, ..blank(sectors) }).unwrap();
+        assert_eq!((info.size_bytes, info.unreleased), (size(sectors).bytes(), None));
+        let other = Host::new(&world);
+        let opened = create(&world, &other, request("vm", InitialContent::Store)).unwrap();
+        assert_eq!(opened.size_bytes, size(sectors).bytes());
+    }
+}
+
+#[test]
 fn a_creation_with_a_device_takes_back_the_volume_that_an_earlier_creation_left_released() {
     let world = World::new(9, 0);
     let mut host = half_created(&world);

@@ -9,7 +9,7 @@ use crate::router::catalog::volume_record::tests::resume;
 use crate::router::{Begun, ExportName, InitialContent, Storage};
 use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, VolumeError};
-use crate::units::ExportId;
+use crate::units::{ExportId, SECTOR_BYTES};
 
 /// Cache and store.
 #[derive(Default)]
@@ -38,11 +38,15 @@ impl Storage for FakeStorage {
     fn begin(
         &self,
         _name: ExportName,
-        _content: InitialContent,
+        content: InitialContent,
         detached: bool,
     ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         let has_store = *self.has_store.lock().unwrap();
-        let begun = has_store.then(|| Begun { resume: resume(1, 0), is_released: detached });
+        let mut resume = resume(1, 0);
+        if let InitialContent::Blank(size) = content {
+            resume.size_sectors = size.bytes() / SECTOR_BYTES;
+        }
+        let begun = has_store.then_some(Begun { resume, is_released: detached });
         Box::pin(std::future::ready(Ok(begun)))
     }
 
