@@ -97,3 +97,16 @@ fn an_export_brought_to_a_volume_that_a_creation_left_released_is_this_hosts() {
     assert_eq!(world.runtime.block_on(host.router().bring_to_store()), 0);
     assert_is_held(&world);
 }
+
+#[test]
+fn a_loss_that_only_the_drain_noticed_is_in_the_scrape() {
+    let world = World::new(12, 0);
+    let mut first = Host::new(&world);
+    create(&world, &first, blank(SECTORS)).unwrap();
+    write(&mut first);
+    detach(&world, &first);
+    create(&world, &Host::new(&world), request("vm", InitialContent::Store)).unwrap();
+    let drain = world.runtime.block_on(first.router().drain());
+    assert_eq!(drain.failed.len(), 1);
+    assert!(first.scrape().contains("glidefs_router_lost_exports{reason=\"fenced\"} 1"));
+}
