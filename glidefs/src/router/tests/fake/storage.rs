@@ -24,10 +24,13 @@ pub struct FakeStorage {
     pub hangs: Mutex<bool>,
     /// Whether there is a store.
     pub has_store: Mutex<bool>,
+    /// Exports with a volume made in the cache.
+    pub made: Mutex<Vec<ExportId>>,
 }
 
 impl Storage for FakeStorage {
     fn volume(&self, id: ExportId, _size_bytes: u64, _resume: Option<&Resume>) -> Arc<Volume> {
+        self.made.lock().unwrap().push(id);
         Arc::new(Volume::new(id))
     }
 
