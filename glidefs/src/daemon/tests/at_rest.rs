@@ -1,6 +1,8 @@
 //! Exports at rest: creations that stopped half-way, and exports that must not rest.
 
+use super::damaged;
 use super::host::{Host, World, request};
+use super::sim::faults::Crash;
 use crate::cache::driver::bytes_of;
 use crate::router::{CreateExport, ExportInfo, ExportSize, InitialContent, RouterError, State};
 use crate::store::volume::VolumeError;
@@ -109,4 +111,57 @@ fn a_loss_that_only_the_drain_noticed_is_in_the_scrape() {
     let drain = world.runtime.block_on(first.router().drain());
     assert_eq!(drain.failed.len(), 1);
     assert!(first.scrape().contains("glidefs_router_lost_exports{reason=\"fenced\"} 1"));
+}
+
+/// A host without data of the released export `vm`, which the host has without a device.
+fn at_rest(world: &World) -> Host {
+    let mut host = Host::new(world);
+    create(world, &host, CreateExport { detached: true, ..request("vm", InitialContent::Store) }).unwrap();
+    host.restart(world);
+    host
+}
+
+#[test]
+fn an_export_with_damage_in_the_store_shows_the_damage_after_a_start() {
+    let world = World::new(13, 0);
+    let first = damaged::lost(&world);
+    world.runtime.block_on(first.router().write_back("vm")).unwrap();
+    detach(&world, &first);
+    let host = at_rest(&world);
+    assert_eq!(host.router().show("vm").unwrap().damaged_bytes, Some(4096));
+    assert!(host.scrape().contains("glidefs_export_damaged_bytes{export=\"vm\"} 4096"));
+}
+
+#[test]
+fn a_size_that_the_store_was_not_told_is_told_after_a_start() {
+    let world = World::new(14, 0);
+    let first = Host::new(&world);
+    create(&world, &first, CreateExport { detached: true, ..blank(SECTORS) }).unwrap();
+    let mut host = at_rest(&world);
+    assert!(host.router().exports().is_empty());
+    world.store_goes_away();
+    world.runtime.block_on(host.router().resize("vm", size(2 * SECTORS))).unwrap();
+    host.go_down(Crash::Kill);
+    world.store_comes_back();
+    host.come_up(&world);
+    assert_eq!(host.router().show("vm").unwrap().size_bytes, size(2 * SECTORS).bytes());
+    assert!(host.scrape().contains("glidefs_export_size_bytes{export=\"vm\"} 262144"));
+    assert_eq!(world.runtime.block_on(host.router().drain()).failed.len(), 0);
+    let opened = create(&world, &Host::new(&world), request("vm", InitialContent::Store)).unwrap();
+    assert_eq!(opened.size_bytes, size(2 * SECTORS).bytes());
+}
+
+#[test]
+fn an_export_that_was_lost_is_shown_as_lost_after_a_start() {
+    let world = World::new(15, 0);
+    let first = Host::new(&world);
+    create(&world, &first, CreateExport { detached: true, ..blank(SECTORS) }).unwrap();
+    let mut host = at_rest(&world);
+    create(&world, &Host::new(&world), request("vm", InitialContent::TakeOver)).unwrap();
+    let attached = world.runtime.block_on(host.router().attach("vm"));
+    assert!(matches!(attached, Err(RouterError::Lost { .. })), "{attached:?}");
+    host.restart(&world);
+    let state = host.router().show("vm").unwrap().state;
+    assert!(matches!(state, State::Failed { .. }), "{state:?}");
+    assert!(host.scrape().contains("glidefs_router_lost_exports{reason=\"fenced\"} 1"));
 }

@@ -311,6 +311,21 @@ async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_
 }
 
 #[tokio::test]
+async fn after_a_start_an_export_has_what_io_needs_if_the_cache_has_data_of_the_export() {
+    for has_data in [false, true] {
+        let host = Host::new();
+        let router = host.started().await;
+        let id = router.create(CreateExport { detached: true, ..create("a", MIB) }).await.unwrap().info.id;
+        assert!(router.exports().is_empty());
+        drop_last(router);
+        *host.storage.has_data.lock().unwrap() = has_data;
+        let router = host.started().await;
+        assert_eq!(router.exports().len(), usize::from(has_data));
+        assert_eq!(host.storage.made.lock().unwrap().contains(&id), has_data);
+    }
+}
+
+#[tokio::test]
 async fn a_creation_without_a_record_leaves_nothing_that_could_be_opened_after_its_removal() {
     for detached in [false, true] {
         let host = Host::new();

@@ -24,6 +24,8 @@ pub struct FakeStorage {
     pub hangs: Mutex<bool>,
     /// Whether there is a store.
     pub has_store: Mutex<bool>,
+    /// Whether the cache has data of every export.
+    pub has_data: Mutex<bool>,
     /// Exports with a volume made in the cache.
     pub made: Mutex<Vec<ExportId>>,
 }
@@ -35,7 +37,7 @@ impl Storage for FakeStorage {
     }
 
     fn is_at_rest(&self, _: ExportId, _: u64, _: Option<&Resume>) -> bool {
-        true
+        !*self.has_data.lock().unwrap()
     }
 
     fn begin(
