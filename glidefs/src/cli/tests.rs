@@ -282,6 +282,7 @@ async fn every_command_reaches_the_daemon() {
         stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
         memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
+        off_thread: crate::api::OffThread::default(),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };
