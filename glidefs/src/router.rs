@@ -197,7 +197,7 @@ impl Router {
         self.entries().iter().map(|entry| entry.glance().memory_bytes).sum()
     }
 
-    /// The exports that are not at rest, by name, for their counters.
+    /// The exports that are not at rest, by name. For tests and benches: the daemon visits exports.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.entries().iter().filter_map(|entry| entry.export().cloned()).collect()
     }
