@@ -144,7 +144,11 @@ fn a_size_that_the_store_was_not_told_is_told_after_a_start() {
     host.go_down(Crash::Kill);
     world.store_comes_back();
     host.come_up(&world);
-    assert_eq!(host.router().exports().len(), 1, "nobody else would tell the store before the next operation");
+    assert_eq!(
+        host.router().exports().len(),
+        1,
+        "nobody else would tell the store before the next operation"
+    );
     assert_eq!(host.router().show("vm").unwrap().size_bytes, size(2 * SECTORS).bytes());
     assert!(host.scrape().contains("glidefs_export_size_bytes{export=\"vm\"} 262144"));
     assert_eq!(world.runtime.block_on(host.router().drain()).failed.len(), 0);
