@@ -13,7 +13,7 @@ use super::error::ApiError;
 /// Most works that run at a time.
 const WORKS_MAX: usize = 2;
 
-/// The places for works.
+/// At most [`WORKS_MAX`] works of clients at a time.
 #[derive(Clone, Debug)]
 pub struct OffThread(Arc<Semaphore>);
 

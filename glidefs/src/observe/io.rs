@@ -62,7 +62,7 @@ pub struct Use {
     read_bytes: u64,
     /// Requests of other kinds.
     others: u64,
-    /// Requests that failed.
+    /// Requests that failed, of any kind.
     errors: u64,
     in_flight: u64,
 }
