@@ -1,7 +1,8 @@
 //! A volume and the budget of the indexes: the memory noted, the question before a write, and the eviction that makes room.
 //!
 //! Does not own the decision (`budget`). Invariant: a write which leaves the index with no more extents than before never waits, so
-//! a client can always make room.
+//! a client can always make room; of such writes only those with sectors of their own are under way at once, as each counts on the
+//! extents which the index has now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,26 +40,48 @@ impl Volume {
         self.usage.note(inner.layers.index_bytes());
     }
 
-    /// When a write of `range` may go on with the memory that the index may have. `paused` says that the write has paused already.
+    /// When a write may go on with the memory that the index may have. `paused` says that the write has paused already. With
+    /// [`Pace::Go`] may come sectors kept for the write: call [`Self::give_back`] when the write has ended.
     #[inline]
-    pub fn index_pace(&self, range: SectorRange, paused: bool) -> Pace {
+    pub fn index_pace(&self, range: SectorRange, paused: bool) -> (Pace, Option<SectorRange>) {
         match self.usage.to_ask(self.weight()) {
-            None => Pace::Go,
+            None => (Pace::Go, None),
             Some(budget) => self.ask(budget, range, paused),
         }
     }
 
     #[cold]
-    fn ask(&self, budget: &Budget, range: SectorRange, paused: bool) -> Pace {
+    fn ask(&self, budget: &Budget, range: SectorRange, paused: bool) -> (Pace, Option<SectorRange>) {
         budget.ask();
         let pace = match budget.pace(self.claim()) {
-            Pace::Pause(_) if paused => return Pace::Go,
-            Pace::Wait if budget.fails() && self.store_link().is_none() => Pace::Full,
+            Pace::Pause(_) if paused => Pace::Go,
             pace => pace,
         };
         // A lost volume fails the write later, and nothing makes room in the volume.
-        let goes_on = pace == Pace::Go || self.lost().is_some() || self.lock().layers.is_replaced_by(range);
-        if goes_on { Pace::Go } else { pace }
+        if pace == Pace::Go || self.lost().is_some() {
+            return (Pace::Go, None);
+        }
+        let mut inner = self.lock();
+        if inner.layers.is_replaced_by(range) {
+            // The extent may be gone when the other write has landed; then this write would make the index larger.
+            if inner.kept.iter().any(|other| other.overlaps(range)) {
+                return (pace, None);
+            }
+            inner.kept.push(range);
+            return (Pace::Go, Some(range));
+        }
+        let is_hopeless = pace == Pace::Wait && budget.fails() && self.store_link().is_none();
+        (if is_hopeless { Pace::Full } else { pace }, None)
+    }
+
+    /// Takes note that a write has ended for which [`Self::index_pace`] kept `sectors`.
+    pub fn give_back(&self, sectors: SectorRange) {
+        let mut inner = self.lock();
+        let at = inner.kept.iter().position(|kept| *kept == sectors);
+        debug_assert!(at.is_some(), "sectors are given back once");
+        if let Some(at) = at {
+            inner.kept.swap_remove(at);
+        }
     }
 
     /// The memory of the index as a claim on the budget.
@@ -104,3 +127,6 @@ impl Volume {
         next
     }
 }
+
+#[cfg(test)]
+mod tests;

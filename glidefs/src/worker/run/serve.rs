@@ -77,8 +77,8 @@ impl Loop {
                     return self.write_at_once(request);
                 }
                 match self.held.enter(request, volume, self.now) {
-                    Hold::Go => self.enter_log(request),
-                    Hold::Kept => Ok(()),
+                    Hold::Go(request) => self.enter_log(request),
+                    Hold::Waits => Ok(()),
                     Hold::Full => self.refuse_full(request),
                 }
             }
@@ -98,7 +98,7 @@ impl Loop {
 
     /// Fails a write for which the index of the export has no memory: nothing was promised for the write.
     fn refuse_full(&mut self, request: TagRequest) -> io::Result<()> {
-        self.queues.refuse(&mut self.ring, request.tag, Some(Operation::Write), &Failure::Full)
+        self.queues.refuse(&mut self.ring, request.tag, Some(request.operation), &Failure::Full)
     }
 
     /// Carries on a write which needs log space.

@@ -30,19 +30,19 @@ pub struct HeldWrites {
 }
 
 /// The answer to a write which comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Hold {
-    /// Goes on, and was not kept.
-    Go,
+    /// Goes on, and does not wait.
+    Go(TagRequest),
     /// Waits among the held writes.
-    Kept,
-    /// Fails, as a wait would have no end, and was not kept.
+    Waits,
+    /// Fails, as a wait would have no end, and does not wait.
     Full,
 }
 
 /// The bound which holds a write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
+pub enum Reason {
     /// Data at risk, or packs to be merged.
     Risk,
     Index,
@@ -74,16 +74,15 @@ impl HeldWrites {
     }
 
     /// Keeps a write which may not go on at once.
-    pub fn enter(&mut self, request: TagRequest, volume: &Arc<Volume>, now: Instant) -> Hold {
+    pub fn enter(&mut self, mut request: TagRequest, volume: &Arc<Volume>, now: Instant) -> Hold {
         let held = self.exports.get_mut(&volume.id());
         let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
             Some(export) if export.reason == Reason::Risk => (Pace::Wait, Reason::Risk),
-            Some(_) if volume.index_pace(request.range, false) != Pace::Go => (Pace::Wait, Reason::Index),
-            _ => ask(volume, &request, false),
+            _ => ask(volume, &mut request, false),
         };
         let due = match pace {
-            Pace::Go => return Hold::Go,
+            Pace::Go => return Hold::Go(request),
             Pace::Full => return Hold::Full,
             Pace::Pause(pause) => now + pause,
             Pace::Wait => now + ASK_AGAIN,
@@ -103,7 +102,7 @@ impl HeldWrites {
             self.exports.insert(export.volume.id(), export);
             self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
         }
-        Hold::Kept
+        Hold::Waits
     }
 
     /// Takes out the writes of exports whose waits are ended.
@@ -162,9 +161,16 @@ impl HeldWrites {
 }
 
 /// When a write may go on, and which bound says so.
-fn ask(volume: &Volume, request: &TagRequest, paused: bool) -> (Pace, Reason) {
-    match volume.index_pace(request.range, paused) {
-        Pace::Go => (volume.pace(request.data_bytes() as u64, paused), Reason::Risk),
-        pace => (pace, Reason::Index),
+pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool) -> (Pace, Reason) {
+    let (pace, kept) = volume.index_pace(request.range, paused);
+    if pace != Pace::Go {
+        return (pace, Reason::Index);
     }
+    let pace = volume.pace(request.data_bytes() as u64, paused);
+    if pace == Pace::Go {
+        request.kept = kept;
+    } else if let Some(kept) = kept {
+        volume.give_back(kept);
+    }
+    (pace, Reason::Risk)
 }
