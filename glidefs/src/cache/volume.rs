@@ -95,8 +95,8 @@ struct Inner {
     active_since: Option<Duration>,
     /// Bytes of writes told to go on and not ended yet. Counted only where data at risk is bounded.
     promised_bytes: u64,
-    /// Sectors of writes let go on since the index has extents for them to replace. No two overlap.
-    kept: Vec<SectorRange>,
+    /// Sectors of writes let go on since the index has extents for them to replace, `true`, or needs none. No two overlap.
+    kept: Vec<(SectorRange, bool)>,
     /// Places which may not be stable, one for each use of a segment file.
     unsynced: Vec<Place>,
     removed: bool,

@@ -31,7 +31,7 @@ impl Full {
         let full = Self { volume: Volume::new(ExportId(1)), table };
         full.volume.join(&Arc::new(Budget::new(budgets, fails)));
         for sector in (0..32_000).step_by(2) {
-            match full.volume.index_pace(range(sector, 1), true) {
+            match full.volume.index_pace(range(sector, 1), Content::Data, true) {
                 (Pace::Go, kept) => full.land(range(sector, 1), kept),
                 _ => return full,
             }
@@ -60,7 +60,7 @@ fn two_writes_at_once_never_count_on_the_same_extent_to_replace() {
     let before = full.extents();
     for at in (0..200).step_by(2) {
         let writes = [range(at, 2), range(at, 1)];
-        let answers = writes.map(|range| full.volume.index_pace(range, true));
+        let answers = writes.map(|range| full.volume.index_pace(range, Content::Data, true));
         assert_eq!(answers.map(|(pace, _)| pace), [Pace::Go, Pace::Wait]);
         for (range, (pace, kept)) in writes.into_iter().zip(answers) {
             if pace == Pace::Go {
@@ -74,13 +74,17 @@ fn two_writes_at_once_never_count_on_the_same_extent_to_replace() {
 #[test]
 fn a_write_that_meets_one_under_way_waits_for_the_other_also_where_a_full_index_fails_writes() {
     let full = Full::new(true);
-    assert_eq!(full.volume.index_pace(range(1, 1), true), (Pace::Full, None));
-    let (pace, kept) = full.volume.index_pace(range(0, 1), true);
+    assert_eq!(full.volume.index_pace(range(1, 1), Content::Data, true), (Pace::Full, None));
+    let (pace, kept) = full.volume.index_pace(range(0, 1), Content::Data, true);
     assert_eq!(pace, Pace::Go);
-    assert_eq!(full.volume.index_pace(range(0, 3), true), (Pace::Wait, None));
-    assert_eq!(full.volume.index_pace(range(2, 1), true).0, Pace::Go, "the sectors are others");
+    assert_eq!(full.volume.index_pace(range(0, 3), Content::Data, true), (Pace::Wait, None));
+    assert_eq!(
+        full.volume.index_pace(range(2, 1), Content::Data, true).0,
+        Pace::Go,
+        "the sectors are others"
+    );
     full.land(range(0, 1), kept);
-    assert_eq!(full.volume.index_pace(range(0, 1), true).0, Pace::Go);
+    assert_eq!(full.volume.index_pace(range(0, 1), Content::Data, true).0, Pace::Go);
 }
 
 proptest! {
@@ -93,15 +97,15 @@ proptest! {
         for round in rounds {
             let mut going = Vec::new();
             for (start, count, is_first) in round {
-                if let (Pace::Go, kept) = full.volume.index_pace(range(start, count), true) {
+                if let (Pace::Go, kept) = full.volume.index_pace(range(start, count), Content::Data, true) {
                     going.insert(if is_first { 0 } else { going.len() }, (range(start, count), kept));
                 }
             }
             for (range, kept) in going {
                 full.land(range, kept);
             }
-            // Fewer extents make room for others.
-            prop_assert!(full.volume.index_figures().bytes <= MAX, "{} extents of {before}", full.extents());
+            // Fewer extents make room, which writes at once may each take.
+            prop_assert!(full.volume.index_figures().bytes <= MAX + 5 * 1024, "{} extents of {before}", full.extents());
         }
     }
 }
