@@ -1,7 +1,7 @@
 //! Indexes over their budget, where the store has the data.
 
 use super::*;
-use crate::cache::{Budgets, Pace};
+use crate::cache::{Budgets, Content, Pace};
 
 #[test]
 fn an_index_over_the_budget_becomes_small_when_the_store_has_the_data_and_no_byte_is_lost() {
@@ -19,17 +19,17 @@ fn an_index_over_the_budget_becomes_small_when_the_store_has_the_data_and_no_byt
     host.budgets.index_bytes_max_per_export = 6 << 10;
     host.restart();
     assert!(host.volume().index_figures().is_full, "{:?}", host.volume().index_figures());
-    assert_ne!(host.volume().index_pace(every, true), Pace::Full, "the store makes room");
+    assert_ne!(host.volume().index_pace(every, Content::Data, true).0, Pace::Full, "the store makes room");
     let deadline = std::time::Instant::now() + PATIENCE;
     while host.volume().index_figures().bytes > 3 << 10 {
         assert!(std::time::Instant::now() < deadline, "{:?}", host.volume().index_figures());
         // As a held write does.
-        let _: Pace = host.volume().index_pace(every, true);
+        let _: Pace = host.volume().index_pace(every, Content::Data, true).0;
         host.clock.advance(Duration::from_secs(1));
         host.driver().keep();
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(host.volume().index_pace(every, true), Pace::Go);
+    assert_eq!(host.volume().index_pace(every, Content::Data, true).0, Pace::Go);
     model.check_all(&mut host);
     let catalog = host.catalog.entries.lock().unwrap()[&EXPORT].clone();
     assert!(catalog.evicted > Seq(0) && catalog.evicted <= catalog.resume.cut);

@@ -5,6 +5,7 @@ use super::*;
 use crate::cache::volume::durability::{Bound, Durability, Pace};
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::writeback::carry::UNREADABLE_CUTS_MAX;
+use crate::cache::{Budgets, Content};
 use crate::store::format::DAMAGED_RANGES_MAX;
 use crate::store::volume::{CutExtent, CutSource};
 
@@ -324,4 +325,16 @@ fn a_write_let_go_on_while_data_is_unreadable_takes_no_promise_of_another_write_
     assert_eq!(volume.pace(8192, true), Pace::Wait, "4096 bytes are promised still");
     volume.settled(4096);
     assert_eq!(volume.pace(8192, true), Pace::Go);
+}
+
+#[test]
+fn a_full_index_stops_no_write_while_data_is_unreadable() {
+    let mut host = Host::new(memory(), 1, false);
+    host.budgets = Budgets { index_bytes_max_per_export: 1, ..Budgets::default() };
+    host.write_back_when_asked();
+    let volume = host.volume();
+    let ask = || volume.index_pace(range(0, 1), Content::Data, true).0;
+    assert_eq!(ask(), Pace::Wait);
+    volume.store_link().unwrap().set_unreadable(true);
+    assert_eq!(ask(), Pace::Go, "data can only be written again");
 }
