@@ -51,7 +51,6 @@ pub struct World {
     daemons: AtomicU64,
 }
 
-/// One host.
 pub struct Host {
     /// This host's own way to the store.
     apart: Option<Arc<ScriptedStore>>,
