@@ -82,7 +82,7 @@ impl Volume {
             Pace::Pause(_) if paused => Pace::Go,
             pace => pace,
         };
-        if pace == Pace::Go || self.is_beyond_budget() {
+        if pace == Pace::Go || self.lost().is_some() {
             return (Pace::Go, None);
         }
         let mut inner = self.lock();
@@ -91,7 +91,8 @@ impl Volume {
             Content::Zeroes { whole } => self.to_record(&inner, range, whole, ZEROES_LOOKS).0,
         };
         if record.is_none_or(|record| inner.layers.is_replaced_by(record)) {
-            let sectors = record.unwrap_or(range);
+            // The record of zeroes may leave out sectors of the request, and may have more.
+            let sectors = record.and_then(|record| hull(range, record)).unwrap_or(range);
             // The extent may be gone when the other write has landed; then this write would make the index larger.
             if inner.kept.iter().any(|(other, _)| other.overlaps(sectors)) {
                 return (pace, None);
@@ -101,7 +102,7 @@ impl Volume {
         }
         // The end of data under way may make the record of zeroes needless.
         let is_hopeless = content == Content::Data || inner.data_under_way == 0;
-        let is_hopeless = is_hopeless && pace == Pace::Wait && budget.fails() && self.store_link().is_none();
+        let is_hopeless = is_hopeless && pace == Pace::Wait && self.waits_for_client();
         (if is_hopeless { Pace::Full } else { pace }, None)
     }
 
@@ -122,13 +123,14 @@ impl Volume {
                 let start = record.start().max(kept.start());
                 SectorRange::new(start, record.end().min(kept.end()).checked_sub(start)?)
             }
-            _ => (budget.pace(self.claim()) != Pace::Wait || self.is_beyond_budget()).then_some(record),
+            // A lost volume fails the request later.
+            _ => (budget.pace(self.claim()) != Pace::Wait || self.lost().is_some()).then_some(record),
         }
     }
 
-    /// Whether no bound may stop writes: data unreadable here can only be written again, and a lost volume fails the writes later.
-    fn is_beyond_budget(&self) -> bool {
-        self.lost().is_some() || self.store_link().is_some_and(StoreLink::is_unreadable)
+    /// Whether a write fails which can only go on when the client makes room.
+    pub fn fails_when_full(&self) -> bool {
+        self.usage.budget().is_some_and(Budget::fails)
     }
 
     /// Whether a write held back waits for the client alone to make room.
@@ -146,9 +148,12 @@ impl Volume {
         }
     }
 
-    /// The memory of the index as a claim on the budget.
+    /// The memory of the index as a claim on the budget. Data unreadable here can only be written again: meanwhile the index may
+    /// become twice as large as otherwise.
     pub(in crate::cache) fn claim(&self) -> Claim {
-        Claim { bytes: self.usage.index_bytes(), weight: self.weight() }
+        let is_unreadable = self.store_link().is_some_and(StoreLink::is_unreadable);
+        let bytes = self.usage.index_bytes();
+        Claim { bytes: if is_unreadable { bytes / 2 } else { bytes }, weight: self.weight() }
     }
 
     /// Counts a write held back by [`Self::index_pace`].
@@ -188,6 +193,12 @@ impl Volume {
         }
         next
     }
+}
+
+/// The sectors from the first one of both to the last one of both.
+fn hull(one: SectorRange, other: SectorRange) -> Option<SectorRange> {
+    let (start, end) = (one.start().min(other.start()), one.end().max(other.end()));
+    SectorRange::new(start, end.checked_sub(start)?)
 }
 
 #[cfg(test)]

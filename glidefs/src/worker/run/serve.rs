@@ -202,7 +202,8 @@ impl Loop {
                     if let Some(kept) = request.kept.take() {
                         self.queues.volume(request.tag).give_back(kept);
                     }
-                    self.begin(request)?;
+                    // In the next turn: nothing wakes the worker for a request which goes to the cache after the cache's turn.
+                    self.ready.add(request, Stage::Allowed);
                 }
                 result => self.finish(token, result.map_err(Failure::Cache))?,
             }

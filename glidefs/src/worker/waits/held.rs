@@ -97,11 +97,10 @@ impl HeldWrites {
             || held.as_ref().map_or(0, |export| export.of_queue(&request)) < waits_max(depth);
         let due = match pace {
             Pace::Pause(_) if !has_tags => return Hold::Go(request),
-            Pace::Wait if !has_tags => return Hold::Full,
+            Pace::Full if !has_tags || volume.fails_when_full() => return Hold::Full,
             Pace::Go => return Hold::Go(request),
-            Pace::Full => return Hold::Full,
             Pace::Pause(pause) => now + pause,
-            Pace::Wait => now + ASK_AGAIN,
+            Pace::Wait | Pace::Full => now + ASK_AGAIN,
         };
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
@@ -178,8 +177,8 @@ impl HeldExport {
             (self.reason, self.counted) = (reason, now);
             leaving.push_back(match pace {
                 Pace::Go => Released::Goes(*request),
-                Pace::Full => Released::Full(*request),
-                Pace::Pause(_) | Pace::Wait => {
+                Pace::Full if self.volume.fails_when_full() => Released::Full(*request),
+                Pace::Pause(_) | Pace::Wait | Pace::Full => {
                     *due = now + ASK_AGAIN;
                     break;
                 }
