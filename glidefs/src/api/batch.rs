@@ -2,8 +2,9 @@
 //!
 //! Owns how many batches, and how many operations of a batch, are under way at once, and the answer: a line of JSON for each
 //! export, sent as soon as the operation on the export has ended. Does not own the operations. Invariants: bodies are kept
-//! of [`BATCHES_MAX`] batches at most, and others are read and dropped, so that the client reads the refusal; the failure of one export is a line of the answer and stops no other
-//! export; a client that goes away ends the batch: operations under way are finished, others never begin.
+//! of [`BATCHES_MAX`] batches at most, and others are read and dropped, so that the client reads the refusal; the failure of one
+//! export is a line of the answer and stops no other export; a client that goes away ends the batch: operations under way are
+//! finished, others never begin.
 
 use std::convert::Infallible;
 use std::sync::Arc;

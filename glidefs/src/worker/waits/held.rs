@@ -77,8 +77,7 @@ impl HeldWrites {
         Self { exports: BTreeMap::new(), due: None, leaving: VecDeque::new(), stats }
     }
 
-    /// Keeps a write which may not go on at once.
-    /// `depth` is that of the request's queue.
+    /// Keeps a write which may not go on at once. `depth` is that of the request's queue.
     pub fn enter(
         &mut self,
         mut request: TagRequest,
