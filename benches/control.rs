@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glidefs::testing::api::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, serve, wire};
+use glidefs::testing::api::{
+    Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, serve, wire,
+};
 use glidefs::testing::cli;
 use glidefs::testing::observe::ExportHistograms;
 use glidefs::testing::router::Router;
@@ -47,6 +49,7 @@ async fn serve_api(directory: &Path, router: &Arc<Router>) -> watch::Sender<bool
         stats,
         daemon: Arc::new(wire::DaemonStatus::default),
         memory: Arc::new(|| None),
+        off_thread: OffThread::default(),
         ready: Readiness::default(),
         started: Instant::now(),
     };

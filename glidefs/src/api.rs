@@ -25,6 +25,7 @@ mod token;
 mod volumes;
 pub mod wire;
 
+pub use self::off_thread::OffThread;
 pub use self::scrape::{Scrapes, Selection};
 pub use self::serve::{Access, Listeners, ServeError, serve};
 pub use self::state::{ApiStats, AppState, Readiness};

@@ -73,6 +73,7 @@ pub use self::shard::{Admission, Reservation, Shard, Token, Want};
 pub use self::stats::{CacheStats, ShardStats};
 pub use self::volume::Volume;
 pub use self::volume::budget::Budgets;
+pub use self::volume::budgeted::Content;
 pub use self::volume::budgeted::IndexFigures;
 pub use self::volume::durability::{Bound, Durability, Pace, Triggers};
 pub use self::volume::error::IoError;

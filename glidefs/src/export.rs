@@ -73,6 +73,8 @@ struct Queues {
     stats: Vec<Arc<QueueStats>>,
     /// The requests before the present device.
     begun: Use,
+    /// Whether the present device was seen to have had more requests than a look.
+    is_used: bool,
 }
 
 /// One virtual disk.
@@ -165,12 +167,18 @@ impl Export {
     pub fn begin_device(&self) {
         let mut queues = self.queues.lock_whole();
         queues.begun = Use::of(queues.stats.iter().map(Arc::as_ref));
+        queues.is_used = false;
     }
 
-    /// Whether the device has had more requests than a look for partitions and file systems.
+    /// Whether the device has had more requests than a look for partitions and file systems, or any device of the export an error.
+    /// Stays so until the next device, also after a request in flight has ended.
     pub fn is_used(&self) -> bool {
-        let queues = self.queues.lock_whole();
-        Use::of(queues.stats.iter().map(Arc::as_ref)).is_more_than_a_look(&queues.begun)
+        let mut queues = self.queues.lock_whole();
+        if !queues.is_used {
+            let now = Use::of(queues.stats.iter().map(Arc::as_ref));
+            queues.is_used = now.is_more_than_a_look(&queues.begun);
+        }
+        queues.is_used
     }
 
     /// The counters of all queues the export has had since the daemon started, added up.
@@ -232,6 +240,36 @@ mod tests {
             export().check(&request(Operation::Read, 2041, 8)),
             Err(RequestError::OutOfBounds { end: 2049, sectors: 2048 })
         );
+    }
+
+    #[test]
+    fn a_device_seen_in_use_stays_used_until_the_next_device() {
+        let export = export();
+        let queue = export.queue_stats(0);
+        export.begin_device();
+        assert!(!export.is_used());
+        queue.in_flight.add(1);
+        assert!(export.is_used());
+        queue.in_flight.sub(1);
+        assert!(export.is_used(), "the series of an export in use do not come and go");
+        export.begin_device();
+        assert!(!export.is_used());
+    }
+
+    #[test]
+    fn an_export_that_ever_had_an_error_is_used() {
+        let errors: [fn(&QueueStats); 3] = [
+            |queue| queue.read_errors.add(1),
+            |queue| queue.write_errors.add(1),
+            |queue| queue.flush_errors.add(1),
+        ];
+        for fail in errors {
+            let export = export();
+            let queue = export.queue_stats(0);
+            fail(&queue);
+            export.begin_device();
+            assert!(export.is_used(), "the counter would look new at the first use of the new device");
+        }
     }
 
     #[test]

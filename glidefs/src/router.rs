@@ -197,7 +197,7 @@ impl Router {
         self.entries().iter().map(|entry| entry.glance().memory_bytes).sum()
     }
 
-    /// The exports that are not at rest, by name, for their counters.
+    /// The exports that are not at rest, by name. For tests and benches: the daemon visits exports.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.entries().iter().filter_map(|entry| entry.export().cloned()).collect()
     }
@@ -308,6 +308,8 @@ impl Router {
 
     /// Removes an export from memory, with its data. The catalog has no record of the export any more.
     fn forget(&self, held: &HeldExport) {
+        // Made before the cache forgets the export: whoever still has the entry must not begin a volume after the removal.
+        self.open(held.entry());
         let mut exports = self.exports.write_whole();
         exports.remove(held.entry().name(), held.record().device.number);
         drop(exports);

@@ -64,6 +64,11 @@ impl SectorRange {
         self.count == 0
     }
 
+    /// Whether some sector is in both ranges.
+    pub const fn overlaps(self, other: Self) -> bool {
+        !self.is_empty() && !other.is_empty() && self.start < other.end() && other.start < self.end()
+    }
+
     /// Length in bytes, or `None` when the length exceeds `u64::MAX`.
     pub const fn bytes(self) -> Option<u64> {
         self.count.checked_mul(SECTOR_BYTES)

@@ -63,6 +63,7 @@ impl World {
                 IoError::Write => request.changes() && writes > 0,
                 IoError::Sync => (fua || request.kind == Kind::Flush) && (syncs > 0 || self.given_up),
                 IoError::TooLarge
+                | IoError::IndexFull
                 | IoError::Remote
                 | IoError::Store
                 | IoError::Unreadable

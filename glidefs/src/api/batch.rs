@@ -1,23 +1,23 @@
 //! The route of batches: one operation on many exports.
 //!
 //! Owns how many batches, and how many operations of a batch, are under way at once, and the answer: a line of JSON for each
-//! export, sent as soon as the operation on the export has ended. Does not own the operations. Invariants: bodies of batches
-//! are read and kept of [`BATCHES_MAX`] batches at most; the failure of one export is a line of the answer and stops no other
-//! export; a client that goes away ends the batch: operations under way are finished, others never begin.
+//! export, sent as soon as the operation on the export has ended. Does not own the operations. Invariants: bodies are kept
+//! of [`BATCHES_MAX`] batches at most, and others are read and dropped, so that the client reads the refusal; the failure of one
+//! export is a line of the answer and stops no other export; a client that goes away ends the batch: operations under way are
+//! finished, others never begin.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Query, State};
+use axum::extract::{FromRequest, Query, Request, State};
 use axum::http::header;
-use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::body::JsonBody;
+use super::body::{JsonBody, discard};
 use super::error::ApiError;
 use super::exports;
 use super::state::AppState;
@@ -47,13 +47,21 @@ impl Default for BatchPlaces {
 /// The place of a batch, taken before the body is read and kept until the answer ends.
 pub(super) struct Place(#[expect(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
 
-impl<S: Send + Sync> FromRequestParts<S> for Place {
+/// A batch with a place.
+pub(super) struct Placed(Place, BatchRequest);
+
+impl<S: Send + Sync> FromRequest<S> for Placed {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let places = parts.extensions.get::<BatchPlaces>().ok_or_else(|| ApiError::internal("no places"))?;
-        let place = Arc::clone(&places.0).try_acquire_owned();
-        place.map(Self).map_err(|_| ApiError::too_many_batches(BATCHES_MAX))
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let places = request.extensions().get::<BatchPlaces>();
+        let places = places.ok_or_else(|| ApiError::internal("no places"))?;
+        let Ok(place) = Arc::clone(&places.0).try_acquire_owned() else {
+            discard(request, BATCH_BYTES_MAX).await;
+            return Err(ApiError::too_many_batches(BATCHES_MAX));
+        };
+        let JsonBody(batch) = JsonBody::<_, BATCH_BYTES_MAX>::from_request(request, state).await?;
+        Ok(Self(Place(place), batch))
     }
 }
 
@@ -78,8 +86,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
 pub(super) async fn batch(
     State(state): State<AppState>,
     Query(query): Query<BatchQuery>,
-    place: Place,
-    JsonBody(request): JsonBody<BatchRequest, BATCH_BYTES_MAX>,
+    Placed(place, request): Placed,
 ) -> Result<Response, ApiError> {
     if request.exports() > BATCH_EXPORTS_MAX {
         return Err(ApiError::too_large(format!("a batch has at most {BATCH_EXPORTS_MAX} exports")));

@@ -8,6 +8,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
@@ -34,6 +35,21 @@ impl<S: Send + Sync, T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<S>
             .map(Self)
             .map_err(|error| ApiError::bad_request(format!("the body is not the JSON it should be: {error}")))
     }
+}
+
+/// Reads the body of a request that is refused whatever the body is, and keeps nothing: a client that is still sending when the
+/// connection closes may never read the answer.
+pub(super) async fn discard(request: Request, bytes_max: usize) {
+    let mut chunks = request.into_body().into_data_stream();
+    let mut left = bytes_max;
+    let reading = async {
+        while let Some(Ok(chunk)) = chunks.next().await {
+            let Some(less) = left.checked_sub(chunk.len()) else { return };
+            left = less;
+        }
+    };
+    // The refusal is the answer to a body that does not come as well.
+    let _ = tokio::time::timeout(BODY_TIME_MAX, reading).await;
 }
 
 fn refusal(rejection: &BytesRejection, bytes_max: usize) -> ApiError {

@@ -4,15 +4,13 @@ use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::wire::{ErrorBody, ErrorDetail};
+use super::wire::{ErrorBody, ErrorDetail, TOO_MANY_BATCHES};
 use crate::cache::IoError;
 use crate::observe::chain;
 use crate::router::{DeviceError, NameError, RouterError, SizeError};
 use crate::store::gc::GcError;
 use crate::store::volume::VolumeError;
 
-/// The code of the refusal that ends by itself soon, so that the answer says when to ask again.
-const TOO_MANY_BATCHES: &str = "too_many_batches";
 const RETRY_SECONDS: u32 = 1;
 
 /// An answer that refuses a request: status, code and message.

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::body::{JsonBody, NameInPath};
 use super::error::ApiError;
-use super::off_thread::off_thread;
 use super::state::AppState;
 use super::wire::{
     AttachQuery, CreateRequest, Deleted, Drained, Durability, ErrorBody, Export, FlushQuery, Flushed,
@@ -68,7 +67,8 @@ fn answer((existed, export): (bool, Export)) -> (StatusCode, Json<Export>) {
     responses((status = 200, description = "All exports.", body = [Export]))
 )]
 pub(super) async fn list(State(state): State<AppState>) -> Result<Response, ApiError> {
-    let body = off_thread(move || json_list(state.router.infos().map(Export::from))).await??;
+    let router = state.router;
+    let body = state.off_thread.run(move || json_list(router.infos().map(Export::from))).await??;
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use super::off_thread::OffThread;
 use super::scrape::{ScrapeStats, Scrapes};
 use super::seats::DoorStats;
 use super::wire;
@@ -25,6 +26,8 @@ pub struct AppState {
     pub daemon: Arc<dyn Fn() -> wire::DaemonStatus + Send + Sync>,
     /// Gives the memory of the daemon by category. May take milliseconds.
     pub memory: Arc<dyn Fn() -> Option<wire::Memory> + Send + Sync>,
+    /// The places for work on all exports.
+    pub off_thread: OffThread,
     /// Whether recovery is done.
     pub ready: Readiness,
     /// When the daemon started.

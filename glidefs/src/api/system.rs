@@ -8,7 +8,6 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 
 use super::error::ApiError;
-use super::off_thread::off_thread;
 use super::scrape::Selection;
 use super::state::AppState;
 use super::wire::{AtRisk, ErrorBody, ExportCounts, Memory, Status};
@@ -24,7 +23,7 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
     responses((status = 200, description = "The state of the daemon.", body = Status))
 )]
 pub(super) async fn status(State(state): State<AppState>) -> Result<Json<Status>, ApiError> {
-    off_thread(move || Json(status_now(&state))).await
+    state.off_thread.clone().run(move || Json(status_now(&state))).await
 }
 
 fn status_now(state: &AppState) -> Status {
@@ -69,7 +68,8 @@ fn status_now(state: &AppState) -> Status {
     )
 )]
 pub(super) async fn memory(State(state): State<AppState>) -> Result<Json<Memory>, ApiError> {
-    let measured = off_thread(move || (state.memory)()).await?;
+    let memory = state.memory;
+    let measured = state.off_thread.run(move || memory()).await?;
     measured.map(Json).ok_or_else(|| ApiError::internal("the kernel does not tell the memory of the daemon"))
 }
 
@@ -113,7 +113,7 @@ pub(super) struct MetricsQuery {
 #[utoipa::path(
     get, path = "/metrics", tag = "daemon",
     params(
-        ("histograms" = Option<String>, Query, description = "The exports with histograms: \"none\", \"busy\" (those with a device and a request since the daemon started) or \"all\"; when left out, the setting api.export_histograms, or all where one export is asked for."),
+        ("histograms" = Option<String>, Query, description = "The exports with histograms: \"none\", \"busy\" (those with a device that was used: more than a look at a new device) or \"all\"; when left out, the setting api.export_histograms, or all where one export is asked for."),
         ("export" = Option<String>, Query, description = "The name of an export, for the figures of this export only."),
     ),
     responses(

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::connection::Patience;
 use super::serve::serve_with;
-use super::{Access, ApiStats, AppState, Listeners, Readiness, Scrapes, Selection, wire};
+use super::{Access, ApiStats, AppState, Listeners, OffThread, Readiness, Scrapes, Selection, wire};
 use crate::observe::metrics::ExportHistograms;
 use crate::router::Router;
 use crate::router::tests::fake::{Host, create, drop_last, store_is_away};
@@ -125,6 +125,7 @@ impl Served {
             stats: Arc::clone(&stats),
             daemon: Arc::new(|| wire::DaemonStatus { bounce_mode: true, ..wire::DaemonStatus::default() }),
             memory: Arc::new(|| Some(wire::Memory { resident_bytes: 7, ..wire::Memory::default() })),
+            off_thread: OffThread::default(),
             ready: ready.clone(),
             started: Instant::now(),
         };

@@ -15,7 +15,9 @@ pub use self::answers::{
     AtRisk, Deleted, DeletedExport, Drained, ErrorBody, ErrorDetail, Export, Flushed, GcAnswer, Snapshot,
     StoredExport,
 };
-pub use self::batch::{BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult};
+pub use self::batch::{
+    BATCH_BYTES_MAX, BATCH_EXPORTS_MAX, BatchQuery, BatchRequest, BatchResult, TOO_MANY_BATCHES,
+};
 pub use self::requests::{
     AttachQuery, CreateRequest, FlushQuery, ForkRequest, GcRequest, OpenRequest, RemoveQuery, ResizeRequest,
     RollbackRequest, SnapshotRequest, UndeleteRequest,

@@ -51,7 +51,7 @@ use crate::locks::MutexExt;
 use crate::observe::memory::heap_bytes;
 use crate::observe::repeat::Repeat;
 use crate::store::volume::VolumeWriter;
-use crate::units::{ExportId, Seq};
+use crate::units::{ExportId, SectorRange, Seq};
 
 /// The data of one export in the cache.
 #[derive(Debug)]
@@ -97,6 +97,8 @@ struct Inner {
     active_since: Option<Duration>,
     /// Bytes of writes told to go on and not ended yet. Counted only where data at risk is bounded.
     promised_bytes: u64,
+    /// Sectors of writes let go on since the index has extents for them to replace, `true`, or needs none. No two overlap.
+    kept: Vec<(SectorRange, bool)>,
     /// Places which may not be stable, one for each use of a segment file.
     unsynced: Vec<Place>,
     removed: bool,

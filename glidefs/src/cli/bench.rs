@@ -25,7 +25,6 @@ use crate::worker::affinity;
 /// Rounds of a comparison: enough for a spread.
 const COMPARE_ROUNDS: usize = 4;
 
-/// All results, for `--json`.
 #[derive(Serialize)]
 struct Measured<'a> {
     machine: &'a ThisMachine,

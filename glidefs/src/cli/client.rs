@@ -13,16 +13,20 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
 use super::args::DaemonArgs;
-use crate::api::wire::ErrorBody;
+use crate::api::wire::{ErrorBody, TOO_MANY_BATCHES};
 use crate::api::{Token, TokenError};
 use crate::router::ExportName;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Longest pause before a request is sent again because the daemon said so.
+/// Shortest and longest pause before a request is sent again because the daemon said so.
+const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long a request is sent again and again.
+const RETRY_MAX: Duration = Duration::from_mins(10);
 /// Largest answer, bytes: 20,000 exports have a few megabytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -66,6 +70,13 @@ pub(super) enum ClientError {
     /// The answer is not in the daemon's format.
     #[error("what answers on {address} is not a glidefs daemon of this version (HTTP status {status})")]
     NotUnderstood { address: String, status: StatusCode },
+}
+
+impl ClientError {
+    /// Whether another request may succeed: the daemon was reached, and did not answer.
+    pub fn is_of_one_request(&self) -> bool {
+        matches!(self, Self::Broken { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -220,17 +231,27 @@ impl Client {
         }
     }
 
-    /// Sends a request, again and again while the daemon asks for the request later. Returns the status and the body to come.
+    /// Sends a request, again and again while the daemon has no place for the batch. Returns the status and the body to come.
     async fn request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Incoming), ClientError> {
-        let mut has_told = false;
+        let (mut has_told, begin) = (false, Instant::now());
         loop {
             let answer = self.request_once(method.clone(), path, body.clone()).await?;
-            let Some(pause) = retry_after(&answer) else { return Ok((answer.status(), answer.into_body())) };
+            let status = answer.status();
+            let Some(pause) = retry_after(&answer) else { return Ok((status, answer.into_body())) };
+            let refusal = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+            let refusal =
+                refusal.map_err(|_| ClientError::NotUnderstood { address: self.address(), status })?;
+            let refusal = self.refusal(status, &refusal.to_bytes());
+            let is_for_now =
+                matches!(&refusal, ClientError::Refused { code, .. } if code == TOO_MANY_BATCHES);
+            if !is_for_now || begin.elapsed() >= RETRY_MAX {
+                return Err(refusal);
+            }
             if !has_told {
                 has_told = true;
                 // Nothing can be done when standard error is closed.
@@ -304,7 +325,7 @@ impl Client {
 /// When to send a refused request again, if the refusal says so.
 fn retry_after<T>(answer: &Response<T>) -> Option<Duration> {
     let seconds = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    let pause = Duration::from_secs(seconds).min(RETRY_PAUSE_MAX);
+    let pause = Duration::from_secs(seconds).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
     (answer.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(pause)
 }
 

@@ -3,11 +3,11 @@
 use clap::{CommandFactory, Parser};
 
 use super::args::bulk::Chosen;
-use super::args::common::DeviceArgs;
+use super::args::common::{DeviceArgs, OutputArgs};
 use super::args::exports::ExportCommand;
 use super::args::{Cli, Command, DaemonArgs};
 use super::client::{Client, ClientError};
-use super::commands::{daemon, exports, files};
+use super::commands::{bulk, daemon, exports, files};
 use super::dispatch;
 use super::error::CliError;
 use crate::api::wire;
@@ -238,12 +238,13 @@ async fn a_request_that_the_daemon_wants_later_is_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sock");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
-    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n";
-    let refused =
-        "HTTP/1.1 503 No\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}";
+    let later = "HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 55\r\n\r\n\
+                 {\"error\":{\"code\":\"too_many_batches\",\"message\":\"later\"}}";
+    // Another refusal ends the request, whatever the header says.
+    let refused = "HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 43\r\n\r\n{\"error\":{\"code\":\"x\",\"message\":\"do this.\"}}";
     let served = tokio::spawn(async move {
         let mut bodies = Vec::new();
-        for answer in [later, later, refused] {
+        for answer in [later, refused] {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 1024];
             let length = stream.read(&mut request).await.unwrap();
@@ -254,7 +255,29 @@ async fn a_request_that_the_daemon_wants_later_is_sent_again() {
     });
     let error = client(&path, None).unwrap().post::<wire::Status>("/x", &[1, 2]).await.unwrap_err();
     assert_eq!(error.to_string(), "do this.");
-    assert_eq!(served.await.unwrap().len(), 3);
+    assert_eq!(served.await.unwrap(), [true; 2]);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_fails_one_export_and_stops_no_other() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await;
+            if number > 0 {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1").await.unwrap();
+            }
+        }
+    });
+    let client = client(&path, None).unwrap();
+    let names = ["a", "b", "c"].map(|name| ExportName::new(name).unwrap());
+    let results = bulk::requests(&names, |_| client.get::<u32>("/x")).await;
+    let error = results.print(OutputArgs { json: true }, |_| String::new()).unwrap_err();
+    assert!(matches!(error, CliError::SomeFailed { failed: 1, of: 3 }), "{error}");
 }
 
 fn export_command(line: &str) -> ExportCommand {
@@ -282,6 +305,7 @@ async fn every_command_reaches_the_daemon() {
         stats: std::sync::Arc::default(),
         daemon: std::sync::Arc::new(wire::DaemonStatus::default),
         memory: std::sync::Arc::new(|| Some(wire::Memory::default())),
+        off_thread: crate::api::OffThread::default(),
         ready: crate::api::Readiness::default(),
         started: std::time::Instant::now(),
     };

@@ -199,7 +199,7 @@ pub const SECTIONS: &[Section] = &[
                 "export_histograms",
                 "\"busy\"",
                 "\"busy\", \"none\" or \"all\"",
-                "Exports with histograms on /metrics: those with a device and a request since the daemon started, none, or all. A scrape may ask for another set: /metrics?histograms=all.",
+                "Exports with histograms on /metrics: those with a device that was used (more than a look at a new device), none, or all. A scrape may ask for another set: /metrics?histograms=all.",
             ),
         ],
     },

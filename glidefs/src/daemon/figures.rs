@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::collecting::Collections;
 use super::memory::Holders;
-use crate::api::{ApiStats, AppState, Readiness, Scrapes, Selection, wire};
+use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
 use crate::cache::{Cache, CacheStats, IndexFigures, ShardStats};
 use crate::config::Config;
 use crate::export::limits::{Limit, Limits};
@@ -71,6 +71,7 @@ impl Parts {
             stats,
             daemon: Arc::new(daemon),
             memory: Arc::new(move || holders.measure()),
+            off_thread: OffThread::default(),
             ready,
             started: Instant::now(),
         }

@@ -113,11 +113,8 @@ impl StoreSide {
             InitialContent::Blank(size) => {
                 let size_sectors = size.bytes() / SECTOR_BYTES;
                 check_size(size_sectors)?;
-                if detached {
-                    let (resume, is_released) = self.volumes.create_released(&name, size_sectors).await?;
-                    return Ok(Begun { resume, is_released });
-                }
-                self.volumes.create(&name, size_sectors).await?
+                let (resume, is_released) = self.volumes.create_blank(&name, size_sectors, detached).await?;
+                return Ok(Begun { resume, is_released });
             }
             InitialContent::Store => self.volumes.open(&name).await?,
             InitialContent::Local { of } => return Err(VolumeError::NoSuchName { name: store_name(&of)? }),

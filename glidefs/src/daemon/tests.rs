@@ -1,6 +1,7 @@
 //! The daemon without devices and sockets: router, cache and store as the daemon puts them together, on a fake kernel
 //! and a store that fails.
 
+mod at_rest;
 mod damaged;
 mod elsewhere;
 mod holders;

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_fills_the_buckets_and_ends_reservations_but_equal_limits_change_nothing() {
+    fn a_change_fills_the_buckets_and_ends_allotments_but_equal_limits_change_nothing() {
         let throttle = throttle(&[(Limit::ReadIops, 1)], 10);
         let now = throttle.base;
         let early = throttle.allot(Operation::Read, 0, now);

@@ -60,8 +60,10 @@ impl Default for QueueStats {
 pub struct Use {
     reads: u64,
     read_bytes: u64,
-    /// Requests of other kinds, and those that failed.
+    /// Requests of other kinds.
     others: u64,
+    /// Requests that failed, of any kind.
+    errors: u64,
     in_flight: u64,
 }
 
@@ -78,24 +80,20 @@ impl Use {
             let (reads, read_bytes) = queue.read_size.count_and_sum();
             all.reads = all.reads.wrapping_add(reads);
             all.read_bytes = all.read_bytes.wrapping_add(read_bytes);
-            let others = [
-                queue.write_size.count_and_sum().0,
-                queue.flushes.get(),
-                queue.zeroes.get(),
-                queue.read_errors.get(),
-                queue.write_errors.get(),
-                queue.flush_errors.get(),
-            ];
+            let others = [queue.write_size.count_and_sum().0, queue.flushes.get(), queue.zeroes.get()];
+            let errors = [queue.read_errors.get(), queue.write_errors.get(), queue.flush_errors.get()];
             all.in_flight = all.in_flight.wrapping_add(queue.in_flight.get());
             all.others = others.into_iter().fold(all.others, u64::wrapping_add);
+            all.errors = errors.into_iter().fold(all.errors, u64::wrapping_add);
         }
         all
     }
 
     /// Whether the requests since `begun` are more than a look for partitions and file systems. A request in flight is: the request
-    /// may hang.
+    /// may hang. An error from before `begun` is as well: shown at the next use only, the old error would look new.
     pub fn is_more_than_a_look(&self, begun: &Self) -> bool {
         self.in_flight != 0
+            || self.errors != 0
             || self.others != begun.others
             || self.reads.wrapping_sub(begun.reads) > Self::LOOK_READS_MAX
             || self.read_bytes.wrapping_sub(begun.read_bytes) > Self::LOOK_BYTES_MAX

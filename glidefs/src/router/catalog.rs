@@ -234,6 +234,12 @@ impl Catalog {
         self.change(Change::Remove(id)).await
     }
 
+    /// Refuses every change from now on.
+    #[cfg(test)]
+    pub(super) fn close(&self) {
+        self.changes.close();
+    }
+
     /// Has `change` written; returns when the change is on disk.
     async fn change(&self, change: Change) -> Result<(), CatalogError> {
         let written = self.changes.write(change).await;

@@ -1,8 +1,9 @@
 //! How an export comes into being: created, opened from the store, undeleted, forked, rescued.
 //!
 //! Owns the order of steps: the volume is created or opened in the store, then the export is written to the catalog, then the
-//! device is made, unless the export is to be detached. Does not own devices (`operations`) nor volumes (`storage`). Invariant:
-//! nothing is left of an export that certainly got no device.
+//! device is made, unless the export is to be detached. Does not own devices (`operations`) nor volumes (`storage`). Invariants:
+//! nothing is left of an export that certainly got no device, unless the store may have a change that only the catalog explains;
+//! a volume left by a creation that stopped is changed only when the catalog has the export.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -60,6 +61,19 @@ struct InitialState {
     is_blank: bool,
     /// Whether the volume was created for this export, rather than opened.
     is_new: bool,
+}
+
+impl InitialState {
+    /// Whether another host may open the volume, and would find all of the export: a volume left by an earlier creation may have
+    /// another size.
+    fn is_released_whole(&self) -> bool {
+        self.is_released && self.has_size_in_store()
+    }
+
+    /// Whether the store needs not be told the size.
+    fn has_size_in_store(&self) -> bool {
+        self.resume.as_ref().is_none_or(|resume| resume.size_sectors == self.size.bytes() / SECTOR_BYTES)
+    }
 }
 
 /// The outcome of adding an export to the exports in memory.
@@ -246,7 +260,7 @@ impl Router {
         record.may_be_released = initial.is_released;
         let held = HeldExport::created(request.name.clone(), record, initial.resume.clone(), gate);
         // Only an export that begins with zeroes and gets no device needs nothing but the record.
-        if !(request.detached && initial.is_blank) {
+        if !(request.detached && initial.is_blank && initial.has_size_in_store()) {
             self.open(held.entry());
         }
         exports.insert(Arc::clone(held.entry()));
@@ -264,7 +278,7 @@ impl Router {
         }
         held.step(Event::NoDevice)?;
         tracing::info!(export = %held.entry().name(), "export created, without a device");
-        if !initial.is_released {
+        if !initial.is_released_whole() {
             self.release(held).await;
         }
         Ok(())
@@ -272,6 +286,16 @@ impl Router {
 
     /// Makes the device of a new export. Removes the export again if there is certainly no device.
     async fn first_attach(&self, held: &HeldExport, initial: &InitialState) -> Result<(), RouterError> {
+        // An earlier creation may have left the volume to any host.
+        if let Err(error) = self.take_back(held).await {
+            let is_lost = matches!(error, RouterError::Lost { .. });
+            if is_lost && self.catalog.remove(held.record().export_id()).await.is_ok() {
+                self.forget(held);
+                return Err(error);
+            }
+            // The store may have a second manifest, which refuses a creation without a record.
+            return held.failed(error);
+        }
         let Err(error) = self.make_device(held).await else {
             tracing::info!(export = %held.entry().name(), device_id = held.record().device.number, "export created");
             return Ok(());

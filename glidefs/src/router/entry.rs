@@ -191,30 +191,39 @@ impl ExportEntry {
         }
     }
 
-    /// The export for one scrape: takes two short locks, and allocates nothing.
+    /// The export for one scrape: takes short locks, one after the other, and allocates nothing.
     pub fn glance(&self) -> Glance<'_> {
-        let export = self.export();
-        let loss = export.and_then(|export| {
-            let volume = export.volume();
-            volume.lost().and_then(|_| volume.remote()?.loss())
-        });
         let status = self.status();
-        Glance {
+        // Read under the lock: with the beginning of the export the state of the volume leaves the status.
+        let export = self.export();
+        let mut glance = Glance {
             name: self.name.as_str(),
             size_bytes: status.record.size_bytes,
-            state: if loss.is_some() { State::FAILED } else { status.state.name() },
+            state: status.state.name(),
             may_have_device: status.state != State::Detached,
-            is_stored: status.resume.is_some()
-                || export.is_some_and(|export| export.volume().remote().is_some()),
-            loss,
+            is_stored: status.resume.is_some(),
+            loss: None,
             limits: status.record.settings().limits,
-            memory_bytes: self.memory_bytes(&status),
+            memory_bytes: self.own_bytes(&status),
             export: export.map(Arc::as_ref),
+        };
+        drop(status);
+        let Some(export) = export else { return glance };
+        let volume = export.volume();
+        if let Some(remote) = volume.remote() {
+            glance.is_stored = true;
+            // The writer may notice a loss before the volume does, at a release for example.
+            glance.loss = remote.loss();
         }
+        if glance.loss.is_some() && volume.lost().is_some() {
+            glance.state = State::FAILED;
+        }
+        glance.memory_bytes = glance.memory_bytes.saturating_add(export.memory_bytes());
+        glance
     }
 
-    /// Memory of the export, without the index of the volume, bytes.
-    fn memory_bytes(&self, status: &Status) -> u64 {
+    /// Memory of the export without the parts that I/O needs, bytes.
+    fn own_bytes(&self, status: &Status) -> u64 {
         let record = &status.record;
         let boot_id = record.device.boot_id.as_ref().map_or(0, |id| heap_bytes(id.len()));
         let strings = heap_bytes(record.name.len()) + heap_bytes(self.name.as_str().len()) + boot_id;
@@ -225,8 +234,7 @@ impl ExportEntry {
             + heap_bytes(size_of::<tokio::sync::Mutex<()>>())
             + strings
             + in_map;
-        let export = self.export().map_or(0, |export| export.memory_bytes());
-        export.saturating_add((own + resume) as u64)
+        (own + resume) as u64
     }
 
     /// The state to show for an export lost to another host or history: the device fails all requests.

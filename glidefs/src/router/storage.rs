@@ -68,7 +68,8 @@ pub trait Storage: Send + Sync + 'static {
     fn is_at_rest(&self, id: ExportId, size_bytes: u64, resume: Option<&Resume>) -> bool;
 
     /// Creates or opens the volume of a new export in the store; `None` without a store. A new volume for an export that is to be
-    /// `detached` may be released to other hosts from the beginning.
+    /// `detached` may be released to other hosts from the beginning. The volume of an earlier creation that stopped is gone on
+    /// with, released or not, and perhaps of another size.
     fn begin(
         &self,
         name: ExportName,

@@ -128,7 +128,7 @@ impl Queues {
         let request = queue.driver.request(tag.tag)?;
         queue.export.check(&request)?;
         let (operation, range, fua) = (request.operation, request.range, request.fua);
-        Ok(TagRequest { tag, operation, range, fua, started: now })
+        Ok(TagRequest { tag, operation, range, fua, kept: None, started: now })
     }
 
     /// Notes that `count` tags of a queue will not complete again, and lets go of the queue with the last of its tags.

@@ -21,6 +21,8 @@ pub struct TagRequest {
     pub range: SectorRange,
     /// The request is acknowledged only when its data survives a power cut (WRITE, DISCARD and WRITE_ZEROES).
     pub fua: bool,
+    /// Sectors which the volume keeps for the request (`Volume::index_pace`).
+    pub kept: Option<SectorRange>,
     /// Begin of the turn in which the request came.
     pub started: Instant,
 }

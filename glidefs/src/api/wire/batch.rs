@@ -14,6 +14,8 @@ use super::requests::CreateRequest;
 pub const BATCH_EXPORTS_MAX: usize = 20_000;
 /// Largest body of a batch, bytes.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
+/// The code of the refusal that ends by itself soon, so that the answer says when to ask again.
+pub const TOO_MANY_BATCHES: &str = "too_many_batches";
 
 /// Asks for one operation on many exports: at most 20,000, in 8 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -51,7 +51,6 @@ struct Shop {
     pool: Pool,
     stats: Arc<WorkerStats>,
     slots: Vec<(u64, Slot)>,
-    /// In order of arrival.
     queue: VecDeque<Customer>,
     /// The order in which memory is reserved for those without.
     expected: Fair<u64, u64>,

@@ -3,22 +3,28 @@
 //! Does not own the budget (`volume/budget`). Without a store only the client can make an index smaller. Invariant: as in cleaning,
 //! the catalog notes that nothing as old may be taken from the log any more before anything is forgotten.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::PATIENCE;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
+use crate::observe::repeat::Repeat;
 use crate::units::Seq;
+
+/// No look for so long after the catalog failed to take the notes.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state between two steps.
 #[derive(Debug, Default)]
 pub(super) struct Relief {
-    /// Volumes to make smaller.
-    waiting: Vec<Arc<Volume>>,
-    going: Option<Eviction>,
+    /// The last one is under way.
+    evictions: Vec<Eviction>,
     /// No look at all volumes before this time.
     next_look: Duration,
+    /// Holds back log lines about a failing catalog.
+    failures: Repeat,
 }
 
 /// The eviction of one volume.
@@ -34,19 +40,17 @@ struct Eviction {
 impl Relief {
     /// Forgets about `extents` extents, and returns whether there is more to do. Blocks on the catalog.
     pub fn step(&mut self, shared: &Shared, extents: usize) -> bool {
-        if self.going.is_none() && self.waiting.is_empty() {
+        if self.evictions.is_empty() {
             self.look(shared);
         }
-        let Some(mut going) = self.going.take().or_else(|| self.begin(shared)) else {
-            return !self.waiting.is_empty();
-        };
+        let Some(going) = self.evictions.last_mut() else { return false };
         let target = shared.budget.target(going.volume.claim());
         let next = target.and_then(|target| {
             going.volume.evict_from(&shared.table, going.mark, (going.from, target), extents)
         });
-        if let Some(next) = next {
-            going.from = next;
-            self.going = Some(going);
+        match next {
+            Some(next) => going.from = next,
+            None => drop(self.evictions.pop()),
         }
         true
     }
@@ -58,28 +62,40 @@ impl Relief {
             return;
         }
         self.next_look = now.saturating_add(PATIENCE);
-        self.waiting = shared.all_volumes();
-        self.waiting
-            .retain(|volume| volume.store_link().is_some() && shared.budget.target(volume.claim()).is_some());
-        for volume in &self.waiting {
+        let mut volumes = shared.all_volumes();
+        // Writeback of a lost volume never goes on.
+        volumes.retain(|volume| {
+            let may_shrink = volume.store_link().is_some() && volume.lost().is_none();
+            may_shrink && shared.budget.target(volume.claim()).is_some()
+        });
+        for volume in &volumes {
             volume.ask_writeback();
+        }
+        let evictions = volumes.into_iter().filter_map(|volume| {
+            let figures = volume.figures();
+            (figures.clean_extents > 0).then_some(Eviction { volume, mark: figures.stored, from: 0 })
+        });
+        let evictions: Vec<_> = evictions.collect();
+        let marks: Vec<_> = evictions.iter().map(|eviction| (eviction.volume.id(), eviction.mark)).collect();
+        if marks.is_empty() {
+            return;
+        }
+        match shared.catalog.evicted(&marks) {
+            Ok(()) => self.evictions = evictions,
+            Err(error) => self.failed(&error, marks.len(), now),
         }
     }
 
-    fn begin(&mut self, shared: &Shared) -> Option<Eviction> {
-        let volume = self.waiting.pop()?;
-        let figures = volume.figures();
-        if figures.clean_extents == 0 {
-            return None;
-        }
-        if let Err(error) = shared.catalog.evicted(&[(volume.id(), figures.stored)]) {
+    fn failed(&mut self, error: &io::Error, exports: usize, now: Duration) {
+        self.next_look = now.saturating_add(FAILED_PAUSE);
+        if let Some(suppressed) = self.failures.pass() {
+            let error = error as &dyn std::error::Error;
             tracing::error!(
-                export = volume.id().0,
-                error = &error as &dyn std::error::Error,
+                exports,
+                error,
+                suppressed,
                 "noting in the catalog which data leaves the cache failed"
             );
-            return None;
         }
-        Some(Eviction { volume, mark: figures.stored, from: 0 })
     }
 }

@@ -7,7 +7,8 @@
 //! gets three quarters of the budget, and the share falls for all as others want memory: large volumes stop, and small ones go on,
 //! with no list of volumes and no clock. Invariants: a volume above the share or above the own bound takes no write which can make
 //! the index larger; a volume below half of both does not notice; the share is nothing when the budget is used up, so the
-//! sum stays within the budget but for requests under way at the decision.
+//! sum stays within the budget but for requests under way at the decision, and but for volumes that claim less than they have
+//! (`budgeted`: with data unreadable here).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -42,7 +42,7 @@ pub enum Pace {
     Pause(Duration),
     /// When less is at risk, packs were merged, or the index is smaller. Ask again.
     Wait,
-    /// Never, unless the client makes room.
+    /// Not before the client makes room.
     Full,
 }
 

@@ -29,6 +29,9 @@ pub enum IoError {
     /// The data that the request needs is in the store: fetch the data, and ask again.
     #[error("the data is in the store")]
     Remote,
+    /// The index of the export has no memory for the request any more: ask again when the request may go on.
+    #[error("the index of the export has no memory")]
+    IndexFull,
     /// The store could not be read, or there is none.
     #[error("reading from the store failed; the log says why")]
     Store,

@@ -87,17 +87,35 @@ impl Carving {
 impl Volume {
     /// Decides what to record of zeroes for `range`, and gives out the sequence numbers. With `whole` all of `range` is recorded.
     /// Looks at about `limit` extents at most, and returns how many as well.
+    ///
+    /// # Errors
+    /// [`IoError::Removed`], and [`IoError::IndexFull`] when the record would make an index larger which has no memory.
     pub(in crate::cache) fn begin_zeroes(
         &self,
         range: SectorRange,
         whole: bool,
         limit: usize,
     ) -> Result<(Zeroing, usize), IoError> {
-        let link = self.store_link();
         let mut inner = self.lock();
         if inner.removed {
             return Err(IoError::Removed(self.id));
         }
+        let (record, looked) = self.to_record(&inner, range, whole, limit);
+        let Some(record) = record else { return Ok((Zeroing::Nothing, looked)) };
+        let record = self.allowed(&inner, range, record).ok_or(IoError::IndexFull)?;
+        let first = inner.next_seqs(entries_of(record));
+        Ok((Zeroing::Record(first, record), looked))
+    }
+
+    /// What to record of zeroes for `range`, and about how many extents were looked at, `limit` at most.
+    pub(super) fn to_record(
+        &self,
+        inner: &Inner,
+        range: SectorRange,
+        whole: bool,
+        limit: usize,
+    ) -> (Option<SectorRange>, usize) {
+        let link = self.store_link();
         // Asked under the lock: content leaves the index only after the store has the content.
         let in_store = |range| link.is_some_and(|link| link.covers(range));
         let is_zero_or_gap = |piece: &Piece| matches!(piece.backing, None | Some(Backing::Zero { .. }));
@@ -116,7 +134,7 @@ impl Volume {
             });
             looks.left = all.left;
             if pieces <= ZERO_PIECES_MAX {
-                let Some(content) = content else { return Ok((Zeroing::Nothing, limit - looks.left)) };
+                let Some(content) = content else { return (None, limit - looks.left) };
                 record = content;
             }
         }
@@ -124,8 +142,7 @@ impl Volume {
             let most = (ENTRY_SECTORS_MAX, JOINED_MAX);
             record = inner.layers.with_zeroes_around(record, most, &mut looks, is_void);
         }
-        let first = inner.next_seqs(entries_of(record));
-        Ok((Zeroing::Record(first, record), limit - looks.left))
+        (Some(record), limit - looks.left)
     }
 
     /// Puts some of the recorded zeroes into the index, until about `limit` extents were touched. Returns the number of extents

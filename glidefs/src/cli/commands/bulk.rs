@@ -145,6 +145,11 @@ impl<T: Serialize> Results<T> {
     /// stopped answering.
     pub fn print(self, output: OutputArgs, text: impl FnOnce(&[&T]) -> String) -> Result<(), CliError> {
         let Self { items, of, broken } = self;
+        let missing = of - items.len();
+        if broken.is_some() && missing > 0 && of > 1 {
+            // Nothing can be done when standard error is closed.
+            let _ = writeln!(std::io::stderr(), "glidefs: {}", CliError::NoResult { missing, of });
+        }
         match broken {
             // Nothing was done as far as known: the error says all.
             Some(broken) if items.is_empty() => return Err(broken.into()),
@@ -164,7 +169,7 @@ impl<T: Serialize> Results<T> {
         }
         match broken {
             Some(broken) => Err(broken.into()),
-            None if items.len() < of => Err(CliError::NoResult { missing: of - items.len(), of }),
+            None if missing > 0 => Err(CliError::NoResult { missing, of }),
             None if failed > 0 => Err(CliError::SomeFailed { failed, of }),
             None => Ok(()),
         }
@@ -201,14 +206,20 @@ async fn send(
     results: &mut HashMap<String, BatchResult>,
 ) -> Result<(), ClientError> {
     let bar = TerminalBar::new(TEMPLATE, names.len() as u64, names.len() > 1);
+    // The first error, of a batch that does not keep the others from being sent.
+    let mut broken = Ok(());
     for names in operation.parts(names) {
         let each = |result: BatchResult| {
             results.insert(result.name.clone(), result);
             bar.show(results.len() as u64);
         };
-        client.post_lines(operation.path(), &operation.request(names), each).await?;
+        match client.post_lines(operation.path(), &operation.request(names), each).await {
+            Err(error) if !error.is_of_one_request() => return Err(error),
+            Err(error) => broken = broken.and(Err(error)),
+            Ok(()) => {}
+        }
     }
-    Ok(())
+    broken
 }
 
 /// The results as text for people.
@@ -244,6 +255,13 @@ pub(in crate::cli) async fn requests<T, F: Future<Output = Result<T, ClientError
             Ok(done) => Item::Done(done),
             Err(ClientError::Refused { code, message }) => {
                 Item::Failed { name: name.to_string(), error: ErrorDetail { code, message } }
+            }
+            Err(error) if error.is_of_one_request() => {
+                let code = "no_answer".to_owned();
+                Item::Failed {
+                    name: name.to_string(),
+                    error: ErrorDetail { code, message: error.to_string() },
+                }
             }
             Err(broken) => {
                 results.broken = Some(broken);

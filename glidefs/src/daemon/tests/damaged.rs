@@ -44,7 +44,7 @@ fn damaged_bytes(host: &Host, export: &str) -> Option<u64> {
 }
 
 /// A host that wrote the first generation back, and lost a frame of the second generation before its writeback.
-fn lost(world: &World) -> Host {
+pub(super) fn lost(world: &World) -> Host {
     let mut host = Host::new(world);
     let size = ExportSize::new(FRAMES * 8 * SECTOR_BYTES).unwrap();
     create(world, &host, "vm", InitialContent::Blank(size));

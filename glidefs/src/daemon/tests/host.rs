@@ -14,7 +14,10 @@ use super::sim::machine::Machine;
 use super::sim::rng::Rng;
 use crate::cache::driver::Driver;
 use crate::cache::{Budgets, Cache, Durability, Known, MonotonicClock, OnFull, Options, Triggers, Volume};
+use crate::daemon::figures::of_exports_and_cache;
+use crate::daemon::memory::Holders;
 use crate::daemon::storage::{DaemonStorage, StoreSide};
+use crate::observe::metrics::ExportHistograms;
 use crate::router::tests::fake::{Kernel, deletions_ended, drop_last};
 use crate::router::{
     Catalog, CreateExport, Devices, ExportName, InitialContent, Router, RouterOptions, SettingsChange,
@@ -48,7 +51,6 @@ pub struct World {
     daemons: AtomicU64,
 }
 
-/// One host.
 pub struct Host {
     /// This host's own way to the store.
     apart: Option<Arc<ScriptedStore>>,
@@ -73,6 +75,8 @@ pub struct Copy {
 pub struct Daemon {
     pub router: Arc<Router>,
     pub driver: Driver,
+    cache: Cache,
+    volumes: VolumeStore,
     stop: watch::Sender<bool>,
 }
 
@@ -272,6 +276,7 @@ impl Host {
             quiet: Duration::from_millis(50),
         };
         let (stop, stopped) = watch::channel(false);
+        let own_volumes = volumes.clone();
         let side = has_store.then(|| {
             world.runtime.spawn(cache.writeback(Arc::clone(&queue), triggers).run(stopped));
             let side = Arc::new(StoreSide::new(volumes, queue, &catalog));
@@ -307,11 +312,12 @@ impl Host {
             router.start().await;
             deletions_ended(&router).await;
         });
+        let own_cache = cache.clone();
         let mut driver =
             if world.defers_appends { Driver::deferring(cache, world.seed()) } else { Driver::new(cache) };
         let computer = Arc::clone(&self.computer);
         driver.ends_when(move || machine(&computer).dead());
-        self.daemon = Some(Daemon { router, driver, stop });
+        self.daemon = Some(Daemon { router, driver, cache: own_cache, volumes: own_volumes, stop });
         crashes
     }
 
@@ -379,7 +385,7 @@ impl Host {
 
     /// Kills the daemon and starts no other.
     pub fn lose(&mut self) {
-        let Daemon { router, driver, stop } = self.daemon.take().unwrap();
+        let Daemon { router, driver, stop, .. } = self.daemon.take().unwrap();
         self.kernel.daemon_died();
         // Without a store nobody listens.
         let _ = stop.send(true);
@@ -398,6 +404,26 @@ impl Host {
 
     pub fn driver(&mut self) -> &mut Driver {
         &mut self.daemon.as_mut().unwrap().driver
+    }
+
+    /// The volumes in the store, as the daemon sees the volumes.
+    pub fn volumes(&self) -> &VolumeStore {
+        &self.daemon.as_ref().unwrap().volumes
+    }
+
+    /// A scrape of the exports and the cache.
+    pub fn scrape(&self) -> String {
+        let daemon = self.daemon.as_ref().unwrap();
+        let holders = Holders {
+            workers: Vec::new(),
+            shards: Vec::new(),
+            cache: daemon.cache.clone(),
+            router: Arc::clone(&daemon.router),
+            block_cache: None,
+            volumes: None,
+            api: Arc::default(),
+        };
+        of_exports_and_cache(&holders, true).encode(ExportHistograms::Busy).unwrap()
     }
 
     /// Whether an export is open on this host.

@@ -86,6 +86,11 @@ pub fn catalog_fails(router: &Router) {
     router.catalog_health().fails(&std::io::Error::from_raw_os_error(libc::ENOSPC));
 }
 
+/// Has the catalog of a router refuse every change from now on.
+pub fn catalog_is_closed(router: &Router) {
+    router.catalog.close();
+}
+
 /// Returns when the deletions that go on after a start have ended.
 pub async fn deletions_ended(router: &Router) {
     while router.list().iter().any(|info| info.state == State::Deleting) {

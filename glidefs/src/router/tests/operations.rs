@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::fake::{Fault, Host, create, drop_last};
+use super::fake::{Fault, Host, catalog_is_closed, create, drop_last};
 use crate::export::limits::{Limit, Limits};
 use crate::router::{
     CreateExport, Deleted, ExportName, ExportSize, InitialContent, Router, RouterError, SettingsChange, State,
@@ -308,6 +308,37 @@ async fn an_export_has_nothing_for_io_before_its_first_device_and_then_what_was_
     assert_eq!(host.kernel.devices().values().next().unwrap().size_bytes, 3 * MIB);
     router.detach("a").await.unwrap();
     assert_eq!(router.delete("a").await.unwrap(), Deleted::Now);
+}
+
+#[tokio::test]
+async fn after_a_start_an_export_has_what_io_needs_if_the_cache_has_data_of_the_export() {
+    for has_data in [false, true] {
+        let host = Host::new();
+        let router = host.started().await;
+        let id = router.create(CreateExport { detached: true, ..create("a", MIB) }).await.unwrap().info.id;
+        assert!(router.exports().is_empty());
+        drop_last(router);
+        *host.storage.has_data.lock().unwrap() = has_data;
+        let router = host.started().await;
+        assert_eq!(router.exports().len(), usize::from(has_data));
+        assert_eq!(host.storage.made.lock().unwrap().contains(&id), has_data);
+    }
+}
+
+#[tokio::test]
+async fn a_creation_without_a_record_leaves_nothing_that_could_be_opened_after_its_removal() {
+    for detached in [false, true] {
+        let host = Host::new();
+        let router = host.started().await;
+        catalog_is_closed(&router);
+        let created = router.create(CreateExport { detached, ..create("a", MIB) }).await;
+        assert!(matches!(created, Err(RouterError::Catalog(_))), "{created:?}");
+        assert!(router.list().is_empty());
+        let removed = host.storage.removed.lock().unwrap().clone();
+        assert_eq!(removed.len(), 1);
+        // Whoever still has the entry finds a volume that the cache has removed, and makes no other.
+        assert_eq!(*host.storage.made.lock().unwrap(), removed);
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::damage;
 use super::error::VolumeError;
 use super::host::{Host, encode, hash_of};
 use super::types::Resume;
@@ -33,33 +32,20 @@ impl VolumeStore {
     /// before and nobody has written to the volume, the call succeeds with that volume: the answer to the earlier call may have
     /// been lost.
     pub async fn create(&self, name: &StoreName, size_sectors: u64) -> Result<VolumeWriter, VolumeError> {
-        let volume = self.host.begin(name, Beginning::blank(size_sectors)).await?;
-        // An earlier call of `create_released` may have stopped after the creation, and left the volume to any host.
-        if volume.manifest().await?.is_released() {
-            volume.hold().await?;
-        }
-        Ok(volume)
+        self.host.begin(name, Beginning::blank(size_sectors)).await
     }
 
-    /// As [`Self::create`], with the volume released to any host from the beginning. Returns the volume's state, and whether the
-    /// volume is released: an earlier call of [`Self::create`] may have created the volume, and then this host holds the volume.
-    pub async fn create_released(
+    /// As [`Self::create`], with the volume `released` to any host from the beginning, or held. Returns the volume's state, and
+    /// whether the volume is released. A volume that an earlier call created is left as the earlier call made the volume: a
+    /// second manifest would refuse the next call, if this caller forgets the volume.
+    pub async fn create_blank(
         &self,
         name: &StoreName,
         size_sectors: u64,
+        released: bool,
     ) -> Result<(Resume, bool), VolumeError> {
-        let (manifest, _) = self.host.first_manifest(name, Beginning::blank(size_sectors), true).await?;
-        let resume = Resume {
-            volume: manifest.volume,
-            writer: manifest.writer,
-            epoch: manifest.epoch,
-            number: manifest.number,
-            size_sectors: manifest.size_sectors,
-            cut: manifest.cut,
-            damaged_sectors: damage::sectors(&manifest.sections.damaged),
-            manifest: None,
-        };
-        Ok((resume, manifest.is_released()))
+        let (manifest, _) = self.host.first_manifest(name, Beginning::blank(size_sectors), released).await?;
+        Ok((Resume::of(&manifest), manifest.is_released()))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Plain values that several files of this folder exchange: who writes a volume, where a daemon goes on, which state is meant.
 //!
-//! Owns no behaviour.
+//! Owns no behaviour but how a state is taken from a manifest.
 
 use std::fmt;
 
 use bytes::Bytes;
 
+use super::damage;
+use crate::store::format::Manifest;
 use crate::store::ids::{StoreName, VolumeId, WriterId};
 use crate::units::{SectorRange, Seq};
 
@@ -44,6 +46,22 @@ pub struct Resume {
     pub damaged_sectors: u64,
     /// The newest manifest as bytes. `None`: the manifest is fetched when it is needed.
     pub manifest: Option<Bytes>,
+}
+
+impl Resume {
+    /// The state in `manifest`, without the bytes of the manifest.
+    pub(super) fn of(manifest: &Manifest) -> Self {
+        Self {
+            volume: manifest.volume,
+            writer: manifest.writer,
+            epoch: manifest.epoch,
+            number: manifest.number,
+            size_sectors: manifest.size_sectors,
+            cut: manifest.cut,
+            damaged_sectors: damage::sectors(&manifest.sections.damaged),
+            manifest: None,
+        }
+    }
 }
 
 /// One part of the answer to a read.

@@ -20,7 +20,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use self::state::{Head, WriterState};
-use super::damage;
 use super::host::Host;
 use super::notes::Loss;
 use super::types::{Fence, Resume};
@@ -43,15 +42,7 @@ impl VolumeWriter {
     /// A writer of the volume whose newest manifest is `manifest`. This writer created the manifest after `begun`.
     pub(super) fn new(host: Arc<Host>, manifest: Arc<Manifest>, begun: Duration) -> Self {
         host.reader.metadata.put_manifest(&manifest);
-        let head = Head {
-            own: Fence { epoch: manifest.epoch, writer: manifest.writer },
-            number: manifest.number,
-            size_sectors: manifest.size_sectors,
-            cut: manifest.cut,
-            known: Some(begun),
-            lost: None,
-            damaged_sectors: damage::sectors(&manifest.sections.damaged),
-        };
+        let head = Head { known: Some(begun), ..Head::of(&Resume::of(&manifest)) };
         Self::with(host, manifest.volume, head)
     }
 
@@ -67,15 +58,8 @@ impl VolumeWriter {
         {
             host.reader.metadata.put_manifest(&Arc::new(manifest));
         }
-        let head = Head {
-            own: Fence { epoch: resume.epoch, writer: resume.writer },
-            number: resume.number,
-            size_sectors: resume.size_sectors,
-            cut: resume.cut,
-            known: None,
-            lost: host.options.notes.loss(resume.volume, resume.epoch),
-            damaged_sectors: resume.damaged_sectors,
-        };
+        let lost = host.options.notes.loss(resume.volume, resume.epoch);
+        let head = Head { lost, ..Head::of(resume) };
         Self::with(host, resume.volume, head)
     }
 

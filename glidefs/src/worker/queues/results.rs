@@ -22,7 +22,7 @@ impl Queues {
         mut token: InFlight,
         mut result: Result<(), Failure>,
     ) -> io::Result<()> {
-        let TagRequest { tag, operation, range, started, .. } = token.request;
+        let TagRequest { tag, operation, range, kept, started, .. } = token.request;
         let bytes = token.request.data_bytes();
         let queue = self.of(tag);
         if result.is_ok() && operation == Operation::Read && matches!(token.buffer, RequestBuffer::Slot(_)) {
@@ -31,6 +31,9 @@ impl Queues {
         drop(token);
         if operation == Operation::Write {
             queue.export.volume().settled(bytes as u64);
+        }
+        if let Some(kept) = kept {
+            queue.export.volume().give_back(kept);
         }
         let nanos = u64::try_from(now.elapsed().saturating_add(now - started).as_nanos()).unwrap_or(u64::MAX);
         match result {
@@ -43,7 +46,8 @@ impl Queues {
         }
     }
 
-    /// Reports `failure` of a request and gives the failure to the kernel. No bytes promised by [`Volume::pace`] are settled.
+    /// Reports `failure` of a request and gives the failure to the kernel. The request must have nothing that [`Volume::pace`] promised
+    /// or `Volume::index_pace` kept.
     ///
     /// [`Volume::pace`]: crate::cache::Volume::pace
     pub fn refuse<C>(

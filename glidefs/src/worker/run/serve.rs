@@ -76,9 +76,10 @@ impl Loop {
                 if !stop::may_wait(volume) {
                     return self.write_at_once(request);
                 }
-                match self.held.enter(request, volume, self.now) {
-                    Hold::Go => self.enter_log(request),
-                    Hold::Kept => Ok(()),
+                let depth = self.queues.of(request.tag).driver.depth();
+                match self.held.enter(request, (volume, depth), self.now) {
+                    Hold::Go(request) => self.enter_log(request),
+                    Hold::Waits => Ok(()),
                     Hold::Full => self.refuse_full(request),
                 }
             }
@@ -98,7 +99,7 @@ impl Loop {
 
     /// Fails a write for which the index of the export has no memory: nothing was promised for the write.
     fn refuse_full(&mut self, request: TagRequest) -> io::Result<()> {
-        self.queues.refuse(&mut self.ring, request.tag, Some(Operation::Write), &Failure::Full)
+        self.queues.refuse(&mut self.ring, request.tag, Some(request.operation), &Failure::Full)
     }
 
     /// Carries on a write which needs log space.
@@ -193,6 +194,16 @@ impl Loop {
                     let request = token.request;
                     drop(token);
                     self.store_reads.fetch(&self.executor, request, self.queues.volume(request.tag));
+                }
+                // What the volume let go on needs a record all the same: other writes came between.
+                Err(IoError::IndexFull) => {
+                    let mut request = token.request;
+                    drop(token);
+                    if let Some(kept) = request.kept.take() {
+                        self.queues.volume(request.tag).give_back(kept);
+                    }
+                    // In the next turn: nothing wakes the worker for a request which goes to the cache after the cache's turn.
+                    self.ready.add(request, Stage::Allowed);
                 }
                 result => self.finish(token, result.map_err(Failure::Cache))?,
             }

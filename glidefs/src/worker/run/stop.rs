@@ -9,10 +9,9 @@ use std::io;
 
 use super::Loop;
 use crate::cache::Pace;
-use crate::export::Operation;
 use crate::worker::driver::Failure;
 use crate::worker::requests::TagRequest;
-use crate::worker::waits::stop;
+use crate::worker::waits::{held, stop};
 
 const STOPPED: Failure = Failure::Cache(stop::STOPPED);
 
@@ -43,10 +42,8 @@ impl Loop {
     }
 
     /// Starts a write of an export whose waits are ended. The write fails where a write of another export would wait.
-    pub(super) fn write_at_once(&mut self, request: TagRequest) -> io::Result<()> {
-        let volume = self.queues.volume(request.tag);
-        let is_bounded = volume.index_pace(request.range, true) != Pace::Go;
-        if is_bounded || volume.pace(request.data_bytes() as u64, true) != Pace::Go {
+    pub(super) fn write_at_once(&mut self, mut request: TagRequest) -> io::Result<()> {
+        if held::ask(self.queues.volume(request.tag), &mut request, true).0 != Pace::Go {
             return self.refuse_write(request);
         }
         self.enter_log(request)
@@ -59,6 +56,6 @@ impl Loop {
 
     /// Fails a write which `Volume::pace` has not let go on: nothing was promised for the write, so nothing is settled.
     fn refuse_write(&mut self, request: TagRequest) -> io::Result<()> {
-        self.queues.refuse(&mut self.ring, request.tag, Some(Operation::Write), &STOPPED)
+        self.queues.refuse(&mut self.ring, request.tag, Some(request.operation), &STOPPED)
     }
 }

@@ -4,14 +4,16 @@
 //! Owns the order within an export: first in, first out, but for writes which a full index holds back: a write which leaves the
 //! index no larger goes on before these, so that a client can make room. Bounds are of one export, so exports do not compete here;
 //! the turns of exports are made behind (`ready`). Does not own the bounds (`cache::Volume::pace`, `cache::Volume::index_pace`).
-//! Invariants: a held write of one export keeps no other export waiting; a held write has neither a buffer nor log space.
+//! Invariants: a held write of one export keeps no other export waiting; a held write has neither a buffer nor log space;
+//! where the client alone can make room in an index, some tags of each queue have no held write.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stop;
-use crate::cache::{Pace, Volume};
+use crate::cache::{Content, Pace, Volume};
+use crate::export::Operation;
 use crate::observe::io::WorkerStats;
 use crate::units::ExportId;
 use crate::worker::requests::TagRequest;
@@ -26,23 +28,25 @@ pub struct HeldWrites {
     exports: BTreeMap<ExportId, HeldExport>,
     /// No write may be asked for before this time.
     due: Option<Instant>,
+    /// Writes found by one look. Empty between turns.
+    leaving: VecDeque<Released>,
     stats: Arc<WorkerStats>,
 }
 
 /// The answer to a write which comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Hold {
-    /// Goes on, and was not kept.
-    Go,
+    /// Goes on, and does not wait.
+    Go(TagRequest),
     /// Waits among the held writes.
-    Kept,
-    /// Fails, as a wait would have no end, and was not kept.
+    Waits,
+    /// Fails, as a wait would have no end, and does not wait.
     Full,
 }
 
 /// The bound which holds a write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
+pub enum Reason {
     /// Data at risk, or packs to be merged.
     Risk,
     Index,
@@ -70,23 +74,32 @@ pub enum Released {
 
 impl HeldWrites {
     pub fn new(stats: Arc<WorkerStats>) -> Self {
-        Self { exports: BTreeMap::new(), due: None, stats }
+        Self { exports: BTreeMap::new(), due: None, leaving: VecDeque::new(), stats }
     }
 
-    /// Keeps a write which may not go on at once.
-    pub fn enter(&mut self, request: TagRequest, volume: &Arc<Volume>, now: Instant) -> Hold {
+    /// Keeps a write which may not go on at once. `depth` is that of the request's queue.
+    pub fn enter(
+        &mut self,
+        mut request: TagRequest,
+        (volume, depth): (&Arc<Volume>, u16),
+        now: Instant,
+    ) -> Hold {
         let held = self.exports.get_mut(&volume.id());
         let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
             Some(export) if export.reason == Reason::Risk => (Pace::Wait, Reason::Risk),
-            Some(_) if volume.index_pace(request.range, false) != Pace::Go => (Pace::Wait, Reason::Index),
-            _ => ask(volume, &request, false),
+            _ => ask(volume, &mut request, false),
         };
+        // A paused write may have to wait later.
+        let has_tags = reason == Reason::Risk
+            || !volume.waits_for_client()
+            || held.as_ref().map_or(0, |export| export.of_queue(&request)) < waits_max(depth);
         let due = match pace {
-            Pace::Go => return Hold::Go,
-            Pace::Full => return Hold::Full,
+            Pace::Pause(_) if !has_tags => return Hold::Go(request),
+            Pace::Full if !has_tags || volume.fails_when_full() => return Hold::Full,
+            Pace::Go => return Hold::Go(request),
             Pace::Pause(pause) => now + pause,
-            Pace::Wait => now + ASK_AGAIN,
+            Pace::Wait | Pace::Full => now + ASK_AGAIN,
         };
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
@@ -103,7 +116,7 @@ impl HeldWrites {
             self.exports.insert(export.volume.id(), export);
             self.due = Some(self.due.map_or(due, |earliest| earliest.min(due)));
         }
-        Hold::Kept
+        Hold::Waits
     }
 
     /// Takes out the writes of exports whose waits are ended.
@@ -126,45 +139,86 @@ impl HeldWrites {
 
     /// A write which leaves now. Of several exports the one with the lowest id is first.
     pub fn next(&mut self, now: Instant) -> Option<Released> {
+        if let Some(released) = self.leaving.pop_front() {
+            return Some(released);
+        }
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
-        let mut going = None;
-        for (id, export) in &mut self.exports {
-            let Some((request, due)) = export.writes.front_mut().filter(|(_, due)| *due <= now) else {
-                continue;
-            };
-            let (pace, reason) = ask(&export.volume, request, true);
-            if export.reason == Reason::Index {
-                export.volume.count_held_time(now.saturating_duration_since(export.counted));
+        for export in self.exports.values_mut() {
+            export.take_due(now, &mut self.leaving);
+        }
+        self.exports.retain(|_, export| !export.writes.is_empty());
+        self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
+        self.leaving.pop_front()
+    }
+}
+
+/// Most writes of a queue of this depth which wait for the client to make room: the others leave tags for DISCARD.
+fn waits_max(depth: u16) -> usize {
+    depth.saturating_sub((depth / 4).max(2)).into()
+}
+
+impl HeldExport {
+    /// Number of writes of the queue of `request`.
+    fn of_queue(&self, request: &TagRequest) -> usize {
+        let queue = request.tag.queue_index;
+        self.writes.iter().filter(|(held, _)| held.tag.queue_index == queue).count()
+    }
+
+    /// Moves the writes to `leaving` which may go on, or fail.
+    fn take_due(&mut self, now: Instant, leaving: &mut VecDeque<Released>) {
+        while let Some((request, due)) = self.writes.front_mut().filter(|(_, due)| *due <= now) {
+            let (pace, reason) = ask(&self.volume, request, true);
+            if self.reason == Reason::Index {
+                self.volume.count_held_time(now.saturating_duration_since(self.counted));
             }
-            (export.reason, export.counted) = (reason, now);
-            match pace {
-                Pace::Go | Pace::Full => {
-                    going = Some((*id, pace));
+            (self.reason, self.counted) = (reason, now);
+            leaving.push_back(match pace {
+                Pace::Go => Released::Goes(*request),
+                Pace::Full if self.volume.fails_when_full() => Released::Full(*request),
+                Pace::Pause(_) | Pace::Wait | Pace::Full => {
+                    *due = now + ASK_AGAIN;
                     break;
                 }
-                Pace::Pause(_) | Pace::Wait => *due = now + ASK_AGAIN,
+            });
+            self.writes.pop_front();
+        }
+        if self.reason == Reason::Index {
+            self.overtake(now, leaving);
+        }
+    }
+
+    /// Moves later writes to `leaving` which need no memory of the index, while the first write waits for memory.
+    fn overtake(&mut self, now: Instant, leaving: &mut VecDeque<Released>) {
+        let Self { volume, writes, .. } = self;
+        let mut is_first = true;
+        writes.retain_mut(|(request, due)| {
+            let stays =
+                std::mem::take(&mut is_first) || *due > now || ask(volume, request, true).0 != Pace::Go;
+            if !stays {
+                leaving.push_back(Released::Goes(*request));
             }
-        }
-        let Some((id, pace)) = going else {
-            self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
-            return None;
-        };
-        let export = self.exports.get_mut(&id)?;
-        let next = export.writes.pop_front();
-        if export.writes.is_empty() {
-            self.exports.remove(&id);
-        }
-        let (request, _) = next?;
-        Some(if pace == Pace::Full { Released::Full(request) } else { Released::Goes(request) })
+            stays
+        });
     }
 }
 
 /// When a write may go on, and which bound says so.
-fn ask(volume: &Volume, request: &TagRequest, paused: bool) -> (Pace, Reason) {
-    match volume.index_pace(request.range, paused) {
-        Pace::Go => (volume.pace(request.data_bytes() as u64, paused), Reason::Risk),
-        pace => (pace, Reason::Index),
+pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool) -> (Pace, Reason) {
+    let content = match request.operation {
+        Operation::Discard | Operation::WriteZeroes => Content::Zeroes { whole: request.fua },
+        _ => Content::Data,
+    };
+    let (pace, kept) = volume.index_pace(request.range, content, paused);
+    if pace != Pace::Go {
+        return (pace, Reason::Index);
     }
+    let pace = volume.pace(request.data_bytes() as u64, paused);
+    if pace == Pace::Go {
+        request.kept = kept;
+    } else if let Some(kept) = kept {
+        volume.give_back(kept);
+    }
+    (pace, Reason::Risk)
 }

@@ -1,7 +1,7 @@
 //! Requests over a limit of their export.
 //!
 //! Owns the order: of one export first in, first out, READs and writes apart. Does not own the count (`export::Throttle`), which
-//! all queues of an export share. Only the first request of a line has a allotment in the buckets, so the lines of several
+//! all queues of an export share. Only the first request of a line has an allotment in the buckets, so the lines of several
 //! workers take turns. Invariants: a waiting request of one export keeps no other export waiting; a waiting request has neither
 //! a buffer nor log space, and nothing was promised for the request.
 

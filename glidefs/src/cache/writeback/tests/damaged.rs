@@ -325,3 +325,14 @@ fn a_write_let_go_on_while_data_is_unreadable_takes_no_promise_of_another_write_
     volume.settled(4096);
     assert_eq!(volume.pace(8192, true), Pace::Go);
 }
+
+#[test]
+fn while_data_is_unreadable_the_index_may_become_twice_as_large() {
+    let mut host = Host::new(memory(), 1, false);
+    host.write(range(0, 8), Some(&bytes_of(1, 0).repeat(8))).unwrap();
+    let volume = host.volume();
+    let bytes = volume.claim().bytes;
+    assert!(bytes > 0 && bytes == volume.index_figures().bytes);
+    volume.store_link().unwrap().set_unreadable(true);
+    assert_eq!(volume.claim().bytes, bytes / 2, "data can only be written again");
+}

@@ -47,6 +47,7 @@ impl Daemon {
             stats: Arc::default(),
             daemon: Arc::new(wire::DaemonStatus::default),
             memory: Arc::new(|| None),
+            off_thread: crate::api::OffThread::default(),
             ready: Readiness::default(),
             started: std::time::Instant::now(),
         };

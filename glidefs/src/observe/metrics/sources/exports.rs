@@ -104,8 +104,6 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
     let index = figures.index;
     if is_busy || is_whole || index.held > 0 {
         out.value(Metric::ExportIndex, labels, index.bytes);
-    }
-    if is_whole || index.held > 0 {
         out.value(Metric::ExportIndexHeld, labels, index.held);
         out.value(Metric::ExportIndexHeldTime, labels, index.held_nanos);
     }

@@ -83,7 +83,6 @@ impl Disk {
     }
 }
 
-/// The file, open.
 #[derive(Debug)]
 struct File(Arc<Disk>);
 

@@ -36,7 +36,6 @@ pub enum Fault {
     Pause,
 }
 
-/// Permits, none at first.
 pub struct Permits(pub tokio::sync::Semaphore);
 
 impl Default for Permits {

@@ -9,7 +9,7 @@ use crate::router::catalog::volume_record::tests::resume;
 use crate::router::{Begun, ExportName, InitialContent, Storage};
 use crate::store::gc::{GcError, GcOptions, GcReport};
 use crate::store::volume::{DeletedVolume, Resume, VolumeError};
-use crate::units::ExportId;
+use crate::units::{ExportId, SECTOR_BYTES};
 
 /// Cache and store.
 #[derive(Default)]
@@ -24,25 +24,34 @@ pub struct FakeStorage {
     pub hangs: Mutex<bool>,
     /// Whether there is a store.
     pub has_store: Mutex<bool>,
+    /// Whether the cache has data of every export.
+    pub has_data: Mutex<bool>,
+    /// Exports with a volume made in the cache.
+    pub made: Mutex<Vec<ExportId>>,
 }
 
 impl Storage for FakeStorage {
     fn volume(&self, id: ExportId, _size_bytes: u64, _resume: Option<&Resume>) -> Arc<Volume> {
+        self.made.lock().unwrap().push(id);
         Arc::new(Volume::new(id))
     }
 
     fn is_at_rest(&self, _: ExportId, _: u64, _: Option<&Resume>) -> bool {
-        true
+        !*self.has_data.lock().unwrap()
     }
 
     fn begin(
         &self,
         _name: ExportName,
-        _content: InitialContent,
+        content: InitialContent,
         detached: bool,
     ) -> BoxFuture<'_, Result<Option<Begun>, VolumeError>> {
         let has_store = *self.has_store.lock().unwrap();
-        let begun = has_store.then(|| Begun { resume: resume(1, 0), is_released: detached });
+        let mut resume = resume(1, 0);
+        if let InitialContent::Blank(size) = content {
+            resume.size_sectors = size.bytes() / SECTOR_BYTES;
+        }
+        let begun = has_store.then_some(Begun { resume, is_released: detached });
         Box::pin(std::future::ready(Ok(begun)))
     }
 

@@ -53,9 +53,9 @@ async fn a_released_volume_is_anybodys_until_somebody_opens_it() {
 async fn a_volume_created_as_released_is_anybodys_and_is_taken_back_by_its_host() {
     let world = World::new();
     let daemon = world.daemon(1);
-    let (resume, is_released) = daemon.volumes.create_released(&name("vm"), SIZE).await.unwrap();
+    let (resume, is_released) = daemon.volumes.create_blank(&name("vm"), SIZE, true).await.unwrap();
     assert!(is_released);
-    assert_eq!(daemon.volumes.create_released(&name("vm"), SIZE).await.unwrap().0, resume, "asked twice");
+    assert_eq!(daemon.volumes.create_blank(&name("vm"), SIZE, true).await.unwrap().0, resume, "asked twice");
     let volume = daemon.volumes.resume(&resume);
     volume.confirm().await.unwrap();
     volume.hold().await.unwrap();
@@ -66,18 +66,20 @@ async fn a_volume_created_as_released_is_anybodys_and_is_taken_back_by_its_host(
 }
 
 #[tokio::test]
-async fn a_volume_left_released_by_a_creation_that_stopped_is_held_by_the_next_creation() {
+async fn creations_that_stop_one_after_the_other_leave_the_volume_as_the_first_made_the_volume() {
     let world = World::new();
     let daemon = world.daemon(1);
-    daemon.volumes.create_released(&name("vm"), SIZE).await.unwrap();
-    let volume = daemon.volumes.create(&name("vm"), SIZE).await.unwrap();
-    held(world.daemon(2).volumes.open(&name("vm")).await);
-    volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
-    // The other way round, the caller is told that this host has the volume.
-    daemon.volumes.create(&name("other"), SIZE).await.unwrap();
-    let (resume, is_released) = daemon.volumes.create_released(&name("other"), SIZE).await.unwrap();
-    assert!(!is_released);
-    daemon.volumes.resume(&resume).release().await.unwrap();
+    for (vm, first) in [("released", true), ("held", false)] {
+        let left = daemon.volumes.create_blank(&name(vm), SIZE, first).await.unwrap();
+        assert_eq!(left.1, first);
+        for next in [false, false, true, true] {
+            assert_eq!(daemon.volumes.create_blank(&name(vm), SIZE, next).await.unwrap(), left);
+        }
+        let volume = daemon.volumes.resume(&left.0);
+        volume.hold().await.unwrap();
+        held(world.daemon(2).volumes.open(&name(vm)).await);
+        volume.commit(MemoryCut::new(1, &[(0, 8, 1)]), SIZE).await.unwrap();
+    }
 }
 
 #[tokio::test]

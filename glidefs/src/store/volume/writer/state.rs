@@ -12,7 +12,7 @@ use crate::store::format::Manifest;
 use crate::store::ids::VolumeId;
 use crate::store::volume::damage;
 use crate::store::volume::notes::Loss;
-use crate::store::volume::types::Fence;
+use crate::store::volume::types::{Fence, Resume};
 use crate::store::volume::view::loaded::LoadedManifest;
 use crate::store::volume::view::readahead::Streams;
 use crate::units::Seq;
@@ -68,6 +68,19 @@ pub(in crate::store::volume) struct Head {
 }
 
 impl Head {
+    /// Goes on from `resume`, which may not be the newest, on a volume not known to be lost.
+    pub fn of(resume: &Resume) -> Self {
+        Self {
+            own: Fence { epoch: resume.epoch, writer: resume.writer },
+            number: resume.number,
+            size_sectors: resume.size_sectors,
+            cut: resume.cut,
+            known: None,
+            lost: None,
+            damaged_sectors: resume.damaged_sectors,
+        }
+    }
+
     /// Goes on from `manifest`, which was the newest at `known`.
     pub fn follow(&mut self, manifest: &Manifest, known: Option<Duration>) {
         self.number = manifest.number;
