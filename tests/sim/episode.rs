@@ -14,13 +14,14 @@ use glidefs::testing::units::{ExportId, SectorRange};
 
 use super::catalog::FakeCatalog;
 use super::content::Content;
-use super::disk::{FakeClock, FakeDisk, machine};
+use super::disk::{FakeClock, FakeDisk, Shared, machine};
 use super::faults::{Crash, Faults};
 use super::machine::{Copy, Machine};
 use super::oracle::{Before, Moment, Oracle};
 use super::process::{Process, Rest};
 use super::request::{Kind, Request};
 use super::rng::Rng;
+use super::shadow;
 use super::tally::{Event, Tally};
 use super::workload::Mix;
 use super::world::World;
@@ -219,6 +220,7 @@ impl Episode {
             1 | 2 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
             _ => {}
         }
+        self.compare_starts();
         let mut tries = 0;
         loop {
             tries += 1;
@@ -237,7 +239,7 @@ impl Episode {
                         Faults { write: 30, sync: 30, gone: 0, read: 5, open: 30, would_block: 0 };
                 }
             }
-            let opened = self.open();
+            let opened = self.open(&self.world.machine);
             let (dead, injected) = {
                 let mut machine = machine(&self.world.machine);
                 machine.calm();
@@ -278,7 +280,14 @@ impl Episode {
         }
     }
 
-    fn open(&self) -> Result<(Cache, Recovered), CacheError> {
+    /// Compares the start with the checkpoint to the start without, on copies of the computer.
+    fn compare_starts(&mut self) {
+        let copy = machine(&self.world.machine).clone();
+        let covered = shadow::compare(&copy, &self.exports, |machine| self.open(machine));
+        self.world.tally.add(Event::StartsCompared, u64::from(covered > 0));
+    }
+
+    fn open(&self, machine: &Shared) -> Result<(Cache, Recovered), CacheError> {
         let options = Options {
             size_bytes: self.segments * SEGMENT,
             segment_bytes: SEGMENT,
@@ -287,8 +296,8 @@ impl Episode {
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
         };
-        let disk = Arc::new(FakeDisk::new(&self.world.machine));
-        let catalog = Arc::new(FakeCatalog::new(&self.world.machine));
+        let disk = Arc::new(FakeDisk::new(machine));
+        let catalog = Arc::new(FakeCatalog::new(machine));
         let known = Known { catalog, ..Known::local(&self.exports) };
         Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, known)
     }

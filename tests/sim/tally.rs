@@ -144,13 +144,15 @@ pub enum Event {
     /// A start found a checkpoint that is not of the life before.
     CheckpointLeftOver,
     CrashInCheckpointRemoved,
+    /// A start with the checkpoint was compared to a start without.
+    StartsCompared,
     /// An older copy of the cache directory was put back.
     PutBack,
 }
 
 impl Event {
     /// All events, in the order of declaration.
-    pub const ALL: [Self; 72] = {
+    pub const ALL: [Self; 73] = {
         use Event as E;
         [
             E::Kill,
@@ -224,6 +226,7 @@ impl Event {
             E::CoveredReused,
             E::CheckpointLeftOver,
             E::CrashInCheckpointRemoved,
+            E::StartsCompared,
             E::PutBack,
         ]
     };

@@ -113,6 +113,10 @@ impl Machine {
         self.checkpoint = Some(bytes);
     }
 
+    pub fn has_checkpoint(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
     pub fn forget_checkpoint(&mut self) {
         self.checkpoint = None;
     }

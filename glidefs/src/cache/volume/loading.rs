@@ -8,6 +8,7 @@ use super::Volume;
 use crate::cache::log::format::{Kept, KeptExtent};
 use crate::cache::log::table::{Refs, SegmentTable};
 use crate::cache::volume::extent::{Backing, Extent};
+use crate::cache::volume::hold::EXTENTS_MAX;
 use crate::cache::volume::index::IndexLoader;
 use crate::cache::volume::ranks::Ranks;
 use crate::units::Seq;
@@ -112,6 +113,17 @@ impl Loading {
 }
 
 impl Volume {
+    /// All content of the volume by first sector, for tests.
+    pub fn content(&self) -> Vec<KeptExtent> {
+        let (mut found, mut from) = (Vec::new(), Some(0));
+        while let Some(sector) = from {
+            let slice = self.slice(sector, EXTENTS_MAX, |_| true);
+            found.extend(slice.extents);
+            from = slice.next;
+        }
+        found
+    }
+
     /// A slice of the volume from sector `from` on: the extents in segments which `is_covered` accepts, of
     /// about `limit` of all extents.
     pub(in crate::cache) fn slice(&self, from: u64, limit: usize, is_covered: impl Fn(u32) -> bool) -> Slice {
