@@ -103,7 +103,7 @@ impl Disk for FakeDisk {
     }
 
     fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
-        machine(&self.shared).append_to_checkpoint(self.generation)?;
+        machine(&self.shared).append_to_checkpoint(self.generation, &[])?;
         Ok(Box::new(FakeCheckpoint { disk: self.clone(), bytes: Vec::new() }))
     }
 }
@@ -117,7 +117,7 @@ struct FakeCheckpoint {
 impl CheckpointFile for FakeCheckpoint {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
-        machine(&self.disk.shared).append_to_checkpoint(self.disk.generation)
+        machine(&self.disk.shared).append_to_checkpoint(self.disk.generation, bytes)
     }
 
     fn finish(self: Box<Self>) -> io::Result<()> {

@@ -220,7 +220,8 @@ impl Episode {
             1 | 2 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
             _ => {}
         }
-        self.compare_starts();
+        let copy = machine(&self.world.machine).clone();
+        self.compare_starts(&copy);
         let mut tries = 0;
         loop {
             tries += 1;
@@ -239,6 +240,7 @@ impl Episode {
                         Faults { write: 30, sync: 30, gone: 0, read: 5, open: 30, would_block: 0 };
                 }
             }
+            let is_left_over = machine(&self.world.machine).has_checkpoint_left_over();
             let opened = self.open(&self.world.machine);
             let (dead, injected) = {
                 let mut machine = machine(&self.world.machine);
@@ -257,6 +259,12 @@ impl Episode {
                     self.reboot(before);
                 }
                 Ok((cache, found)) => {
+                    assert!(found.covered == 0 || !is_left_over, "an older checkpoint was used: {found:?}");
+                    let stays = {
+                        let machine = machine(&self.world.machine);
+                        machine.has_checkpoint() && !machine.is_older()
+                    };
+                    assert!(!stays, "a later start may use the checkpoint again: {found:?}");
                     if machine(&self.world.machine).has_gone_pages() {
                         *before = Before::PowerCut;
                     }
@@ -280,10 +288,9 @@ impl Episode {
         }
     }
 
-    /// Compares the start with the checkpoint to the start without, on copies of the computer.
-    fn compare_starts(&mut self) {
-        let copy = machine(&self.world.machine).clone();
-        let covered = shadow::compare(&copy, &self.exports, |machine| self.open(machine));
+    /// Compares the start with the checkpoint to the start without, on copies of `computer`.
+    fn compare_starts(&mut self, computer: &Machine) {
+        let covered = shadow::compare(computer, &self.exports, |machine| self.open(machine));
         self.world.tally.add(Event::StartsCompared, u64::from(covered > 0));
     }
 
@@ -432,16 +439,14 @@ impl Episode {
     /// Carries out one step of the life, drawn from `mix`.
     fn step(&mut self, process: &mut Process, mix: &Mix, depth: usize, lazy_keeper: bool) {
         let lane = self.world.rng.index(process.lanes());
+        // The checkpoint is complete before anybody syncs the write.
+        let is_reused = machine(&self.world.machine).has_write_in_reused();
+        if is_reused && self.world.rng.permille(900) {
+            return self.keep(process);
+        }
         match self.world.rng.index(100) {
             0..40 => {
-                if process.load(lane) < depth {
-                    let export = self.exports[self.world.rng.index(self.exports.len())];
-                    let (volume, sectors) = (process.cache.volume(export), self.world.oracle.sectors(export));
-                    let id = self.content();
-                    let request = mix.request(&mut self.world.rng, id, &volume, sectors);
-                    process.arrive(&mut self.world, lane, request);
-                }
-                process.admit(&mut self.world, lane);
+                self.request(process, lane, mix, depth);
             }
             40..50 => while process.admit(&mut self.world, lane) {},
             50..62 => {
@@ -461,7 +466,7 @@ impl Episode {
             }
             90..96 => {
                 if !lazy_keeper || self.world.rng.permille(50) {
-                    process.keep(&mut self.world);
+                    self.keep(process);
                 }
             }
             96..99 => {
@@ -473,6 +478,32 @@ impl Episode {
                     self.replace_volume(process);
                 }
             }
+        }
+    }
+
+    /// A request drawn from `mix` arrives at worker `lane`, unless the worker has `depth` requests.
+    fn request(&mut self, process: &mut Process, lane: usize, mix: &Mix, depth: usize) {
+        if process.load(lane) < depth {
+            let export = self.exports[self.world.rng.index(self.exports.len())];
+            let (volume, sectors) = (process.cache.volume(export), self.world.oracle.sectors(export));
+            let id = self.content();
+            let request = mix.request(&mut self.world.rng, id, &volume, sectors);
+            process.arrive(&mut self.world, lane, request);
+        }
+        process.admit(&mut self.world, lane);
+    }
+
+    /// The keeper does one pass. Were a checkpoint complete and power lost at once, the next start must find everything.
+    fn keep(&mut self, process: &mut Process) {
+        let written = |episode: &Self| {
+            let machine = machine(&episode.world.machine);
+            machine.tally.get(Event::CheckpointWritten)
+        };
+        let before = written(self);
+        process.keep(&mut self.world);
+        if written(self) > before {
+            let copy = machine(&self.world.machine).without_power();
+            self.compare_starts(&copy);
         }
     }
 

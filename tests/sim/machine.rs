@@ -46,10 +46,13 @@ pub struct Machine {
     locked: bool,
     superblock: Option<Vec<u8>>,
     checkpoint: Option<Vec<u8>>,
+    /// Number and id of each segment covered by the checkpoint under way.
+    covers: Vec<(u32, u64)>,
+    wrote_in_reused: bool,
     /// The process of this life knows nothing of checkpoints.
     is_older: bool,
-    /// The checkpoint was left behind by an older program, or by a copy that was put back.
-    is_left_over: bool,
+    /// Number of the start which made the checkpoint.
+    checkpoint_of: u32,
     /// Last start that the catalog counts, and a start begun.
     start: (u32, Option<u32>),
     names: BTreeMap<u32, Inode>,
@@ -104,8 +107,10 @@ impl Machine {
             locked: false,
             superblock: None,
             checkpoint: None,
+            covers: Vec::new(),
+            wrote_in_reused: false,
             is_older: false,
-            is_left_over: false,
+            checkpoint_of: 0,
             start: (0, None),
             names: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -182,7 +187,6 @@ impl Machine {
     pub fn put_without_checkpoint(&mut self, copy: &Copy, start: (u32, Option<u32>)) {
         let checkpoint = self.checkpoint.take();
         self.put(copy);
-        self.is_left_over = checkpoint.is_some();
         self.checkpoint = checkpoint;
         self.start = start;
     }
@@ -190,6 +194,10 @@ impl Machine {
     /// Lets an older program be the process of this life, or not.
     pub fn run_older(&mut self, is_older: bool) {
         self.is_older = is_older;
+    }
+
+    pub fn is_older(&self) -> bool {
+        self.is_older
     }
 
     /// Last start that the catalog counts, and a start begun.
@@ -224,7 +232,8 @@ impl Machine {
             self.tally.hit(if crash == Crash::Kill { Event::Kill } else { Event::PowerCut });
         }
         if crash == Some(Crash::PowerCut) {
-            self.lose_power();
+            let cut = PowerCut::random(&mut self.rng);
+            self.lose_power(cut);
         }
         // In a file used again, a bad frame may be in the place of a record.
         let used = self.names.values().map(|inode| &self.files[inode]).filter(|file| file.has_lost());
@@ -239,6 +248,7 @@ impl Machine {
         self.locked = false;
         self.injected = [0; 3];
         self.gone = false;
+        self.forget_covers();
         crash
     }
 
@@ -279,6 +289,11 @@ impl Machine {
         }
     }
 
+    /// Makes all frames readable again.
+    pub fn heal(&mut self) {
+        self.files.values_mut().for_each(File::heal);
+    }
+
     fn note_lost(&mut self, frame: &[u8]) {
         self.lost_structure |= structure(frame) != Event::DataUnread;
         self.lost.extend(frame.as_chunks::<SECTOR>().0.iter().filter_map(stamp_of));
@@ -308,8 +323,15 @@ impl Machine {
         }
     }
 
-    fn lose_power(&mut self) {
-        let cut = PowerCut::random(&mut self.rng);
+    /// The computer after a power cut at this moment that took everything without a sync.
+    pub fn without_power(&self) -> Self {
+        let mut copy = self.clone();
+        copy.lose_power(PowerCut { kept: 0, torn: 0 });
+        copy.reboot();
+        copy
+    }
+
+    fn lose_power(&mut self, cut: PowerCut) {
         let (mut newest_kept, mut oldest_lost) = (None, None::<u64>);
         for file in self.files.values_mut() {
             // Some files fare differently from the others.

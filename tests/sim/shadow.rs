@@ -23,12 +23,13 @@ pub fn compare(
     exports: &[ExportId],
     open: impl Fn(&Shared) -> Result<(Cache, Recovered), CacheError>,
 ) -> u64 {
-    // The losses of a segment are found where the segment is read.
-    if machine.has_lost() || !machine.has_checkpoint() {
+    if !machine.has_checkpoint() {
         return 0;
     }
     let start = |with_checkpoint: bool| {
         let mut copy = machine.clone();
+        // A start finds the losses of a segment only where the segment is read.
+        copy.heal();
         copy.calm();
         copy.faults = Faults::default();
         copy.run_older(false);

@@ -9,7 +9,7 @@ use glidefs::testing::cache::format::SegmentHeader;
 use super::super::faults::{eio, enospc};
 use super::super::file::FRAME;
 use super::super::tally::Event;
-use super::{Fate, Machine};
+use super::{Fate, Inode, Machine};
 
 impl Machine {
     /// The bytes of the checkpoint for process `generation`.
@@ -20,12 +20,9 @@ impl Machine {
             return Err(eio());
         }
         if self.is_older {
-            self.is_left_over = self.checkpoint.is_some();
             return Ok(None);
         }
-        if self.is_left_over && self.checkpoint.is_some() {
-            self.tally.hit(Event::CheckpointLeftOver);
-        }
+        self.tally.add(Event::CheckpointLeftOver, u64::from(self.has_checkpoint_left_over()));
         Ok(self.checkpoint.clone())
     }
 
@@ -50,12 +47,11 @@ impl Machine {
             return Err(eio());
         }
         self.checkpoint = None;
-        self.is_left_over = false;
         Ok(())
     }
 
-    /// Process `generation` adds to a checkpoint.
-    pub fn append_to_checkpoint(&mut self, generation: u64) -> io::Result<()> {
+    /// Process `generation` adds `page` to a checkpoint, or begins one without a page.
+    pub fn append_to_checkpoint(&mut self, generation: u64, page: &[u8]) -> io::Result<()> {
         match self.fate(generation) {
             Fate::Dead => return Err(eio()),
             Fate::Crashes => {
@@ -68,7 +64,34 @@ impl Machine {
             self.tally.hit(Event::CheckpointFailed);
             return Err(enospc());
         }
+        if page.is_empty() {
+            self.forget_covers();
+        }
+        self.covers.extend(covered(page));
         Ok(())
+    }
+
+    pub fn forget_covers(&mut self) {
+        self.covers.clear();
+        self.wrote_in_reused = false;
+    }
+
+    /// Notes a write to file `inode` behind the header of the segment there.
+    pub fn note_write(&mut self, inode: Inode) {
+        let of_the_file = self.covers.iter().find(|(number, _)| self.names.get(number) == Some(&inode));
+        self.wrote_in_reused |= of_the_file.is_some_and(|covered| self.is_reused(covered));
+    }
+
+    /// Whether a segment with a number covered by the checkpoint under way, and another id, was written to.
+    pub fn has_write_in_reused(&self) -> bool {
+        self.wrote_in_reused
+    }
+
+    /// Whether another segment is in the place of segment `segment_id`.
+    fn is_reused(&self, (number, segment_id): &(u32, u64)) -> bool {
+        let front = self.bytes_of(*number).and_then(|bytes| bytes.get(..FRAME));
+        let header = front.and_then(|front| SegmentHeader::decode(front).ok());
+        header.is_some_and(|header| header.segment_id != *segment_id)
     }
 
     /// Puts `bytes` in the place of the checkpoint, for process `generation`.
@@ -81,6 +104,7 @@ impl Machine {
             Fate::Crashes => {
                 self.tally.hit(Event::CrashInCheckpoint);
                 if self.rng.coin() {
+                    self.checkpoint_of = self.start.0;
                     self.checkpoint = Some(bytes);
                 }
                 return Err(eio());
@@ -88,15 +112,10 @@ impl Machine {
             Fate::Done => {}
         }
         self.tally.hit(Event::CheckpointWritten);
-        let is_reused = |(number, segment_id): (u32, u64)| {
-            let front = self.bytes_of(number).and_then(|bytes| bytes.get(..FRAME));
-            let header = front.and_then(|front| SegmentHeader::decode(front).ok());
-            header.is_some_and(|header| header.segment_id != segment_id)
-        };
-        if covered(&bytes).into_iter().any(is_reused) {
-            self.tally.hit(Event::CoveredReused);
-        }
-        self.is_left_over = false;
+        let is_reused = self.covers.iter().any(|covered| self.is_reused(covered));
+        self.forget_covers();
+        self.tally.add(Event::CoveredReused, u64::from(is_reused));
+        self.checkpoint_of = self.start.0;
         self.checkpoint = Some(bytes);
         Ok(())
     }
@@ -115,6 +134,11 @@ impl Machine {
 
     pub fn has_checkpoint(&self) -> bool {
         self.checkpoint.is_some()
+    }
+
+    /// Whether there is a checkpoint, and not of the last start that the catalog counts.
+    pub fn has_checkpoint_left_over(&self) -> bool {
+        self.has_checkpoint() && self.checkpoint_of != self.start.0
     }
 
     pub fn forget_checkpoint(&mut self) {
