@@ -95,6 +95,10 @@ impl Driver {
     /// Lets the keeper end in good order.
     pub fn rest(&mut self) {
         self.keeper.rest();
+        // A stop gives a checkpoint up after a second, which a slow disk needs for one sync.
+        while self.keeper.makes_checkpoint() {
+            self.keeper.rest();
+        }
     }
 
     /// Ends as kill -9 does. Other users of the cache must have been told to end.

@@ -98,6 +98,12 @@ impl Keeper {
         self.checkpointer.pace = pace;
     }
 
+    /// Whether a checkpoint is under way.
+    #[cfg(test)]
+    pub(super) fn makes_checkpoint(&self) -> bool {
+        self.checkpointer.is_busy()
+    }
+
     #[cfg(test)]
     pub(super) fn without_checkpoints(&mut self) {
         self.checkpointer.again_at = Duration::MAX;

@@ -88,6 +88,12 @@ impl Checkpointer {
         }
     }
 
+    /// Whether a checkpoint is under way.
+    #[cfg(test)]
+    pub fn is_busy(&self) -> bool {
+        self.work.is_some()
+    }
+
     fn advance(&mut self, shared: &Shared) -> Progress {
         let advanced = match self.work.take() {
             None => {

@@ -4,8 +4,11 @@ use super::*;
 use crate::cache::Known;
 use crate::cache::driver::Driver;
 use crate::cache::faulty::Faulty;
+use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::State;
-use crate::units::{ExportId, SectorRange};
+use crate::cache::volume::extent::{Backing, Extent};
+use crate::cache::volume::layers::SeqMarks;
+use crate::units::{ExportId, SectorRange, Seq};
 
 const FILLER: ExportId = ExportId(1);
 const VICTIM: ExportId = ExportId(2);
@@ -174,4 +177,45 @@ fn segments_of_a_checkpoint_that_was_given_up_stay_due() {
     assert!(!checkpointer.step(&shared), "the next try comes at once");
     drop(shared);
     driver.kill();
+}
+
+/// The entry of a doubt is read from the log at each start, so the segment with the entry is not covered. A doubt ended by the store costs
+/// nothing else; in the time of a doubt in force there is no checkpoint.
+#[test]
+fn an_ended_doubt_costs_one_segment_and_a_doubt_in_force_the_checkpoint() {
+    const STORED: Seq = Seq(1000);
+    for (doubt, written) in [(None, 1), (Some(Seq(500)), 1), (Some(Seq(1 << 20)), 0)] {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Faulty::new(directory.path());
+        let mut driver = Driver::new(disk.open(Known::local(&[FILLER])).unwrap().0);
+        (0..3).for_each(|part| fill(&mut driver, part * 2000, 3));
+        driver.flush(&driver.cache.volume(FILLER)).unwrap();
+        driver.kill();
+        let marks = SeqMarks { stored: STORED, evicted: Seq(0) };
+        let known = || Known { exports: vec![(FILLER, marks)], ..Known::local(&[]) };
+        let driver = Driver::new(disk.open(known()).unwrap().0);
+        let _ = std::fs::remove_file(directory.path().join("index.ckpt"));
+        let shared = std::sync::Arc::clone(&driver.cache.shared);
+        let number = home(&driver, FILLER, 0);
+        assert_eq!(shared.table.get(number).state(), State::Sealed);
+        if let Some(seq) = doubt {
+            let extent = Extent { range: range(9, 1), seq, backing: Backing::Doubt { number } };
+            assert!(driver.cache.volume(FILLER).recovered(&shared.table, extent));
+        }
+        let before = shared.figures.checkpoints_written.load(Ordering::Relaxed);
+        let mut checkpointer = Checkpointer::new(1);
+        checkpointer.complete(&shared);
+        while checkpointer.is_busy() {
+            checkpointer.complete(&shared);
+        }
+        let after = shared.figures.checkpoints_written.load(Ordering::Relaxed);
+        assert_eq!(after - before, written, "{doubt:?}");
+        let is_sealed = |(_, info): &(u32, &SegmentInfo)| info.state() == State::Sealed;
+        let sealed = shared.table.iter().filter(is_sealed).count() as u64;
+        drop(shared);
+        driver.kill();
+        let found = disk.open(known()).unwrap().1;
+        let not_covered = u64::from(doubt.is_some());
+        assert_eq!(found.covered, (sealed - not_covered) * written, "{doubt:?}: {found:?}");
+    }
 }

@@ -1,5 +1,7 @@
 //! A start from a checkpoint finds what a start from the segments finds.
 
+mod lives;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
