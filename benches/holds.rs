@@ -6,12 +6,15 @@
 use std::time::Duration;
 
 use glidefs::testing::cache::longest_holds;
+use glidefs::testing::observe::tune_allocator;
 use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
 const EXTENTS: u32 = 10_000_000;
 
 fn main() {
+    // As the daemon does.
+    tune_allocator();
     let extents: u32 = std::env::var("GLIDEFS_BENCH_EXTENTS")
         .map_or(EXTENTS, |text| text.parse().expect("GLIDEFS_BENCH_EXTENTS is a number"));
     let now =

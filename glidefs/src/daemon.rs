@@ -55,6 +55,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     let system = |what| move |source| DaemonError::System { what, source };
+    crate::observe::memory::tune_allocator();
     raise_descriptor_limit();
     // Before any thread is spawned: threads inherit the flag from the spawning thread. Every thread needs the flag, because the
     // kernel's writing of dirty pages to a device may wait for any of these threads.

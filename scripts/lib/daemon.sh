@@ -88,3 +88,9 @@ glidefs_delete_all() {
 }
 
 metric() { curl -sf --unix-socket "$WORK/glidefs.sock" http://localhost/metrics | awk -v name="$1" '$1 == name { print $2 }'; }
+
+# kernel_kib: memory that the kernel cannot give back, KiB: slab, per-CPU memory, page tables, and memory in no account.
+kernel_kib() {
+	awk '/^(MemTotal|MemFree|Buffers|Cached|AnonPages|SReclaimable):/ { v[$1] = $2 }
+		END { print v["MemTotal:"] - v["MemFree:"] - v["Buffers:"] - v["Cached:"] - v["AnonPages:"] - v["SReclaimable:"] }' /proc/meminfo
+}

@@ -238,8 +238,7 @@ impl Devices for UblkDevices {
                 owner_tag: self.owner_tag(export.id()),
                 sectors: export.sectors(),
             };
-            let opened =
-                self.steps.anywhere("ADD_DEV", move || control::add(new), control::take_back).await?;
+            let opened = self.steps.making("ADD_DEV", move || control::add(new), control::take_back).await?;
             let key = (export.id(), opened.id());
             match self.serve(export, opened).await {
                 Ok(id) => Ok(id),

@@ -1,7 +1,7 @@
 //! Control commands as steps: each on a thread of its own, under a time limit, one at a time for a device number.
 //!
 //! Owns when a step may begin. Does not own the action of a step (`control`). Invariants: a step whose caller has given up
-//! before the step began is never begun; while a step on a device number runs, however long, no other step on that number
+//! before the step began is never begun; steps that make devices begin one after the other, in the order of their calls; while a step on a device number runs, however long, no other step on that number
 //! begins. So a step which timed out cannot meet another device of the same number later: such a device could only be made after
 //! the first one was deleted, and the deletion is a step too.
 
@@ -21,6 +21,8 @@ type StepLock = tokio::sync::Mutex<()>;
 #[derive(Debug)]
 pub struct Steps {
     limit: Duration,
+    /// Held by the step that makes a device. First come, first served: a lock without order lets a busy host starve one step.
+    making: Arc<StepLock>,
     locks: Mutex<HashMap<DeviceId, Weak<StepLock>>>,
 }
 
@@ -36,7 +38,7 @@ impl Drop for Caller {
 impl Steps {
     /// Steps that are waited for at most `limit`.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, locks: Mutex::default() }
+        Self { limit, making: Arc::default(), locks: Mutex::default() }
     }
 
     /// How long a step is waited for.
@@ -75,6 +77,25 @@ impl Steps {
         undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, DeviceError> {
         self.bounded(command, "a new device".into(), off_the_workers(step, undo)).await
+    }
+
+    /// As [`Self::anywhere`], for a step that makes a device.
+    pub async fn making<T: Send + 'static>(
+        &self,
+        command: &'static str,
+        step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+        undo: impl FnOnce(T) + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        let lock = Arc::clone(&self.making);
+        self.bounded(command, "a new device".into(), async move {
+            let guard = lock.lock_owned().await;
+            let step = move || {
+                let _guard = guard;
+                step()
+            };
+            off_the_workers(step, undo).await
+        })
+        .await
     }
 
     async fn bounded<T>(
@@ -199,6 +220,31 @@ mod tests {
         tell.send(()).unwrap();
         steps.on("DEL_DEV", DEVICE, move || say(&ran, "late")).await.unwrap();
         assert_eq!(is_run.try_recv(), Ok("late"));
+    }
+
+    #[tokio::test]
+    async fn steps_that_make_devices_begin_in_the_order_of_their_calls() {
+        let steps = Steps::new(Duration::from_mins(1));
+        let (first, tell, begun) = stuck();
+        give_up_when(begun, steps.making("ADD_DEV", first, drop)).await;
+        let (began, order) = mpsc::channel();
+        let later = (0..20).map(|number| {
+            let began = began.clone();
+            let step = move || {
+                // The step behind would pass this one, if the lock let go.
+                std::thread::yield_now();
+                began.send(number).map_err(|_| DeviceError::NoDriver)
+            };
+            steps.making("ADD_DEV", step, drop)
+        });
+        let all = futures_util::future::join_all(later);
+        let ends = async {
+            assert!(order.try_recv().is_err(), "a step began beside another one");
+            tell.send(()).unwrap();
+        };
+        let (ended, ()) = tokio::join!(all, ends);
+        assert!(ended.iter().all(Result::is_ok));
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The lock of a cache directory, and the name of the lock's owner in the lock's file.
 //!
 //! Owns waiting for the lock. Invariant: a start waits only for a process that has ended and for which the kernel still works, and
-//! for no more than [`LOCK_PATIENCE`]. For a process that lives nobody waits.
+//! for no more than [`LOCK_PATIENCE`]. For a process that lives a start waits no longer than [`FORK_PATIENCE`].
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 /// Longest time that the kernel is given to end work for a process that has ended.
 const LOCK_PATIENCE: Duration = Duration::from_mins(1);
+/// Longest time for which a program that a thread is starting holds copies of the descriptors: from fork to exec. The owner may have
+/// closed the lock in that time.
+const FORK_PATIENCE: Duration = Duration::from_millis(200);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the lock. `false` when the process that has the lock lives, or when the kernel does not end the work for a process that
@@ -19,10 +22,13 @@ pub(super) fn wait_for_lock(file: &File) -> io::Result<bool> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if owner_lives(file) || began.elapsed() > LOCK_PATIENCE => {
-                return Ok(false);
+            Err(TryLockError::WouldBlock) => {
+                let patience = if owner_lives(file) { FORK_PATIENCE } else { LOCK_PATIENCE };
+                if began.elapsed() > patience {
+                    return Ok(false);
+                }
+                std::thread::sleep(LOCK_PAUSE);
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
@@ -74,10 +80,24 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_whose_owner_lives_is_not_waited_for() {
+    fn a_directory_whose_owner_keeps_the_lock_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let _owner = owned(directory.path(), &name_of(std::process::id()).unwrap());
         assert!(Directory::new(directory.path()).lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_copy_of_the_descriptor_that_ends_at_exec_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let owner = owned(directory.path(), &name_of(std::process::id()).unwrap());
+        let copy = owner.try_clone().unwrap();
+        drop(owner);
+        let started = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_PAUSE);
+            drop(copy);
+        });
+        assert!(Directory::new(directory.path()).lock().unwrap().is_some());
+        started.join().unwrap();
     }
 
     #[test]
