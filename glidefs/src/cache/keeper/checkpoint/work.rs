@@ -244,27 +244,37 @@ impl Work {
         Ok(true)
     }
 
-    /// Makes `places` stable, and then ends the file.
-    fn settle(&mut self, shared: &Shared, mut places: Vec<Place>) -> Result<Progress, Halt> {
+    /// Makes one of `places` stable that is not yet, and ends the file when all are. A sync may write a whole segment: the keeper has
+    /// other work between two.
+    fn settle(&mut self, shared: &Shared, places: Vec<Place>) -> Result<Progress, Halt> {
         let table = &shared.table;
-        let mut others = Vec::with_capacity(places.len());
-        let mut waits = Vec::new();
-        for place in places.drain(..) {
+        let (mut others, mut waits, mut left) = (Vec::with_capacity(places.len()), Vec::new(), Vec::new());
+        let mut has_synced = false;
+        for place in places {
             match place.stability(table) {
                 Stability::Stable => others.push(place),
                 Stability::Lost => return Err(Halt::Loss),
+                Stability::Unsynced if has_synced => left.push(place),
                 Stability::Unsynced => match sync(shared, table.get(place.number), place.number) {
-                    Some(true) => others.push(place),
+                    Some(true) => {
+                        has_synced = true;
+                        others.push(place);
+                    }
                     Some(false) => return Err(Halt::Loss),
                     None => waits.push(place),
                 },
             }
         }
-        if !waits.is_empty() {
-            waits.append(&mut others);
-            shared.block_keeper_on_sync();
-            self.stage = Stage::Settle(waits);
-            return Ok(Progress::Waits);
+        let is_blocked = left.is_empty() && !has_synced;
+        left.append(&mut waits);
+        if !left.is_empty() {
+            left.append(&mut others);
+            self.stage = Stage::Settle(left);
+            if is_blocked {
+                shared.block_keeper_on_sync();
+                return Ok(Progress::Waits);
+            }
+            return Ok(Progress::Made);
         }
         refuse_losses(shared)?;
         others.sort_unstable_by_key(|place| place.number);
