@@ -37,6 +37,18 @@ const DENSITY: [(&str, &str); 28] = [
     ("recovery_ms", "`kill -9` to all devices served again"),
     ("delete_ms", "delete all"),
 ];
+/// Columns of the tables with one row a measurement: keys of a row, and their titles.
+const COLUMNS: [(&str, &str); 9] = [
+    ("depth", "Depth"),
+    ("kernel_kib_a_device", "Kernel memory a device, KiB"),
+    ("iops", "Requests a second"),
+    ("read_p99_us", "99 % of reads within, µs"),
+    ("write_p99_us", "99 % of writes within, µs"),
+    ("read_iops", "Reads a second"),
+    ("write_iops", "Writes a second"),
+    ("deep_kib_per_second", "Depth 128, KiB a second"),
+    ("shallow_kib_per_second", "Depth 8, KiB a second"),
+];
 /// Targets of the comparison of devices, in the order of columns; the first is compared with all but the last.
 const TARGETS: [&str; 5] = ["glidefs", "glidefs-bounce", "rublk", "loop", "nbd"];
 
@@ -53,6 +65,7 @@ pub fn table(files: &[&Value], keys: &[&str]) -> Result<String, String> {
     match () {
         () if has("ratio") => Ok(ratios(rows)),
         () if has("instructions") => Ok(instructions(rows)),
+        () if has("read_p99_us") || has("kernel_kib_a_device") => Ok(measurements(rows)),
         () if has("iops") => Ok(devices(rows)),
         () => Err("results have no shape of which a table is known".to_owned()),
     }
@@ -116,6 +129,19 @@ fn objects(files: &[&Value], keys: &[&str]) -> Result<String, String> {
         }
     }
     Ok(text)
+}
+
+/// One row a measurement, with the columns that any row has.
+fn measurements(rows: &[Value]) -> String {
+    let columns = || COLUMNS.iter().filter(|(key, _)| rows.iter().any(|row| !row[key].is_null()));
+    let titles: Vec<&str> = columns().map(|(_, title)| *title).collect();
+    let mut text = format!("| Case | {} |\n|---{}|\n", titles.join(" | "), "|---:".repeat(titles.len()));
+    for row in rows {
+        let cells: Vec<String> = columns().map(|(key, _)| shown("", &row[key])).collect();
+        let case = row["case"].as_str().unwrap_or_default();
+        writeln!(text, "| `{case}` | {} |", cells.join(" | ")).expect("writing to a string does not fail");
+    }
+    text
 }
 
 fn nanos(value: &Value) -> String {

@@ -62,8 +62,8 @@ impl Heap {
 }
 
 /// From this size on a value has pages of its own, which go back to the kernel at once; as much free memory at the end of an arena
-/// goes back too. Without a fixed size glibc takes up to 32 MiB, and keeps what answers to long requests were made of: 5 MiB after
-/// 1,500 devices were made. Buffers of a worker's reads are smaller.
+/// goes back too. Without a fixed size glibc learns a size from what is freed, up to 32 MiB, and keeps what is smaller. Buffers of a
+/// worker's reads are smaller than this.
 #[cfg(target_env = "gnu")]
 const RETURNED_BYTES: libc::c_int = 1 << 20;
 

@@ -1,9 +1,9 @@
 //! Control commands as steps: each on a thread of its own, under a time limit, one at a time for a device number.
 //!
 //! Owns when a step may begin. Does not own the action of a step (`control`). Invariants: a step whose caller has given up
-//! before the step began is never begun; steps that make devices begin one after the other, in the order of their calls; while a step on a device number runs, however long, no other step on that number
-//! begins. So a step which timed out cannot meet another device of the same number later: such a device could only be made after
-//! the first one was deleted, and the deletion is a step too.
+//! before the step began is never begun; steps that make devices run one after the other, in the order of their calls; while a step
+//! on a device number runs, however long, no other step on that number begins. So a step which timed out cannot meet another device
+//! of the same number later: such a device could only be made after the first one was deleted, and the deletion is a step too.
 
 use std::collections::HashMap;
 use std::io;
@@ -54,18 +54,7 @@ impl Steps {
         step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         let lock = self.lock_of(id);
-        self.bounded(command, id.path(), async move {
-            let guard = lock.lock_owned().await;
-            off_the_workers(
-                move || {
-                    let _guard = guard;
-                    step()
-                },
-                drop,
-            )
-            .await
-        })
-        .await
+        self.bounded(command, id.path(), in_turn(lock, step, drop)).await
     }
 
     /// Runs `step`, which is about no device in particular. When the caller has given up meanwhile, `undo` takes the result of
@@ -87,15 +76,7 @@ impl Steps {
         undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, DeviceError> {
         let lock = Arc::clone(&self.making);
-        self.bounded(command, "a new device".into(), async move {
-            let guard = lock.lock_owned().await;
-            let step = move || {
-                let _guard = guard;
-                step()
-            };
-            off_the_workers(step, undo).await
-        })
-        .await
+        self.bounded(command, "a new device".into(), in_turn(lock, step, undo)).await
     }
 
     async fn bounded<T>(
@@ -121,6 +102,20 @@ impl Steps {
         locks.insert(id, Arc::downgrade(&lock));
         lock
     }
+}
+
+/// As [`off_the_workers`], with `lock` held until the step has ended, also when nobody waits for the step any more.
+async fn in_turn<T: Send + 'static>(
+    lock: Arc<StepLock>,
+    step: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> io::Result<Result<T, DeviceError>> {
+    let guard = lock.lock_owned().await;
+    let step = move || {
+        let _guard = guard;
+        step()
+    };
+    off_the_workers(step, undo).await
 }
 
 /// Runs `step` on a thread which may block, unless the caller has given up before.
