@@ -140,6 +140,9 @@ impl Recovery<'_> {
             let records = std::mem::take(&mut walk.records);
             // A segment whose records were all dropped is closed as well: otherwise the next walk may find the dropped records.
             if records.is_empty() && walk.holes.is_empty() && !walk.torn {
+                if walk.unreadable > 0 {
+                    self.quarantine(number);
+                }
                 return Ok(());
             }
             let tail = found.trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
