@@ -219,3 +219,34 @@ fn an_ended_doubt_costs_one_segment_and_a_doubt_in_force_the_checkpoint() {
         assert_eq!(found.covered, (sealed - not_covered) * written, "{doubt:?}: {found:?}");
     }
 }
+
+/// A sync may write a whole segment, and the keeper has other work between two; a stop looks at the clock between two.
+#[test]
+fn a_step_of_a_checkpoint_syncs_one_segment_at_most() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Faulty::new(directory.path());
+    let mut driver = Driver::new(disk.open(Known::local(&[FILLER])).unwrap().0);
+    driver.without_checkpoints();
+    let shared = std::sync::Arc::clone(&driver.cache.shared);
+    // The keeper seals no segment whose file somebody else holds.
+    let hold = |part: u64| {
+        fill(&mut driver, part * 2000, 3);
+        let number = home(&driver, FILLER, part * 2000 + 6 * 256);
+        assert!(shared.table.get(number).hold_file());
+        number
+    };
+    let held: Vec<u32> = (0..4).map(hold).collect();
+    held.iter().for_each(|number| shared.table.get(*number).let_file_go());
+    let unsynced = || shared.table.iter().filter(|(_, info)| info.synced() < info.appended()).count();
+    assert_eq!(unsynced(), held.len());
+    let written = || shared.figures.checkpoints_written.load(Ordering::Relaxed);
+    let mut checkpointer = Checkpointer::new(100);
+    while written() == 0 {
+        let before = unsynced();
+        assert!(checkpointer.step(&shared) || written() > 0, "{before} segments stay unsynced");
+        assert!(unsynced() + 1 >= before, "{before} segments were unsynced, {} are", unsynced());
+    }
+    assert_eq!(unsynced(), 0);
+    drop(shared);
+    driver.kill();
+}
