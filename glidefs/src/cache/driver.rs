@@ -87,6 +87,11 @@ impl Driver {
         self.keeper.pace_checkpoints(pace);
     }
 
+    /// Whether a checkpoint is under way.
+    pub fn makes_checkpoint(&self) -> bool {
+        self.keeper.makes_checkpoint()
+    }
+
     /// Does a step of the background work.
     pub fn keep_once(&mut self) {
         self.keeper.step();

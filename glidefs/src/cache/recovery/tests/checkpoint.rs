@@ -1,5 +1,6 @@
 //! A start from a checkpoint finds what a start from the segments finds.
 
+mod layers;
 mod lives;
 
 use std::collections::BTreeMap;
