@@ -139,8 +139,13 @@ impl Keeper {
         }
         progress |= self.free();
         progress |= self.prepare();
-        progress |= self.checkpointer.step(&self.shared);
-        progress | self.publish_pressure(progress)
+        // A checkpoint makes no room: whoever waits for room is told so, whether a checkpoint is under way or not.
+        progress |= self.publish_pressure(progress);
+        if self.preparer.failing {
+            self.checkpointer.give_way(&self.shared);
+            return progress;
+        }
+        progress | self.checkpointer.step(&self.shared)
     }
 
     /// Gives every shard segments, first those no shard can do without.

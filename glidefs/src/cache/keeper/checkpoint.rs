@@ -8,6 +8,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -66,6 +67,13 @@ impl Checkpointer {
         let is_due =
             || self.sealed >= (shared.table.limit() / PART).max(1) && shared.clock.now() >= self.again_at;
         (self.work.is_some() || is_due()) && self.advance(shared) == Progress::Made
+    }
+
+    /// Gives the checkpoint under way up: the disk gave no segment, and the file may take the room.
+    pub fn give_way(&mut self, shared: &Shared) {
+        if self.work.take().is_some() {
+            self.give_up(&Halt::Disk(io::ErrorKind::StorageFull.into()), shared);
+        }
     }
 
     /// Completes the checkpoint under way, or else one of everything sealed if anything was sealed since the last one. For an orderly
