@@ -236,7 +236,9 @@ fn a_step_of_a_checkpoint_syncs_one_segment_at_most() {
         number
     };
     let held: Vec<u32> = (0..4).map(hold).collect();
-    held.iter().for_each(|number| shared.table.get(*number).let_file_go());
+    for number in &held {
+        shared.table.get(*number).let_file_go();
+    }
     let unsynced = || shared.table.iter().filter(|(_, info)| info.synced() < info.appended()).count();
     assert_eq!(unsynced(), held.len());
     let written = || shared.figures.checkpoints_written.load(Ordering::Relaxed);
