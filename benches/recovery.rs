@@ -1,16 +1,23 @@
-//! The time of opening a cache with a GiB of log, beside reading the same bytes: sealed, where footers list the entries, and
-//! unsealed, where every record is scanned and made stable again. Both from the page cache.
+//! The time of opening a cache with a GiB of log, beside reading the same bytes: with a checkpoint, sealed, where footers list the
+//! entries, and unsealed, where every record is scanned and made stable again. All from the page cache.
 //!
-//! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log.
+//! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log. `GLIDEFS_BENCH_WIDE_GIB` has a log of this size opened from a checkpoint as well:
+//! sealed segments of writes of 16 KiB, in files with holes in the place of the data and the footers.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use glidefs::testing::cache::format::{
+    CoveredSegment, ExtentRows, Head, Kept, KeptExtent, PageChain, PageKind, SegmentHeader, SegmentKey,
+    Trailer, encode_end, encode_rows,
+};
+use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
 use support::Ratios;
 use support::data_path::{DataPath, open};
 
@@ -65,6 +72,86 @@ fn unseal(directory: &Path, segment_bytes: u64) {
     }
 }
 
+/// Footer and sums of a segment of the wide log: of the right length, and never read.
+const FOOTER_FRAME: u32 = 16_000;
+const FOOTER_BYTES: u32 = 64 * 4096;
+
+/// Makes a cache in `directory` with `segments` sealed segments full of writes of 16 KiB in ascending order, and a checkpoint.
+fn widen(directory: &Path, segments: u32, segment_bytes: u64) {
+    drop(open(directory, u64::from(segments) + 8, segment_bytes));
+    let meta = std::fs::read(directory.join("cache.meta")).expect("the cache is there");
+    let cache_id: [u8; 16] = meta[16..32].try_into().expect("a superblock");
+    let mut file = File::create(directory.join("index.ckpt")).expect("a checkpoint");
+    let mut chain = PageChain::new(cache_id);
+    let mut append = |kind, body: &[u8]| {
+        let page = chain.seal(kind, body).expect("the page fits");
+        file.write_all(&page).expect("room for the checkpoint");
+    };
+    append(PageKind::Head, &Head { segment_bytes, start: 0 }.encode());
+    let mut rows = Vec::new();
+    for number in 0..segments {
+        let key = SegmentKey { cache_id, segment_id: u64::from(number) + 1 };
+        let header = SegmentHeader { cache_id, segment_id: key.segment_id, shard: 0, segment_bytes };
+        let (footer_frame, footer_bytes, footer_crc) = (FOOTER_FRAME, FOOTER_BYTES, number);
+        let trailer = Trailer { key, footer_frame, footer_bytes, footer_crc, vital: false };
+        let path = directory.join(format!("segments/{number:08}.seg"));
+        let file = File::create(path).expect("a segment");
+        file.set_len(segment_bytes).expect("a sparse file");
+        file.write_all_at(&header.encode(), 0).expect("a header");
+        file.write_all_at(&trailer.encode(), segment_bytes - 4096).expect("a trailer");
+        rows.push(CoveredSegment {
+            number,
+            segment_id: key.segment_id,
+            footer_frame,
+            footer_bytes,
+            footer_crc,
+        });
+    }
+    encode_rows(&rows).for_each(|body| append(PageKind::Covered, &body));
+    let sectors = BLOCK_BYTES as u64 / SECTOR_BYTES;
+    let last = Seq(u64::MAX / 2);
+    let (mut page, mut extents) = (ExtentRows::new(ExportId(1), last), 0_u64);
+    // Records of 8 writes and a header, as of `fill`.
+    for number in 0..segments {
+        let records =
+            u32::try_from(u64::from(FOOTER_FRAME - 1) * 8 / (8 * sectors + 8)).expect("few records");
+        for write in 0..records * 8 {
+            let place = 16 + (write / 8) * 8 + write * u32::try_from(sectors).expect("few sectors");
+            let range = SectorRange::new(extents * sectors, sectors).expect("a range");
+            extents += 1;
+            let extent = KeptExtent { range, seq: Seq(extents), number, content: Kept::Data(place) };
+            if !page.push(&extent) {
+                append(PageKind::Extents, page.body());
+                page = ExtentRows::new(ExportId(1), last);
+                assert!(page.push(&extent), "a page has room");
+            }
+        }
+    }
+    append(PageKind::Extents, page.body());
+    append(PageKind::End, &encode_end(extents));
+}
+
+/// Opens a log of `gib` GiB from a checkpoint.
+#[expect(clippy::cast_precision_loss, reason = "bytes of a file are few")]
+fn wide(gib: u64, segment_bytes: u64) {
+    let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
+    let segments = u32::try_from((gib << 30) / segment_bytes).expect("few segments");
+    widen(directory.path(), segments, segment_bytes);
+    let bytes = std::fs::metadata(directory.path().join("index.ckpt")).expect("a checkpoint").len();
+    for _ in 0..ROUNDS {
+        let (cache, found) = open(directory.path(), u64::from(segments) + 8, segment_bytes);
+        assert_eq!((found.covered, found.checkpoints_refused), (u64::from(segments), 0));
+        println!(
+            "wide: {:.3} s for {gib} GiB ({} segments, {} extents, {:.1} bytes of checkpoint each)",
+            found.seconds,
+            found.covered,
+            found.checkpoint_extents,
+            bytes as f64 / found.checkpoint_extents as f64
+        );
+        drop(cache);
+    }
+}
+
 #[expect(clippy::cast_precision_loss, reason = "mebibytes are few")]
 fn main() {
     let mib: u64 = std::env::var("GLIDEFS_BENCH_LOG_MIB")
@@ -73,12 +160,16 @@ fn main() {
     let mut ratios = Ratios::new("recovery");
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     fill(directory.path(), mib << 20, segment_bytes);
-    // The first opening seals the last segments.
-    drop(open(directory.path(), (mib << 20) / segment_bytes + 8, segment_bytes));
-    for (name, sealed) in [("sealed", true), ("unsealed", false)] {
+    // The next opening seals the last segments, and the orderly stop covers all.
+    drop(DataPath::over(open(directory.path(), (mib << 20) / segment_bytes + 8, segment_bytes).0));
+    for name in ["checkpoint", "sealed", "unsealed"] {
         let mut samples = Vec::new();
         for _ in 0..ROUNDS {
-            if !sealed {
+            if name != "checkpoint" {
+                // Missing in the second round.
+                let _ = std::fs::remove_file(directory.path().join("index.ckpt"));
+            }
+            if name == "unsealed" {
                 unseal(directory.path(), segment_bytes);
             }
             let floor = read_all(directory.path());
@@ -86,16 +177,20 @@ fn main() {
             drop(cache);
             let gib = mib as f64 / 1024.0;
             println!(
-                "{name}: {:.3} s a GiB ({} segments, {} by their footer, {} records, {} entries)",
+                "{name}: {:.4} s a GiB ({} segments, {} covered, {} by their footer, {} entries, {} extents)",
                 found.seconds / gib,
                 found.segments,
+                found.covered,
                 found.footers,
-                found.records,
-                found.entries
+                found.entries,
+                found.checkpoint_extents
             );
             samples.push((found.seconds * 1e9 / gib, floor.as_secs_f64() * 1e9 / gib));
         }
         ratios.add(&format!("recovery/{name}/GiB"), "read of the same bytes", samples);
     }
     ratios.save();
+    if let Ok(gib) = std::env::var("GLIDEFS_BENCH_WIDE_GIB") {
+        wide(gib.parse().expect("GLIDEFS_BENCH_WIDE_GIB is a number"), segment_bytes);
+    }
 }

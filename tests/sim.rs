@@ -7,6 +7,7 @@
 //!    ├── process ─── one life: shards, keeper, requests in flight, everything late and out of order
 //!    │      │
 //!    │      └── glidefs::testing::cache, on disk ── machine ── file, faults
+//!    ├── shadow ──── a start with the checkpoint beside a start without
 //!    └── oracle ──── which content a READ may return; content stamps each sector, so the writer of a sector is known
 //!
 //! calm ── a cache which does one thing after the other, for `damage`, the tests of rot
@@ -17,6 +18,7 @@
 //! cache draws.
 
 pub mod calm;
+mod catalog;
 pub mod content;
 mod damage;
 pub mod disk;
@@ -30,6 +32,7 @@ pub mod request;
 #[path = "support/rig.rs"]
 pub mod rig;
 pub mod rng;
+mod shadow;
 pub mod structure;
 pub mod tally;
 pub mod workload;

@@ -62,9 +62,9 @@ mod writeback;
 
 pub use self::catalog::{CacheCatalog, Start};
 pub use self::facade::Cache;
-pub use self::keeper::Keeper;
+pub use self::keeper::{CheckpointPace, Keeper};
 pub use self::log::directory::Directory;
-pub use self::log::disk::{Clock, Disk, Lock, MonotonicClock, SegmentFile};
+pub use self::log::disk::{CheckpointFile, Clock, Disk, Lock, MonotonicClock, SegmentFile};
 pub use self::log::error::CacheError;
 pub use self::log::format;
 pub use self::log::table::Refs;

@@ -15,16 +15,20 @@ pub mod buffer {
 /// The log, volumes, and the state machines on both.
 pub mod cache {
     pub use crate::cache::{
-        Admission, Budgets, Cache, CacheCatalog, CacheError, Clock, Directory, Disk, Durability, IoError,
-        Keeper, Known, Lock, MonotonicClock, OnFull, OnUnreachable, Options, Recovered, Reservation,
-        SegmentFile, SeqMarks, Shard, ShardStats, Token, Triggers, Volume, Want, longest_holds,
+        Admission, Budgets, Cache, CacheCatalog, CacheError, CheckpointFile, CheckpointPace, Clock,
+        Directory, Disk, Durability, IoError, Keeper, Known, Lock, MonotonicClock, OnFull, OnUnreachable,
+        Options, Recovered, Reservation, SegmentFile, SeqMarks, Shard, ShardStats, Start, Token, Triggers,
+        Volume, Want, longest_holds,
     };
 
     /// Structures of the log on disk.
     pub mod format {
         #[cfg(fuzzing)]
         pub use crate::cache::format::fuzzing;
-        pub use crate::cache::format::{EntryKind, Record, SegmentHeader, Trailer, decode_record, frame_crc};
+        pub use crate::cache::format::{
+            CoveredSegment, EntryKind, ExtentRows, Head, Kept, KeptExtent, PageChain, PageKind, Record,
+            SegmentHeader, SegmentKey, Trailer, decode_record, encode_end, encode_rows, frame_crc,
+        };
     }
 
     /// The index of one layer.

@@ -143,6 +143,11 @@ impl CalmComputer {
         machine(&self.shared).rot(number, |bytes| bytes[usize::try_from(at).unwrap()] ^= 0x10);
     }
 
+    /// Removes the checkpoint: the next start reads all of the log.
+    pub fn forget_checkpoint(&self) {
+        machine(&self.shared).forget_checkpoint();
+    }
+
     pub fn image(&self) -> Vec<Option<Vec<u8>>> {
         let machine = machine(&self.shared);
         (0..20).map(|number| machine.bytes_of(number).map(<[u8]>::to_vec)).collect()

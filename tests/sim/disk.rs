@@ -3,13 +3,13 @@
 //! Owns nothing but handles. Invariant: a handle belongs to one life of the process and does nothing after it.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io::{self, Cursor, IoSlice, Read};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glidefs::testing::cache::{Clock, Disk, Lock, SegmentFile};
+use glidefs::testing::cache::{CheckpointFile, Clock, Disk, Lock, SegmentFile};
 
 use super::machine::{Inode, Machine};
 
@@ -91,6 +91,38 @@ impl Disk for FakeDisk {
 
     fn free_bytes(&self) -> io::Result<u64> {
         Ok(machine(&self.shared).free_bytes)
+    }
+
+    fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>> {
+        let bytes = machine(&self.shared).checkpoint(self.generation)?;
+        Ok(bytes.map(|bytes| Box::new(Cursor::new(bytes)) as Box<dyn Read + Send>))
+    }
+
+    fn remove_checkpoint(&self) -> io::Result<()> {
+        machine(&self.shared).remove_checkpoint(self.generation)
+    }
+
+    fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
+        machine(&self.shared).append_to_checkpoint(self.generation, &[])?;
+        Ok(Box::new(FakeCheckpoint { disk: self.clone(), bytes: Vec::new() }))
+    }
+}
+
+#[derive(Debug)]
+struct FakeCheckpoint {
+    disk: FakeDisk,
+    bytes: Vec<u8>,
+}
+
+impl CheckpointFile for FakeCheckpoint {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.extend_from_slice(bytes);
+        machine(&self.disk.shared).append_to_checkpoint(self.disk.generation, bytes)
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let Self { disk, bytes } = *self;
+        machine(&disk.shared).replace_checkpoint(disk.generation, bytes)
     }
 }
 

@@ -7,17 +7,21 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glidefs::testing::cache::{Budgets, Cache, CacheError, Known, OnFull, Options, Recovered, Volume};
+use glidefs::testing::cache::{
+    Budgets, Cache, CacheError, CheckpointPace, Known, OnFull, Options, Recovered, Volume,
+};
 use glidefs::testing::units::{ExportId, SectorRange};
 
+use super::catalog::FakeCatalog;
 use super::content::Content;
-use super::disk::{FakeClock, FakeDisk, machine};
+use super::disk::{FakeClock, FakeDisk, Shared, machine};
 use super::faults::{Crash, Faults};
-use super::machine::Machine;
-use super::oracle::{Before, Oracle};
+use super::machine::{Copy, Machine};
+use super::oracle::{Before, Moment, Oracle};
 use super::process::{Process, Rest};
 use super::request::{Kind, Request};
 use super::rng::Rng;
+use super::shadow;
 use super::tally::{Event, Tally};
 use super::workload::Mix;
 use super::world::World;
@@ -40,6 +44,25 @@ pub struct Episode {
     exports: Vec<ExportId>,
     next_export: u32,
     next_content: Content,
+    saved: Option<Saved>,
+}
+
+/// A copy of the cache directory and of the catalog, and the state to be found after the copy is put back.
+struct Saved {
+    directory: Copy,
+    start: (u32, Option<u32>),
+    oracle: Oracle,
+    doubted: BTreeMap<ExportId, Moment>,
+    exports: Vec<ExportId>,
+    segments: u64,
+    before: Before,
+}
+
+/// A pace for checkpoints, mostly so slow that much happens meanwhile.
+fn pace(rng: &mut Rng) -> CheckpointPace {
+    let mut few = || usize::try_from(rng.within(1..5)).unwrap();
+    let (segments, slices) = (few(), few());
+    CheckpointPace { segments, slices, extents: [1, 4, 16, 2048][rng.index(4)] }
 }
 
 impl Episode {
@@ -73,6 +96,7 @@ impl Episode {
             exports: Vec::new(),
             next_export: 1,
             next_content: 1,
+            saved: None,
         };
         let rng = &mut episode.world.rng;
         if rng.permille(if too_large { 500 } else { 150 }) {
@@ -122,6 +146,7 @@ impl Episode {
             self.live(&mut process, crash);
             // The machine goes down first, so nothing done by the drop of `process` reaches the disk.
             self.reboot(&mut before);
+            self.put_back(&mut before);
         }
         let mut process = self.start(&mut before);
         self.verify(&mut process, before);
@@ -141,6 +166,9 @@ impl Episode {
                 machine(&self.world.machine).lose_some_frame();
             }
         }
+        if self.world.rng.permille(60) {
+            machine(&self.world.machine).damage_checkpoint();
+        }
         if self.world.trace {
             eprintln!("== {crash:?}");
         }
@@ -150,6 +178,35 @@ impl Episode {
             _ if gone => Before::PowerCut,
             (Some(Crash::Kill) | None, _) => Before::Kill,
         };
+    }
+
+    /// Saves a copy of the cache directory, or puts the copy back. The checkpoint of the newer directory stays.
+    fn put_back(&mut self, before: &mut Before) {
+        if self.bad_disk {
+            return;
+        }
+        let mut machine = machine(&self.world.machine);
+        if self.world.rng.permille(150) {
+            self.saved = Some(Saved {
+                directory: machine.copy(),
+                start: machine.start(),
+                oracle: self.world.oracle.clone(),
+                doubted: self.world.doubted.clone(),
+                exports: self.exports.clone(),
+                segments: self.segments,
+                before: *before,
+            });
+        } else if self.world.rng.permille(200)
+            && let Some(saved) = self.saved.take()
+        {
+            self.world.tally.hit(Event::PutBack);
+            machine.put_without_checkpoint(&saved.directory, saved.start);
+            let oracle = std::mem::replace(&mut self.world.oracle, saved.oracle);
+            self.world.oracle.tally = oracle.tally;
+            (self.world.doubted, self.exports, self.segments) =
+                (saved.doubted, saved.exports, saved.segments);
+            *before = saved.before;
+        }
     }
 
     /// Opens the cache, through any number of crashes and failures.
@@ -163,12 +220,15 @@ impl Episode {
             1 | 2 => self.segments -= self.world.rng.within(1..4).min(segments - 2 * self.shards_max - 4),
             _ => {}
         }
+        let copy = machine(&self.world.machine).clone();
+        self.compare_starts(&copy);
         let mut tries = 0;
         loop {
             tries += 1;
             {
                 let rng = &mut self.world.rng;
                 let mut machine = machine(&self.world.machine);
+                machine.run_older(rng.permille(100));
                 // The very first start is also worth a crash: it writes the superblock.
                 let first = self.next_content == 1;
                 if rng.permille(if first { 400 } else { 150 }) {
@@ -180,7 +240,8 @@ impl Episode {
                         Faults { write: 30, sync: 30, gone: 0, read: 5, open: 30, would_block: 0 };
                 }
             }
-            let opened = self.open();
+            let is_left_over = machine(&self.world.machine).has_checkpoint_left_over();
+            let opened = self.open(&self.world.machine);
             let (dead, injected) = {
                 let mut machine = machine(&self.world.machine);
                 machine.calm();
@@ -198,12 +259,20 @@ impl Episode {
                     self.reboot(before);
                 }
                 Ok((cache, found)) => {
+                    assert!(found.covered == 0 || !is_left_over, "an older checkpoint was used: {found:?}");
+                    let stays = {
+                        let machine = machine(&self.world.machine);
+                        machine.has_checkpoint() && !machine.is_older()
+                    };
+                    assert!(!stays, "a later start may use the checkpoint again: {found:?}");
                     if machine(&self.world.machine).has_gone_pages() {
                         *before = Before::PowerCut;
                     }
                     self.count(&cache, &found, segments, tries);
                     let appends = self.world.rng.index(5);
-                    return Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
+                    let mut process = Process::new(cache, Arc::clone(&self.clock), self.shards, appends);
+                    process.pace_checkpoints(pace(&mut self.world.rng));
+                    return process;
                 }
                 Err(CacheError::CannotShrink { size_bytes_min, .. }) if self.segments < segments => {
                     assert!(size_bytes_min <= segments * SEGMENT && size_bytes_min > self.segments * SEGMENT);
@@ -219,7 +288,13 @@ impl Episode {
         }
     }
 
-    fn open(&self) -> Result<(Cache, Recovered), CacheError> {
+    /// Compares the start with the checkpoint to the start without, on copies of `computer`.
+    fn compare_starts(&mut self, computer: &Machine) {
+        let covered = shadow::compare(computer, &self.exports, |machine| self.open(machine));
+        self.world.tally.add(Event::StartsCompared, u64::from(covered > 0));
+    }
+
+    fn open(&self, machine: &Shared) -> Result<(Cache, Recovered), CacheError> {
         let options = Options {
             size_bytes: self.segments * SEGMENT,
             segment_bytes: SEGMENT,
@@ -228,8 +303,10 @@ impl Episode {
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
         };
-        let disk = Arc::new(FakeDisk::new(&self.world.machine));
-        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, Known::local(&self.exports))
+        let disk = Arc::new(FakeDisk::new(machine));
+        let catalog = Arc::new(FakeCatalog::new(machine));
+        let known = Known { catalog, ..Known::local(&self.exports) };
+        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, known)
     }
 
     fn count(&mut self, cache: &Cache, found: &Recovered, segments_before: u64, tries: u32) {
@@ -254,6 +331,9 @@ impl Episode {
         tally.add(Event::TornTail, found.torn_tails);
         tally.add(Event::Footer, found.footers);
         tally.add(Event::Scan, found.scans);
+        tally.add(Event::Covered, found.covered);
+        tally.add(Event::PartlyCovered, u64::from(found.covered > 0 && found.covered < found.segments));
+        tally.add(Event::CheckpointRefused, found.checkpoints_refused);
         tally.add(Event::SizeGrown, u64::from(self.segments > segments_before));
         tally.add(Event::SizeShrunk, u64::from(self.segments < segments_before));
     }
@@ -331,6 +411,7 @@ impl Episode {
             }
         }
         if clean && at_rest {
+            process.stop();
             self.world.tally.hit(Event::CleanStop);
         } else {
             machine(&self.world.machine).crash_now(crash);
@@ -358,16 +439,14 @@ impl Episode {
     /// Carries out one step of the life, drawn from `mix`.
     fn step(&mut self, process: &mut Process, mix: &Mix, depth: usize, lazy_keeper: bool) {
         let lane = self.world.rng.index(process.lanes());
+        // The checkpoint is complete before anybody syncs the write.
+        let is_reused = machine(&self.world.machine).has_write_in_reused();
+        if is_reused && self.world.rng.permille(900) {
+            return self.keep(process);
+        }
         match self.world.rng.index(100) {
             0..40 => {
-                if process.load(lane) < depth {
-                    let export = self.exports[self.world.rng.index(self.exports.len())];
-                    let (volume, sectors) = (process.cache.volume(export), self.world.oracle.sectors(export));
-                    let id = self.content();
-                    let request = mix.request(&mut self.world.rng, id, &volume, sectors);
-                    process.arrive(&mut self.world, lane, request);
-                }
-                process.admit(&mut self.world, lane);
+                self.request(process, lane, mix, depth);
             }
             40..50 => while process.admit(&mut self.world, lane) {},
             50..62 => {
@@ -387,7 +466,7 @@ impl Episode {
             }
             90..96 => {
                 if !lazy_keeper || self.world.rng.permille(50) {
-                    process.keep(&mut self.world);
+                    self.keep(process);
                 }
             }
             96..99 => {
@@ -399,6 +478,32 @@ impl Episode {
                     self.replace_volume(process);
                 }
             }
+        }
+    }
+
+    /// A request drawn from `mix` arrives at worker `lane`, unless the worker has `depth` requests.
+    fn request(&mut self, process: &mut Process, lane: usize, mix: &Mix, depth: usize) {
+        if process.load(lane) < depth {
+            let export = self.exports[self.world.rng.index(self.exports.len())];
+            let (volume, sectors) = (process.cache.volume(export), self.world.oracle.sectors(export));
+            let id = self.content();
+            let request = mix.request(&mut self.world.rng, id, &volume, sectors);
+            process.arrive(&mut self.world, lane, request);
+        }
+        process.admit(&mut self.world, lane);
+    }
+
+    /// The keeper does one pass. Were a checkpoint complete and power lost at once, the next start must find everything.
+    fn keep(&mut self, process: &mut Process) {
+        let written = |episode: &Self| {
+            let machine = machine(&episode.world.machine);
+            machine.tally.get(Event::CheckpointWritten)
+        };
+        let before = written(self);
+        process.keep(&mut self.world);
+        if written(self) > before {
+            let copy = machine(&self.world.machine).without_power();
+            self.compare_starts(&copy);
         }
     }
 

@@ -99,6 +99,11 @@ impl File {
         is_header(frame) && before.is_some_and(|at| self.without_header.contains(&at))
     }
 
+    /// Makes all frames readable again.
+    pub fn heal(&mut self) {
+        self.lost.clear();
+    }
+
     /// Whether some frame cannot be read.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()

@@ -6,6 +6,8 @@
 //! Invariants: after the crash nothing done by the dead process has an effect; a file survives if the creation had
 //! returned, and may or may not if the creation was interrupted.
 
+#[path = "machine/checkpoint.rs"]
+mod checkpoint;
 #[path = "machine/files.rs"]
 mod files;
 
@@ -43,6 +45,16 @@ pub struct Machine {
     crash: Crash,
     locked: bool,
     superblock: Option<Vec<u8>>,
+    checkpoint: Option<Vec<u8>>,
+    /// Number and id of each segment covered by the checkpoint under way.
+    covers: Vec<(u32, u64)>,
+    wrote_in_reused: bool,
+    /// The process of this life knows nothing of checkpoints.
+    is_older: bool,
+    /// Number of the start which made the checkpoint.
+    checkpoint_of: u32,
+    /// Last start that the catalog counts, and a start begun.
+    start: (u32, Option<u32>),
     names: BTreeMap<u32, Inode>,
     files: BTreeMap<Inode, File>,
     /// Names which a power cut may bring back.
@@ -65,6 +77,7 @@ pub struct Machine {
 #[derive(Clone, Debug)]
 pub struct Copy {
     superblock: Option<Vec<u8>>,
+    checkpoint: Option<Vec<u8>>,
     files: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -93,6 +106,12 @@ impl Machine {
             crash: Crash::Kill,
             locked: false,
             superblock: None,
+            checkpoint: None,
+            covers: Vec::new(),
+            wrote_in_reused: false,
+            is_older: false,
+            checkpoint_of: 0,
+            start: (0, None),
             names: BTreeMap::new(),
             files: BTreeMap::new(),
             unlinked: BTreeMap::new(),
@@ -138,7 +157,11 @@ impl Machine {
 
     pub fn copy(&self) -> Copy {
         let bytes = |(number, inode): (&u32, &Inode)| (*number, self.files[inode].live().to_vec());
-        Copy { superblock: self.superblock.clone(), files: self.names.iter().map(bytes).collect() }
+        Copy {
+            superblock: self.superblock.clone(),
+            checkpoint: self.checkpoint.clone(),
+            files: self.names.iter().map(bytes).collect(),
+        }
     }
 
     /// Puts `copy` in the place of the cache directory. Processes of earlier lives have no part in the copy.
@@ -146,6 +169,7 @@ impl Machine {
         assert!(!self.locked && !self.dead, "a process uses the directory");
         self.generation += 1;
         self.superblock.clone_from(&copy.superblock);
+        self.checkpoint.clone_from(&copy.checkpoint);
         self.names.clear();
         self.unlinked.clear();
         for (number, bytes) in &copy.files {
@@ -156,6 +180,44 @@ impl Machine {
             self.files.insert(self.next_inode, file);
             self.names.insert(*number, self.next_inode);
         }
+    }
+
+    /// Puts the segment files and the superblock of `copy` in the place of the cache directory's, and the count of starts in the
+    /// catalog's. The checkpoint stays.
+    pub fn put_without_checkpoint(&mut self, copy: &Copy, start: (u32, Option<u32>)) {
+        let checkpoint = self.checkpoint.take();
+        self.put(copy);
+        self.checkpoint = checkpoint;
+        self.start = start;
+    }
+
+    /// Lets an older program be the process of this life, or not.
+    pub fn run_older(&mut self, is_older: bool) {
+        self.is_older = is_older;
+    }
+
+    pub fn is_older(&self) -> bool {
+        self.is_older
+    }
+
+    /// Last start that the catalog counts, and a start begun.
+    pub fn start(&self) -> (u32, Option<u32>) {
+        self.start
+    }
+
+    /// Process `generation` notes a start in the catalog.
+    pub fn set_start(&mut self, generation: u64, start: (u32, Option<u32>)) -> io::Result<()> {
+        match self.fate(generation) {
+            Fate::Dead => return Err(eio()),
+            Fate::Crashes => {
+                if self.rng.coin() {
+                    self.start = start;
+                }
+                return Err(eio());
+            }
+            Fate::Done => self.start = start,
+        }
+        Ok(())
     }
 
     /// Injected failures since the last reboot: writes and openings, syncs, reads.
@@ -170,7 +232,8 @@ impl Machine {
             self.tally.hit(if crash == Crash::Kill { Event::Kill } else { Event::PowerCut });
         }
         if crash == Some(Crash::PowerCut) {
-            self.lose_power();
+            let cut = PowerCut::random(&mut self.rng);
+            self.lose_power(cut);
         }
         // In a file used again, a bad frame may be in the place of a record.
         let used = self.names.values().map(|inode| &self.files[inode]).filter(|file| file.has_lost());
@@ -185,6 +248,7 @@ impl Machine {
         self.locked = false;
         self.injected = [0; 3];
         self.gone = false;
+        self.forget_covers();
         crash
     }
 
@@ -225,6 +289,11 @@ impl Machine {
         }
     }
 
+    /// Makes all frames readable again.
+    pub fn heal(&mut self) {
+        self.files.values_mut().for_each(File::heal);
+    }
+
     fn note_lost(&mut self, frame: &[u8]) {
         self.lost_structure |= structure(frame) != Event::DataUnread;
         self.lost.extend(frame.as_chunks::<SECTOR>().0.iter().filter_map(stamp_of));
@@ -254,8 +323,15 @@ impl Machine {
         }
     }
 
-    fn lose_power(&mut self) {
-        let cut = PowerCut::random(&mut self.rng);
+    /// The computer after a power cut at this moment that took everything without a sync.
+    pub fn without_power(&self) -> Self {
+        let mut copy = self.clone();
+        copy.lose_power(PowerCut { kept: 0, torn: 0 });
+        copy.reboot();
+        copy
+    }
+
+    fn lose_power(&mut self, cut: PowerCut) {
         let (mut newest_kept, mut oldest_lost) = (None, None::<u64>);
         for file in self.files.values_mut() {
             // Some files fare differently from the others.

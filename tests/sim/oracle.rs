@@ -57,12 +57,12 @@ pub enum Before {
     PowerCut,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct History {
     sectors: Vec<Vec<Write>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Oracle {
     exports: BTreeMap<ExportId, History>,
     now: Moment,

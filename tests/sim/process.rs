@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use glidefs::testing::cache::{Admission, Cache, Clock, IoError, Keeper, Reservation};
+use glidefs::testing::cache::{Admission, Cache, CheckpointPace, Clock, IoError, Keeper, Reservation};
 
 use super::content::Content;
 use super::disk::{FakeClock, machine};
@@ -74,6 +74,11 @@ impl Process {
         });
         let lanes = lanes.collect();
         Self { keeper: cache.keeper(), cache, clock, lanes, written_bytes: 0 }
+    }
+
+    /// Has checkpoints made at `pace`.
+    pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
+        self.keeper.pace_checkpoints(pace);
     }
 
     pub fn lanes(&self) -> usize {
@@ -281,6 +286,11 @@ impl Process {
             world.tally.hit(Event::CrashInKeeper);
         }
         busy
+    }
+
+    /// The keeper ends in good order.
+    pub fn stop(&mut self) {
+        self.keeper.rest();
     }
 
     /// Worker `lane` looks again for room without a call of the hook, as a worker may after any turn.

@@ -125,11 +125,34 @@ pub enum Event {
     ExportDoubted,
     /// A sector with data lost by the disk could not be read.
     SectorFailed,
+    /// A checkpoint of the index was written.
+    CheckpointWritten,
+    /// The disk did not take a checkpoint.
+    CheckpointFailed,
+    /// A crash while a checkpoint was written.
+    CrashInCheckpoint,
+    /// The disk did not read the checkpoint.
+    CheckpointUnread,
+    /// A start did not use a checkpoint, because of damage.
+    CheckpointRefused,
+    /// A checkpoint covered a segment.
+    Covered,
+    /// A start with a checkpoint found segments that the checkpoint does not cover.
+    PartlyCovered,
+    /// The number of a covered segment went to another segment while the checkpoint was made.
+    CoveredReused,
+    /// A start found a checkpoint that is not of the life before.
+    CheckpointLeftOver,
+    CrashInCheckpointRemoved,
+    /// A start with the checkpoint was compared to a start without.
+    StartsCompared,
+    /// An older copy of the cache directory was put back.
+    PutBack,
 }
 
 impl Event {
     /// All events, in the order of declaration.
-    pub const ALL: [Self; 61] = {
+    pub const ALL: [Self; 73] = {
         use Event as E;
         [
             E::Kill,
@@ -193,6 +216,18 @@ impl Event {
             E::SegmentQuarantined,
             E::ExportDoubted,
             E::SectorFailed,
+            E::CheckpointWritten,
+            E::CheckpointFailed,
+            E::CrashInCheckpoint,
+            E::CheckpointUnread,
+            E::CheckpointRefused,
+            E::Covered,
+            E::PartlyCovered,
+            E::CoveredReused,
+            E::CheckpointLeftOver,
+            E::CrashInCheckpointRemoved,
+            E::StartsCompared,
+            E::PutBack,
         ]
     };
 }

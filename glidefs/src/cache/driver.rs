@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
 use self::rig::{Completion, MemoryToken, Rig};
-use super::{Admission, Keeper, Reservation, Volume};
+use super::{Admission, CheckpointPace, Keeper, Reservation, Volume};
 use crate::cache::facade::Cache;
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::fetch::Fill;
@@ -76,6 +76,34 @@ impl Driver {
     /// Does all background work there is to do.
     pub fn keep(&mut self) {
         while self.keeper.step() {}
+    }
+
+    /// Keeps the keeper from making checkpoints.
+    pub fn without_checkpoints(&mut self) {
+        self.keeper.without_checkpoints();
+    }
+
+    pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
+        self.keeper.pace_checkpoints(pace);
+    }
+
+    /// Whether a checkpoint is under way.
+    pub fn makes_checkpoint(&self) -> bool {
+        self.keeper.makes_checkpoint()
+    }
+
+    /// Does a step of the background work.
+    pub fn keep_once(&mut self) {
+        self.keeper.step();
+    }
+
+    /// Lets the keeper end in good order.
+    pub fn rest(&mut self) {
+        self.keeper.rest();
+        // A stop gives a checkpoint up after a second, which a slow disk needs for one sync.
+        while self.keeper.makes_checkpoint() {
+            self.keeper.rest();
+        }
     }
 
     /// Ends as kill -9 does. Other users of the cache must have been told to end.

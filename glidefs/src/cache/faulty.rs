@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Directory, MonotonicClock};
 use crate::cache::Budgets;
 use crate::cache::facade::Cache;
-use crate::cache::log::disk::{Clock, Disk, Lock, SegmentFile};
+use crate::cache::log::disk::{CheckpointFile, Clock, Disk, Lock, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::options::{Known, OnFull, Options, Recovered};
 use crate::units::FRAME_BYTES;
@@ -29,10 +29,14 @@ struct Sleepless {
 
 impl Clock for Sleepless {
     fn now(&self) -> Duration {
-        self.machine.now()
+        let mut slept = self.faults.slept.lock().unwrap();
+        *slept += *self.faults.tick.lock().unwrap();
+        self.machine.now() + *slept
     }
 
     fn sleep(&self, time: Duration) {
+        *self.faults.slept.lock().unwrap() += time;
+        self.faults.count_sleep();
         let mut away = self.faults.away.lock().unwrap();
         *away = away.saturating_sub(time);
     }
@@ -63,7 +67,6 @@ pub struct Faults {
     pub wrong_copies: Mutex<BTreeSet<(u32, u64)>>,
     /// Wrong copies stay until the frames are written: the kernel does not drop the copies.
     pub copies_stay: AtomicBool,
-    /// Writes of footers fail.
     pub footers: AtomicBool,
     /// The page cache has nothing.
     pub cold: AtomicBool,
@@ -76,9 +79,42 @@ pub struct Faults {
     /// The next record gets to the disk, and the write fails; every later write of the file fails without effect.
     pub breaks: AtomicBool,
     broken: Mutex<BTreeSet<u32>>,
+    /// Time passed in sleeps and in looks at the clock.
+    slept: Mutex<Duration>,
+    /// Time that a look at the clock takes.
+    pub tick: Mutex<Duration>,
+    after_sleeps: Mutex<Option<AfterSleeps>>,
+    /// Free bytes of the file system, unless the file system is to be asked.
+    pub free_bytes: Mutex<Option<u64>>,
+}
+
+/// An action due after so many sleeps.
+struct AfterSleeps(u32, Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for AfterSleeps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("AfterSleeps").field(&self.0).finish_non_exhaustive()
+    }
 }
 
 impl Faults {
+    /// Calls `action` at the end of a number of sleeps, in the place of any earlier action.
+    pub fn after_sleeps(&self, sleeps: u32, action: impl FnOnce() + Send + 'static) {
+        *self.after_sleeps.lock().unwrap() = Some(AfterSleeps(sleeps, Box::new(action)));
+    }
+
+    fn count_sleep(&self) {
+        let mut after = self.after_sleeps.lock().unwrap();
+        match &mut *after {
+            Some(AfterSleeps(left @ 1.., _)) => *left -= 1,
+            _ => {
+                if let Some(AfterSleeps(_, action)) = after.take() {
+                    action();
+                }
+            }
+        }
+    }
+
     /// Lets broken files be written again.
     pub fn mend(&self) {
         self.breaks.store(false, Ordering::SeqCst);
@@ -109,7 +145,6 @@ impl Faulty {
         Self { inner: Arc::new(Directory::new(path)), faults: Arc::default() }
     }
 
-    /// Opens the cache there.
     pub fn open(&self, known: Known) -> Result<(Cache, Recovered), CacheError> {
         self.open_with(16, known)
     }
@@ -128,7 +163,6 @@ impl Faulty {
         Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)
     }
 
-    /// Makes a frame unreadable.
     pub fn lose(&self, number: u32, frame: u64) {
         self.faults.frames.lock().unwrap().insert((number, frame));
     }
@@ -342,6 +376,18 @@ impl Disk for Faulty {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.inner.free_bytes()
+        self.faults.free_bytes.lock().unwrap().map_or_else(|| self.inner.free_bytes(), Ok)
+    }
+
+    fn read_checkpoint(&self) -> io::Result<Option<Box<dyn io::Read + Send>>> {
+        self.inner.read_checkpoint()
+    }
+
+    fn remove_checkpoint(&self) -> io::Result<()> {
+        self.inner.remove_checkpoint()
+    }
+
+    fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
+        self.inner.begin_checkpoint()
     }
 }

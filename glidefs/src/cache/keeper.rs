@@ -5,6 +5,7 @@
 //! anywhere before the segment's last extent was replaced is stable; otherwise a power cut could lose both the old copy and the
 //! new copy of data covered by a FLUSH.
 
+mod checkpoint;
 mod cleaner;
 #[cfg(test)]
 mod faults;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use self::checkpoint::CheckpointPace;
+use self::checkpoint::Checkpointer;
 use self::cleaner::Cleaner;
 use self::prepare::Preparer;
 use self::relief::Relief;
@@ -59,6 +62,7 @@ pub struct Keeper {
     barrier: Option<Barrier>,
     cleaner: Cleaner,
     preparer: Preparer,
+    checkpointer: Checkpointer,
     relief: Relief,
     stuck: bool,
 }
@@ -72,8 +76,11 @@ struct Barrier {
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
+        // The start has taken the checkpoint away.
+        let checkpointer = Checkpointer::new(u32::try_from(shared.begun.segments).unwrap_or(u32::MAX));
         Self {
             shared,
+            checkpointer,
             closed: Vec::new(),
             without_footer: Vec::new(),
             footers_at: Duration::ZERO,
@@ -86,13 +93,36 @@ impl Keeper {
         }
     }
 
-    /// Works until `stop` is true; checks `stop` at least ten times a second. Blocks on the disk.
+    /// Has checkpoints made at `pace`, for tests.
+    pub fn pace_checkpoints(&mut self, pace: CheckpointPace) {
+        self.checkpointer.pace = pace;
+    }
+
+    /// Whether a checkpoint is under way.
+    #[cfg(test)]
+    pub(super) fn makes_checkpoint(&self) -> bool {
+        self.checkpointer.is_busy()
+    }
+
+    #[cfg(test)]
+    pub(super) fn without_checkpoints(&mut self) {
+        self.checkpointer.again_at = Duration::MAX;
+    }
+
+    /// Works until `stop` is true; checks `stop` at least ten times a second. Then makes the next start quick. Blocks on the disk.
     pub fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             if !self.step() {
                 self.shared.signal.wait(PATIENCE);
             }
         }
+        self.rest();
+    }
+
+    /// Seals what can be sealed, and completes a checkpoint of the index: the next start has little to read.
+    pub fn rest(&mut self) {
+        self.seal();
+        self.checkpointer.complete(&self.shared);
     }
 
     /// Does some of the work that is due, and returns whether there was any.
@@ -109,7 +139,13 @@ impl Keeper {
         }
         progress |= self.free();
         progress |= self.prepare();
-        progress | self.publish_pressure(progress)
+        // A checkpoint makes no room: whoever waits for room is told so, whether a checkpoint is under way or not.
+        progress |= self.publish_pressure(progress);
+        if self.preparer.failing {
+            self.checkpointer.give_way(&self.shared);
+            return progress;
+        }
+        progress | self.checkpointer.step(&self.shared)
     }
 
     /// Gives every shard segments, first those no shard can do without.
@@ -150,7 +186,7 @@ impl Keeper {
                     continue;
                 }
                 Sealing::WithoutFooter => self.without_footer.push(segment),
-                Sealing::Done => {}
+                Sealing::Done => self.checkpointer.sealed = self.checkpointer.sealed.saturating_add(1),
             }
             progress = true;
             // A sync takes long: shards must not run dry during several in a row.

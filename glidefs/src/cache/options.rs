@@ -59,6 +59,12 @@ pub struct Recovered {
     pub segments: u64,
     /// Segments read through their footers.
     pub footers: u64,
+    /// Segments covered by the checkpoint of the index.
+    pub covered: u64,
+    /// Extents taken from the checkpoint.
+    pub checkpoint_extents: u64,
+    /// Checkpoints which could not be used because of damage, of the checkpoint or of the log.
+    pub checkpoints_refused: u64,
     /// Segments scanned record by record.
     pub scans: u64,
     /// Records found.

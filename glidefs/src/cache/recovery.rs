@@ -7,6 +7,7 @@
 //! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is
 //! shorter than a segment; a dropped record could come back, because the disk does not take the closing of the record's segment.
 
+mod checkpoint;
 mod closing;
 mod identify;
 mod losses;
@@ -30,8 +31,9 @@ use crate::cache::log::pressure::RESERVE;
 use crate::cache::log::superblock::{Superblock, VERSION_SOUND};
 use crate::cache::log::table::SegmentTable;
 use crate::cache::options::{Known, Options, Recovered};
-use crate::cache::shared::{LockGuard, Parts, Shared};
+use crate::cache::shared::{Begun, LockGuard, Parts, Shared};
 use crate::cache::volume::layers::SeqMarks;
+use crate::cache::volume::ranks::Ranks;
 use crate::units::{ExportId, FRAME_BYTES};
 
 /// Smallest segment: room for a few of the largest WRITEs.
@@ -54,8 +56,9 @@ pub(super) fn open(
     let frames = segment_frames(superblock.segment_bytes)?;
     let limit = segment_limit(options, superblock.segment_bytes)?;
     let mut exports = known.exports;
-    let (patience, mut doubted) = (Patience::new(&*clock), 0);
-    for tries_left in (0..TRIES_MAX).rev() {
+    let (mut patience, mut doubted) = (Patience::new(&*clock), 0);
+    let (mut tries_left, mut tries_checkpoint, mut refused) = (TRIES_MAX, true, 0);
+    while tries_left > 0 {
         let mut present = at(disk.segments(), "listing", || disk.location())?;
         present.sort_unstable();
         // A segment number has at most eight digits, so adding one cannot overflow.
@@ -73,15 +76,29 @@ pub(super) fn open(
             made_up: Vec::new(),
             noted: HashMap::new(),
             given_up: Vec::new(),
-            is_last_try: tries_left == 0,
+            of_blank_files: 0,
+            is_last_try: tries_left == 1,
+            ranks: Ranks::default(),
+            tries_checkpoint,
             found: Recovered::default(),
         };
-        let is_done = recovery.run(&present, &mut superblock, &*known.catalog)?;
+        let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
+        refused += recovery.found.checkpoints_refused;
+        if outcome == Outcome::ReadWithoutCheckpoint {
+            // Nothing was written.
+            tries_checkpoint = false;
+            drop(recovery);
+            // All of the log is read once more, and the judgement of losses depends on the reads.
+            patience = Patience::new(&*clock);
+            continue;
+        }
+        tries_left -= 1;
         let next_segment_id = recovery.new_segment_id()?;
         let Recovery { mut volumes, noted, mut given_up, mut found, .. } = recovery;
         given_up.retain(|segment| segment.number < limit);
         doubted += found.doubted;
-        if !is_done {
+        if outcome == Outcome::ReadAgain {
+            tries_checkpoint = false;
             tracing::warn!(
                 "a sync failed, and data read before is gone from the page cache: reading the cache again"
             );
@@ -100,6 +117,8 @@ pub(super) fn open(
         volumes.shrink_to_fit();
         warn_if_disk_is_small(&*disk, limit, &present, superblock.segment_bytes);
         found.doubted = doubted;
+        found.checkpoints_refused = refused;
+        let begun = Begun { covered: found.covered, segments: found.segments, checkpoints_refused: refused };
         found.seconds = clock.now().saturating_sub(started).as_secs_f64();
         let bad_footers = found.bad_footers;
         let catalog = known.catalog;
@@ -114,6 +133,7 @@ pub(super) fn open(
             catalog,
             bad_footers,
             given_up,
+            begun,
         };
         return Ok((Shared::new(parts, options), found));
     }
@@ -122,33 +142,55 @@ pub(super) fn open(
     Err(CacheError::Disk { operation: "reading", file: disk.location(), source })
 }
 
+/// The end of a try to read the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// A sync failed and the page cache dropped frames already read, of a segment not known to be stable: the indexes are worth
+    /// nothing.
+    ReadAgain,
+    /// The checkpoint was used, and is damaged, or the log tells of losses: the indexes are worth nothing, and nothing was written.
+    ReadWithoutCheckpoint,
+}
+
 impl Recovery<'_> {
-    /// Reads the segment files with the numbers `present` into the indexes and closes the segments. `false` when a sync failed
-    /// and the page cache dropped frames already read, of a segment not known to be stable: then the indexes are worth nothing.
+    /// Reads the segment files with the numbers `present` into the indexes and closes the segments.
     fn run(
         &mut self,
         present: &[u32],
         superblock: &mut Superblock,
         catalog: &dyn CacheCatalog,
-    ) -> Result<bool, CacheError> {
+    ) -> Result<Outcome, CacheError> {
+        let checkpoint = self.begin_checkpoint(superblock);
         // All files are read before any file is written: when damage refuses the start, the cache stays as it was. When `run`
-        // returns `false`, headers, entries of doubt and the catalog's marks may have been written: the next try finds the first
+        // returns `ReadAgain`, headers, entries of doubt and the catalog's marks may have been written: the next try finds the first
         // two in the log, and is told the marks.
         let mut segments = Vec::new();
         for number in present {
             segments.extend(self.identify(*number)?);
         }
         self.name_the_nameless(&mut segments)?;
-        // Of two copies of one write the index refers to the copy replayed last. Copies made by cleaning come last, the newest at
+        // Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at
         // the end, so the segment emptied by cleaning is free.
         segments.sort_unstable_by_key(|found| (found.by_cleaner, found.key.segment_id));
-        for found in &mut segments {
+        self.ranks = Ranks::ascending(segments.iter().map(|found| found.number));
+        let used = checkpoint.map(|checkpoint| self.load_checkpoint(checkpoint, &mut segments)).transpose();
+        let used = match used {
+            Ok(used) => used,
+            Err(outcome) => return Ok(outcome),
+        };
+        for found in segments.iter_mut().filter(|found| !found.is_covered) {
             self.read(found)?;
         }
+        if used.is_some_and(|used| !self.bears_out(&used, &segments)) {
+            return Ok(Outcome::ReadWithoutCheckpoint);
+        }
+        // From here on the start writes: no later start may take the checkpoint for one of the log.
+        at(self.disk.remove_checkpoint(), "removing index.ckpt", || self.disk.location())?;
         self.refuse_a_disk_that_reads_nothing(present)?;
         self.make_room_to_clean(&segments);
         if !self.rewrite_fronts(&segments) {
-            return Ok(false);
+            return Ok(Outcome::ReadAgain);
         }
         let doubts = self.doubts(&segments);
         self.write_down(doubts, &mut segments, superblock, catalog)?;
@@ -161,7 +203,7 @@ impl Recovery<'_> {
         };
         self.fronts = std::mem::take(&mut self.made_up).into_iter().filter(is_used).collect();
         if !self.rewrite_fronts(&segments) {
-            return Ok(false);
+            return Ok(Outcome::ReadAgain);
         }
         // Once a damaged segment is closed, only the entry of doubt tells of the loss there: segments with entries of doubt are
         // closed first.
@@ -169,11 +211,11 @@ impl Recovery<'_> {
             segments.iter().partition(|found| found.says_doubt());
         for found in doubting.into_iter().chain(others) {
             if !self.seal(found)? {
-                return Ok(false);
+                return Ok(Outcome::ReadAgain);
             }
         }
         self.remove_segments_beyond(present)?;
-        Ok(true)
+        Ok(Outcome::Done)
     }
 }
 

@@ -37,7 +37,6 @@ pub(super) struct Shared {
     pub on_full: OnFull,
     pub watermarks: Watermarks,
     pub pressure: Pressure,
-    /// Wakes the keeper.
     pub signal: Signal,
     pub figures: Figures,
     pub sums: Sums,
@@ -48,6 +47,7 @@ pub(super) struct Shared {
     next_segment_id: AtomicU64,
     superblock: Mutex<Superblock>,
     keeper_blocked: AtomicBool,
+    pub begun: Begun,
     /// Cuts carried to the store so far.
     pub writebacks_ended: AtomicU64,
     /// Data is written back to a store.
@@ -76,6 +76,7 @@ pub(super) struct Figures {
     pub corrupt_frames: AtomicU64,
     pub lost_frames: AtomicU64,
     pub bad_footers: AtomicU64,
+    pub checkpoints_written: AtomicU64,
     pub segments_cleaned: AtomicU64,
     pub cleaned_bytes: AtomicU64,
     pub evicted_bytes: AtomicU64,
@@ -94,6 +95,17 @@ pub(super) struct Parts {
     pub bad_footers: u64,
     /// Segments which recovery could not seal, to be sealed by the keeper.
     pub given_up: Vec<SegmentWriter>,
+    pub begun: Begun,
+}
+
+/// The part of a checkpoint in the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Begun {
+    /// Segments with records, and those of them that a checkpoint covered.
+    pub segments: u64,
+    pub covered: u64,
+    /// Checkpoints that could not be used because of damage.
+    pub checkpoints_refused: u64,
 }
 
 impl Shared {
@@ -123,6 +135,7 @@ impl Shared {
             catalog,
             next_segment_id: AtomicU64::new(next_segment_id),
             superblock: Mutex::new(superblock),
+            begun: parts.begun,
             writebacks_ended: AtomicU64::new(0),
             keeper_blocked: AtomicBool::new(false),
             store: AtomicBool::new(false),
@@ -176,6 +189,11 @@ impl Shared {
             *superblock = raised;
         }
         Ok(())
+    }
+
+    /// Number of this start, as log and catalog count.
+    pub fn start(&self) -> u32 {
+        self.superblock.lock_whole().start
     }
 
     /// Reports a footer that does not decode: the record headers serve instead.

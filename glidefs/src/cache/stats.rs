@@ -80,6 +80,12 @@ pub struct CacheStats {
     pub doubted_exports: u64,
     /// Footers unusable for recovery, and made up for by a scan.
     pub bad_footers: u64,
+    /// Checkpoints of the index written since the cache was opened.
+    pub checkpoints_written: u64,
+    /// Checkpoints not used by the start because of damage, of the checkpoint or of the log.
+    pub checkpoints_refused: u64,
+    /// Segments which the start read no footer of, as the checkpoint covered the segments.
+    pub covered_at_start: u64,
     /// Segments cleaned: live data was moved to free the segment's space.
     pub segments_cleaned: u64,
     /// Bytes moved by cleaning.

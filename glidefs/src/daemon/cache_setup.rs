@@ -75,6 +75,7 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
     )?;
     tracing::info!(
         segments = recovered.segments,
+        covered = recovered.covered,
         records = recovered.records,
         torn_tails = recovered.torn_tails,
         seconds = recovered.seconds,

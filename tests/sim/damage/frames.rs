@@ -87,6 +87,22 @@ fn a_segment_file_that_holds_nothing_and_cannot_be_read_is_not_used() {
     assert_eq!(opened.cache.stats().segments_quarantined, 1);
 }
 
+#[test]
+fn a_prepared_segment_with_a_frame_that_cannot_be_read_is_not_used() {
+    let mut computer = CalmComputer::new();
+    let mut opened = computer.open().unwrap();
+    opened.keep();
+    computer.kill(opened);
+    machine(&computer.shared).lose_frame(0, 40);
+    let mut opened = computer.open().unwrap();
+    assert_eq!(opened.cache.stats().segments_quarantined, 1);
+    let before = machine(&computer.shared).bytes_of(0).map(<[u8]>::to_vec);
+    let all = computer.fill_segments(&mut opened);
+    opened.require_all(&all);
+    assert_eq!(opened.cache.stats().segments_quarantined, 1);
+    assert_eq!(machine(&computer.shared).bytes_of(0).map(<[u8]>::to_vec), before);
+}
+
 /// The first data frame of an entry of `found`, with the place on the disk, and the write of the entry.
 fn data_frame(found: &Found, all: &[Written], record: usize) -> (u64, Written) {
     let FoundRecord { frame: position, record } = &found.records[record];

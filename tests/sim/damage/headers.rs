@@ -169,11 +169,24 @@ fn a_damaged_footer_is_made_up_for_by_a_scan_and_counted() {
     // The head of the frame, the first record's entries, and the padding.
     for byte in (0..120).chain([FRAME - 1]) {
         computer.flip(found.number, at + byte);
+        computer.forget_checkpoint();
         let opened = open_has_all(&computer, &all);
         assert_eq!((opened.recovered.bad_footers, opened.cache.stats().bad_footers), (1, 1));
         computer.kill(opened);
         computer.flip(found.number, at + byte);
     }
+}
+
+#[test]
+fn a_damaged_footer_of_a_segment_in_the_checkpoint_costs_a_start_nothing() {
+    let (computer, all) = stopped();
+    let found = computer.sealed();
+    computer.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);
+    let opened = open_has_all(&computer, &all);
+    assert!(opened.recovered.covered > 0 && opened.recovered.bad_footers == 0, "{:?}", opened.recovered);
+    computer.kill(opened);
+    // The start has used the checkpoint up.
+    assert_eq!(open_has_all(&computer, &all).recovered.bad_footers, 1);
 }
 
 #[test]
@@ -193,6 +206,7 @@ fn a_damaged_trailer_is_made_up_for_by_a_scan() {
 #[test]
 fn damage_to_a_footer_and_a_record_header_is_made_up_for_by_the_next_record() {
     let (computer, all) = stopped();
+    computer.forget_checkpoint();
     let found = computer.sealed();
     let FoundRecord { frame: position, .. } = &found.records[found.records.len() / 2];
     computer.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);
@@ -204,6 +218,7 @@ fn damage_to_a_footer_and_a_record_header_is_made_up_for_by_the_next_record() {
 #[test]
 fn damage_to_a_footer_and_the_last_record_header_fails_what_may_be_older_and_nothing_newer() {
     let (computer, all) = stopped();
+    computer.forget_checkpoint();
     let found = computer.sealed();
     let FoundRecord { frame: position, record } = found.records.last().unwrap();
     computer.flip(found.number, found.trailer.unwrap().footer_offset_bytes() + 50);

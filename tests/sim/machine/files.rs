@@ -89,6 +89,9 @@ impl Machine {
             bytes.chunks_exact(FRAME).flat_map(entries_of).for_each(|entry| eprintln!("      {entry}"));
         }
         self.file(inode).write(offset, &bytes[..written], tick);
+        if offset > 0 {
+            self.note_write(inode);
+        }
         if crashes {
             if written > 0 && written < bytes.len() {
                 let kill = self.crash == Crash::Kill;

@@ -39,7 +39,10 @@ pub(super) fn records(shared: &Shared, number: u32, info: &SegmentInfo) -> Vec<F
         }
     }
     let extents = volumes.iter().flat_map(|volume| {
-        volume.extents_in(number).into_iter().filter_map(|extent| described(volume.id(), &extent))
+        let mut extents = volume.extents_in(number);
+        // The pieces of a write follow each other, in whatever layers: two pieces in one frame move as one.
+        extents.sort_unstable_by_key(|extent| (extent.seq, extent.range.start()));
+        extents.into_iter().filter_map(|extent| described(volume.id(), &extent))
     });
     extents.collect()
 }
@@ -72,9 +75,9 @@ fn described(export: ExportId, extent: &Extent) -> Option<FooterRecord> {
     Some(FooterRecord { position_frames, entries: vec![entry], crcs: Vec::new() })
 }
 
-/// Adds the parts of `entry` still needed to `runs`; the entry's record is at frame `position` of segment number `number`.
+/// Adds the parts of `entry` still needed to `runs`; the entry's record is at frame `position` of segment number `number`. A frame of
+/// the last entry before and of this one moves once.
 pub(super) fn live_runs(volume: &Volume, entry: &Entry, number: u32, position: u32, runs: &mut Vec<Run>) {
-    let begin = runs.len();
     let first_frame = match entry.kind {
         EntryKind::Data { first_frame } => Some(first_frame),
         EntryKind::Zero | EntryKind::Damaged | EntryKind::Doubt => None,
@@ -96,11 +99,8 @@ pub(super) fn live_runs(volume: &Volume, entry: &Entry, number: u32, position: u
             }
         };
         let Some(run) = run else { return };
-        match runs[begin..].last_mut() {
-            Some(last) => match merge(last, &run) {
-                Some(merged) => *last = merged,
-                None => runs.push(run),
-            },
+        match runs.last_mut().and_then(|last| Some((merge(last, &run)?, last))) {
+            Some((merged, last)) => *last = merged,
             None => runs.push(run),
         }
     });
@@ -117,12 +117,25 @@ pub(super) fn part_of(run: &Run, from: u32, to: u32) -> Option<Run> {
     Some(Run { entry: run.entry, first: run.first + from, frames: to - from, range })
 }
 
-/// One run for both, if the two touch or overlap; for runs without frames always, because everything between the two is newer.
+/// One run for both, if the two are of one write and touch or overlap in the segment; for runs of one entry without frames always,
+/// because everything between the two is newer.
 fn merge(last: &Run, next: &Run) -> Option<Run> {
-    let touches = last.frames == 0 || next.first <= last.first + last.frames;
-    let frames = if last.frames == 0 { 0 } else { next.first + next.frames - last.first };
-    let range = SectorRange::new(last.range.start(), next.range.end().checked_sub(last.range.start())?)?;
-    touches.then_some(Run { frames, range, ..*last })
+    // The sector that would be in the first frame of the segment.
+    let origin = |run: &Run| run.range.start().wrapping_sub(u64::from(run.first) * FRAME_SECTORS);
+    let write = |run: &Run| (run.entry.export, run.entry.seq, origin(run));
+    let touches = match (last.frames, next.frames) {
+        (0, 0) => last.entry == next.entry,
+        (0, _) | (_, 0) => false,
+        _ => write(last) == write(next) && (last.first..=last.first + last.frames).contains(&next.first),
+    };
+    if !touches {
+        return None;
+    }
+    let end = |run: &Run| run.first + run.frames;
+    let frames = if last.frames == 0 { 0 } else { end(last).max(end(next)) - last.first };
+    let end = last.range.end().max(next.range.end());
+    let range = SectorRange::new(last.range.start(), end.checked_sub(last.range.start())?)?;
+    Some(Run { frames, range, ..*last })
 }
 
 #[cfg(test)]
@@ -164,6 +177,15 @@ mod tests {
         let mut runs = Vec::new();
         live_runs(&volume, &entry, 0, 10, &mut runs);
         let run = |first, frames, range| Run { entry, first, frames, range };
-        assert_eq!(runs, [run(13, 1, range(100, 8)), run(15, 2, range(116, 14))]);
+        let expected = [run(13, 1, range(100, 8)), run(15, 2, range(116, 14))];
+        assert_eq!(runs, expected);
+        // Without the records of the segment, as the index describes the pieces.
+        let mut found = Vec::new();
+        for record in volume.extents_in(0).iter().filter_map(|extent| described(ExportId(1), extent)) {
+            live_runs(&volume, &record.entries[0], 0, record.position_frames, &mut found);
+        }
+        let places =
+            |runs: &[Run]| -> Vec<_> { runs.iter().map(|run| (run.first, run.frames, run.range)).collect() };
+        assert_eq!(places(&found), places(&expected));
     }
 }

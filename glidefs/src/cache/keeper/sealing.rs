@@ -63,7 +63,7 @@ pub(super) fn seal_one(shared: &Shared, segment: &SegmentWriter, is_full: bool) 
     info.on(Event::Seal);
     match closed {
         Ok(trailer) => {
-            info.leave_crcs(trailer.sums_frame(frames));
+            info.leave_crcs(Some(&trailer), frames);
             Sealing::Done
         }
         Err(error) => {
@@ -89,7 +89,7 @@ fn seal_what_is_left(shared: &Shared, info: &SegmentInfo, segment: &SegmentWrite
         Ok(trailer) => {
             info.heal();
             info.on(Event::Seal);
-            info.leave_crcs(trailer.sums_frame(frames));
+            info.leave_crcs(Some(trailer), frames);
             tracing::error!(
                 file = shared.disk.segment_name(segment.number),
                 "a failed sync has cost data in the cache, and there is no room to move the rest to: the rest is stable again, and \
@@ -119,7 +119,7 @@ pub(super) fn write_footer_again(shared: &Shared, segment: &SegmentWriter) -> bo
             })
         };
         if let Ok(trailer) = &written {
-            info.leave_crcs(trailer.sums_frame(frames));
+            info.leave_crcs(Some(trailer), frames);
         }
         written.is_ok()
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::{CheckpointPace, Keeper};
 use crate::cache::driver::Driver;
 use crate::cache::{
     Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
@@ -120,4 +121,38 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     port.block_on_sync();
     assert!(super::release(&shared, number));
     assert_eq!(woken.load(Ordering::SeqCst), 2, "a segment was freed");
+}
+
+/// A keeper without work, in a cache without room, with a checkpoint under way.
+fn stuck_with_a_checkpoint(directory: &tempfile::TempDir) -> Keeper {
+    let mut keeper = open(directory).keeper();
+    while keeper.step() {}
+    while keeper.preparer.prepare(&keeper.shared, 0, 0).is_some() {}
+    keeper.step();
+    assert!(keeper.shared.pressure.is_stuck());
+    keeper.checkpointer.sealed = 100;
+    keeper.pace_checkpoints(CheckpointPace { segments: 1, slices: 1, extents: 1 });
+    keeper.step();
+    assert!(keeper.makes_checkpoint());
+    keeper
+}
+
+/// A checkpoint takes long, and writes without room must fail or ask for a writeback meanwhile.
+#[test]
+fn a_cache_without_room_says_so_while_a_checkpoint_is_under_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let keeper = stuck_with_a_checkpoint(&directory);
+    assert!(keeper.shared.pressure.is_stuck(), "a step of a checkpoint passes for room");
+}
+
+#[test]
+fn a_checkpoint_under_way_gives_way_to_a_segment_that_the_disk_has_no_room_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut keeper = stuck_with_a_checkpoint(&directory);
+    let half = directory.path().join("index.ckpt.new");
+    assert!(half.exists());
+    keeper.preparer.failing = true;
+    keeper.step();
+    assert!(!keeper.makes_checkpoint() && !half.exists());
+    assert_eq!(keeper.checkpointer.sealed, 100, "the next one is due");
 }

@@ -1,4 +1,4 @@
-//! The cache's disk on a real directory: `LOCK`, `cache.meta` and `segments/NNNNNNNN.seg`.
+//! The cache's disk on a real directory: `LOCK`, `cache.meta`, `index.ckpt` and `segments/NNNNNNNN.seg`.
 //!
 //! Owns system calls on those files. Does not own the contents of the files.
 
@@ -6,15 +6,20 @@ mod lock;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::lock::{name_of, wait_for_lock};
-use super::disk::{Disk, Lock, SegmentFile};
+use super::disk::{CheckpointFile, Disk, Lock, SegmentFile};
 use crate::units::FRAME_BYTES;
+
+/// Bytes of a checkpoint that are read at once.
+const READ_BYTES: usize = 1 << 20;
+/// Bytes of a checkpoint that are synced at once: a sync of all bytes at the end would keep other syncs of the disk waiting.
+const SYNC_BYTES: usize = 8 << 20;
 
 /// A cache directory on a real file system.
 #[derive(Clone, Debug)]
@@ -45,6 +50,14 @@ impl Directory {
 
     fn superblock_path(&self) -> PathBuf {
         self.path.join("cache.meta")
+    }
+
+    fn checkpoint_path(&self) -> PathBuf {
+        self.path.join("index.ckpt")
+    }
+
+    fn new_checkpoint_path(&self) -> PathBuf {
+        self.path.join("index.ckpt.new")
     }
 }
 
@@ -83,6 +96,8 @@ impl Disk for Directory {
         // the end of this process.
         let name = name_of(std::process::id()).unwrap_or_default();
         let _ = file.set_len(0).and_then(|()| file.write_all_at(name.as_bytes(), 0));
+        // Half a checkpoint of a killed process takes room.
+        let _ = fs::remove_file(self.new_checkpoint_path());
         match fs::create_dir(self.segments_path()) {
             Ok(()) => sync_directory(&self.path)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -145,6 +160,78 @@ impl Disk for Directory {
     fn free_bytes(&self) -> io::Result<u64> {
         let figures = nix::sys::statvfs::statvfs(&self.path)?;
         Ok(figures.blocks_available().saturating_mul(figures.fragment_size()))
+    }
+
+    fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>> {
+        match File::open(self.checkpoint_path()) {
+            // `remove_checkpoint` leaves an empty file where the file cannot be removed.
+            Ok(file) if file.metadata()?.len() == 0 => Ok(None),
+            Ok(file) => Ok(Some(Box::new(BufReader::with_capacity(READ_BYTES, file)))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove_checkpoint(&self) -> io::Result<()> {
+        match fs::remove_file(self.checkpoint_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return self.begin_checkpoint().and_then(CheckpointFile::finish).map_err(|_| error);
+            }
+            Ok(()) | Err(_) => {}
+        }
+        // An earlier process may have removed the file, and died before the directory was stable.
+        sync_directory(&self.path)
+    }
+
+    fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>> {
+        let temporary = self.new_checkpoint_path();
+        let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+        Ok(Box::new(RealCheckpoint {
+            file,
+            temporary,
+            path: self.checkpoint_path(),
+            unsynced: 0,
+            is_finished: false,
+        }))
+    }
+}
+
+/// A checkpoint being written to a real file system.
+#[derive(Debug)]
+struct RealCheckpoint {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    /// Bytes appended since the last sync.
+    unsynced: usize,
+    is_finished: bool,
+}
+
+impl CheckpointFile for RealCheckpoint {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.unsynced = self.unsynced.saturating_add(bytes.len());
+        if self.unsynced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        self.is_finished = true;
+        self.path.parent().map_or(Ok(()), sync_directory)
+    }
+}
+
+impl Drop for RealCheckpoint {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // The next checkpoint truncates the file.
+            let _ = fs::remove_file(&self.temporary);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! survive the death of the process.
 
 use std::fmt::Debug;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +51,25 @@ pub trait Disk: Debug + Send + Sync {
 
     /// Bytes that the file system has free for this user.
     fn free_bytes(&self) -> io::Result<u64>;
+
+    /// The bytes of the checkpoint, from the first one on; `None` without a checkpoint.
+    fn read_checkpoint(&self) -> io::Result<Option<Box<dyn Read + Send>>>;
+
+    /// Takes the checkpoint away, if there is one. No checkpoint from before comes back after a power cut once this call returns.
+    fn remove_checkpoint(&self) -> io::Result<()>;
+
+    /// Begins a checkpoint beside the present one, which stays until [`CheckpointFile::finish`].
+    fn begin_checkpoint(&self) -> io::Result<Box<dyn CheckpointFile>>;
+}
+
+/// A checkpoint while the checkpoint is written. Dropping the value gives the checkpoint up.
+pub trait CheckpointFile: Debug + Send {
+    /// Adds `bytes` at the end.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Puts the checkpoint in the place of the one before: after a crash either the old or the new checkpoint is there, whole; after
+    /// return, the new one.
+    fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 /// One segment file. Offsets and lengths are multiples of 4 KiB.

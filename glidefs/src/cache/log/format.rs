@@ -20,6 +20,7 @@
 //! bytes. A client can guess a segment id and write a frame that looks like a record. A client cannot guess the 122 random bits
 //! of a cache id that no client ever sees. So no data of a client is ever taken for a record, not even after a crash.
 
+mod checkpoint;
 mod entry;
 mod footer;
 #[cfg(any(test, fuzzing))]
@@ -29,6 +30,10 @@ mod segment;
 mod sparse;
 mod sums;
 
+pub use checkpoint::{
+    CHECKPOINT_HEADER_BYTES, CoveredSegment, ExtentRows, Head, Kept, KeptExtent, OtherSegment, PageChain,
+    PageKind, decode_end, decode_extents, decode_rows, encode_end, encode_rows,
+};
 pub use entry::{Entry, EntryKind};
 pub use footer::{FooterBuilder, FooterMark, FooterRecord, decode_footer, is_footer};
 pub use record::{PushError, RECORD_ENTRIES_MAX, Record, RecordBuilder, decode_record, newer_version};

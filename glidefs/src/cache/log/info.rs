@@ -10,8 +10,10 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwapOption, Guard};
 
 use super::disk::SegmentFile;
+use super::format::Trailer;
 use super::life::{Event, State};
 use super::sums::Crcs;
+use crate::units::FRAME_BYTES;
 
 /// The state and the counters of one segment.
 #[derive(Debug, Default)]
@@ -45,6 +47,17 @@ pub(in crate::cache) struct SegmentInfo {
     crcs: ArcSwapOption<Crcs>,
     /// First frame of the sums on the disk; 0 without sums.
     sums_frame: AtomicU32,
+    /// Length and CRC of the footer before the sums.
+    footer_bytes: AtomicU32,
+    footer_crc: AtomicU32,
+}
+
+/// The footer of a sealed segment, as the trailer describes the footer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cache) struct FooterPlace {
+    pub frame: u32,
+    pub bytes: u32,
+    pub crc: u32,
 }
 
 impl SegmentInfo {
@@ -233,12 +246,25 @@ impl SegmentInfo {
         Some(self.sums_frame.load(Ordering::Acquire)).filter(|frame| *frame != 0)
     }
 
-    /// Takes the checksums out of memory: footer, sums and trailer are on the disk, the sums from frame `sums_frame` on. The
-    /// checksums stay in memory where the segment has no room for the sums.
-    pub fn leave_crcs(&self, sums_frame: Option<u32>) {
+    /// The footer on the disk; `None` of a segment without footer or without sums.
+    pub fn footer(&self) -> Option<FooterPlace> {
+        let sums_frame = self.sums_frame()?;
+        let bytes = self.footer_bytes.load(Ordering::Acquire);
+        let frame = sums_frame.checked_sub(u32::try_from(bytes as usize / FRAME_BYTES).ok()?)?;
+        Some(FooterPlace { frame, bytes, crc: self.footer_crc.load(Ordering::Acquire) })
+    }
+
+    /// Takes the checksums out of memory of a segment of `frames` frames: footer, sums and `trailer` are on the disk. The checksums
+    /// stay in memory where the segment has no trailer, or no room for the sums.
+    pub fn leave_crcs(&self, trailer: Option<&Trailer>, frames: u32) {
+        let sums = trailer.and_then(|trailer| Some((trailer, trailer.sums_frame(frames)?)));
+        if let Some((trailer, _)) = sums {
+            self.footer_bytes.store(trailer.footer_bytes, Ordering::Release);
+            self.footer_crc.store(trailer.footer_crc, Ordering::Release);
+        }
         // A reader without checksums in memory must find the place of the sums.
-        self.sums_frame.store(sums_frame.unwrap_or(0), Ordering::Release);
-        if sums_frame.is_some() {
+        self.sums_frame.store(sums.map_or(0, |(_, frame)| frame), Ordering::Release);
+        if sums.is_some() {
             self.crcs.store(None);
         }
     }

@@ -78,6 +78,11 @@ impl SegmentTable {
         self.limit
     }
 
+    /// Number of segments in the table, those behind the limit included.
+    pub fn len(&self) -> usize {
+        self.segments.len()
+    }
+
     pub fn segment_frames(&self) -> u32 {
         self.segment_frames
     }

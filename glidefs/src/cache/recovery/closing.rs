@@ -173,7 +173,7 @@ impl Recovery<'_> {
         };
         let used = self.table.get(number);
         used.on(Event::Seal);
-        used.leave_crcs(trailer.sums_frame(frames));
+        used.leave_crcs(Some(&trailer), frames);
         if found.holds_nothing() && used.extents() == 0 && !used.is_retired() {
             // The segment is free at once: cleaning may have no other segment to move data to.
             used.end_use();

@@ -82,6 +82,7 @@ impl Recovery<'_> {
             closed,
             by_cleaner,
             held: false,
+            is_covered: false,
             walk: None,
         }))
     }
@@ -105,6 +106,7 @@ impl Recovery<'_> {
             // Nothing was ever appended. But both ends of the file are damaged: the file is not used before another start has
             // looked.
             self.quarantine(number);
+            self.of_blank_files += 1;
             return Ok(None);
         }
         let key = self.table.key(newest.unwrap_or(NAMELESS));
@@ -121,6 +123,7 @@ impl Recovery<'_> {
             closed: true,
             by_cleaner: true,
             held: false,
+            is_covered: false,
             walk: None,
         }))
     }
@@ -149,6 +152,7 @@ impl Recovery<'_> {
     /// writes to the file.
     pub fn quarantine(&mut self, number: u32) {
         self.found.unreadable += 1;
+        self.of_blank_files += 1;
         tracing::error!(
             file = self.disk.segment_name(number),
             "the disk does not read a segment file without data, or does not take writes to the file: it is not used until the next start"

@@ -258,7 +258,7 @@ impl Recovery<'_> {
         info.heal();
         info.on(Event::Close);
         info.on(Event::Seal);
-        info.leave_crcs(trailer.sums_frame(frames));
+        info.leave_crcs(Some(&trailer), frames);
         for (volume, extent) in placed {
             volume.recovered(self.table, extent);
         }

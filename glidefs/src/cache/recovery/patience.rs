@@ -1,7 +1,8 @@
 //! Reading at start from a disk that may come back.
 //!
 //! Owns how long a start waits for failing reads. Does not own the meaning of a read that goes on failing. Invariant: all reads
-//! of a start together wait no longer than [`PAUSES_MS`] say, however many fail.
+//! of the log wait no longer together than [`PAUSES_MS`] say, however many fail; a start without the checkpoint that the start tried
+//! reads the log twice.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -13,7 +14,7 @@ use crate::cache::log::disk::{Clock, SegmentFile};
 /// Pauses before further tries, two seconds in all: the path to a disk is back by then after a failover.
 const PAUSES_MS: [u64; 6] = [20, 80, 200, 400, 600, 700];
 
-/// The pauses left to a start.
+/// The pauses left to a reading of the log.
 #[derive(Debug)]
 pub(super) struct Patience<'a> {
     clock: &'a dyn Clock,

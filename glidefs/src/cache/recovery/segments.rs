@@ -37,9 +37,11 @@ use crate::cache::log::walk::{self, Span, Walk};
 use crate::cache::options::Recovered;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
+use crate::cache::volume::ranks::Ranks;
 use crate::units::{ExportId, Seq};
 
 /// A segment found on the disk.
+#[expect(clippy::struct_excessive_bools, reason = "the findings do not depend on each other")]
 pub(super) struct Found {
     pub number: u32,
     pub key: SegmentKey,
@@ -54,6 +56,8 @@ pub(super) struct Found {
     pub by_cleaner: bool,
     /// The segment is not closed on the disk, and the next recovery finds the same damage.
     pub held: bool,
+    /// The indexes have the content of the segment from a checkpoint.
+    pub is_covered: bool,
     /// The findings of a walk, all of which may have been dropped. `None` when the footer lists the records, or the walk found
     /// nothing.
     pub walk: Option<Walk>,
@@ -97,8 +101,14 @@ pub(super) struct Recovery<'a> {
     pub noted: HashMap<ExportId, Seq>,
     /// Segments the disk did not let recovery close.
     pub given_up: Vec<SegmentWriter>,
+    /// How much of the damage found, as counted in `found`, is in files without data.
+    pub of_blank_files: u64,
     /// A segment which changes while this try closes the segment is given up, and the cache is not read again.
     pub is_last_try: bool,
+    /// The ranks of the segments in the order of a replay.
+    pub ranks: Ranks,
+    /// The checkpoint of the index is used, if the checkpoint can be used.
+    pub tries_checkpoint: bool,
     pub found: Recovered,
 }
 
@@ -130,6 +140,9 @@ impl Recovery<'_> {
             let records = std::mem::take(&mut walk.records);
             // A segment whose records were all dropped is closed as well: otherwise the next walk may find the dropped records.
             if records.is_empty() && walk.holes.is_empty() && !walk.torn {
+                if walk.unreadable > 0 {
+                    self.quarantine(number);
+                }
                 return Ok(());
             }
             let tail = found.trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
@@ -145,11 +158,10 @@ impl Recovery<'_> {
         let frames = self.table.segment_frames();
         // A segment that is walked gets a trailer, and sums, later.
         let trailer = found.trailer.as_ref().filter(|_| found.walk.is_none());
-        let sums_frame = trailer.and_then(|trailer| trailer.sums_frame(frames));
-        if sums_frame.is_none() {
+        if trailer.and_then(|trailer| trailer.sums_frame(frames)).is_none() {
             used.keep_crcs(Crcs::new(frames));
         }
-        used.leave_crcs(sums_frame);
+        used.leave_crcs(trailer, frames);
         used.begin_use(found.key.segment_id, tail);
         used.on(Event::Prepare);
         used.on(Event::Close);
@@ -253,13 +265,14 @@ impl Recovery<'_> {
     ///
     /// Cleaning takes the last free segment only to empty another one into it. All data of the emptied segment is still there
     /// until the emptied segment is free.
-    pub fn make_room_to_clean(&self, segments: &[Found]) {
+    pub fn make_room_to_clean(&mut self, segments: &[Found]) {
         let last = segments.iter().rfind(|found| found.by_cleaner && found.trailer.is_none());
         let Some(last) = last.map(|found| found.number) else { return };
         let is_needed = |(_, info): (u32, &SegmentInfo)| info.state() != State::Free && info.extents() > 0;
         if !self.table.iter().all(is_needed) {
             return;
         }
+        self.ranks.put_last(last);
         for found in segments.iter().filter(|found| found.number != last) {
             match &found.walk {
                 Some(walk) => drop(self.replay(found.number, &walk.records)),
@@ -277,17 +290,18 @@ impl Recovery<'_> {
         let mut replayed = Replayed::default();
         for record in records {
             self.table.get(number).set_crcs(record.position_frames + 1, &record.crcs);
-            for entry in &record.entries {
-                let Some(volume) = self.volumes.get(&entry.export) else {
-                    replayed.ignored += 1;
+            // A record of one writer has entries of one export.
+            for entries in record.entries.chunk_by(|one, next| one.export == next.export) {
+                let volume = entries.first().and_then(|entry| self.volumes.get(&entry.export));
+                let Some(volume) = volume else {
+                    replayed.ignored += entries.len() as u64;
                     continue;
                 };
-                let Some(extent) = extent(entry, number, record.position_frames) else { continue };
-                if volume.recovered(self.table, extent) {
-                    replayed.entries += 1;
-                } else {
-                    replayed.evicted += 1;
-                }
+                let extents =
+                    entries.iter().filter_map(|entry| extent(entry, number, record.position_frames));
+                let (put_back, left_out) = volume.recovered_all(self.table, &self.ranks, extents);
+                replayed.entries += put_back;
+                replayed.evicted += left_out;
             }
         }
         replayed

@@ -8,6 +8,7 @@ use super::{Inner, Volume};
 use crate::cache::log::table::{Place, SegmentTable};
 use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Extent};
+use crate::cache::volume::ranks::Ranks;
 use crate::cache::volume::store_link::StoreLink;
 use crate::units::Seq;
 
@@ -83,15 +84,30 @@ impl Volume {
     /// Puts back an extent found by recovery, which is stable. Returns `false`, and leaves the extent out, when newer data of the
     /// same sectors may have left the log since.
     pub(in crate::cache) fn recovered(&self, table: &SegmentTable, extent: Extent) -> bool {
+        self.recovered_all(table, &Ranks::default(), [extent]) == (1, 0)
+    }
+
+    /// As [`Self::recovered`], for some extents. Returns how many were put back, and how many left out.
+    pub(in crate::cache) fn recovered_all(
+        &self,
+        table: &SegmentTable,
+        ranks: &Ranks,
+        extents: impl IntoIterator<Item = Extent>,
+    ) -> (u64, u64) {
+        let (mut put_back, mut left_out) = (0, 0);
         let mut inner = self.lock();
-        inner.last_seq = inner.last_seq.max(extent.seq.0);
-        // A doubt stays known after the doubt has ended.
-        if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
-            return false;
+        for extent in extents {
+            inner.last_seq = inner.last_seq.max(extent.seq.0);
+            // A doubt stays known after the doubt has ended.
+            if extent.seq <= inner.evicted && !matches!(extent.backing, Backing::Doubt { .. }) {
+                left_out += 1;
+            } else {
+                inner.layers.put_back(table, ranks, extent);
+                put_back += 1;
+            }
         }
-        inner.layers.insert(table, extent);
         self.note_index(&inner);
-        true
+        (put_back, left_out)
     }
 }
 

@@ -14,7 +14,7 @@ impl Volume {
         let mut found = Vec::new();
         let mut next = Some(0);
         while let Some(from) = next {
-            let (some, behind) = self.lock().layers.extents_in(number, from, EXTENTS_MAX);
+            let (some, behind) = self.lock().layers.extents_in(|place| place == number, from, EXTENTS_MAX);
             found.extend(some);
             next = behind;
         }

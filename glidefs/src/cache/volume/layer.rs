@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use super::extent::{Extent, Piece};
 use super::index::Index;
+use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
@@ -33,10 +34,27 @@ impl Layer {
         Self { index: Index::default(), kind: Kind::Clean }
     }
 
+    /// Makes `index` the content of the layer, which is empty. The references of `index` are counted by the caller.
+    pub fn load(&mut self, index: Index) {
+        debug_assert!(self.is_empty(), "only an empty layer is loaded");
+        self.index = index;
+    }
+
     /// Makes `extent` the content of its sectors, except sectors with newer content.
     pub fn insert(&mut self, table: &SegmentTable, extent: Extent) {
         let kind = self.kind;
         self.index.insert(extent, &mut |refs| {
+            table.count_refs(refs);
+            if kind == Kind::Clean {
+                table.count_clean(refs);
+            }
+        });
+    }
+
+    /// As [`Self::insert`], at a start: `ranks` decide between extents of an equal sequence number.
+    pub fn put_back(&mut self, table: &SegmentTable, ranks: &Ranks, extent: Extent) {
+        let kind = self.kind;
+        self.index.put_back(extent, ranks, &mut |refs| {
             table.count_refs(refs);
             if kind == Kind::Clean {
                 table.count_clean(refs);

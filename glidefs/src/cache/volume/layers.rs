@@ -19,7 +19,9 @@ use std::time::Duration;
 pub(in crate::cache) use self::look_up::Looks;
 use super::doubts::{Doubt, Doubts};
 use super::extent::{Backing, Extent};
+use super::index::Index;
 use super::layer::{Dead, Layer};
+use super::ranks::Ranks;
 use crate::cache::log::table::SegmentTable;
 use crate::units::{SectorRange, Seq};
 
@@ -101,6 +103,12 @@ impl Layers {
         self.stored
     }
 
+    /// Makes `active` and `clean` the content of the layers, which are empty. The references are counted by the caller.
+    pub fn load(&mut self, active: Index, clean: Index) {
+        self.active.load(active);
+        self.clean.load(clean);
+    }
+
     /// Last sequence number of the last cut; without a cut, of the data in the store.
     pub fn cut(&self) -> Seq {
         self.frozen.back().map_or(self.stored, |cut| cut.last)
@@ -167,6 +175,18 @@ impl Layers {
             self.layer_mut(extent.seq).insert(table, extent);
         } else {
             self.clean.insert(table, extent);
+        }
+    }
+
+    /// As [`Self::insert`], at a start: `ranks` decide between extents of an equal sequence number.
+    pub fn put_back(&mut self, table: &SegmentTable, ranks: &Ranks, extent: Extent) {
+        if let Backing::Doubt { number } = extent.backing {
+            return self.doubts.insert(table, extent.seq, extent.range, number);
+        }
+        if extent.seq > self.stored {
+            self.layer_mut(extent.seq).put_back(table, ranks, extent);
+        } else {
+            self.clean.put_back(table, ranks, extent);
         }
     }
 

@@ -276,6 +276,12 @@ metrics! {
         = "Exports in doubt, which may have lost a record: all sectors not written since the doubt began fail, even those that the store has, until written again. The next writeback ends the doubt and notes the sectors in doubt as damaged.";
     CacheBadFooters: Counter "glidefs_cache_bad_footers_total" in Number by []
         = "Segment headers, footers and record headers that could not be used, at start or later; copies, trailers or the records serve instead, as far as possible.";
+    CacheCheckpoints: Counter "glidefs_cache_checkpoints_total" in Number by []
+        = "Checkpoints of the index written: the next start reads the footers of segments sealed since.";
+    CacheCheckpointsRefused: Counter "glidefs_cache_checkpoints_refused_total" in Number by []
+        = "Checkpoints of the index which the start did not use: the checkpoint is damaged or not of this log, or the log has a loss. The start read all of the log instead.";
+    CacheCoveredAtStart: Gauge "glidefs_cache_start_covered_segments" in Number by []
+        = "Segments with data which the start found in the checkpoint of the index.";
     CacheCleanedSegments: Counter "glidefs_cache_cleaned_segments_total" in Number by []
         = "Segments that the cleaner emptied by moving the live data.";
     CacheCleaned: Counter "glidefs_cache_cleaned_bytes_total" in Bytes by []

@@ -187,6 +187,7 @@ impl Cleaner {
             self.segment = preparer.prepare(shared, CLEANER, 0);
         }
         let Some(mut segment) = self.segment.take() else { return Err(Halt::NoRoom) };
+        debug_assert_ne!(segment.number, from, "a segment is not emptied into itself");
         let position = match segment.append(table, &mut self.batch, std::iter::once(&self.data[..])) {
             Ok(position) => position,
             Err(error) => {

@@ -6,6 +6,10 @@
 //! the bytes, or the encoder makes exactly the same bytes of the decoded structure. Each check answers whether the structure with
 //! the bytes laid over was accepted.
 
+use super::checkpoint::{
+    CoveredSegment, ExtentRows, Head, KeptExtent, OtherSegment, PageChain, PageKind, Row, decode_end,
+    decode_extents, decode_rows, encode_end, encode_rows,
+};
 use super::{
     BODY_AT, CACHE_ID_AT, Entry, EntryKind, FooterBuilder, Frame, PAGE_SUMS, RecordBuilder, SEGMENT_ID_AT,
     SegmentHeader, SegmentKey, Trailer, VERSION_AT, check_sums, decode_footer, decode_record, encode_sums,
@@ -112,6 +116,40 @@ pub fn check_sums_page(bytes: &[u8]) -> bool {
         (PAGE * PAGE_SUMS..(PAGE + 1) * PAGE_SUMS).map(|number| sum_in(&frame, number)).collect();
     assert_eq!(encode_sums(&KEY, POSITION_FRAMES, PAGE, &crcs), frame);
     true
+}
+
+/// Checks `bytes` as a page of a checkpoint, and as the body of each kind of page.
+pub fn check_checkpoint_page(bytes: &[u8]) -> bool {
+    let _ = PageChain::new(KEY.cache_id).open(bytes);
+    let mut extents: Vec<KeptExtent> = Vec::new();
+    if let Ok(head) = Head::decode(bytes) {
+        assert_eq!(head.encode(), bytes);
+    }
+    if let Ok(count) = decode_end(bytes) {
+        assert_eq!(encode_end(count), bytes);
+    }
+    check_rows::<CoveredSegment>(bytes);
+    check_rows::<OtherSegment>(bytes);
+    let Ok((export, last)) = decode_extents(bytes, &mut extents) else { return false };
+    let mut rows = ExtentRows::new(export, last);
+    // A body longer than a page is refused with the page.
+    if extents.iter().all(|extent| rows.push(extent)) {
+        assert_eq!(rows.body(), bytes);
+        let page = PageChain::new(KEY.cache_id).seal(PageKind::Extents, bytes);
+        assert!(
+            page.is_some_and(
+                |page| PageChain::new(KEY.cache_id).open(&page) == Ok((PageKind::Extents, bytes))
+            )
+        );
+    }
+    true
+}
+
+fn check_rows<R: Row>(bytes: &[u8]) {
+    if let Ok(rows) = decode_rows::<R>(bytes) {
+        let rows: Vec<R> = rows.collect();
+        assert_eq!(encode_rows(&rows).collect::<Vec<_>>().concat(), bytes);
+    }
 }
 
 /// Data, zeroes, and data again.

@@ -189,6 +189,7 @@ proptest! {
         fuzzing::check_record(&bytes);
         fuzzing::check_footer(&bytes);
         fuzzing::check_sums_page(&bytes);
+        fuzzing::check_checkpoint_page(&bytes);
     }
 
     #[test]
@@ -199,6 +200,7 @@ proptest! {
         fuzzing::check_record(&bytes);
         fuzzing::check_footer(&bytes);
         fuzzing::check_sums_page(&bytes);
+        fuzzing::check_checkpoint_page(&bytes);
     }
 }
 
@@ -208,6 +210,7 @@ fn what_the_properties_begin_with_is_accepted() {
     assert!(fuzzing::check_record(&[]));
     assert!(fuzzing::check_footer(&[]));
     assert!(fuzzing::check_sums_page(&[]));
+    assert!(fuzzing::check_checkpoint_page(&[0; 12]));
 }
 
 #[test]

@@ -155,6 +155,17 @@ impl Leaf {
         self.rest.insert(at, Rest { seq: item.seq, count: item.count, backing: item.backing });
     }
 
+    /// Adds `item`, which starts behind all others, and takes room for a whole leaf.
+    pub(super) fn push(&mut self, item: Item) {
+        if self.starts.capacity() < LEAF_ITEMS_MAX {
+            self.starts.reserve_exact(LEAF_ITEMS_MAX.saturating_sub(self.len()));
+            self.rest.reserve_exact(LEAF_ITEMS_MAX.saturating_sub(self.len()));
+        }
+        debug_assert!(self.starts.last().is_none_or(|last| *last < item.start), "starts ascend strictly");
+        self.starts.push(item.start);
+        self.rest.push(Rest { seq: item.seq, count: item.count, backing: item.backing });
+    }
+
     /// Removes the extents at `from..to`.
     pub(super) fn remove(&mut self, from: usize, to: usize) {
         self.starts.drain(from..to);
@@ -181,7 +192,8 @@ impl Leaf {
         self.rest.append(&mut other.rest);
     }
 
-    fn tighten(&mut self) {
+    /// Gives memory back that is not used.
+    pub(super) fn tighten(&mut self) {
         let len = self.len();
         if self.starts.capacity() - len > 2 * LEAF_ITEMS_STEP {
             self.starts.shrink_to(len + LEAF_ITEMS_STEP);

@@ -4,9 +4,12 @@
 //! written here replaces older ones. Invariants: leaf `k` holds the extents with a start in `[k, next leaf's key)`, and knows the
 //! next key; the first key is 0; no leaf but the first is empty.
 
+mod bulk;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+pub(super) use self::bulk::Bulk;
 use super::leaf::{Item, LEAF_ITEMS_MAX, Leaf};
 use crate::cache::log::table::Refs;
 use crate::cache::volume::hold;

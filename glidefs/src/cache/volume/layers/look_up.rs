@@ -151,10 +151,15 @@ impl Layers {
         (found, next)
     }
 
-    /// The extents in segment `number` from sector `from` on, of all layers: about `limit` extents are looked at. Returns the
-    /// sector to go on from as well. Extents move from layer to layer between two calls, never from sector to sector: so the
+    /// The extents from sector `from` on in segments which `is_in` accepts, of all layers: about `limit` extents are looked at.
+    /// Returns the sector to go on from as well. Extents move from layer to layer between two calls, never from sector to sector: so the
     /// layers are looked through together, a range of sectors at a time.
-    pub fn extents_in(&self, number: u32, from: u64, limit: usize) -> (Vec<Extent>, Option<u64>) {
+    pub fn extents_in(
+        &self,
+        is_in: impl Fn(u32) -> bool,
+        from: u64,
+        limit: usize,
+    ) -> (Vec<Extent>, Option<u64>) {
         let mut found = Vec::new();
         let layers =
             || [&self.active, &self.clean].into_iter().chain(self.frozen.iter().map(|cut| &cut.index));
@@ -164,12 +169,12 @@ impl Layers {
         let Some(window) = SectorRange::new(from, end - from) else { return (found, None) };
         for layer in layers() {
             layer.lookup(window, |piece| {
-                found.extend(content(piece).filter(|extent| extent.backing.number() == number));
+                found.extend(content(piece).filter(|extent| is_in(extent.backing.number())));
             });
         }
         let next = Some(end).filter(|end| *end < u64::MAX);
         if next.is_none() {
-            found.extend(self.doubts.extents().filter(|extent| extent.backing.number() == number));
+            found.extend(self.doubts.extents().filter(|extent| is_in(extent.backing.number())));
         }
         (found, next)
     }

@@ -217,7 +217,7 @@ impl Pair {
         });
         for number in 0..SEGMENTS {
             walk(&mut |from| {
-                let (found, next) = self.layers.extents_in(number, from, 2);
+                let (found, next) = self.layers.extents_in(|place| place == number, from, 2);
                 placed += found.iter().map(|extent| extent.range.count()).sum::<u64>();
                 next
             });

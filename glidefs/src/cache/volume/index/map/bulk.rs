@@ -1,0 +1,138 @@
+//! A map of extents that come in ascending order, built leaf by leaf.
+//!
+//! Does not own extents out of order: the caller writes these to the finished map. Invariant: the finished map is one that writes of
+//! the same extents could have made.
+
+use super::{ExtentMap, Owner};
+use crate::cache::log::table::Refs;
+use crate::cache::volume::index::leaf::{Item, Leaf};
+
+/// A map while extents are added at the end.
+#[derive(Debug, Default)]
+pub(in crate::cache::volume::index) struct Bulk {
+    owners: Vec<(u64, Owner)>,
+    leaf: Leaf,
+    /// The last extent, in no leaf yet: the next one may continue the extent.
+    last: Option<Item>,
+    len: usize,
+    data_sectors: u64,
+    leaf_bytes: usize,
+}
+
+impl Bulk {
+    /// Adds `item`; `false`, and nothing is added, when `item` starts before the end of the last extent. `refs` is told of extents
+    /// sooner or later.
+    pub fn push(&mut self, item: Item, refs: &mut impl FnMut(Refs)) -> bool {
+        let Some(last) = &mut self.last else {
+            self.last = Some(item);
+            return true;
+        };
+        if item.start < last.end() {
+            return false;
+        }
+        let continues =
+            (last.end(), last.seq, last.backing.skip(last.count)) == (item.start, item.seq, item.backing);
+        if let Some(count) = last.count.checked_add(item.count).filter(|_| continues) {
+            last.count = count;
+            return true;
+        }
+        let before = std::mem::replace(last, item);
+        self.settle(before, refs);
+        true
+    }
+
+    /// Puts `item` into a leaf.
+    fn settle(&mut self, item: Item, refs: &mut impl FnMut(Refs)) {
+        refs(item.gained());
+        if self.leaf.is_full() {
+            let leaf = std::mem::take(&mut self.leaf);
+            self.close(leaf, item.start);
+        }
+        self.leaf.push(item);
+        self.len += 1;
+        self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
+    }
+
+    /// Ends a leaf; the next one begins at `next`.
+    fn close(&mut self, leaf: Leaf, next: u64) {
+        let key = self.owners.last().map_or(0, |(_, owner)| owner.next);
+        self.leaf_bytes += leaf.bytes();
+        self.owners.push((key, Owner { leaf, next }));
+    }
+
+    /// The map of all extents added.
+    pub fn finish(mut self, refs: &mut impl FnMut(Refs)) -> ExtentMap {
+        if let Some(last) = self.last.take() {
+            self.settle(last, refs);
+            let mut leaf = std::mem::take(&mut self.leaf);
+            leaf.tighten();
+            self.close(leaf, u64::MAX);
+        }
+        let Self { owners, len, data_sectors, leaf_bytes, .. } = self;
+        ExtentMap { owners: owners.into_iter().collect(), len, data_sectors, leaf_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cache::volume::extent::Backing;
+    use crate::units::Seq;
+
+    fn item() -> impl Strategy<Value = (u64, u32, Seq, Backing)> {
+        let backing = prop_oneof![
+            (0..3_u32, 0..9_u32).prop_map(|(number, sector)| Backing::Data { number, sector: sector * 8 }),
+            (0..3_u32).prop_map(|number| Backing::Zero { number })
+        ];
+        (0..3_u64, 1..20_u32, 1..9_u64, backing)
+            .prop_map(|(gap, count, seq, backing)| (gap, count, Seq(seq), backing))
+    }
+
+    type Fields = (u64, u64, u32, Backing);
+
+    fn fields(map: &ExtentMap) -> Vec<Fields> {
+        map.iter().map(|item| (item.start, item.seq.0, item.count, item.backing)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_map_built_in_order_is_the_map_of_the_same_writes(items in prop::collection::vec(item(), 0..600)) {
+            let (mut bulk, mut written) = (Bulk::default(), ExtentMap::default());
+            let (mut gained, mut at) = (0, 0);
+            let mut pieces = Vec::new();
+            for (gap, count, seq, backing) in items {
+                let item = Item { start: at + gap, seq, count, backing };
+                at = item.end();
+                let is_added = bulk.push(item, &mut |refs| gained += refs.extents);
+                prop_assert!(is_added);
+                let is_overlap_added = bulk.push(Item { start: at - 1, ..item }, &mut |_| {});
+                prop_assert!(!is_overlap_added);
+                pieces.push(item);
+            }
+            let mut built = bulk.finish(&mut |refs| gained += refs.extents);
+            prop_assert_eq!(gained, i32::try_from(built.len()).unwrap());
+            prop_assert_eq!(built.leaf_bytes, built.owners.values().map(|owner| owner.leaf.bytes()).sum::<usize>());
+            prop_assert_eq!(built.len(), built.iter().count());
+            // Every sector has the same content, and goes on having the same content after more writes.
+            for item in &pieces {
+                written.write(*item, &mut |_| {});
+            }
+            prop_assert_eq!(built.data_sectors(), written.data_sectors());
+            let hole = (at / 3, at / 2);
+            for map in [&mut built, &mut written] {
+                map.carve(hole.0, hole.1, &mut |_| {});
+                map.write(Item { start: at / 4, seq: Seq(10), count: 5, backing: Backing::Zero { number: 9 } }, &mut |_| {});
+            }
+            let sectors = |map: &ExtentMap| -> Vec<Fields> {
+                let each = |(start, seq, count, backing): Fields| {
+                    (0..count).map(move |skipped| (start + u64::from(skipped), seq, 1, backing.skip(skipped)))
+                };
+                fields(map).into_iter().flat_map(each).collect()
+            };
+            prop_assert_eq!(sectors(&built), sectors(&written));
+            prop_assert_eq!(built.leaf_bytes, built.owners.values().map(|owner| owner.leaf.bytes()).sum::<usize>());
+        }
+    }
+}

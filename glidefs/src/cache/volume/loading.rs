@@ -1,0 +1,180 @@
+//! The extents of a volume on their way into a checkpoint, and back into an empty volume.
+//!
+//! Does not own which segments a checkpoint covers (`keeper/checkpoint`), or which a start may use (`recovery/checkpoint`). Invariants:
+//! the extents of a slice are all content of a range of sectors at one moment, in whatever layers; a loaded extent is in the layer,
+//! and counts as the references, that an insert of the extent would have led to.
+
+use super::Volume;
+use crate::cache::log::format::{Kept, KeptExtent};
+use crate::cache::log::table::{Refs, SegmentTable};
+use crate::cache::volume::extent::{Backing, Extent};
+use crate::cache::volume::hold::EXTENTS_MAX;
+use crate::cache::volume::index::IndexLoader;
+use crate::cache::volume::ranks::Ranks;
+use crate::units::Seq;
+
+/// Content of a volume for a checkpoint.
+#[derive(Debug)]
+pub(in crate::cache) struct Slice {
+    /// By first sector. Extents of different layers may overlap.
+    pub extents: Vec<KeptExtent>,
+    /// The sector to go on from.
+    pub next: Option<u64>,
+    /// Last sequence number given out.
+    pub last: Seq,
+    /// Records of the volume may be lost.
+    pub is_doubted: bool,
+}
+
+/// References to one segment gained while extents are loaded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gained {
+    extents: i32,
+    sectors: i64,
+}
+
+/// References to segments gained, by segment number: counted in the table when a volume is loaded, and not for each extent.
+#[derive(Debug, Default)]
+struct GainedRefs {
+    by_number: Vec<Gained>,
+    numbers: Vec<u32>,
+}
+
+impl GainedRefs {
+    fn count(&mut self, refs: Refs) {
+        let at = refs.number as usize;
+        if at >= self.by_number.len() {
+            self.by_number.resize(at.saturating_add(1), Gained::default());
+        }
+        let Some(gained) = self.by_number.get_mut(at) else { return };
+        if gained.extents == 0 {
+            self.numbers.push(refs.number);
+        }
+        // A segment has fewer than 2^31 entries, of fewer than 2^32 sectors in all.
+        gained.extents = gained.extents.saturating_add(refs.extents);
+        gained.sectors = gained.sectors.saturating_add(refs.sectors);
+    }
+
+    /// Takes the references out, one segment at a time.
+    fn take(&mut self, mut visit: impl FnMut(Refs)) {
+        for number in self.numbers.drain(..) {
+            let Some(gained) = self.by_number.get_mut(number as usize) else { continue };
+            let Gained { extents, sectors } = std::mem::take(gained);
+            visit(Refs { number, extents, sectors });
+        }
+    }
+}
+
+/// The extents of a checkpoint for an empty volume.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Loading {
+    active: IndexLoader,
+    clean: IndexLoader,
+    active_refs: GainedRefs,
+    clean_refs: GainedRefs,
+    /// Extents which overlap others, of other layers.
+    rest: Vec<Extent>,
+    stored: Seq,
+    evicted: Seq,
+    last: Seq,
+    loaded: u64,
+}
+
+impl Loading {
+    /// Begins with `volume`, which is empty, and keeps the memory.
+    pub fn begin(&mut self, volume: &Volume) {
+        let inner = volume.lock();
+        (self.stored, self.evicted, self.last) = (inner.layers.stored(), inner.evicted, Seq(0));
+    }
+
+    /// Notes that sequence numbers up to `last` were given out.
+    pub fn gave_out(&mut self, last: Seq) {
+        self.last = self.last.max(last);
+    }
+
+    /// Adds `kept`, unless newer data of the same sectors may have left the log since.
+    pub fn add(&mut self, kept: &KeptExtent) {
+        self.last = self.last.max(kept.seq);
+        if kept.seq <= self.evicted {
+            return;
+        }
+        self.loaded += 1;
+        let extent = extent_of(kept);
+        let is_clean = extent.seq <= self.stored;
+        let (loader, refs) = if is_clean {
+            (&mut self.clean, &mut self.clean_refs)
+        } else {
+            (&mut self.active, &mut self.active_refs)
+        };
+        if !loader.push(&extent, &mut |gained| refs.count(gained)) {
+            self.rest.push(extent);
+        }
+    }
+}
+
+impl Volume {
+    /// All content of the volume by first sector, for tests.
+    pub fn content(&self) -> Vec<KeptExtent> {
+        let (mut found, mut from) = (Vec::new(), Some(0));
+        while let Some(sector) = from {
+            let slice = self.slice(sector, EXTENTS_MAX, |_| true);
+            found.extend(slice.extents);
+            from = slice.next;
+        }
+        found
+    }
+
+    /// A slice of the volume from sector `from` on: the extents in segments which `is_covered` accepts, of
+    /// about `limit` of all extents.
+    pub(in crate::cache) fn slice(&self, from: u64, limit: usize, is_covered: impl Fn(u32) -> bool) -> Slice {
+        let inner = self.lock();
+        let (found, next) = inner.layers.extents_in(is_covered, from, limit);
+        let is_doubted = inner.layers.is_doubted();
+        let last = Seq(inner.last_seq);
+        drop(inner);
+        let mut extents: Vec<KeptExtent> = found.iter().filter_map(kept_of).collect();
+        extents.sort_by_key(|extent| extent.range.start());
+        Slice { extents, next, last, is_doubted }
+    }
+
+    /// Makes everything in `loading` the content of the volume, which is empty. Returns the number of extents.
+    pub(in crate::cache) fn load(&self, table: &SegmentTable, ranks: &Ranks, loading: &mut Loading) -> u64 {
+        let Loading { active, clean, active_refs, clean_refs, rest, last, loaded, .. } = loading;
+        let active = std::mem::take(active).finish(&mut |refs| active_refs.count(refs));
+        let clean = std::mem::take(clean).finish(&mut |refs| clean_refs.count(refs));
+        active_refs.take(|refs| table.count_refs(refs));
+        clean_refs.take(|refs| {
+            table.count_refs(refs);
+            table.count_clean(refs);
+        });
+        let mut inner = self.lock();
+        inner.layers.load(active, clean);
+        inner.last_seq = inner.last_seq.max(last.0);
+        for extent in rest.drain(..) {
+            inner.layers.put_back(table, ranks, extent);
+        }
+        self.note_index(&inner);
+        std::mem::take(loaded)
+    }
+}
+
+fn kept_of(extent: &Extent) -> Option<KeptExtent> {
+    let content = match extent.backing {
+        Backing::Data { sector, .. } => Kept::Data(sector),
+        Backing::Zero { .. } => Kept::Zero,
+        Backing::Damaged { .. } => Kept::Damaged,
+        // A segment with the entry of a doubt is not covered.
+        Backing::Doubt { .. } => return None,
+    };
+    Some(KeptExtent { range: extent.range, seq: extent.seq, number: extent.backing.number(), content })
+}
+
+fn extent_of(kept: &KeptExtent) -> Extent {
+    let number = kept.number;
+    let backing = match kept.content {
+        Kept::Data(sector) => Backing::Data { number, sector },
+        Kept::Zero => Backing::Zero { number },
+        Kept::Damaged => Backing::Damaged { number },
+    };
+    Extent { range: kept.range, seq: kept.seq, backing }
+}
