@@ -34,7 +34,7 @@ LONG_STAGES=(
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
 	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
 	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
-	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and a paused store; WORST_DEVICES  (40 minutes)"
+	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and a store that is away; WORST_DEVICES  (40 minutes)"
 	"fairness             how much one export hurts its neighbours, under the instruction clock                        (10 minutes)"
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 )
@@ -121,6 +121,6 @@ long_density() { scripts/vm exec --disk 16G --memory 8G --timeout 3600 -- script
 long_take_over() { scripts/vm exec --s3 --disk 8G --timeout 10800 -- scripts/take-over 100; }
 long_store() { scripts/vm exec --s3 --disk 16G --timeout 14400 -- scripts/store-tier --s3 --cache 1024 --size 8192; }
 long_faults() { scripts/vm exec --disk 8G --timeout 5400 -- scripts/faults --outage 600; }
-long_worst() { scripts/vm exec --disk 16G --memory 8G --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
+long_worst() { scripts/vm exec --disk 16G --memory 8G --s3 --timeout 7200 -- scripts/worst "${WORST_DEVICES:-2000}" --output target/vm/share/worst.json; }
 long_fairness() { scripts/fairness; }
 long_api() { scripts/vm exec --disk 8G --memory 8G --timeout 7200 -- scripts/api-load 5000; }

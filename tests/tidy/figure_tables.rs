@@ -38,14 +38,13 @@ const DENSITY: [(&str, &str); 28] = [
     ("delete_ms", "delete all"),
 ];
 /// Columns of the tables with one row a measurement: keys of a row, and their titles.
-const COLUMNS: [(&str, &str); 9] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("depth", "Depth"),
     ("kernel_kib_a_device", "Kernel memory a device, KiB"),
     ("iops", "Requests a second"),
     ("read_p99_us", "99 % of reads within, µs"),
     ("write_p99_us", "99 % of writes within, µs"),
-    ("read_iops", "Reads a second"),
-    ("write_iops", "Writes a second"),
+    ("greedy_iops", "Requests of the greedy one a second"),
     ("deep_kib_per_second", "Depth 128, KiB a second"),
     ("shallow_kib_per_second", "Depth 8, KiB a second"),
 ];
