@@ -34,7 +34,7 @@ LONG_STAGES=(
 	"take-over            100 rounds of two hosts that race for one export                                             (45 minutes)"
 	"store                8 GiB through a cache of 1 GiB and an S3 server                                              (60 minutes)"
 	"faults               every case of scripts/faults, with an outage of the store of ten minutes                     (20 minutes)"
-	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and a store that is away; WORST_DEVICES  (40 minutes)"
+	"worst                fio on 2,000 devices with arenas of 8 slots, a full cache and an absent store; WORST_DEVICES (40 minutes)"
 	"fairness             how much one export hurts its neighbours, under the instruction clock                        (10 minutes)"
 	"api                  load on the API of a host with 5,000 exports, beside fio                                     (20 minutes)"
 )
