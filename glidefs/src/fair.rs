@@ -1,25 +1,32 @@
-//! A queue for items of many keys: weighted deficit round robin over the keys, first in, first out within a key.
+//! A queue for items of many keys: weighted fair queueing over the keys, first in, first out within a key.
 //!
 //! Owns the order. Does not own the resource for which items wait: the caller looks at the next item with [`Fair::peek`], and
-//! takes the item with [`Fair::pop`] when the resource suffices. Until then nobody overtakes the next item, however small.
+//! takes the item with [`Fair::pop`] when the resource suffices. Once seen with `peek`, the next item stays the next one, however
+//! small a newcomer is.
 //!
-//! Each round serves a key for at most the quantum times weight ÷ [`WEIGHT_DEFAULT`]; the part of the share too small for the next
-//! item is kept for the next round. A key without items loses the rest of the share, and begins behind all other keys.
+//! The order is that of virtual finish times: of the moments at which the items would end if all keys were served at the same time,
+//! each at a rate in proportion to the weight (generalized processor sharing). Virtual time is the cost served to a key of weight one.
+//! A key's first item starts at the virtual finish time of the key's last item, or now if later, and ends cost ÷ weight later. So a
+//! key which asks for little is served at once, however many others ask for much, as long as the key stays within its part by weight
+//! (weighted fair queueing: Demers, Keshav and Shenker, 1989). Virtual time never lags behind the earliest start of a waiting item (as
+//! in WF²Q+: Bennett and Zhang, 1997).
 //!
 //! # Guarantees
 //!
-//! Let `share(k)` be the cost served to key `k` in a round, and `rounds` = ⌈cost ÷ `share(k)`⌉ of an item of `k`.
-//!
-//! - Between the moment at which the item becomes the first of `k` and the item's turn, each other key `j` is served for at most
-//!   (`rounds` + 1) × `share(j)` + the largest cost of an item of `j`.
-//! - Of keys that always have items, each pair is served in proportion to the weights, within a share and an item of each.
+//! - Between the moment at which an item becomes the first of a key and the item's turn, all other keys together are served for at
+//!   most the cost of the item times the sum of the weights ÷ the key's weight, and the largest cost of an item; one item more if a
+//!   caller has seen the item. A key served more than its part by weight pays the surplus back first; the surplus of a key without
+//!   items is at most the last item served times the sum of the weights ÷ the key's weight, and lasts until others are served.
+//! - Of keys which always have items, each pair is served in proportion to the weights, within an item of each.
 //! - There is a next item whenever there is an item.
 //!
-//! Each call takes constant time where the share of each key suffices for one item. Otherwise [`Fair::peek`] may look at each
-//! key twice: rounds without a served item are skipped at once. Calls allocate nothing once there is room for as many items and
-//! keys as wait at the same time.
+//! The guarantees are those of [`Fair::pop`]. A key passed over by [`Fair::pop_where`] waits for as long as the caller passes over the
+//! key.
+//!
+//! `push`, `pop` and `remove` take time in the logarithm of the number of keys; `pop_where` takes as much for each key passed over, and
+//! `remove_all` looks at each item.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
 use slab::Slab;
@@ -29,18 +36,33 @@ pub(crate) const WEIGHT_DEFAULT: u16 = 100;
 /// Largest weight; the smallest is 1.
 pub(crate) const WEIGHT_MAX: u16 = 1000;
 
+/// Time for a cost of one at weight one. Larger than any weight, so that the rounding of a quotient is small.
+const TIME_SCALE: u128 = 1 << 20;
+/// Most keys without items remembered by an empty queue. Beyond this number the queue forgets all of these keys, and the surplus of each.
+const RESTING_MAX: usize = 1024;
+
+/// Virtual time. 128 bits do not run out: a cost has 64.
+type Time = u128;
+
 /// Items of many keys, in the order of service.
 #[derive(Debug)]
 pub(crate) struct Fair<K, T> {
-    items: Slab<Linked<Item<T>>>,
-    keys: Slab<Linked<Key<K>>>,
+    items: Slab<Item<T>>,
+    keys: Slab<Key<K>>,
     places: HashMap<K, usize>,
-    /// Keys in the order of turns. None is without items.
-    turns: Ends,
-    /// The first key has got the share of this round.
-    has_share: bool,
-    /// Cost served to a key of the default weight in a round.
-    quantum: u64,
+    /// The keys with items by the end of the first item; of equal ends, the key which has had items for longer comes first.
+    turns: BTreeSet<(Time, u64, usize)>,
+    /// The same keys by the start of the first item.
+    starts: BTreeSet<(Time, usize)>,
+    /// The keys without items which were served ahead of the others, by the end of the last item.
+    resting: BTreeSet<(Time, usize)>,
+    now: Time,
+    /// The sum of the weights of all keys.
+    weights: u128,
+    /// The number of the next key that gets items.
+    number: u64,
+    /// The key of the next item, once a caller has seen the item.
+    seen: Option<usize>,
 }
 
 /// The place of an item, good until the item is taken out.
@@ -50,45 +72,36 @@ pub(crate) struct Place(usize);
 #[derive(Debug)]
 struct Item<T> {
     value: T,
-    /// In hundredths, as a share is.
     cost: u64,
     key: usize,
+    before: Option<usize>,
+    behind: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Key<K> {
     name: K,
     weight: u16,
-    /// The part of the share not used yet.
-    deficit: u64,
-    items: Ends,
-}
-
-/// An element of a slab, in a list.
-#[derive(Debug)]
-struct Linked<V> {
-    value: V,
-    before: Option<usize>,
-    behind: Option<usize>,
-}
-
-/// The ends of a list of elements of a slab.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ends {
+    number: u64,
+    /// When the first item starts; without items, when the last one served ended.
+    start: Time,
     first: Option<usize>,
     last: Option<usize>,
 }
 
 impl<K: Copy + Eq + Hash, T> Fair<K, T> {
-    /// An empty queue. A round serves items of cost `quantum` to each key of weight [`WEIGHT_DEFAULT`].
-    pub fn new(quantum: u64) -> Self {
+    pub fn new() -> Self {
         Self {
             items: Slab::new(),
             keys: Slab::new(),
             places: HashMap::new(),
-            turns: Ends::default(),
-            has_share: false,
-            quantum: quantum.max(1),
+            turns: BTreeSet::new(),
+            starts: BTreeSet::new(),
+            resting: BTreeSet::new(),
+            now: 0,
+            weights: 0,
+            number: 0,
+            seen: None,
         }
     }
 
@@ -97,180 +110,221 @@ impl<K: Copy + Eq + Hash, T> Fair<K, T> {
     }
 
     pub fn has(&self, key: &K) -> bool {
-        self.places.contains_key(key)
+        self.places.get(key).is_some_and(|&place| self.keys[place].first.is_some())
     }
 
     /// Adds an item behind all others of `key`. The weight holds for all items of the key from now on.
     pub fn push(&mut self, key: K, weight: u16, cost: u64, value: T) -> Place {
+        let place = self.places.get(&key).copied().unwrap_or_else(|| {
+            let new = Key { name: key, weight: 0, number: 0, start: self.now, first: None, last: None };
+            let place = self.keys.insert(new);
+            self.places.insert(key, place);
+            place
+        });
+        self.leave(place);
+        let of_key = &mut self.keys[place];
         let weight = weight.clamp(1, WEIGHT_MAX);
-        let cost = cost.saturating_mul(u64::from(WEIGHT_DEFAULT));
-        let place = match self.places.get(&key) {
-            Some(&place) => place,
+        self.weights += u128::from(weight);
+        self.weights -= u128::from(std::mem::replace(&mut of_key.weight, weight));
+        let item = self.items.insert(Item { value, cost, key: place, before: of_key.last, behind: None });
+        match of_key.last.replace(item) {
+            Some(before) => self.items[before].behind = Some(item),
             None => {
-                let new = Key { name: key, weight, deficit: 0, items: Ends::default() };
-                let place = self.turns.append(&mut self.keys, new);
-                self.places.insert(key, place);
-                place
+                (of_key.first, of_key.number) = (Some(item), self.number);
+                of_key.start = of_key.start.max(self.now);
+                self.number += 1;
             }
-        };
-        let key = &mut self.keys[place].value;
-        key.weight = weight;
-        Place(key.items.append(&mut self.items, Item { value, cost, key: place }))
+        }
+        self.enter(place);
+        Place(item)
     }
 
-    /// The next item, with the key. The answer stays the same until items are taken out, whatever is added.
+    /// The next item, with the key. The answer stays the same until the item is taken out, whatever is added.
     pub fn peek(&mut self) -> Option<(K, &T)> {
-        let item = self.settle(|_| true)?;
-        let Item { value, key, .. } = &self.items[item].value;
-        Some((self.keys[*key].value.name, value))
+        let key = self.next_of(|_, _| true)?;
+        self.seen = Some(key);
+        let of_key = &self.keys[key];
+        Some((of_key.name, &self.items[of_key.first?].value))
     }
 
     /// Takes the next item out.
     pub fn pop(&mut self) -> Option<T> {
-        self.pop_where(|_| true).map(|(_, item)| item)
+        let key = self.next_of(|_, _| true)?;
+        self.serve(key, &[]).map(|(_, item)| item)
     }
 
-    /// Takes the next item of the keys out for which `may` is true. Other keys wait on.
-    pub fn pop_where(&mut self, may: impl Fn(&K) -> bool) -> Option<(K, T)> {
-        let item = self.settle(may)?;
-        let Item { cost, key, .. } = self.items[item].value;
-        let key = &mut self.keys[key].value;
-        // `settle` has compared the two.
-        key.deficit -= cost;
-        Some((key.name, self.take(item)))
+    /// Takes the next item out if `fits` is true for the item. A newcomer may be the next one then.
+    pub fn pop_if(&mut self, fits: impl Fn(&T) -> bool) -> Option<T> {
+        let key = self.next_of(|_, _| true)?;
+        let first = self.keys[key].first?;
+        fits(&self.items[first].value).then(|| self.pop()).flatten()
+    }
+
+    /// Takes the next item of the keys out for which `may` is true, asked with the first item of the key. Other keys wait on, and
+    /// get nothing later for the turns they miss.
+    pub fn pop_where(&mut self, may: impl Fn(&K, &T) -> bool) -> Option<(K, T)> {
+        let key = self.next_of(&may)?;
+        let before = self.turns.iter().map(|turn| turn.2).take_while(|&other| other != key);
+        let passed_over: Vec<usize> = before.filter(|&other| !self.may(other, &may)).collect();
+        self.serve(key, &passed_over)
+    }
+
+    /// Takes the first item of a key out, and moves the keys that were passed over to the start of the item.
+    fn serve(&mut self, key: usize, passed_over: &[usize]) -> Option<(K, T)> {
+        let first = self.keys[key].first?;
+        let (name, cost) = (self.keys[key].name, self.items[first].cost);
+        self.leave(key);
+        let of_key = &mut self.keys[key];
+        let start = of_key.start;
+        of_key.start = start.saturating_add(time_of(cost, of_key.weight));
+        let value = self.take(first);
+        let of_key = &mut self.keys[key];
+        if of_key.first.is_none() {
+            // A lead over the clock must not add up over many short queues.
+            of_key.start = of_key.start.min(self.now.saturating_add(time_of(cost, of_key.weight)));
+        }
+        self.enter(key);
+        for &key in passed_over {
+            self.leave(key);
+            self.keys[key].start = self.keys[key].start.max(start);
+            self.enter(key);
+        }
+        self.pass(cost);
+        Some((name, value))
     }
 
     /// Takes any item out, without a turn.
     pub fn remove(&mut self, place: &Place) -> Option<T> {
-        self.items.contains(place.0).then(|| self.take(place.0))
+        let key = self.items.get(place.0)?.key;
+        self.leave(key);
+        let value = self.take(place.0);
+        self.enter(key);
+        Some(value)
     }
 
     /// Takes all items out for which `is_out` is true, and gives the items to `out`; within a key oldest first.
     pub fn remove_all(&mut self, mut is_out: impl FnMut(&T) -> bool, mut out: impl FnMut(T)) {
-        let mut key = self.turns.first;
-        while let Some(place) = key {
-            // The key may be gone with its last item.
-            key = self.keys[place].behind;
-            let mut item = self.keys[place].value.items.first;
-            while let Some(place) = item {
-                item = self.items[place].behind;
-                if is_out(&self.items[place].value.value) {
-                    out(self.take(place));
+        let keys: Vec<usize> = self.turns.iter().map(|turn| turn.2).collect();
+        for key in keys {
+            self.leave(key);
+            let mut next = self.keys[key].first;
+            while let Some(item) = next {
+                next = self.items[item].behind;
+                if is_out(&self.items[item].value) {
+                    out(self.take(item));
                 }
             }
+            self.enter(key);
         }
     }
 
-    /// Goes on to the key with the next item, of the keys for which `may` is true, and returns the item's place. Other keys are
-    /// treated as if without items, but keep the part of a share saved for the next item. Changes nothing if there is no such key.
-    fn settle(&mut self, may: impl Fn(&K) -> bool) -> Option<usize> {
-        let mut candidate = self.turns.first?;
-        while !may(&self.keys[candidate].value.name) {
-            candidate = self.keys[candidate].behind?;
-        }
-        let mut passed = 0;
-        loop {
-            let first = self.turns.first?;
-            let item = self.keys[first].value.items.first?;
-            let share = self.share(first);
-            let key = &mut self.keys[first].value;
-            if may(&key.name) {
-                if !std::mem::replace(&mut self.has_share, true) {
-                    key.deficit = key.deficit.saturating_add(share);
-                }
-                if self.items[item].value.cost <= key.deficit {
-                    return Some(item);
-                }
-            } else if self.has_share {
-                key.deficit = key.deficit.saturating_sub(share);
-            }
-            self.rotate();
-            passed += 1;
-            if passed == self.keys.len() {
-                self.skip_rounds(&may);
-                passed = 0;
-            }
-        }
+    /// The key of the next item, of the keys for which `may` is true.
+    fn next_of(&self, may: impl Fn(&K, &T) -> bool) -> Option<usize> {
+        let seen = self.seen.filter(|&seen| self.may(seen, &may));
+        seen.or_else(|| self.turns.iter().map(|turn| turn.2).find(|&key| self.may(key, &may)))
     }
 
-    /// Gives each key the shares of the rounds which would serve nobody. Called between two rounds.
-    fn skip_rounds(&mut self, may: impl Fn(&K) -> bool) {
-        let missing = self.keys.iter().filter(|(_, key)| may(&key.value.name)).filter_map(|(place, key)| {
-            let cost = self.items[key.value.items.first?].value.cost;
-            Some(cost.saturating_sub(key.value.deficit).div_ceil(self.share(place)))
-        });
-        let skipped = missing.min().unwrap_or(0).saturating_sub(1);
-        let quantum = self.quantum;
-        for (_, key) in self.keys.iter_mut().filter(|(_, key)| may(&key.value.name)) {
-            let key = &mut key.value;
-            key.deficit = key.deficit.saturating_add(share(quantum, key.weight).saturating_mul(skipped));
-        }
+    fn may(&self, key: usize, may: &impl Fn(&K, &T) -> bool) -> bool {
+        let key = &self.keys[key];
+        key.first.is_some_and(|first| may(&key.name, &self.items[first].value))
     }
 
-    /// Ends the turn of the first key.
-    fn rotate(&mut self) {
-        if let Some(first) = self.turns.first {
-            self.turns.unlink(&mut self.keys, first);
-            self.turns.link_last(&mut self.keys, first);
-        }
-        self.has_share = false;
-    }
-
+    /// Takes an item out of the list of its key, a key in none of the orders.
     fn take(&mut self, place: usize) -> T {
-        let key = self.items[place].value.key;
-        self.keys[key].value.items.unlink(&mut self.items, place);
-        let item = self.items.remove(place).value;
-        if self.keys[key].value.items.first.is_none() {
-            if self.turns.first == Some(key) {
-                self.has_share = false;
-            }
-            self.turns.unlink(&mut self.keys, key);
-            let key = self.keys.remove(key).value;
-            self.places.remove(&key.name);
-        }
-        item.value
-    }
-
-    fn share(&self, key: usize) -> u64 {
-        share(self.quantum, self.keys[key].value.weight)
-    }
-}
-
-/// Hundredths of cost served in a round to a key of this weight.
-fn share(quantum: u64, weight: u16) -> u64 {
-    quantum.saturating_mul(u64::from(weight))
-}
-
-impl Ends {
-    /// Adds an element at the end of the list.
-    fn append<V>(&mut self, slab: &mut Slab<Linked<V>>, value: V) -> usize {
-        let place = slab.insert(Linked { value, before: None, behind: None });
-        self.link_last(slab, place);
-        place
-    }
-
-    fn link_last<V>(&mut self, slab: &mut Slab<Linked<V>>, place: usize) {
-        let last = self.last;
-        self.join(slab, last, Some(place));
-        self.join(slab, Some(place), None);
-    }
-
-    fn unlink<V>(&mut self, slab: &mut Slab<Linked<V>>, place: usize) {
-        let Linked { before, behind, .. } = slab[place];
-        self.join(slab, before, behind);
-    }
-
-    /// Makes two elements neighbours; none stands for an end of the list.
-    fn join<V>(&mut self, slab: &mut Slab<Linked<V>>, before: Option<usize>, behind: Option<usize>) {
+        let Item { value, key, before, behind, .. } = self.items.remove(place);
         match before {
-            Some(before) => slab[before].behind = behind,
-            None => self.first = behind,
+            Some(before) => self.items[before].behind = behind,
+            None => {
+                self.keys[key].first = behind;
+                self.seen = self.seen.filter(|seen| *seen != key);
+            }
         }
         match behind {
-            Some(behind) => slab[behind].before = before,
-            None => self.last = before,
+            Some(behind) => self.items[behind].before = before,
+            None => self.keys[key].last = before,
+        }
+        value
+    }
+
+    /// When the first item of a key ends; `None` without items.
+    fn end(&self, place: usize) -> Option<Time> {
+        let key = &self.keys[place];
+        let cost = self.items[key.first?].cost;
+        Some(key.start.saturating_add(time_of(cost, key.weight)))
+    }
+
+    /// Takes a key out of all orders, to be changed.
+    fn leave(&mut self, place: usize) {
+        let (start, number) = (self.keys[place].start, self.keys[place].number);
+        if let Some(end) = self.end(place) {
+            self.turns.remove(&(end, number, place));
+            self.starts.remove(&(start, place));
+        } else {
+            self.resting.remove(&(start, place));
         }
     }
+
+    /// Puts a key back into the orders, or forgets a key without items that nobody needs to catch up with.
+    fn enter(&mut self, place: usize) {
+        let (start, number) = (self.keys[place].start, self.keys[place].number);
+        if let Some(end) = self.end(place) {
+            self.turns.insert((end, number, place));
+            self.starts.insert((start, place));
+        } else if start > self.now {
+            self.resting.insert((start, place));
+        } else {
+            self.forget(place);
+        }
+        if self.turns.is_empty() && self.resting.len() > RESTING_MAX {
+            for (_, place) in std::mem::take(&mut self.resting) {
+                self.forget(place);
+            }
+        }
+    }
+
+    fn forget(&mut self, place: usize) {
+        let key = self.keys.remove(place);
+        self.places.remove(&key.name);
+        self.weights -= u128::from(key.weight);
+    }
+
+    /// Moves the clock on by a service of cost `cost`, shared by all keys until each ends.
+    fn pass(&mut self, cost: u64) {
+        let mut work = work_of(cost);
+        while let Some(&(end, _)) = self.resting.first() {
+            let needed = end.saturating_sub(self.now).saturating_mul(self.weights);
+            if needed > work {
+                break;
+            }
+            work -= needed;
+            self.advance(end);
+        }
+        self.advance(self.now.saturating_add(work / self.weights.max(1)));
+        // All waiting keys are ahead of the clock: nobody was served the time between.
+        if let Some(&(start, _)) = self.starts.first() {
+            self.advance(start);
+        }
+    }
+
+    /// Sets the clock to `now`, if later.
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        while let Some(&(end, place)) = self.resting.first().filter(|(end, _)| *end <= self.now) {
+            self.resting.remove(&(end, place));
+            self.forget(place);
+        }
+    }
+}
+
+/// Time which a service of this cost adds to the clock of a key of weight one.
+fn work_of(cost: u64) -> Time {
+    // A stream of items without a cost would keep the others out.
+    Time::from(cost.max(1)).saturating_mul(TIME_SCALE)
+}
+
+/// Time which an item of this cost takes on the clock.
+fn time_of(cost: u64, weight: u16) -> Time {
+    work_of(cost).div_ceil(Time::from(weight.max(1)))
 }
 
 #[cfg(test)]

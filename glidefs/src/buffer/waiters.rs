@@ -6,7 +6,7 @@
 //! # The order which is guaranteed
 //!
 //! - The waiters of one owner are granted memory in the order of arrival, whatever their sizes.
-//! - Owners take turns by weight, as [`crate::fair`] says, with the bytes of the size class as the cost: of two owners who always
+//! - Owners are served by weighted fair queueing ([`crate::fair`]), with the bytes of the size class as the cost: of two owners who always
 //!   wait, each gets bytes in proportion to the weight.
 //! - One waiter is the next one. Memory is granted to nobody else until the next one has enough memory, so a large waiter is not
 //!   starved by small ones. No later arrival takes the place of the next one.
@@ -22,10 +22,6 @@ use slab::Slab;
 
 use super::buddy::{Chunk, SizeClass};
 use crate::fair::{Fair, Place};
-use crate::units::REQUEST_BYTES_MAX;
-
-/// Bytes granted in a round to an owner of the default weight: enough for one waiter of any size.
-const QUANTUM_BYTES: u64 = REQUEST_BYTES_MAX as u64;
 
 /// A place in the queue, good until the waiter has claimed the grant or cancelled.
 #[derive(Debug)]
@@ -66,7 +62,7 @@ pub(super) struct Waiters {
 
 impl Default for Waiters {
     fn default() -> Self {
-        Self { slab: Slab::new(), queue: Fair::new(QUANTUM_BYTES) }
+        Self { slab: Slab::new(), queue: Fair::new() }
     }
 }
 

@@ -29,7 +29,7 @@ use super::turns::{Reader, Turns};
 use crate::locks::LocksByKey;
 
 /// GETs of readers that are under way at once. Each takes the memory of the answer, up to 4 MiB.
-const READS_AT_ONCE_MAX: usize = 64;
+const READS_AT_ONCE_MAX: u64 = 64;
 /// Time for all tries of a reader's request after the first.
 const READ_TIME_BUDGET: Duration = Duration::from_secs(5);
 
@@ -127,6 +127,11 @@ impl Store {
     #[must_use]
     pub fn for_readers(&self, volume: VolumeId, weight: u16) -> Self {
         Self { inner: Arc::clone(&self.inner), reader: Some(Reader { volume, weight }) }
+    }
+
+    /// Whose readers send requests through this handle, if readers do.
+    pub(super) fn reader(&self) -> Option<Reader> {
+        self.reader
     }
 
     /// Held by whoever looks whether `name` still means a volume, and then removes the name. Of this process only.

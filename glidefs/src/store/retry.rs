@@ -180,7 +180,7 @@ impl Tries<'_> {
 
     async fn turn(&self) -> Option<Turn> {
         let (turns, reader) = self.reader?;
-        Some(turns.take(reader).await)
+        Some(turns.take(reader, 1).await)
     }
 
     /// Logs once for all volumes of the host that the store refuses this host.

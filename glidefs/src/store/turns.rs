@@ -1,8 +1,10 @@
-//! Turns of GETs: how many GETs of readers are under way at once, and which volume sends the next one.
+//! Turns of readers: how much of a resource is taken at once, and which volume gets the next turn.
 //!
-//! Owns turns and the queues for a turn. Does not own GETs. Invariants: no more turns are taken than exist; waiting volumes
-//! take turns by weight, however many GETs each of them has; a volume holds at most [`FREE_RATIO`] times the turns that are left free, so
-//! that a volume whose GETs are never answered leaves some turns to the others.
+//! Owns turns and the queues for a turn. Does not own what a turn is for: a GET under way, or memory (`volume/view/read_memory`). A turn takes
+//! a part of the resource, its *cost*. Invariants: nothing is taken while nothing is free, so all turns together exceed the resource by less
+//! than the last of them; turns go to waiting volumes by weighted fair queueing, however many each wants; after each turn of a volume but its
+//! only one, the volume has at most [`FREE_RATIO`] times what is left free, so that a volume whose GETs are never answered leaves
+//! something to the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,73 +15,78 @@ use super::ids::VolumeId;
 use crate::fair::Fair;
 use crate::locks::MutexExt;
 
-/// How many times the free turns a volume may hold.
-const FREE_RATIO: usize = 3;
+/// How many times what is left free a volume may have.
+const FREE_RATIO: u64 = 3;
 
-/// A volume whose readers send GETs, and the weight of the volume among others.
+/// A volume with readers, and the weight of the volume among others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader {
     pub volume: VolumeId,
     pub weight: u16,
 }
 
-/// The turns of one store.
+/// The turns at one resource.
 #[derive(Debug)]
 pub(super) struct Turns(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    free: usize,
-    /// Taken turns by volume, without volumes that hold none.
-    held: HashMap<VolumeId, usize>,
-    /// GETs that wait for a turn.
-    waiting: Fair<VolumeId, oneshot::Sender<Turn>>,
+    size: u64,
+    taken: u64,
+    /// What each volume has taken, without volumes that have nothing.
+    held: HashMap<VolumeId, u64>,
+    /// Who waits for a turn, with the cost.
+    waiting: Fair<VolumeId, (u64, oneshot::Sender<Turn>)>,
 }
 
-/// The right to have one GET under way. Given back on drop.
+/// The right to a part of the resource. Given back on drop.
 #[derive(Debug)]
 pub(super) struct Turn {
     turns: Arc<Turns>,
     volume: VolumeId,
+    cost: u64,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+impl Turn {
+    /// Gives all but `cost` back.
+    pub fn shrink_to(&mut self, cost: u64) {
         let mut inner = self.turns.lock();
-        inner.free += 1;
-        if let Some(held) = inner.held.get_mut(&self.volume) {
-            *held -= 1;
-            if *held == 0 {
-                inner.held.remove(&self.volume);
-            }
-        }
+        let back = self.cost.saturating_sub(cost);
+        self.cost -= back;
+        inner.give_back(self.volume, back);
         let granted = inner.grant();
         drop(inner);
-        for (volume, waiting) in granted {
-            // A GET that was given up leaves the turn in the error, whose drop gives the turn back.
-            drop(waiting.send(Self { turns: Arc::clone(&self.turns), volume }));
+        for (volume, cost, waiting) in granted {
+            // Who gave up leaves the turn in the error, whose drop gives the turn back.
+            drop(waiting.send(Self { turns: Arc::clone(&self.turns), volume, cost }));
         }
     }
 }
 
 impl Turns {
-    pub fn new(turns: usize) -> Arc<Self> {
-        // In a round a volume of the default weight sends one GET.
-        let waiting = Fair::new(1);
-        Arc::new(Self(Mutex::new(Inner { free: turns, held: HashMap::new(), waiting })))
+    /// Turns at a resource of `size`.
+    pub fn new(size: u64) -> Arc<Self> {
+        let (held, waiting) = (HashMap::new(), Fair::new());
+        Arc::new(Self(Mutex::new(Inner { size, taken: 0, held, waiting })))
     }
 
-    /// Waits for a turn for a GET of `reader`.
-    pub async fn take(self: &Arc<Self>, reader: Reader) -> Turn {
+    /// Waits for a turn of cost `cost` for `reader`.
+    pub async fn take(self: &Arc<Self>, reader: Reader, cost: u64) -> Turn {
         let Reader { volume, weight } = reader;
         loop {
             let waiting = {
                 let mut inner = self.lock();
-                if !inner.waiting.has(&volume) && inner.take(volume) {
-                    return Turn { turns: Arc::clone(self), volume };
+                if !inner.waiting.has(&volume) && inner.take(volume, cost) {
+                    return Turn { turns: Arc::clone(self), volume, cost };
                 }
                 let (sender, receiver) = oneshot::channel();
-                inner.waiting.push(volume, weight, 1, sender);
+                inner.waiting.push(volume, weight, cost, (cost, sender));
                 receiver
             };
             // As long as turns exist, every sender is used before its drop.
@@ -89,11 +96,16 @@ impl Turns {
         }
     }
 
-    /// A turn for another GET of `volume`, if no GET waits for a turn.
-    pub fn try_take(self: &Arc<Self>, volume: VolumeId) -> Option<Turn> {
+    /// A turn of cost `cost` for `volume`, if nobody waits for a turn.
+    pub fn try_take(self: &Arc<Self>, volume: VolumeId, cost: u64) -> Option<Turn> {
         let mut inner = self.lock();
-        let free = inner.waiting.is_empty() && inner.take(volume);
-        free.then(|| Turn { turns: Arc::clone(self), volume })
+        let free = inner.waiting.is_empty() && inner.take(volume, cost);
+        free.then(|| Turn { turns: Arc::clone(self), volume, cost })
+    }
+
+    /// How much of the resource is taken.
+    pub fn taken(&self) -> u64 {
+        self.lock().taken
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -103,35 +115,53 @@ impl Turns {
 }
 
 impl Inner {
+    fn free(&self) -> u64 {
+        self.size.saturating_sub(self.taken)
+    }
+
     /// Takes a turn for `volume`, if `volume` may have one more.
-    fn take(&mut self, volume: VolumeId) -> bool {
-        let may = may_take(self.free, &self.held, volume);
+    fn take(&mut self, volume: VolumeId, cost: u64) -> bool {
+        let may = may_take(self.free(), &self.held, volume, cost);
         if may {
-            self.free -= 1;
-            *self.held.entry(volume).or_default() += 1;
+            self.taken = self.taken.saturating_add(cost);
+            let held = self.held.entry(volume).or_default();
+            *held = held.saturating_add(cost);
         }
         may
     }
 
-    /// Takes turns for waiting volumes as long as turns are left. Forgets GETs that were given up; such a GET counts as served.
-    fn grant(&mut self) -> Vec<(VolumeId, oneshot::Sender<Turn>)> {
+    fn give_back(&mut self, volume: VolumeId, cost: u64) {
+        self.taken = self.taken.saturating_sub(cost);
+        if let Some(held) = self.held.get_mut(&volume) {
+            *held = held.saturating_sub(cost);
+            if *held == 0 {
+                self.held.remove(&volume);
+            }
+        }
+    }
+
+    /// Takes turns for waiting volumes as long as something is free. Forgets who gave up, and counts them as served.
+    fn grant(&mut self) -> Vec<(VolumeId, u64, oneshot::Sender<Turn>)> {
         let mut granted = Vec::new();
-        // Without a free turn nobody may take one: the waiting volumes need not be asked.
-        while self.free > 0 {
-            let Self { free, held, waiting } = self;
-            let next = waiting.pop_where(|volume| may_take(*free, held, *volume));
-            let Some((volume, sender)) = next else { break };
-            if !sender.is_closed() && self.take(volume) {
-                granted.push((volume, sender));
+        // While nothing is free nobody may take: the waiting volumes need not be asked.
+        while self.free() > 0 {
+            let free = self.free();
+            let Self { held, waiting, .. } = self;
+            let next = waiting.pop_where(|volume, (cost, _)| may_take(free, held, *volume, *cost));
+            let Some((volume, (cost, sender))) = next else { break };
+            if !sender.is_closed() && self.take(volume, cost) {
+                granted.push((volume, cost, sender));
             }
         }
         granted
     }
 }
 
-/// Whether `volume` may have one more turn.
-fn may_take(free: usize, held: &HashMap<VolumeId, usize>, volume: VolumeId) -> bool {
-    held.get(&volume).copied().unwrap_or_default() < free.saturating_mul(FREE_RATIO)
+/// Whether `volume` may have one more turn, of cost `cost`. A volume without a turn gets one while anything is free.
+fn may_take(free: u64, held: &HashMap<VolumeId, u64>, volume: VolumeId, cost: u64) -> bool {
+    let left = free.saturating_sub(cost);
+    free > 0
+        && held.get(&volume).is_none_or(|held| held.saturating_add(cost) <= left.saturating_mul(FREE_RATIO))
 }
 
 #[cfg(test)]
@@ -149,17 +179,18 @@ mod tests {
 
     /// Asks for a turn: the answer if there is one at once, else the wait.
     fn ask(turns: &Arc<Turns>, number: u8) -> (BoxFuture<'static, Turn>, Option<Turn>) {
-        ask_by_weight(turns, number, WEIGHT_DEFAULT)
+        ask_for(turns, number, (WEIGHT_DEFAULT, 1))
     }
 
-    fn ask_by_weight(
+    /// Asks for a turn by weight and cost.
+    fn ask_for(
         turns: &Arc<Turns>,
         number: u8,
-        weight: u16,
+        (weight, cost): (u16, u64),
     ) -> (BoxFuture<'static, Turn>, Option<Turn>) {
         let turns = Arc::clone(turns);
         let reader = Reader { volume: volume(number), weight };
-        let mut asking = async move { turns.take(reader).await }.boxed();
+        let mut asking = async move { turns.take(reader, cost).await }.boxed();
         let turn = (&mut asking).now_or_never();
         (asking, turn)
     }
@@ -187,7 +218,7 @@ mod tests {
     #[test]
     fn volumes_that_wait_take_turns() {
         let turns = Turns::new(1);
-        let first = turns.try_take(volume(9)).unwrap();
+        let first = turns.try_take(volume(9), 1).unwrap();
         let mut asking: Vec<_> =
             [1, 1, 1, 2, 2, 3].into_iter().map(|number| (number, ask(&turns, number).0)).collect();
         drop(first);
@@ -197,15 +228,15 @@ mod tests {
     #[test]
     fn a_volume_of_twice_the_weight_sends_twice_as_many_gets() {
         let turns = Turns::new(1);
-        let first = turns.try_take(volume(9)).unwrap();
+        let first = turns.try_take(volume(9), 1).unwrap();
         let weights = [(1, 100), (2, 200), (3, 50)];
         let mut asking: Vec<_> = (0..6)
             .flat_map(|_| weights)
-            .map(|(number, weight)| (number, ask_by_weight(&turns, number, weight).0))
+            .map(|(number, weight)| (number, ask_for(&turns, number, (weight, 1)).0))
             .collect();
         drop(first);
         let order = order_of(&mut asking);
-        assert_eq!(order[..7], [1, 2, 2, 1, 2, 2, 3]);
+        assert_eq!(order[..7], [2, 1, 2, 2, 1, 2, 3]);
     }
 
     /// The volumes in the order in which the GETs get the only turn.
@@ -226,7 +257,7 @@ mod tests {
     #[test]
     fn who_gives_up_passes_its_turn_on() {
         let turns = Turns::new(1);
-        let first = turns.try_take(volume(1)).unwrap();
+        let first = turns.try_take(volume(1), 1).unwrap();
         let (early, mut late) = (ask(&turns, 2).0, ask(&turns, 3).0);
         let gone = ask(&turns, 3).0;
         drop((first, gone));
@@ -234,26 +265,31 @@ mod tests {
         // The turn was granted, and nobody looked.
         drop(early);
         assert!(late.now_or_never().is_some());
-        assert!(turns.try_take(volume(3)).is_some());
+        assert!(turns.try_take(volume(3), 1).is_some());
     }
 
     proptest! {
         #[test]
-        fn turns_are_neither_lost_nor_made(steps in prop::collection::vec((0..5u8, 0..4u8, any::<prop::sample::Index>()), 1..200)) {
-            const TURNS: usize = 7;
+        fn turns_are_neither_lost_nor_made(steps in prop::collection::vec((0..5u8, 0..5u8, 1..4u64, any::<prop::sample::Index>()), 1..200)) {
+            const TURNS: u64 = 7;
+            const COST_MAX: u64 = 3;
             let turns = Turns::new(TURNS);
             let (mut asking, mut held): (Vec<BoxFuture<'static, Turn>>, Vec<Turn>) = (Vec::new(), Vec::new());
-            for (number, what, index) in steps {
+            for (number, what, cost, index) in steps {
                 match what {
                     0 | 1 => {
-                        let (waits, turn) = ask(&turns, number);
+                        let (waits, turn) = ask_for(&turns, number, (WEIGHT_DEFAULT, cost));
                         match turn {
                             Some(turn) => held.push(turn),
                             None => asking.push(waits),
                         }
                     }
                     2 if !held.is_empty() => drop(held.swap_remove(index.index(held.len()))),
-                    3 if !asking.is_empty() => drop(asking.swap_remove(index.index(asking.len()))),
+                    3 if !held.is_empty() => {
+                        let at = index.index(held.len());
+                        held[at].shrink_to(cost);
+                    }
+                    4 if !asking.is_empty() => drop(asking.swap_remove(index.index(asking.len()))),
                     _ => {}
                 }
                 let mut waits = Vec::new();
@@ -264,12 +300,14 @@ mod tests {
                     }
                 }
                 asking = waits;
-                prop_assert!(held.len() <= TURNS);
+                let taken: u64 = held.iter().map(|turn| turn.cost).sum();
+                prop_assert_eq!(turns.taken(), taken);
+                prop_assert!(taken < TURNS + COST_MAX);
                 prop_assert!(asking.is_empty() || !held.is_empty(), "nobody would wake who waits");
             }
             drop(asking);
             held.clear();
-            prop_assert_eq!(turns.lock().free, TURNS);
+            prop_assert_eq!(turns.taken(), 0);
             prop_assert!(turns.lock().waiting.is_empty() && turns.lock().held.is_empty());
         }
     }

@@ -52,12 +52,14 @@
 //!  the answer               `Shard::done`,             nobody: emptied each turn   first in, first out goes on   goes on
 //!                           `Loop::done`
 //!  the answer's submission  the kernel: submission     `Ring::submit_and_wait`,    first in, first out goes on   goes on
-//!                           queue of the ring          which begins each turn
+//!                           queue of the ring          which begins each turn;
+//!                                                      `Loop::answer_first` before
+//!                                                      a full turn
 //! ```
 //!
 //! R is a READ, W a WRITE, DISCARD or WRITE_ZEROES.
 //!
-//! - *in turns*: first in, first out for the requests of one export; exports take turns by weight and bytes ([`crate::fair`]).
+//! - *in turns*: first in, first out for the requests of one export; weighted fair queueing over exports, by bytes ([`crate::fair`]).
 //! - *fails*: with `IoError::Detached` when the device is removed, with `IoError::Fenced` or `IoError::Diverged` when the export
 //!   is lost. *refused* is the same failure, without `Volume::settled`, because no bytes were promised.
 //! - *goes on*: the wait is not ended. In most places the wait cannot last: only the disk, this worker or requests with a buffer
@@ -112,7 +114,7 @@ struct Loop {
     inbox: Arc<Inbox>,
     /// Begin of the turn.
     now: Instant,
-    /// Whether the last turn ended a request, and so may have made room for a waiting one.
+    /// Whether this turn ended a request, and so may have made room for a waiting one.
     advanced: bool,
     stats: Arc<WorkerStats>,
 }
@@ -125,6 +127,7 @@ impl Loop {
             self.ring.submit_and_wait(patience)?;
             self.now = Instant::now();
             self.stats.turns.add(1);
+            self.advanced = false;
             self.ring.drain(&mut events);
             for event in events.drain(..) {
                 match event {
@@ -140,6 +143,9 @@ impl Loop {
             self.executor.run_ready();
             self.resume_arrived()?;
             self.resume_granted()?;
+            if self.ready.exceeds_turn() {
+                self.answer_first()?;
+            }
             self.serve_ready()?;
             self.shard.turn();
             self.submit_wants();

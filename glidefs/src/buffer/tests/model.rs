@@ -61,7 +61,7 @@ struct Shop {
 impl Shop {
     fn new(slots: usize, owners: u64) -> Self {
         let (pool, stats) = pool(slots);
-        let expected = Fair::new(REQUEST_BYTES_MAX as u64);
+        let expected = Fair::new();
         Self { pool, stats, slots: Vec::new(), queue: VecDeque::new(), expected, owners, next_id: 1 }
     }
 

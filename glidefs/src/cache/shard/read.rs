@@ -4,7 +4,7 @@
 //! Invariants: every frame read is compared with the checksum made when the data was acknowledged; a segment stays pinned from
 //! the look-up until the bytes have been copied; at most [`READS_MAX`] reads of the disk are under way, with memory of at most
 //! [`READ_BYTES_MAX`](super::read_buffers::READ_BYTES_MAX), and two pages of sums each; further reads begin in the order of arrival
-//! in an export, and exports take turns by weight and bytes. Of these, [`ASKED_MAX`] wait for the keeper at most; others which would
+//! in an export, and exports by weighted fair queueing. Of these, [`ASKED_MAX`] wait for the keeper at most; others which would
 //! have to are read again when one of the former has ended, so lost sums of one export keep no other export's reads from the disk.
 
 use std::collections::VecDeque;
@@ -28,14 +28,12 @@ use crate::cache::volume::error::IoError;
 use crate::cache::volume::extent::{Backing, Piece};
 use crate::cache::volume::fetch::Fill;
 use crate::fair::Fair;
-use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, REQUEST_BYTES_MAX, SECTOR_BYTES, SectorRange};
+use crate::units::{ExportId, FRAME_BYTES, FRAME_SECTORS, SECTOR_BYTES, SectorRange};
 
 /// Most reads of the disk under way.
 const READS_MAX: usize = 32;
 /// Most reads with a place and memory which wait for checksums from the keeper.
 const ASKED_MAX: usize = 8;
-/// Bytes read in a round for an export of the default weight: enough for any READ.
-const QUANTUM_BYTES: u64 = (REQUEST_BYTES_MAX + FRAME_BYTES) as u64;
 
 /// A READ that waits for the disk.
 #[derive(Debug)]
@@ -125,7 +123,7 @@ impl<T> Reads<T> {
         Self {
             waiting: Slab::new(),
             flights: Slab::new(),
-            queue: Fair::new(QUANTUM_BYTES),
+            queue: Fair::new(),
             plan: Vec::new(),
             fetches: Vec::new(),
             buffers: ReadBuffers::default(),

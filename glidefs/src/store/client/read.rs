@@ -79,7 +79,7 @@ impl Store {
         let late = self.reader.and_then(|_| hedge.late_after(bytes_max));
         let second = || {
             // The turns bound the memory of second answers, as they do for first ones.
-            let turn = self.inner.turns.try_take(self.reader?.volume)?;
+            let turn = self.inner.turns.try_take(self.reader?.volume, 1)?;
             if !hedge.spend() {
                 return None;
             }

@@ -183,11 +183,18 @@ impl Loop {
         Ok(())
     }
 
+    /// Gives the results which are there to the kernel before the worker serves a full turn of requests: the clients do not wait for
+    /// the turn.
+    pub(super) fn answer_first(&mut self) -> io::Result<()> {
+        self.finish_completed()?;
+        if self.advanced { self.ring.submit() } else { Ok(()) }
+    }
+
     /// Gives the results of the turn to the kernel. A READ which needs the store drops its slot and waits for the data.
     pub(super) fn finish_completed(&mut self) -> io::Result<()> {
         let mut done = std::mem::take(&mut self.done);
         done.extend(self.shard.completed());
-        self.advanced = !done.is_empty();
+        self.advanced |= !done.is_empty();
         for (token, result) in done.drain(..) {
             match result {
                 Err(IoError::Remote) => {

@@ -1,6 +1,6 @@
 //! The line of writes which wait for log space.
 //!
-//! Owns the order: first in, first out for an export; exports take turns by weight and bytes ([`crate::fair`]). The space belongs to
+//! Owns the order: first in, first out for an export; weighted fair queueing over exports, by bytes ([`crate::fair`]). The space belongs to
 //! the shard, so while the space does not suffice for the next write nobody else is admitted: a small write must not overtake a
 //! large one for ever. Does not own the space (`cache::Shard::admit`). Invariant: a write in the line has neither a buffer nor log
 //! space.
@@ -11,12 +11,9 @@ use std::time::Instant;
 use super::stop;
 use crate::cache::{Admission, Reservation, Shard, Volume};
 use crate::fair::Fair;
-use crate::units::{ExportId, FRAME_BYTES, REQUEST_BYTES_MAX};
+use crate::units::{ExportId, FRAME_BYTES};
 use crate::worker::queues::Queues;
 use crate::worker::requests::{InFlight, TagRequest};
-
-/// Bytes of the log for which an export of the default weight is admitted in a round: enough for any write.
-const QUANTUM_BYTES: u64 = (REQUEST_BYTES_MAX + FRAME_BYTES) as u64;
 
 /// Each WRITE, DISCARD and WRITE_ZEROES that waits for log space.
 #[derive(Debug)]
@@ -41,7 +38,7 @@ struct Refused(Option<Instant>);
 
 impl LogLine {
     pub fn new() -> Self {
-        Self { line: Fair::new(QUANTUM_BYTES), ask_again: None }
+        Self { line: Fair::new(), ask_again: None }
     }
 
     /// Asks the cache for log space for a write which has just come, unless others wait. `None` when the write waits now.

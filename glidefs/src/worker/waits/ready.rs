@@ -1,9 +1,9 @@
 //! Requests which only need the worker: requests that have just come, and requests whose wait has ended.
 //!
-//! Owns the length of a turn, and the order in which a turn takes requests: first in, first out for an export; exports take turns
-//! by weight where there is more than one turn can do. Does not own the steps of a request (`run/serve`). Invariants: a turn takes
+//! Owns the length of a turn, and the order in which a turn takes requests: first in, first out for an export; weighted fair
+//! queueing over exports ([`crate::fair`]) where more is ready than one turn takes. Does not own the steps of a request (`run/serve`). Invariants: a turn takes
 //! requests of at most [`TURN_COST`]; a request in here is taken by one of the next turns, whatever happens elsewhere, and holds
-//! at most the log space and the slot which the request has already.
+//! at most the log space, the slot or the bytes from the store which the request has already.
 //!
 //! Where everything that is ready fits in the turn, nothing is queued: the order is that of arrival.
 
@@ -19,12 +19,10 @@ use crate::worker::requests::{Errand, TagRequest};
 /// Cost of a request beside the bytes of data. A request without data takes about as long as copying, checking and appending so
 /// many bytes.
 const REQUEST_COST: u64 = 8 << 10;
-/// Cost which an export of the default weight is served in a round: enough for any request.
-const QUANTUM_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
-/// Most cost of the requests which a turn takes: one of the largest, or eleven of 4 KiB. A request of a neighbour waits for about two
-/// turns: the one during which the request comes, and its own. With turns four times as long one export alone was served 8 % more
+/// Most cost of the requests which a turn takes: one of the largest, or eleven of 4 KiB. A request of a neighbour waits for two
+/// turns at most: the one during which the request comes, and its own. With turns four times as long one export alone was served 8 % more
 /// READs of 128 KiB, and fewer requests of other kinds (fio on an emulated processor, under the instruction clock).
-pub const TURN_COST: u64 = QUANTUM_COST;
+pub const TURN_COST: u64 = REQUEST_BYTES_MAX as u64 + REQUEST_COST;
 
 /// How far a request has come.
 pub enum Stage {
@@ -58,7 +56,7 @@ pub struct Ready {
 
 impl Ready {
     pub fn new() -> Self {
-        Self { arrived: VecDeque::new(), arrived_cost: 0, line: Fair::new(QUANTUM_COST), left: 0 }
+        Self { arrived: VecDeque::new(), arrived_cost: 0, line: Fair::new(), left: 0 }
     }
 
     /// Takes a request which is ready.
@@ -73,10 +71,16 @@ impl Ready {
     #[inline]
     pub fn begin_turn(&mut self, queues: &Queues) {
         self.left = TURN_COST;
-        if !self.line.is_empty() || self.arrived_cost > TURN_COST {
+        if self.exceeds_turn() {
             self.queue(queues);
         }
         self.arrived_cost = 0;
+    }
+
+    /// Whether requests are left from the last turn, or more came than one turn takes.
+    #[inline]
+    pub fn exceeds_turn(&self) -> bool {
+        !self.line.is_empty() || self.arrived_cost > TURN_COST
     }
 
     #[cold]
@@ -93,9 +97,10 @@ impl Ready {
         if let Some(work) = self.arrived.pop_front() {
             return Some(work);
         }
-        let (_, (request, _)) = self.line.peek()?;
-        self.left = self.left.checked_sub(cost(request))?;
-        self.line.pop()
+        let left = self.left;
+        let work = self.line.pop_if(|(request, _)| cost(request) <= left)?;
+        self.left = left.saturating_sub(cost(&work.0));
+        Some(work)
     }
 
     /// Whether a later turn has requests to take.

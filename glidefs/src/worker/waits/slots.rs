@@ -1,8 +1,8 @@
 //! Requests which wait for a slot of the worker's pool.
 //!
 //! Owns the pool and the requests whose wait has ended. A waiting request is a task of the executor with a place in the pool's
-//! queue of waiters (`buffer`): first in, first out for an export, in order of the call of [`SlotWaits::wait`]; exports take turns by
-//! weight. Invariant: a WRITE in here has log space, which must be given back when the write fails.
+//! queue of waiters (`buffer`): first in, first out for an export, in order of the call of [`SlotWaits::wait`]; exports by
+//! weighted fair queueing. Invariant: a WRITE in here has log space, which must be given back when the write fails.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

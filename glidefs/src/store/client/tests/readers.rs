@@ -89,6 +89,6 @@ async fn a_reader_that_meets_a_stalled_store_leaves_turns_to_others_and_holds_no
         let _ = read.await.unwrap();
     }
     let all: Vec<_> =
-        (0..64).map(|number| reader(number).inner.turns.try_take(VolumeId([number; 16]))).collect();
+        (0..64).map(|number| reader(number).inner.turns.try_take(VolumeId([number; 16]), 1)).collect();
     assert!(all.iter().all(Option::is_some), "all turns are free again");
 }
