@@ -39,6 +39,7 @@ fn rate(clients: usize) -> f64 {
         on_full: OnFull::Wait,
         checksums_bytes_max: 64 << 20,
         budgets: Budgets::default(),
+        hands: 1,
     };
     let disk = Arc::new(Directory::new(directory.path()));
     let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&ids))

@@ -27,10 +27,10 @@ fn main() {
     let rows: Vec<_> = holds
         .iter()
         .map(|hold| {
-            json!({"kind": hold.kind, "extents": extents, "holds": hold.holds, "longest_nanos": hold.longest.as_nanos()})
+            json!({"case": hold.kind, "extents": extents, "holds": hold.holds, "longest_us": hold.longest.as_micros()})
         })
         .collect();
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench-holds");
     std::fs::create_dir_all(&folder).expect("the target directory can be written");
     let text = serde_json::to_string_pretty(&rows).expect("figures are JSON");
     std::fs::write(folder.join("holds.json"), text).expect("the target directory can be written");

@@ -1,5 +1,6 @@
 //! The time of opening a cache with a GiB of log, beside reading the same bytes: with a checkpoint, sealed, where footers list the
-//! entries, and unsealed, where every record is scanned and made stable again. All from the page cache.
+//! entries, and unsealed, where every record is scanned and made stable again; each with one thread that reads the log, and with two.
+//! From the page cache, and from the disk (cold).
 //!
 //! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log. `GLIDEFS_BENCH_WIDE_GIB` has a log of this size opened from a checkpoint as well:
 //! sealed segments of writes of 16 KiB, in files with holes in the place of the data and the footers.
@@ -18,13 +19,16 @@ use glidefs::testing::cache::format::{
     Trailer, encode_end, encode_rows,
 };
 use glidefs::testing::units::{ExportId, SECTOR_BYTES, SectorRange, Seq};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use support::Ratios;
-use support::data_path::{DataPath, open};
+use support::data_path::{DataPath, open, open_with};
 
 const LOG_MIB: u64 = 1024;
 const BATCH: u64 = 8;
 const BLOCK_BYTES: usize = 16 << 10;
 const ROUNDS: usize = 3;
+/// Threads that read the log.
+const HANDS: [usize; 2] = [1, 2];
 
 /// Fills a cache in `directory` with `bytes` of records: distinct blocks, in batches of 8 writes of 16 KiB.
 fn fill(directory: &Path, bytes: u64, segment_bytes: u64) {
@@ -69,6 +73,17 @@ fn unseal(directory: &Path, segment_bytes: u64) {
         let mut header = [0; 4096];
         file.read_exact_at(&mut header, 0).expect("a header");
         file.write_all_at(&header, segment_bytes - 4096).expect("a copy of the header");
+    }
+}
+
+/// Takes the segment files out of the page cache, as after a reboot.
+fn evict(directory: &Path) {
+    for entry in std::fs::read_dir(directory.join("segments")).expect("the cache is there") {
+        let path = entry.expect("the cache is there").path();
+        let file = File::open(path).expect("a segment");
+        // Only clean pages leave.
+        file.sync_all().expect("the disk works");
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("the kernel takes advice");
     }
 }
 
@@ -162,32 +177,52 @@ fn main() {
     fill(directory.path(), mib << 20, segment_bytes);
     // The next opening seals the last segments, and the orderly stop covers all.
     drop(DataPath::over(open(directory.path(), (mib << 20) / segment_bytes + 8, segment_bytes).0));
-    for name in ["checkpoint", "sealed", "unsealed"] {
-        let mut samples = Vec::new();
+    let gib = mib as f64 / 1024.0;
+    let path = directory.path().join("index.ckpt");
+    let checkpoint = std::fs::read(&path).expect("an orderly stop leaves a checkpoint");
+    let cases =
+        [("checkpoint", false), ("sealed", false), ("unsealed", false), ("sealed", true), ("unsealed", true)];
+    for (name, is_cold) in cases {
+        let cold = if is_cold { ", cold" } else { "" };
+        let mut samples = HANDS.map(|hands| (hands, Vec::new()));
         for _ in 0..ROUNDS {
-            if name != "checkpoint" {
-                // Missing in the second round.
-                let _ = std::fs::remove_file(directory.path().join("index.ckpt"));
+            // The machine may be busy with other work, more or less: runs with one thread and with several take turns.
+            for (hands, samples) in &mut samples {
+                // A start takes the checkpoint away.
+                if name == "checkpoint" {
+                    std::fs::write(&path, &checkpoint).expect("room for the checkpoint");
+                } else {
+                    let _ = std::fs::remove_file(&path);
+                }
+                if name == "unsealed" {
+                    unseal(directory.path(), segment_bytes);
+                }
+                if is_cold {
+                    evict(directory.path());
+                }
+                let floor = read_all(directory.path());
+                if is_cold {
+                    evict(directory.path());
+                }
+                let segments = (mib << 20) / segment_bytes + 8;
+                let (cache, found) = open_with(directory.path(), segments, segment_bytes, *hands);
+                drop(cache);
+                println!(
+                    "{name}{cold}, {hands} threads: {:.4} s a GiB ({} segments, {} covered, {} by their footer, {} entries, {} extents)",
+                    found.seconds / gib,
+                    found.segments,
+                    found.covered,
+                    found.footers,
+                    found.entries,
+                    found.checkpoint_extents
+                );
+                samples.push((found.seconds * 1e9 / gib, floor.as_secs_f64() * 1e9 / gib));
             }
-            if name == "unsealed" {
-                unseal(directory.path(), segment_bytes);
-            }
-            let floor = read_all(directory.path());
-            let (cache, found) = open(directory.path(), (mib << 20) / segment_bytes + 8, segment_bytes);
-            drop(cache);
-            let gib = mib as f64 / 1024.0;
-            println!(
-                "{name}: {:.4} s a GiB ({} segments, {} covered, {} by their footer, {} entries, {} extents)",
-                found.seconds / gib,
-                found.segments,
-                found.covered,
-                found.footers,
-                found.entries,
-                found.checkpoint_extents
-            );
-            samples.push((found.seconds * 1e9 / gib, floor.as_secs_f64() * 1e9 / gib));
         }
-        ratios.add(&format!("recovery/{name}/GiB"), "read of the same bytes", samples);
+        for (hands, samples) in samples {
+            let threads = if hands == 1 { String::new() } else { format!("/{hands} threads") };
+            ratios.add(&format!("recovery/{name}{cold}/GiB{threads}"), "read of the same bytes", samples);
+        }
     }
     ratios.save();
     if let Ok(gib) = std::env::var("GLIDEFS_BENCH_WIDE_GIB") {

@@ -97,6 +97,7 @@ impl Host {
             on_full: OnFull::Wait,
             checksums_bytes_max: 64 << 20,
             budgets: Budgets::default(),
+            hands: 1,
         };
         let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Nothing) };
         let disk = Arc::new(Directory::new(&cache_directory));

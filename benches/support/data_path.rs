@@ -73,6 +73,11 @@ pub struct DataPath {
 
 /// Opens the cache in `directory`.
 pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Recovered) {
+    open_with(directory, segments, segment_bytes, 1)
+}
+
+/// As [`open`], with `hands` threads that read the log.
+pub fn open_with(directory: &Path, segments: u64, segment_bytes: u64, hands: usize) -> (Cache, Recovered) {
     let options = Options {
         size_bytes: segments * segment_bytes,
         segment_bytes,
@@ -80,6 +85,7 @@ pub fn open(directory: &Path, segments: u64, segment_bytes: u64) -> (Cache, Reco
         on_full: OnFull::Wait,
         checksums_bytes_max: 64 << 20,
         budgets: Budgets::default(),
+        hands,
     };
     let disk = Arc::new(Directory::new(directory));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[EXPORT]))
@@ -98,7 +104,7 @@ impl DataPath {
         let stop = Arc::new(AtomicBool::new(false));
         let keeper = {
             let (mut keeper, stop) = (cache.keeper(), Arc::clone(&stop));
-            thread::spawn(move || keeper.run(&stop))
+            thread::Builder::new().name("keeper".into()).spawn(move || keeper.run(&stop)).expect("a thread")
         };
         let me = thread::current();
         cache.on_progress(0, Arc::new(move || me.unpark()));

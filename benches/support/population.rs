@@ -91,6 +91,7 @@ pub fn router(directory: &Path, place: Place, exports_max: usize, runtime: &Hand
         on_full: OnFull::Wait,
         checksums_bytes_max: 0,
         budgets: Budgets::default(),
+        hands: 1,
     };
     let log = directory.join("log");
     std::fs::create_dir_all(&log).expect("a directory for the log");

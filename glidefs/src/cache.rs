@@ -45,6 +45,7 @@ mod facade;
 #[cfg(test)]
 mod faulty;
 mod handoff;
+mod hands;
 mod keeper;
 mod log;
 mod options;
@@ -62,6 +63,7 @@ mod writeback;
 
 pub use self::catalog::{CacheCatalog, Start};
 pub use self::facade::Cache;
+pub use self::hands::HANDS_MAX;
 pub use self::keeper::{CheckpointPace, Keeper};
 pub use self::log::directory::Directory;
 pub use self::log::disk::{CheckpointFile, Clock, Disk, Lock, MonotonicClock, SegmentFile};

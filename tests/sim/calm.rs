@@ -72,6 +72,7 @@ impl CalmComputer {
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
+            hands: 1,
         };
         let disk = Arc::new(FakeDisk::new(&self.shared));
         let (cache, recovered) =

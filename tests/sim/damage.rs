@@ -200,6 +200,7 @@ fn a_real_directory_in_use_or_missing_is_refused_by_name() {
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
+            hands: 1,
         };
         Cache::open(
             Arc::new(Directory::new(path)),

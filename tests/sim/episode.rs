@@ -29,6 +29,8 @@ use super::world::World;
 /// Size of a segment, bytes.
 pub const SEGMENT: u64 = 256 * 1024;
 const FRAMES_PER_SEGMENT: u64 = SEGMENT / 4096;
+/// Of so many starts one is made on several threads as well.
+const STARTS_A_COMPARISON: u64 = 4;
 
 pub struct Episode {
     world: World,
@@ -222,6 +224,11 @@ impl Episode {
         }
         let copy = machine(&self.world.machine).clone();
         self.compare_starts(&copy);
+        if copy.generation().is_multiple_of(STARTS_A_COMPARISON) {
+            shadow::compare_hands(&copy, &self.exports, |machine, hands| {
+                self.open_with(machine, Arc::default(), hands)
+            });
+        }
         let mut tries = 0;
         loop {
             tries += 1;
@@ -295,6 +302,15 @@ impl Episode {
     }
 
     fn open(&self, machine: &Shared) -> Result<(Cache, Recovered), CacheError> {
+        self.open_with(machine, Arc::clone(&self.clock), 1)
+    }
+
+    fn open_with(
+        &self,
+        machine: &Shared,
+        clock: Arc<FakeClock>,
+        hands: usize,
+    ) -> Result<(Cache, Recovered), CacheError> {
         let options = Options {
             size_bytes: self.segments * SEGMENT,
             segment_bytes: SEGMENT,
@@ -302,11 +318,12 @@ impl Episode {
             on_full: self.on_full,
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
+            hands,
         };
         let disk = Arc::new(FakeDisk::new(machine));
         let catalog = Arc::new(FakeCatalog::new(machine));
         let known = Known { catalog, ..Known::local(&self.exports) };
-        Cache::open(disk, Arc::<FakeClock>::clone(&self.clock), options, known)
+        Cache::open(disk, clock, options, known)
     }
 
     fn count(&mut self, cache: &Cache, found: &Recovered, segments_before: u64, tries: u32) {

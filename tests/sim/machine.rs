@@ -74,7 +74,7 @@ pub struct Machine {
 }
 
 /// A copy of the cache directory, made while no process used the directory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Copy {
     superblock: Option<Vec<u8>>,
     checkpoint: Option<Vec<u8>>,
@@ -162,6 +162,11 @@ impl Machine {
             checkpoint: self.checkpoint.clone(),
             files: self.names.iter().map(bytes).collect(),
         }
+    }
+
+    /// Whether no cache was ever made in the directory.
+    pub fn is_blank(&self) -> bool {
+        self.superblock.is_none()
     }
 
     /// Puts `copy` in the place of the cache directory. Processes of earlier lives have no part in the copy.

@@ -1,4 +1,5 @@
-//! Two starts on copies of one computer, with the checkpoint and without, which must find the same content in the same places.
+//! Starts on copies of one computer: with the checkpoint and without, which must find the same content in the same places, and on one
+//! thread and on several, which must find and write the same.
 //!
 //! Does not own the content that is legal (`oracle`): a checkpoint may be wrong long before a reader can tell. Invariant: the computer
 //! itself stays as it was.
@@ -44,6 +45,36 @@ pub fn compare(
         assert!(with == without, "a start from the checkpoint differs: {}", difference(&with, &without));
     }
     covered
+}
+
+/// Opens copies of `machine`, damaged as the disk is, on one thread and on several, and compares the findings and the files left
+/// behind.
+pub fn compare_hands(
+    machine: &Machine,
+    exports: &[ExportId],
+    open: impl Fn(&Shared, usize) -> Result<(Cache, Recovered), CacheError>,
+) {
+    // Each new cache has another id.
+    if machine.is_blank() {
+        return;
+    }
+    let start = |hands| {
+        let mut copy = machine.clone();
+        copy.calm();
+        copy.faults = Faults::default();
+        let shared = Arc::new(Mutex::new(copy));
+        let opened = open(&shared, hands);
+        let found = opened.as_ref().ok().map(|(_, found)| Recovered { seconds: 0.0, ..*found });
+        // The entries of doubt about several exports have no order.
+        let has_order = found.is_some_and(|found| found.doubted <= 1);
+        let left = has_order.then(|| super::disk::machine(&shared).copy());
+        (findings(opened, exports).0, found, left)
+    };
+    let (content, found, left) = start(1);
+    let (content_of_many, found_by_many, left_by_many) = start(4);
+    assert_eq!(found, found_by_many, "a start on several threads differs");
+    assert!(content == content_of_many, "{}", difference(&content, &content_of_many));
+    assert!(left == left_by_many, "a start on several threads leaves other files");
 }
 
 fn difference(with: &Findings, without: &Findings) -> String {

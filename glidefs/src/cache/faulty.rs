@@ -115,6 +115,11 @@ impl Faults {
         }
     }
 
+    /// Time passed in sleeps and in looks at the clock.
+    pub fn slept(&self) -> Duration {
+        *self.slept.lock().unwrap()
+    }
+
     /// Lets broken files be written again.
     pub fn mend(&self) {
         self.breaks.store(false, Ordering::SeqCst);
@@ -126,6 +131,8 @@ impl Faults {
 pub struct Faulty {
     inner: Arc<Directory>,
     pub faults: Arc<Faults>,
+    /// [`Options::hands`] of a cache opened here.
+    pub hands: usize,
 }
 
 #[derive(Debug)]
@@ -142,7 +149,7 @@ fn eio() -> io::Error {
 impl Faulty {
     /// A directory at `path` without faults.
     pub fn new(path: &std::path::Path) -> Self {
-        Self { inner: Arc::new(Directory::new(path)), faults: Arc::default() }
+        Self { inner: Arc::new(Directory::new(path)), faults: Arc::default(), hands: 1 }
     }
 
     pub fn open(&self, known: Known) -> Result<(Cache, Recovered), CacheError> {
@@ -158,6 +165,7 @@ impl Faulty {
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
+            hands: self.hands,
         };
         let clock = Sleepless { machine: MonotonicClock::default(), faults: Arc::clone(&self.faults) };
         Cache::open(Arc::new(self.clone()), Arc::new(clock), options, known)

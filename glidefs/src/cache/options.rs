@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::cache::catalog::{CacheCatalog, NoCatalog};
+#[cfg(doc)]
+use crate::cache::hands::HANDS_MAX;
 use crate::cache::volume::budget::Budgets;
 use crate::cache::volume::layers::SeqMarks;
 use crate::units::ExportId;
@@ -33,6 +35,9 @@ pub struct Options {
     pub checksums_bytes_max: u64,
     /// The bounds on the parts of the cache that exports share.
     pub budgets: Budgets,
+    /// Threads that read and check segments at a start, the thread of the start included: 1 to [`HANDS_MAX`]. With 1 all reads
+    /// are made in one order, on the calling thread.
+    pub hands: usize,
 }
 
 /// The exports whose data the cache keeps.

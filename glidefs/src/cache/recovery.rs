@@ -1,7 +1,8 @@
 //! Opening a cache: the log on the disk becomes the indexes, and no stable record is lost without an error for the readers of its
 //! sectors.
 //!
-//! Owns the order of the steps. Does not own the formats, or the use of segments after the start. Invariants: a failed open
+//! Owns the order of the steps: segment files are read and checked ahead, on several threads, and one thread takes the findings, in the
+//! order of the segments. Does not own the formats, or the use of segments after the start. Invariants: a failed open
 //! changed nothing stable; after an open without failure every segment with records, dropped records included, is sealed and
 //! stable, or given up to the keeper, so no record dropped by this recovery can come back; damage to a segment costs the data in
 //! the damaged place. Damage keeps the cache from opening in three cases: no segment file can be read; a file with data is
@@ -12,6 +13,7 @@ mod closing;
 mod identify;
 mod losses;
 mod patience;
+mod reading;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ use self::patience::Patience;
 use self::segments::{Found, Recovery};
 use super::volume::Volume;
 use crate::cache::catalog::{CacheCatalog, Start};
+use crate::cache::hands::in_order;
 use crate::cache::log::disk::{Clock, Disk};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::SegmentHeader;
@@ -80,6 +83,7 @@ pub(super) fn open(
             is_last_try: tries_left == 1,
             ranks: Ranks::default(),
             tries_checkpoint,
+            hands: options.hands,
             found: Recovered::default(),
         };
         let outcome = recovery.run(&present, &mut superblock, &*known.catalog)?;
@@ -165,10 +169,7 @@ impl Recovery<'_> {
         // All files are read before any file is written: when damage refuses the start, the cache stays as it was. When `run`
         // returns `ReadAgain`, headers, entries of doubt and the catalog's marks may have been written: the next try finds the first
         // two in the log, and is told the marks.
-        let mut segments = Vec::new();
-        for number in present {
-            segments.extend(self.identify(*number)?);
-        }
+        let mut segments = self.identify_all(present)?;
         self.name_the_nameless(&mut segments)?;
         // Of two copies of one write the index refers to the copy of the highest rank. Copies made by cleaning come last, the newest at
         // the end, so the segment emptied by cleaning is free.
@@ -179,9 +180,7 @@ impl Recovery<'_> {
             Ok(used) => used,
             Err(outcome) => return Ok(outcome),
         };
-        for found in segments.iter_mut().filter(|found| !found.is_covered) {
-            self.read(found)?;
-        }
+        self.read_all(&mut segments)?;
         if used.is_some_and(|used| !self.bears_out(&used, &segments)) {
             return Ok(Outcome::ReadWithoutCheckpoint);
         }
@@ -216,6 +215,37 @@ impl Recovery<'_> {
         }
         self.remove_segments_beyond(present)?;
         Ok(Outcome::Done)
+    }
+
+    /// Finds the segments in the files with the numbers `present`.
+    fn identify_all(&mut self, present: &[u32]) -> Result<Vec<Found>, CacheError> {
+        let reader = self.reader();
+        let mut segments = Vec::new();
+        let ask = |number: &u32| (*number, reader.ask(*number));
+        in_order(self.hands, present.iter(), ask, |(number, answer)| {
+            let file = || self.disk.segment_name(number);
+            let failed = |(operation, source)| CacheError::Disk { operation, file: file(), source };
+            let (file, answer) = answer.map_err(failed)?;
+            segments.extend(self.identify(number, file, answer)?);
+            Ok::<_, CacheError>(())
+        })?;
+        Ok(segments)
+    }
+
+    /// Reads the records of those of `segments` that no checkpoint covers into the indexes.
+    fn read_all(&mut self, segments: &mut [Found]) -> Result<(), CacheError> {
+        let reader = self.reader();
+        let unread = segments.iter_mut().filter(|found| !found.is_covered);
+        in_order(
+            self.hands,
+            unread,
+            |found| {
+                let span = found.span(reader.frames);
+                let contents = reader.read(&*found.file, &found.key, found.trailer.as_ref(), span);
+                (found, contents)
+            },
+            |(found, contents)| self.take_in(found, contents),
+        )
     }
 }
 

@@ -69,6 +69,7 @@ mod tests {
             on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
             budgets: Budgets::default(),
+            hands: 1,
         };
         let clock = Arc::new(MonotonicClock::default());
         let (cache, _) = Cache::open(disk, clock, options, Known::local(&[])).unwrap();

@@ -41,6 +41,7 @@ fn open(directory: &tempfile::TempDir) -> Cache {
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
         budgets: Budgets::default(),
+        hands: 1,
     };
     let disk = Arc::new(Directory::new(directory.path()));
     Cache::open(disk, Arc::new(MonotonicClock::default()), options, Known::local(&[VOLUME])).unwrap().0

@@ -2,13 +2,14 @@
 //!
 //! Owns process limits and how the cache is written to. Does not own recovery (`cache`).
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::error::DaemonError;
-use crate::cache::{self, Budgets, Cache, CacheError, Directory, Known, MonotonicClock};
+use crate::cache::{self, Budgets, Cache, CacheError, Directory, HANDS_MAX, Known, MonotonicClock};
 use crate::config::{CacheSection, Config, OnFull};
 use crate::router::Catalog;
 use crate::units::REQUEST_BYTES_MAX;
@@ -65,6 +66,7 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
         },
         checksums_bytes_max: config.cache.checksums_max.0,
         budgets: budgets(&config.cache),
+        hands: hands(),
     };
     let disk = Arc::new(Directory::new(directory).direct(engine.direct));
     let (cache, recovered) = Cache::open(
@@ -82,6 +84,11 @@ pub(super) fn open_cache(config: &Config, engine: Engine) -> Result<(Catalog, Ca
         "the log is recovered"
     );
     Ok((catalog, cache))
+}
+
+/// The number of threads that read the log at a start: the CPUs which this process may use, within the quota of CPU time.
+fn hands() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get).min(HANDS_MAX)
 }
 
 /// The bounds on the parts of the cache that exports share.

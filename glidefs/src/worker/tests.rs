@@ -233,6 +233,7 @@ impl Bench {
             on_full,
             checksums_bytes_max: 1 << 20,
             budgets,
+            hands: 1,
         };
         let disk = Arc::new(Directory::new(directory.path()).direct(engine.direct));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();

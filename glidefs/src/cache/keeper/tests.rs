@@ -35,6 +35,7 @@ fn options() -> Options {
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
         budgets: Budgets::default(),
+        hands: 1,
     }
 }
 

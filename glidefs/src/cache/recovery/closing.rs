@@ -56,7 +56,7 @@ impl Recovery<'_> {
         // The frames with the proof of how far the segment is stable may be lost now, so the second walk is given the result of
         // the first.
         let file = self.patience.with(&*found.file);
-        let again = walk::walk_again(&file, &found.key, self.span(found), walk.stable);
+        let again = walk::walk_again(&file, &found.key, found.span(self.table.segment_frames()), walk.stable);
         // A missing hole is no loss: the frames of the hole can be read now, or were written.
         let is_known = |hole: &Hole| walk.holes.contains(hole);
         again.is_ok_and(|again| again.records == walk.records && again.holes.iter().all(is_known))

@@ -1,19 +1,19 @@
 //! Which segment each file holds: the header, the copy of the header and the trailer tell, and where all three are lost, the
 //! records.
 //!
-//! Does not own reading the records (`segments`). Invariants: a structure the disk does not read, or gives back changed, costs no
+//! Does not own reading the file (`reading`). Invariants: a structure the disk does not read, or gives back changed, costs no
 //! more than the structure itself; nothing is written.
 
 use std::io;
 use std::sync::Arc;
 
-use super::at;
+use super::reading::{Answer, Traces};
 use super::segments::{Found, Recovery};
 use crate::cache::log::disk::SegmentFile;
 use crate::cache::log::error::CacheError;
-use crate::cache::log::format::{CLEANER, SegmentHeader, SegmentKey};
+use crate::cache::log::format::{CLEANER, Frame, SegmentHeader, SegmentKey};
 use crate::cache::log::life::Event;
-use crate::cache::log::scan::{self, Identity};
+use crate::cache::log::scan::Identity;
 use crate::cache::log::superblock::CACHE_VERSION;
 
 /// Shard number in a header made up by recovery for a lost one.
@@ -22,17 +22,20 @@ const UNKNOWN_SHARD: u32 = CLEANER - 1;
 const NAMELESS: u64 = 0;
 
 impl Recovery<'_> {
-    /// Finds out which segment file number `number` holds, if any.
-    pub fn identify(&mut self, number: u32) -> Result<Option<Found>, CacheError> {
+    /// Finds out from `answer` which segment `file`, of number `number`, holds, if any.
+    pub fn identify(
+        &mut self,
+        number: u32,
+        file: Arc<dyn SegmentFile>,
+        answer: Answer,
+    ) -> Result<Option<Found>, CacheError> {
         let name = || self.disk.segment_name(number);
-        let file = at(self.disk.open_segment(number, 0), "opening", name)?;
-        let patient = self.patience.with(&*file);
-        let identity = match scan::identify(&patient, self.table.cache_id(), self.table.segment_frames()) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.check_short(number, &*file)?;
+        let (identity, traces) = match answer {
+            Answer::Short(first) => {
+                self.check_short(number, first)?;
                 return Ok(None);
             }
-            identity => at(identity, "reading", name)?,
+            Answer::Ends(identity, traces) => (identity, traces),
         };
         self.table.get(number).set_file(Arc::clone(&file));
         let mut closed = false;
@@ -58,7 +61,7 @@ impl Recovery<'_> {
                     known: CACHE_VERSION,
                 });
             }
-            Identity::Unknown => return self.identify_by_records(number, file),
+            Identity::Unknown => return Ok(self.identify_by_records(number, file, traces)),
         };
         if bad_header {
             self.found.bad_footers += 1;
@@ -92,14 +95,11 @@ impl Recovery<'_> {
         &mut self,
         number: u32,
         file: Arc<dyn SegmentFile>,
-    ) -> Result<Option<Found>, CacheError> {
-        let name = || self.disk.segment_name(number);
-        let (cache_id, frames) = (self.table.cache_id(), self.table.segment_frames());
-        let (newest, whole) =
-            at(scan::newest_segment(&self.patience.with(&*file), cache_id, frames), "reading", name)?;
+        Traces { newest, whole }: Traces,
+    ) -> Option<Found> {
         self.found.bad_footers += 1;
         tracing::error!(
-            file = name(),
+            file = self.disk.segment_name(number),
             "neither the header nor the trailer of a segment can be read: looking for records in the file"
         );
         if newest.is_none() && whole {
@@ -107,14 +107,14 @@ impl Recovery<'_> {
             // looked.
             self.quarantine(number);
             self.of_blank_files += 1;
-            return Ok(None);
+            return None;
         }
         let key = self.table.key(newest.unwrap_or(NAMELESS));
         self.last_segment_id = self.last_segment_id.max(key.segment_id);
         if newest.is_some() {
             self.fronts.push((number, self.rebuilt_header(&key)));
         }
-        Ok(Some(Found {
+        Some(Found {
             number,
             shard: None,
             key,
@@ -125,7 +125,7 @@ impl Recovery<'_> {
             held: false,
             is_covered: false,
             walk: None,
-        }))
+        })
     }
 
     /// Makes up ids for the segments of which nothing tells the id. Call when all other segments have been identified: an id must
@@ -160,10 +160,10 @@ impl Recovery<'_> {
         self.table.get(number).on(Event::Quarantine);
     }
 
-    /// Judges a file shorter than a segment: the making of the file was cut short, or the file is damaged. Fails when the file
-    /// has data.
-    fn check_short(&mut self, number: u32, file: &dyn SegmentFile) -> Result<(), CacheError> {
-        match scan::read_frame(file, 0) {
+    /// Judges a file shorter than a segment by the `first` frame: the making of the file was cut short, or the file is damaged. Fails
+    /// when the file has data.
+    fn check_short(&mut self, number: u32, first: io::Result<Box<Frame>>) -> Result<(), CacheError> {
+        match first {
             Ok(frame) if frame.iter().any(|byte| *byte != 0) => Err(CacheError::Damaged {
                 file: self.disk.segment_name(number),
                 offset_bytes: 0,

@@ -1,15 +1,18 @@
 //! Reading at start from a disk that may come back.
 //!
 //! Owns how long a start waits for failing reads. Does not own the meaning of a read that goes on failing. Invariant: all reads
-//! of the log wait no longer together than [`PAUSES_MS`] say, however many fail; a start without the checkpoint that the start tried
+//! of the log wait no longer together than [`PAUSES_MS`] say, however many fail, on however many threads: reads that fail at the same
+//! time share a pause, and no read fails for good while another waits in a pause. A start without the checkpoint that the start tried
 //! reads the log twice.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::cache::log::disk::{Clock, SegmentFile};
+use crate::locks::MutexExt;
 
 /// Pauses before further tries, two seconds in all: the path to a disk is back by then after a failover.
 const PAUSES_MS: [u64; 6] = [20, 80, 200, 400, 600, 700];
@@ -18,12 +21,15 @@ const PAUSES_MS: [u64; 6] = [20, 80, 200, 400, 600, 700];
 #[derive(Debug)]
 pub(super) struct Patience<'a> {
     clock: &'a dyn Clock,
-    taken: AtomicUsize,
+    /// Number of pauses that have ended.
+    ended: AtomicUsize,
+    /// Held by the thread that pauses.
+    pausing: Mutex<()>,
 }
 
 impl<'a> Patience<'a> {
     pub fn new(clock: &'a dyn Clock) -> Self {
-        Self { clock, taken: AtomicUsize::new(0) }
+        Self { clock, ended: AtomicUsize::new(0), pausing: Mutex::default() }
     }
 
     /// `file`, with each failed read tried again after each pause still left.
@@ -31,11 +37,17 @@ impl<'a> Patience<'a> {
         Patient { file, patience: self }
     }
 
-    /// Waits before another try; `false` when no pause is left.
-    fn pause(&self) -> bool {
-        let pause = PAUSES_MS.get(self.taken.fetch_add(1, Ordering::Relaxed));
+    /// Waits before another try of a read that began when `ended` pauses had ended; `false` when no pause is left. A pause that has
+    /// ended since, of another read, serves as well.
+    fn pause(&self, ended: usize) -> bool {
+        let _pausing = self.pausing.lock_whole();
+        if self.ended.load(Ordering::Acquire) > ended {
+            return true;
+        }
+        let pause = PAUSES_MS.get(ended);
         if let Some(pause) = pause {
             self.clock.sleep(Duration::from_millis(*pause));
+            self.ended.store(ended + 1, Ordering::Release);
         }
         pause.is_some()
     }
@@ -55,8 +67,9 @@ impl SegmentFile for Patient<'_> {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         loop {
+            let ended = self.patience.ended.load(Ordering::Acquire);
             match self.file.read_at(buffer, offset) {
-                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof && self.patience.pause() => {}
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof && self.patience.pause(ended) => {}
                 read => return read,
             }
         }

@@ -1,7 +1,7 @@
 //! The segments found by recovery, and the records in each.
 //!
-//! Does not own which segment a file holds (`identify`), the consequences of records that cannot be found (`losses`), or making
-//! segments stable (`closing`). Invariants: a structure the disk does not read, or gives back changed, costs no more than the
+//! Does not own which segment a file holds (`identify`), reading the file (`reading`), the consequences of records that cannot be found
+//! (`losses`), or making segments stable (`closing`). Invariants: a structure the disk does not read, or gives back changed, costs no more than the
 //! structure itself; nothing is written.
 //!
 //! ```text
@@ -23,17 +23,18 @@ use std::sync::Arc;
 
 use super::at;
 use super::patience::Patience;
+use super::reading::{Contents, Reader};
 use crate::cache::log::disk::{Disk, SegmentFile};
 use crate::cache::log::error::CacheError;
 use crate::cache::log::format::{EntryKind, FooterRecord, SegmentHeader, SegmentKey, Trailer};
 use crate::cache::log::info::SegmentInfo;
 use crate::cache::log::life::{Event, State};
-use crate::cache::log::scan::{self, offset};
+use crate::cache::log::scan::{self, Unusable, offset};
 use crate::cache::log::segment::SegmentWriter;
 use crate::cache::log::sums::Crcs;
 use crate::cache::log::superblock::CACHE_VERSION;
 use crate::cache::log::table::SegmentTable;
-use crate::cache::log::walk::{self, Span, Walk};
+use crate::cache::log::walk::{Span, Walk};
 use crate::cache::options::Recovered;
 use crate::cache::volume::Volume;
 use crate::cache::volume::extent::extent;
@@ -78,6 +79,17 @@ impl Found {
         records.flat_map(|record| &record.entries).any(|entry| entry.kind == EntryKind::Doubt)
     }
 
+    /// The frames in which the records of the segment may be, of `frames` frames.
+    pub fn span(&self, frames: u32) -> Span {
+        // The last frame is the trailer's.
+        let end = frames - 1;
+        match &self.trailer {
+            Some(trailer) => Span::To(trailer.footer_frame),
+            None if self.closed => Span::Closed(end),
+            None => Span::Open(end),
+        }
+    }
+
     /// The records of a sealed segment, read from the footer once more.
     pub fn footer_again(&self) -> Option<Vec<FooterRecord>> {
         scan::read_footer(&*self.file, self.trailer.as_ref()?).ok()
@@ -109,10 +121,18 @@ pub(super) struct Recovery<'a> {
     pub ranks: Ranks,
     /// The checkpoint of the index is used, if the checkpoint can be used.
     pub tries_checkpoint: bool,
+    /// Threads that read and check segment files.
+    pub hands: usize,
     pub found: Recovered,
 }
 
-impl Recovery<'_> {
+impl<'a> Recovery<'a> {
+    /// The way to the segment files, for any thread.
+    pub fn reader(&self) -> Reader<'a> {
+        let Self { disk, patience, table, .. } = *self;
+        Reader { disk, patience, cache_id: table.cache_id(), frames: table.segment_frames() }
+    }
+
     /// Fails when the disk reads none of several segment files: then the disk is at fault, and not a segment.
     pub fn refuse_a_disk_that_reads_nothing(&self, present: &[u32]) -> Result<(), CacheError> {
         let is_read = |info: &SegmentInfo| {
@@ -130,24 +150,33 @@ impl Recovery<'_> {
         }
     }
 
-    /// Reads the records of a segment into the indexes.
-    pub fn read(&mut self, found: &mut Found) -> Result<(), CacheError> {
+    /// Takes `contents`, the records of the segment `found`, into the indexes.
+    pub fn take_in(&mut self, found: &mut Found, contents: Contents) -> Result<(), CacheError> {
         let number = found.number;
-        let (records, tail) = if let Some(read) = self.read_footer(found) {
-            read
-        } else {
-            let mut walk = self.walk(found)?;
-            let records = std::mem::take(&mut walk.records);
-            // A segment whose records were all dropped is closed as well: otherwise the next walk may find the dropped records.
-            if records.is_empty() && walk.holes.is_empty() && !walk.torn {
-                if walk.unreadable > 0 {
-                    self.quarantine(number);
-                }
-                return Ok(());
+        let (records, tail) = match contents {
+            Contents::Footer(records) => {
+                self.found.footers += 1;
+                // Only a sealed segment has a footer.
+                (records, found.trailer.as_ref().map_or(1, |trailer| trailer.footer_frame))
             }
-            let tail = found.trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
-            found.walk = Some(walk);
-            (records, tail)
+            Contents::Walked { bad_footer, walk } => {
+                if let Some(error) = bad_footer {
+                    self.note_bad_footer(number, &error);
+                }
+                let mut walk = at(walk, "scanning", || self.disk.segment_name(number))?;
+                self.judge(number, &walk)?;
+                let records = std::mem::take(&mut walk.records);
+                // A segment whose records were all dropped is closed as well: otherwise the next walk may find the dropped records.
+                if records.is_empty() && walk.holes.is_empty() && !walk.torn {
+                    if walk.unreadable > 0 {
+                        self.quarantine(number);
+                    }
+                    return Ok(());
+                }
+                let tail = found.trailer.as_ref().map_or(walk.tail, |trailer| trailer.footer_frame);
+                found.walk = Some(walk);
+                (records, tail)
+            }
         };
         if records.is_empty() && found.walk.is_none() {
             return Ok(());
@@ -182,41 +211,18 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The records of a sealed segment and the frame behind the last record, if the footer can be read.
-    fn read_footer(&mut self, found: &Found) -> Option<(Vec<FooterRecord>, u32)> {
-        let trailer = found.trailer.as_ref()?;
-        match scan::read_footer(&self.patience.with(&*found.file), trailer) {
-            Ok(records) => {
-                self.found.footers += 1;
-                Some((records, trailer.footer_frame))
-            }
-            Err(error) => {
-                self.found.bad_footers += 1;
-                tracing::error!(
-                    file = self.disk.segment_name(found.number),
-                    error = &error as &dyn std::error::Error,
-                    "a footer is damaged; scanning the segment instead"
-                );
-                None
-            }
-        }
+    fn note_bad_footer(&mut self, number: u32, error: &Unusable) {
+        self.found.bad_footers += 1;
+        tracing::error!(
+            file = self.disk.segment_name(number),
+            error = error as &dyn std::error::Error,
+            "a footer is damaged; scanning the segment instead"
+        );
     }
 
-    /// The frames in which the records of `found` may be.
-    pub fn span(&self, found: &Found) -> Span {
-        // The last frame is the trailer's.
-        let end = self.table.segment_frames() - 1;
-        match &found.trailer {
-            Some(trailer) => Span::To(trailer.footer_frame),
-            None if found.closed => Span::Closed(end),
-            None => Span::Open(end),
-        }
-    }
-
-    fn walk(&mut self, found: &Found) -> Result<Walk, CacheError> {
-        let name = || self.disk.segment_name(found.number);
-        let span = self.span(found);
-        let walk = at(walk::walk(&self.patience.with(&*found.file), &found.key, span), "scanning", name)?;
+    /// Counts and reports what `walk` tells of segment number `number`. Fails where a newer glidefs wrote the segment.
+    fn judge(&mut self, number: u32, walk: &Walk) -> Result<(), CacheError> {
+        let name = || self.disk.segment_name(number);
         if let Some(found) = walk.newer {
             return Err(CacheError::TooNew { directory: self.disk.location(), found, known: CACHE_VERSION });
         }
@@ -239,7 +245,7 @@ impl Recovery<'_> {
         }
         if walk.unreadable > 0 {
             self.found.unreadable += u64::from(walk.unreadable);
-            self.table.get(found.number).retire();
+            self.table.get(number).retire();
             tracing::error!(
                 file = name(),
                 frames = walk.unreadable,
@@ -257,7 +263,7 @@ impl Recovery<'_> {
             self.found.torn_tails += 1;
             tracing::info!(file = name(), offset_bytes = offset(walk.tail), "dropped an unfinished record");
         }
-        Ok(walk)
+        Ok(())
     }
 
     /// When no segment is free, makes the indexes refer to the originals of the data last copied by an interrupted cleaning. The

@@ -3,6 +3,7 @@
 mod again;
 mod checkpoint;
 mod dropped;
+mod hands;
 mod places;
 mod syncs;
 

@@ -48,6 +48,7 @@ fn open(directory: &tempfile::TempDir, segments: u64) -> Bed {
         on_full: OnFull::Enospc,
         checksums_bytes_max: 1 << 20,
         budgets: Budgets::default(),
+        hands: 1,
     };
     open_on(Arc::new(Directory::new(directory.path())), options)
 }
@@ -269,6 +270,7 @@ fn a_second_daemon_is_kept_out_and_a_missing_directory_is_named() {
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
         budgets: Budgets::default(),
+        hands: 1,
     };
     let open = |path: &std::path::Path| {
         Cache::open(
@@ -308,6 +310,7 @@ fn a_cache_grows_and_shrinks_but_not_below_its_data() {
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
         budgets: Budgets::default(),
+        hands: 1,
     };
     let shrink = |exports: &[ExportId]| {
         let disk = Arc::new(Directory::new(directory.path()));

@@ -238,6 +238,7 @@ impl Host {
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
             budgets: Budgets::default(),
+            hands: 1,
         };
         let mut crashes = Vec::new();
         let cache = loop {

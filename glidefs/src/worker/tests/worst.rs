@@ -213,6 +213,7 @@ impl Worst {
             on_full: OnFull::Wait,
             checksums_bytes_max: 1 << 20,
             budgets: Budgets::default(),
+            hands: 1,
         };
         let disk = Arc::new(Directory::new(directory.path()));
         let (cache, _) = Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap();

@@ -40,6 +40,7 @@ fn reopened(disk: &Faulty, checksums_bytes_max: u64) -> Bed {
         on_full: OnFull::Enospc,
         checksums_bytes_max,
         budgets: Budgets::default(),
+        hands: 1,
     };
     open_on(Arc::new(disk.clone()), options)
 }

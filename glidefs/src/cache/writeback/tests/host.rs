@@ -222,6 +222,7 @@ impl Host {
             on_full: OnFull::Wait,
             checksums_bytes_max: 0,
             budgets: self.budgets,
+            hands: 1,
         };
         let exports = vec![(EXPORT, SeqMarks { stored: resume.cut, evicted })];
         let known = Known { exports, catalog: Arc::clone(&self.catalog) as Arc<dyn CacheCatalog> };
