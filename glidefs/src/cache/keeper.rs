@@ -64,6 +64,8 @@ pub struct Keeper {
     preparer: Preparer,
     checkpointer: Checkpointer,
     relief: Relief,
+    /// The index of the shard which is next to get a segment: the one behind the shard asked last.
+    turn: usize,
     stuck: bool,
 }
 
@@ -89,6 +91,7 @@ impl Keeper {
             cleaner: Cleaner::default(),
             preparer: Preparer::default(),
             relief: Relief::default(),
+            turn: 0,
             stuck: false,
         }
     }
@@ -148,17 +151,23 @@ impl Keeper {
         progress | self.checkpointer.step(&self.shared)
     }
 
-    /// Gives every shard segments, first those no shard can do without.
+    /// Gives every shard segments, first those no shard can do without. One segment at a time, shards in turns.
     fn prepare(&mut self) -> bool {
         let plenty = self.shared.watermarks.clean_below.saturating_mul(2);
         let mut progress = false;
         for (owned, spare) in [(OWNED_MIN, RESERVE), (OWNED_MAX, plenty.max(RESERVE))] {
-            for (index, port) in (0u32..).zip(&self.shared.ports) {
-                while port.owned() < owned
-                    && let Some(segment) = self.preparer.prepare(&self.shared, index, spare)
+            let ports = &self.shared.ports;
+            // The number of ports of which none was served since.
+            let mut passed = 0;
+            while passed < ports.len() {
+                let (shard, port) = (self.turn, &ports[self.turn]);
+                self.turn = (shard + 1) % ports.len();
+                passed += 1;
+                if port.owned() < owned
+                    && let Some(segment) = self.preparer.prepare(&self.shared, number_of(shard), spare)
                 {
                     port.offer(segment);
-                    progress = true;
+                    (progress, passed) = (true, 0);
                     if std::mem::take(&mut self.preparer.filled) {
                         // Filling a file takes long, and no shard waits: other work comes first.
                         return true;
@@ -315,6 +324,12 @@ impl Keeper {
         }
         news
     }
+}
+
+/// The number of a shard as segment headers have it.
+fn number_of(shard: usize) -> u32 {
+    // There are more segments than shards, and a segment number is a `u32`.
+    u32::try_from(shard).unwrap_or(u32::MAX)
 }
 
 /// Frees a segment nobody needs, unless a read or a sync of the segment is still under way.

@@ -55,8 +55,8 @@ pub(super) struct Cleaner {
     segment: Option<SegmentWriter>,
     /// How often in a row the disk did not take moved data.
     failures: u32,
-    /// Segments not worth cleaning, with their counts at that time.
-    passed: HashMap<u32, Counts>,
+    /// Segments not worth cleaning.
+    passed: HashMap<u32, Passed>,
     /// Segments with frames the disk does not read.
     unread: HashMap<u32, Unread>,
     /// Writebacks ended at the last step. While a volume takes note of a cut in the store, content of the cut counts as clean and
@@ -69,6 +69,13 @@ pub(super) struct Cleaner {
     /// Whether unread frames of the segment being cleaned are given up, and the number of such frames.
     gives_up: bool,
     unread_frames: u32,
+}
+
+/// A segment passed over: cleaning would not have freed `gain_min` frames while the counts were these.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    counts: Counts,
+    gain_min: u32,
 }
 
 /// A segment with frames the disk did not read.
@@ -120,10 +127,10 @@ impl Cleaner {
         let bad = shared.table.iter().find(|(number, info)| {
             (info.is_poisoned() || info.is_retired())
                 && info.extents() > 0
-                && !self.was_passed(shared, *number, info)
+                && !self.was_passed(shared, *number, info, 0)
         });
         if let Some((number, info)) = bad {
-            return self.clean(shared, preparer, number, info, None);
+            return self.clean(shared, preparer, number, info, 0);
         }
         if free >= shared.watermarks.clean_below {
             return false;
@@ -139,7 +146,7 @@ impl Cleaner {
         };
         let gain_min = (shared.table.segment_frames() / divisor).max(2);
         for number in self.candidates(shared, gain_min) {
-            if self.clean(shared, preparer, number, shared.table.get(number), Some(gain_min)) {
+            if self.clean(shared, preparer, number, shared.table.get(number), gain_min) {
                 return true;
             }
         }
@@ -157,7 +164,7 @@ impl Cleaner {
                     && !info.is_poisoned()
                     && info.extents() > 0
                     && info.dirty_sectors() / FRAME_SECTORS + u64::from(gain_min) <= frames
-                    && !self.was_passed(shared, *number, info)
+                    && !self.was_passed(shared, *number, info, gain_min)
             })
             // An extent takes at least one frame, unless the extent shares the frame with another.
             .map(|(number, info)| {
@@ -170,22 +177,26 @@ impl Cleaner {
         found.into_iter().map(|(_, _, number)| number).collect()
     }
 
-    fn was_passed(&self, shared: &Shared, number: u32, info: &SegmentInfo) -> bool {
+    /// Whether a segment, unchanged since, was passed over by a judgement at least as generous: a gain too small at leisure may be
+    /// enough when cleaning is urgent.
+    fn was_passed(&self, shared: &Shared, number: u32, info: &SegmentInfo, gain_min: u32) -> bool {
         if let Some(unread) = self.unread.get(&number).filter(|unread| unread.segment_id == info.segment_id())
         {
             return shared.clock.now() < unread.again;
         }
-        self.passed.get(&number) == Some(&counts(info))
+        self.passed
+            .get(&number)
+            .is_some_and(|passed| passed.counts == counts(info) && passed.gain_min <= gain_min)
     }
 
-    /// Moves everything needed out of segment number `number`, if moving frees `gain_min` frames. `None`: whatever moving frees.
+    /// Moves everything needed out of segment number `number`, if moving frees `gain_min` frames. With 0, whatever moving frees.
     fn clean(
         &mut self,
         shared: &Shared,
         preparer: &mut Preparer,
         number: u32,
         info: &SegmentInfo,
-        gain_min: Option<u32>,
+        gain_min: u32,
     ) -> bool {
         let segment_id = info.segment_id();
         let looks = self.unread.get(&number).filter(|unread| unread.segment_id == segment_id);
@@ -212,7 +223,7 @@ impl Cleaner {
             self.passed.remove(&number);
             shared.figures.segments_cleaned.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.passed.insert(number, counts(info));
+            self.passed.insert(number, Passed { counts: counts(info), gain_min });
         }
         cleaned
     }
@@ -223,7 +234,7 @@ impl Cleaner {
         preparer: &mut Preparer,
         number: u32,
         info: &SegmentInfo,
-        gain_min: Option<u32>,
+        gain_min: u32,
     ) -> Result<bool, Halt> {
         let records = records(shared, number, info);
         let mut volumes = HashMap::new();
@@ -236,9 +247,8 @@ impl Cleaner {
                 }
             }
         }
-        if gain_min.is_some_and(|gain_min| {
-            frames_for(shared, &runs).saturating_add(gain_min) > freed_frames(shared, info, &records)
-        }) {
+        let needs = frames_for(shared, &runs).saturating_add(gain_min);
+        if gain_min > 0 && needs > freed_frames(shared, info, &records) {
             return Ok(false);
         }
         for run in &runs {

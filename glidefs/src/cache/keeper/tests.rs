@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{CheckpointPace, Keeper};
+use super::{CheckpointPace, Keeper, RESERVE};
 use crate::cache::driver::Driver;
 use crate::cache::{
     Budgets, Cache, CacheCatalog, Directory, Known, MonotonicClock, OnFull, Options, SeqMarks, Triggers,
@@ -27,11 +27,11 @@ impl CacheCatalog for Paper {
     }
 }
 
-fn options() -> Options {
+fn options(segments: u64, shards: usize) -> Options {
     Options {
-        size_bytes: 8 * SEGMENT_BYTES,
+        size_bytes: segments * SEGMENT_BYTES,
         segment_bytes: SEGMENT_BYTES,
-        shards: 1,
+        shards,
         on_full: OnFull::Wait,
         checksums_bytes_max: 1 << 20,
         budgets: Budgets::default(),
@@ -40,9 +40,13 @@ fn options() -> Options {
 }
 
 fn open(directory: &tempfile::TempDir) -> Cache {
+    open_with(directory, options(8, 1))
+}
+
+fn open_with(directory: &tempfile::TempDir, options: Options) -> Cache {
     let known = Known { exports: vec![(EXPORT, SeqMarks::default())], catalog: Arc::new(Paper) };
     let disk = Arc::new(Directory::new(directory.path()));
-    Cache::open(disk, Arc::new(MonotonicClock::default()), options(), known).unwrap().0
+    Cache::open(disk, Arc::new(MonotonicClock::default()), options, known).unwrap().0
 }
 
 /// Each killed daemon leaves a segment with one small record. Cleaning must count the unused end of such a segment as gain, or
@@ -62,6 +66,27 @@ fn a_daemon_that_is_killed_often_after_few_writes_does_not_fill_the_cache() {
         }
         drop(volume);
         driver.kill();
+    }
+}
+
+/// At leisure the gain of cleaning these segments is too small, and the segments are passed over. Nothing in the segments changes
+/// until the cache is full: without another judgement, the cache would stay full.
+#[test]
+fn segments_passed_over_at_leisure_are_cleaned_when_room_runs_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut driver = Driver::new(open_with(&directory, options(40, 1)));
+    let volume = driver.cache.volume(EXPORT);
+    let data = vec![7; 128 << 10];
+    for number in 0.. {
+        // A segment takes seven such writes. In the first segments one of seven replaces another.
+        let place = if number < 140 && number % 7 == 0 { 0 } else { number };
+        driver.write(&volume, SectorRange::new(place * 256, 256).unwrap(), Some(&data)).unwrap();
+        driver.keep();
+        let stats = driver.cache.stats();
+        if stats.segments_cleaned > 0 {
+            break;
+        }
+        assert!(stats.segments_free > RESERVE.into(), "the cache is stuck: {stats:?}");
     }
 }
 
@@ -122,6 +147,41 @@ fn who_wants_to_sync_a_file_that_the_keeper_holds_is_woken_although_the_keeper_d
     port.block_on_sync();
     assert!(super::release(&shared, number));
     assert_eq!(woken.load(Ordering::SeqCst), 2, "a segment was freed");
+}
+
+/// Free segments are few, and both shards want all there are.
+#[test]
+fn shards_get_the_last_free_segments_in_turns() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut keeper = open_with(&directory, options(8, 2)).keeper();
+    let shared = Arc::clone(&keeper.shared);
+    while keeper.prepare() {}
+    let mut spare = Vec::new();
+    while let Some(segment) = keeper.preparer.prepare(&shared, 0, RESERVE) {
+        spare.push(segment);
+    }
+    let mut given = [0; 2];
+    for round in 1..=6 {
+        for port in &shared.ports {
+            while port.take().is_some() {
+                port.gave_back();
+            }
+        }
+        let segment = spare.pop().unwrap();
+        let number = segment.number;
+        shared.close(segment);
+        assert!(super::release(&shared, number));
+        assert!(keeper.prepare(), "one segment more than the reserve is free");
+        for (port, given) in shared.ports.iter().zip(&mut given) {
+            while let Some(segment) = port.take() {
+                spare.push(segment);
+                port.gave_back();
+                *given += 1;
+            }
+        }
+        assert_eq!(given.iter().sum::<u32>(), round);
+    }
+    assert_eq!(given, [3, 3]);
 }
 
 /// A keeper without work, in a cache without room, with a checkpoint under way.
