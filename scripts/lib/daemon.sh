@@ -43,6 +43,7 @@ write_config() {
 		size = "${CACHE_SIZE:-2GiB}"
 		engine = "${GLIDEFS_CACHE_ENGINE:-auto}"
 		clean_size = "${CLEAN_SIZE:-64MiB}"
+		clean_memory = "${CLEAN_MEMORY:-64MiB}"
 
 		[api]
 		listen = "127.0.0.1:9470"

@@ -154,7 +154,9 @@ impl Cache {
             segments_cleaned: figures.segments_cleaned.load(Ordering::Relaxed),
             cleaned_bytes: figures.cleaned_bytes.load(Ordering::Relaxed),
             evicted_bytes: figures.evicted_bytes.load(Ordering::Relaxed),
-            index_bytes_max: self.shared.budget.bounds().index_bytes_max,
+            index_bytes_max: self.shared.budget.index.bytes_max(),
+            log_bytes: self.shared.budget.log.bytes(),
+            log_bytes_max: self.shared.has_store().then(|| self.shared.budget.log.bytes_max()),
             checksum_bytes: self.shared.sums.page_bytes(),
             checksums_restored: self.shared.sums.restores.load(Ordering::Relaxed),
             ..CacheStats::default()

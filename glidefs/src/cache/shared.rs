@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::cache::catalog::CacheCatalog;
-use crate::cache::handoff::{OWNED_MAX, Port, Signal};
+use crate::cache::handoff::{OWNED_MAX, OWNED_MIN, Port, Signal};
 use crate::cache::log::disk::{Clock, Disk, Lock};
 use crate::cache::log::life::Event;
 use crate::cache::log::pressure::{Pressure, Watermarks};
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub signal: Signal,
     pub figures: Figures,
     pub sums: Sums,
-    /// The budget of the indexes.
+    /// The budgets of memory for indexes and of log space.
     pub budget: Arc<Budget>,
     /// The facts that must outlive the cache.
     pub catalog: Arc<dyn CacheCatalog>,
@@ -116,7 +116,11 @@ impl Shared {
         closed.reserve(options.shards.saturating_mul(OWNED_MAX as usize));
         // Checked when opening: there are far more segments than shards.
         let shards = u32::try_from(options.shards).unwrap_or(u32::MAX);
-        let budget = Arc::new(Budget::new(options.budgets, options.on_full == OnFull::Enospc));
+        let watermarks = Watermarks::new(table.limit(), shards);
+        let owned = shards.saturating_mul(OWNED_MIN);
+        let log_bytes_max = watermarks.room_bytes(table.limit(), owned, table.segment_bytes());
+        let budget = Budget::new(options.budgets, log_bytes_max, options.on_full == OnFull::Enospc);
+        let budget = Arc::new(budget);
         for volume in volumes.values() {
             volume.join(&budget);
         }
@@ -124,7 +128,7 @@ impl Shared {
             budget,
             disk,
             clock,
-            watermarks: Watermarks::new(table.limit(), shards),
+            watermarks,
             table,
             ports: (0..options.shards).map(|_| Port::default()).collect(),
             on_full: options.on_full,

@@ -70,6 +70,10 @@ pub struct CacheStats {
     pub index_bytes: u64,
     /// Most memory for all indexes.
     pub index_bytes_max: u64,
+    /// Log space for data not in the store of all exports, in whole frames, bytes.
+    pub log_bytes: u64,
+    /// Most log space for data not in the store of all exports, bytes; `None` without a store.
+    pub log_bytes_max: Option<u64>,
     /// Memory of the table of segments, without checksums.
     pub table_bytes: u64,
     /// Frames found with a wrong checksum since the cache was opened.

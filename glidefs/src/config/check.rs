@@ -24,7 +24,13 @@ pub(super) fn check(config: &mut Config, usable: &Usable) -> Result<(), Refusal>
     check_api(&config.api)?;
     let second = TimeSpan(Duration::from_secs(1));
     span_within("control", "command_timeout", config.control.command_timeout, second..=minutes(10))?;
-    check_store(&config.store)
+    check_store(&config.store)?;
+    if config.cache.log_max_per_export.is_some() && config.store.url.is_none() {
+        let message = "data leaves the log for a store only, and an export at the bound would stop for good: set [store] url as \
+                       well, or remove the key";
+        return refuse("cache", "log_max_per_export", message.into());
+    }
+    Ok(())
 }
 
 /// The CPU of each worker: where there are more workers than CPUs, the CPUs are used again in the same order. A number that is set
@@ -67,6 +73,7 @@ fn check_cache(cache: &CacheSection, workers: usize) -> Result<(), Refusal> {
     for (key, value, least) in [
         ("index_max", cache.index_max, ByteSize(16 << 20)),
         ("index_max_per_export", cache.index_max_per_export, ByteSize(1 << 20)),
+        ("log_max_per_export", cache.log_max_per_export, ByteSize(16 << 20)),
     ] {
         let allowed = least..=ByteSize(1 << 50);
         if let Some(value) = value.filter(|value| !allowed.contains(value)) {
@@ -121,6 +128,15 @@ fn check_store(store: &StoreSection) -> Result<(), Refusal> {
     let (size, sizes) = (store.flush_size, ByteSize(64 << 10)..=ByteSize(1 << 40));
     if !sizes.contains(&size) {
         return refuse("store", "flush_size", out_of_bounds(size, &sizes));
+    }
+    for (key, value, least) in [
+        ("pack_memory", store.pack_memory, ByteSize(256 << 20)),
+        ("read_memory", store.read_memory, ByteSize(4 << 20)),
+    ] {
+        let allowed = least..=ByteSize(1 << 40);
+        if !allowed.contains(&value) {
+            return refuse("store", key, out_of_bounds(value, &allowed));
+        }
     }
     Ok(())
 }

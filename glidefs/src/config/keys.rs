@@ -72,7 +72,7 @@ pub const SECTIONS: &[Section] = &[
                 "on_full",
                 "\"wait\"",
                 "\"wait\" or \"enospc\"",
-                "How a write behaves while the cache is full: wait for space, or fail with ENOSPC.",
+                "How a write behaves while the cache is full: wait for space, or fail with ENOSPC. With a store, an export at its share of the log waits in any case.",
             ),
             key(
                 "engine",
@@ -104,6 +104,12 @@ pub const SECTIONS: &[Section] = &[
                 "\"64MiB\"",
                 "1MiB or more",
                 "Most memory for the index of one export. When not set, only index_max bounds the index of an export.",
+            ),
+            optional(
+                "log_max_per_export",
+                "\"4GiB\"",
+                "16MiB or more; only with a store",
+                "Most space of the log for data of one export that is not in the store. When not set, an export has a share: three times the part of the log which no export uses for such data, by weight.",
             ),
         ],
     },
@@ -146,6 +152,18 @@ pub const SECTIONS: &[Section] = &[
                 "\"12h\"",
                 "10min to 720h, or 0s for never",
                 "Time between garbage collections by a daemon that writes to the store. A collection removes objects that nothing has used for a day.",
+            ),
+            key(
+                "pack_memory",
+                "\"512MiB\"",
+                "256MiB or more",
+                "Most memory for packs: at most two thirds and 256MiB for packs being made and uploaded; packs uploaded last stay in what these leave, and in 288MiB at most, until they are merged. Taken as needed.",
+            ),
+            key(
+                "read_memory",
+                "\"64MiB\"",
+                "4MiB or more",
+                "Most memory for blocks that READs need from the store or from the block cache. A quarter is kept for READs that need nothing from the store. Taken as needed; further READs wait. GETs under way, 64 at most, take memory of their own.",
             ),
             key(
                 "unconfirmed",

@@ -60,6 +60,8 @@ pub struct CacheSection {
     pub index_max: Option<ByteSize>,
     /// Memory for the index of one export.
     pub index_max_per_export: Option<ByteSize>,
+    /// Most space of the log for data of one export not in the store.
+    pub log_max_per_export: Option<ByteSize>,
 }
 
 /// How a WRITE behaves while the cache is full.
@@ -134,6 +136,10 @@ pub struct StoreSection {
     pub drain_timeout: TimeSpan,
     /// Time between garbage collections of the store; 0 for no collections.
     pub gc_interval: TimeSpan,
+    /// Memory for packs being made, uploaded, and uploaded last.
+    pub pack_memory: ByteSize,
+    /// Memory for the blocks of READs.
+    pub read_memory: ByteSize,
     /// How exports behave at the start while the store cannot confirm that this host still has them.
     pub unconfirmed: Unconfirmed,
 }
@@ -147,6 +153,8 @@ impl Default for StoreSection {
             flush_size: ByteSize(32 << 20),
             drain_timeout: TimeSpan(Duration::from_secs(30)),
             gc_interval: TimeSpan(Duration::from_hours(12)),
+            pack_memory: ByteSize(512 << 20),
+            read_memory: ByteSize(64 << 20),
             unconfirmed: Unconfirmed::default(),
         }
     }
@@ -260,6 +268,7 @@ impl Default for CacheSection {
             checksums_max: ByteSize(64 << 20),
             index_max: None,
             index_max_per_export: None,
+            log_max_per_export: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::keys::{SECTIONS, commented_config};
 use super::load::bounce_mode;
-use super::{Config, ConfigError};
+use super::{ByteSize, Config, ConfigError};
 use crate::worker::cpus::Usable;
 
 fn usable(cpus: Vec<usize>, quota: Option<usize>) -> Usable {
@@ -31,6 +31,17 @@ fn refusals_name_file_line_key_value_and_what_is_allowed() {
         ("[api]\nlisten = \"here\"\n", ["glidefs.toml:2: [api] listen: \"here\"", "IP:PORT"]),
         ("[api]\nhosts = [\"a:1\"]\n", ["glidefs.toml:2: [api] hosts: \"a:1\"", "without a port"]),
         ("[api]\nconnections_max = 1\n", ["glidefs.toml:2: [api] connections_max: 1", "8 to 65536"]),
+        (
+            "[cache]\nlog_max_per_export = \"4GiB\"\n",
+            [
+                "glidefs.toml:2: [cache] log_max_per_export: data leaves the log for a store only",
+                "set [store] url",
+            ],
+        ),
+        (
+            "[cache]\nlog_max_per_export = \"1MiB\"\n",
+            ["glidefs.toml:2: [cache] log_max_per_export: 1MiB", "16MiB"],
+        ),
         ("[workers]\ncount = 0\n", ["glidefs.toml:2: [workers] count: 0", "1 to 1024"]),
         ("[workers]\ncpus = \"1-2\"\n", ["glidefs.toml:2: [workers] cpus: CPU 2", "[0, 1]"]),
         ("[exports]\nqueue_depth = 5000\n", ["glidefs.toml:2: [exports] queue_depth: 5000", "1 to 4096"]),
@@ -50,6 +61,12 @@ fn refusals_name_file_line_key_value_and_what_is_allowed() {
         assert!(says.iter().all(|part| message.contains(part)), "{text}: {message}");
         assert!(!message.contains('\n'), "{message}");
     }
+}
+
+#[test]
+fn a_bound_on_the_log_of_an_export_is_taken_with_a_store() {
+    let text = "[cache]\nlog_max_per_export = \"4GiB\"\n[store]\nurl = \"file:///srv/store\"\n";
+    assert_eq!(parse(text).unwrap().cache.log_max_per_export, Some(ByteSize(4 << 30)));
 }
 
 #[test]

@@ -97,6 +97,7 @@ fn budgets(cache: &CacheSection) -> Budgets {
     Budgets {
         index_bytes_max: cache.index_max.map_or(by_size, |bytes| bytes.0),
         index_bytes_max_per_export: cache.index_max_per_export.map_or(u64::MAX, |bytes| bytes.0),
+        log_bytes_max_per_export: cache.log_max_per_export.map_or(u64::MAX, |bytes| bytes.0),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::collecting::Collections;
 use super::memory::Holders;
 use crate::api::{ApiStats, AppState, OffThread, Readiness, Scrapes, Selection, wire};
-use crate::cache::{Cache, CacheStats, IndexFigures, ShardStats};
+use crate::cache::{Cache, CacheStats, Resource, ShardStats, UsageFigures};
 use crate::config::Config;
 use crate::export::limits::{Limit, Limits};
 use crate::export::{LimitUse, Throttle};
@@ -104,6 +104,12 @@ impl Parts {
         registry.register(Arc::new(move |out: &mut Samples| engine_samples(&probe, out)));
         if let Some(store) = self.store.clone() {
             registry.register(Arc::new(move |out: &mut Samples| store_samples(&store, out)));
+            if let Some(volumes) = self.volumes.clone() {
+                registry.register(Arc::new(move |out: &mut Samples| {
+                    out.value(Metric::StoreReadMemory, &[], volumes.read_bytes());
+                    out.value(Metric::StoreUploadMemory, &[], volumes.upload_bytes());
+                }));
+            }
             let collections = Arc::clone(&self.collections);
             registry.register(Arc::new(move |out: &mut Samples| collection_samples(&collections, out)));
         }
@@ -220,7 +226,8 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
         damaged_bytes: glance.is_stored.then_some(0),
         packs: None,
         cut: None,
-        index: metrics::IndexFigures::default(),
+        index: metrics::UsageFigures::default(),
+        log: glance.is_stored.then(metrics::UsageFigures::default),
         limits: &[],
         is_used: false,
         io: None,
@@ -241,7 +248,8 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
             damaged_bytes: volume.damaged_bytes(),
             packs: volume.packs().map(packs),
             cut: volume.upload().map(|cut| (cut.total_bytes, cut.uploaded_bytes)),
-            index: index_figures(&volume.index_figures()),
+            index: usage_figures(&volume.usage(Resource::Index)),
+            log: volume.remote().map(|_| usage_figures(&volume.usage(Resource::Log))),
             limits: &limits,
             is_used,
             io: (is_used || out.histograms == ExportHistograms::All).then(|| export.io_totals()).as_ref(),
@@ -251,9 +259,9 @@ fn export_samples(glance: &Glance<'_>, out: &mut Samples) {
     );
 }
 
-fn index_figures(figures: &IndexFigures) -> metrics::IndexFigures {
-    let IndexFigures { bytes, held, held_nanos, .. } = *figures;
-    metrics::IndexFigures { bytes, held, held_nanos }
+fn usage_figures(figures: &UsageFigures) -> metrics::UsageFigures {
+    let UsageFigures { bytes, held, held_nanos, .. } = *figures;
+    metrics::UsageFigures { bytes, held, held_nanos }
 }
 
 /// The NUMA nodes of CPUs, each asked of the kernel once.
@@ -353,6 +361,9 @@ fn cache_samples(stats: &CacheStats, out: &mut Samples) {
         (Metric::CacheChecksumsRestored, stats.checksums_restored),
     ];
     out.values(&[], plain);
+    if let Some(log_bytes_max) = stats.log_bytes_max {
+        out.values(&[], [(Metric::CacheLog, stats.log_bytes), (Metric::CacheLogMax, log_bytes_max)]);
+    }
 }
 
 fn store_samples(store: &Store, out: &mut Samples) {

@@ -18,8 +18,10 @@ use crate::store::{
     StoreUrl, process_variables,
 };
 
-/// Memory for the last uploaded packs: enough for one level of a volume with packs of the usual length.
+/// Most memory for the last uploaded packs: enough for one level of a volume with packs of the usual length.
 const RECENT_BYTES_MAX: u64 = 288 << 20;
+/// Memory for packs being made: eight cuts on the way, with a pack each.
+const UPLOAD_BYTES_MAX: u64 = 256 << 20;
 /// How long the start waits for the store, and each export for the answer whose the export is.
 pub(super) const STORE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -38,10 +40,15 @@ pub(super) fn connect_store(
         StoreOptions { shutdown: Some(stopped.clone()), checked_first: true, ..StoreOptions::default() };
     let store = store::Store::over(backend, options);
     let block_cache = open_block_cache(config, runtime)?;
+    let pack_bytes_max = config.store.pack_memory.0;
+    let upload_bytes_max = (pack_bytes_max - pack_bytes_max / 3).min(UPLOAD_BYTES_MAX);
     let options = VolumeStoreOptions {
         block_cache: Some(block_cache),
         notes: catalog.journal(),
+        upload_bytes_max: usize::try_from(upload_bytes_max).unwrap_or(usize::MAX),
         recent_bytes_max: Some(RECENT_BYTES_MAX),
+        pack_bytes_max: Some(pack_bytes_max),
+        read_bytes_max: config.store.read_memory.0,
         host: host_name(),
         ..VolumeStoreOptions::new(cache.writer())
     };

@@ -178,6 +178,8 @@ pub struct WorkerStats {
     pub risk_waits: Counter,
     /// Writes held back because the index of the export may not grow.
     pub index_waits: Counter,
+    /// Writes held back because the export has its share of the log.
+    pub log_waits: Counter,
     /// The worker's buffer pool.
     pub pool: PoolStats,
 }

@@ -187,7 +187,7 @@ impl ExportEntry {
             unreleased: status.unreleased.clone(),
             damaged_bytes,
             at_risk: self.at_risk(),
-            is_index_full: self.export().is_some_and(|export| export.volume().index_figures().is_full),
+            waiting_for: self.export().and_then(|export| export.volume().waits_for()),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::devices::DeviceId;
 use super::name::ExportName;
 use super::state::State;
-use crate::cache::{AtRisk, Durability, OnUnreachable};
+use crate::cache::{AtRisk, Durability, OnUnreachable, Resource};
 use crate::export::Export;
 use crate::export::limits::{Limits, Settings};
 use crate::store::volume::Loss;
@@ -36,8 +36,8 @@ pub struct ExportInfo {
     pub damaged_bytes: Option<u64>,
     /// Data at risk; `None` without a store.
     pub at_risk: Option<AtRisk>,
-    /// Whether writes which make the index larger have to wait.
-    pub is_index_full: bool,
+    /// The resource for which writes have to wait.
+    pub waiting_for: Option<Resource>,
 }
 
 /// One export for the figures of a scrape.

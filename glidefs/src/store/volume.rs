@@ -19,7 +19,7 @@
 //!                     │
 //!  one manifest   View (view)     loaded, rows: packs of a range     resolve: the pack that counts for a sector
 //!                                 pack_reader: indexes and blocks, from metadata, recent, the block cache or fetch
-//!                                 readahead: sequential readers
+//!                                 readahead: sequential readers     read_memory: of READs
 //!
 //!  words          types, limits, ranges, cut, damage, crowd, notes, error, blocking
 //! ```

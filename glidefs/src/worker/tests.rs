@@ -16,7 +16,7 @@ use io_uring::{opcode, squeue, types};
 use super::driver::TagEvent;
 use super::engine::{Engine, probe};
 use super::{Failure, QueueDriver, QueueGone, Worker, WorkerError, WorkerOptions, affinity, start};
-use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options};
+use crate::cache::{Budgets, Cache, Directory, Known, MonotonicClock, OnFull, Options, Resource};
 use crate::export::{Export, Operation, Request};
 use crate::units::{ExportId, SectorRange};
 
@@ -28,6 +28,7 @@ mod limits;
 mod queues;
 mod remote;
 mod risk;
+mod share;
 mod worst;
 
 const DEPTH: u16 = 8;

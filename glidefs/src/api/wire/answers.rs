@@ -139,7 +139,8 @@ pub struct Export {
     /// The data of the export that is not in the store. Left out if all data is in the store, or without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_risk: Option<AtRisk>,
-    /// The resource for which writes of the export wait: "index", memory for the index. Left out if writes do not wait for one.
+    /// The resource for which writes of the export wait: "index", memory for the index, or "log", log space for data that is not
+    /// in the store. Left out if writes do not wait for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
 }
@@ -186,7 +187,7 @@ impl From<ExportInfo> for Export {
             unreleased: info.unreleased,
             damaged_bytes: info.damaged_bytes,
             at_risk: info.at_risk.map(AtRisk::from),
-            waiting_for: info.is_index_full.then(|| "index".into()),
+            waiting_for: info.waiting_for.map(|resource| resource.name().into()),
         }
     }
 }

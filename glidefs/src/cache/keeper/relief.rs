@@ -1,7 +1,8 @@
-//! Making indexes smaller that use most of their budget: what the store has is forgotten, and the rest written back.
+//! Making room for volumes which use most of their budget, of the log or of memory for the index: the data is written back, and of
+//! a large index the content in the store is forgotten.
 //!
-//! Does not own the budget (`volume/budget`). Without a store only the client can make an index smaller. Invariant: as in cleaning,
-//! the catalog notes that nothing as old may be taken from the log any more before anything is forgotten.
+//! Does not own the budgets (`volume/budget`). Without a store only the client can make room. Invariant: as in cleaning, the catalog
+//! notes that nothing as old may be taken from the log any more before anything is forgotten.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use super::PATIENCE;
 use crate::cache::shared::Shared;
 use crate::cache::volume::Volume;
+use crate::cache::volume::budget::Resource;
 use crate::observe::repeat::Repeat;
 use crate::units::Seq;
 
@@ -44,7 +46,7 @@ impl Relief {
             self.look(shared);
         }
         let Some(going) = self.evictions.last_mut() else { return false };
-        let target = shared.budget.target(going.volume.claim());
+        let target = index_target(shared, &going.volume);
         let next = target.and_then(|target| {
             going.volume.evict_from(&shared.table, going.mark, (going.from, target), extents)
         });
@@ -55,7 +57,7 @@ impl Relief {
         true
     }
 
-    /// Finds the volumes to make smaller. Their data not in the store is written back.
+    /// Finds the volumes with too large a part. Their data not in the store is written back.
     fn look(&mut self, shared: &Shared) {
         let now = shared.clock.now();
         if now < self.next_look || !shared.budget.take_asked() {
@@ -66,11 +68,13 @@ impl Relief {
         // Writeback of a lost volume never goes on.
         volumes.retain(|volume| {
             let may_shrink = volume.store_link().is_some() && volume.lost().is_none();
-            may_shrink && shared.budget.target(volume.claim()).is_some()
+            let log = || shared.budget.log.target(volume.claim(Resource::Log));
+            may_shrink && (index_target(shared, volume).is_some() || log().is_some())
         });
         for volume in &volumes {
             volume.ask_writeback();
         }
+        volumes.retain(|volume| index_target(shared, volume).is_some());
         let evictions = volumes.into_iter().filter_map(|volume| {
             let figures = volume.figures();
             (figures.clean_extents > 0).then_some(Eviction { volume, mark: figures.stored, from: 0 })
@@ -98,4 +102,9 @@ impl Relief {
             );
         }
     }
+}
+
+/// The size to which the index of `volume` should shrink; `None` where the index may stay.
+fn index_target(shared: &Shared, volume: &Volume) -> Option<u64> {
+    shared.budget.index.target(volume.claim(Resource::Index))
 }

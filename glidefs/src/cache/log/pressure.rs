@@ -37,6 +37,15 @@ impl Watermarks {
         }
     }
 
+    /// Bytes of data that a log of `segments` segments has room for, whatever the order of the writes: without the segments which
+    /// must be free for cleaning, without `owned` segments of shards, and without an eighth of each other segment, for which no
+    /// segment is cleaned (`keeper/cleaner`). At least a quarter of all.
+    pub fn room_bytes(self, segments: u32, owned: u32, segment_bytes: u64) -> u64 {
+        let others = segments.saturating_sub(self.clean_below.saturating_add(owned));
+        let usable = others.max(segments / 4).max(1);
+        (segment_bytes - segment_bytes / 8).saturating_mul(usable.into())
+    }
+
     /// Pause for each frame of data, while `free` segments are free.
     pub fn pause_per_frame(self, free: u32) -> Duration {
         let missing = self.delay_below.saturating_sub(free.max(RESERVE));
@@ -95,6 +104,20 @@ mod tests {
             last = pause;
         }
         assert_eq!(last, PAUSE_PER_FRAME_MAX);
+    }
+
+    #[test]
+    fn the_room_for_data_leaves_the_segments_for_cleaning_and_for_shards_free_and_is_never_nothing() {
+        for segments in 5..2000_u32 {
+            for shards in (1..20).take_while(|shards| 2 * shards + 3 <= segments) {
+                let watermarks = Watermarks::new(segments, shards);
+                let room = watermarks.room_bytes(segments, 2 * shards, 8000);
+                let kept = watermarks.clean_below + 2 * shards;
+                let most = segments.saturating_sub(kept).max(segments / 4);
+                assert_eq!(room, u64::from(most) * 7000, "{segments} segments, {shards} shards");
+                assert!(room >= 7000);
+            }
+        }
     }
 
     #[test]

@@ -1,28 +1,27 @@
-//! The budget of the cache's memory for indexes: of all volumes together, and of one volume.
+//! The budgets of the cache: of the memory for indexes, and of log space for data which the store does not have.
 //!
-//! Owns the sum, the bounds and the decision. Does not own the indexes (`layers`), the waits (`worker/waits/held`) or the making of
-//! room (`keeper/relief`).
+//! Owns the sums of all volumes, and the use of each. Does not own the decision (`pool`), the indexes (`layers`), the waits
+//! (`worker/waits/held`) or the making of room (`keeper/relief`).
 //!
-//! A volume may have the *share*: [`LENT`] times the memory which nobody uses, in proportion to the weight. So one busy volume alone
-//! gets three quarters of the budget, and the share falls for all as others want memory: large volumes stop, and small ones go on,
-//! with no list of volumes and no clock. Invariants: a volume above the share or above the own bound takes no write which can make
-//! the index larger; a volume below half of both does not notice; the share is nothing when the budget is used up, so the
-//! sum stays within the budget but for requests under way at the decision, and but for volumes that claim less than they have
-//! (`budgeted`: with data unreadable here).
+//! A volume's use of the log is the frames which only the writeback of the volume can make free: those with data in the layers
+//! `active` and `frozen`. Replaced content is cleaned, and clean content is evicted, whenever room is needed.
+
+mod pool;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::durability::{PAUSE_MAX, Pace};
-use crate::fair::WEIGHT_DEFAULT;
+use self::pool::Bounds;
+pub(in crate::cache) use self::pool::{Claim, Pool};
+use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 
-/// A volume of the default weight may have so many times the unused memory.
-const LENT: u64 = 3;
 /// Most memory that one write takes: two extents, each the first in new room for eight.
-const GROWTH_BYTES: u64 = 1024;
-/// Parts of the budget in which the share for a first look is counted.
-const STEPS: u64 = 64;
+const INDEX_GROWTH_BYTES: u64 = 1024;
+/// Most log space that one write takes, without the header of the record.
+const LOG_GROWTH_BYTES: u64 = REQUEST_BYTES_MAX as u64;
+/// The log has so many grains, or grains of one frame: ten thousand exports are counted exactly enough.
+const LOG_GRAINS: u64 = 1 << 20;
 
 /// The bounds on the parts of the cache that exports share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,63 +30,76 @@ pub struct Budgets {
     pub index_bytes_max: u64,
     /// Most memory for the index of one export, bytes.
     pub index_bytes_max_per_export: u64,
+    /// Most log space for data of one export which is not in the store, bytes. Without a store without effect.
+    pub log_bytes_max_per_export: u64,
 }
 
 impl Default for Budgets {
     fn default() -> Self {
-        Self { index_bytes_max: u64::MAX, index_bytes_max_per_export: u64::MAX }
+        Self {
+            index_bytes_max: u64::MAX,
+            index_bytes_max_per_export: u64::MAX,
+            log_bytes_max_per_export: u64::MAX,
+        }
     }
 }
 
-impl Budgets {
-    fn step(&self) -> u64 {
-        (self.index_bytes_max / STEPS).max(1)
-    }
-
-    /// The share for the default weight at the end of the step in which `bytes` are used.
-    fn share_from(&self, bytes: u64) -> u64 {
-        let end = (bytes / self.step()).saturating_add(1).saturating_mul(self.step());
-        self.index_bytes_max.saturating_sub(end).saturating_mul(LENT)
-    }
-}
-
-/// The memory for the index of one volume.
+/// A resource of the cache that exports share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct Claim {
-    pub bytes: u64,
-    pub weight: u16,
+pub enum Resource {
+    /// Memory for indexes.
+    Index,
+    /// Log space for data which is not in the store.
+    Log,
 }
 
-/// Apart from the rest, which each write reads.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Sum(AtomicU64);
+impl Resource {
+    /// The name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Index => "index",
+            Self::Log => "log",
+        }
+    }
+}
 
-/// The budget of all volumes.
+/// The budgets of all volumes.
 #[derive(Debug)]
 pub(in crate::cache) struct Budget {
-    budgets: Budgets,
+    pub index: Pool,
+    pub log: Pool,
     /// Whether a write fails where a wait would have no end but by the client.
     fails: bool,
-    /// The share for the default weight at the end of the present step: for a first look.
-    share: AtomicU64,
-    /// Some volume asked for memory since the last look of the keeper.
+    /// Some volume asked for more since the last look of the keeper.
     asked: AtomicBool,
-    bytes: Sum,
 }
 
 impl Budget {
-    pub fn new(budgets: Budgets, fails: bool) -> Self {
-        let share = AtomicU64::new(budgets.share_from(0));
-        Self { budgets, fails, share, asked: AtomicBool::new(false), bytes: Sum::default() }
+    /// The budgets of a log with room for `log_bytes_max`.
+    pub fn new(budgets: Budgets, log_bytes_max: u64, fails: bool) -> Self {
+        let index = Pool::new(Bounds {
+            bytes_max: budgets.index_bytes_max,
+            bytes_max_per_export: budgets.index_bytes_max_per_export,
+            growth_bytes: INDEX_GROWTH_BYTES,
+            grain_bytes: 1,
+            slow_from: 4,
+        });
+        // A burst finds the whole share but an eighth at full speed: that is what the cache is for.
+        let log = Pool::new(Bounds {
+            bytes_max: log_bytes_max,
+            bytes_max_per_export: budgets.log_bytes_max_per_export,
+            growth_bytes: LOG_GROWTH_BYTES,
+            grain_bytes: (log_bytes_max / LOG_GRAINS).next_power_of_two().max(FRAME_BYTES as u64),
+            slow_from: 7,
+        });
+        Self { index, log, fails, asked: AtomicBool::new(false) }
     }
 
-    pub fn bytes(&self) -> u64 {
-        self.bytes.0.load(Ordering::Relaxed)
-    }
-
-    pub fn bounds(&self) -> Budgets {
-        self.budgets
+    pub fn pool(&self, resource: Resource) -> &Pool {
+        match resource {
+            Resource::Index => &self.index,
+            Resource::Log => &self.log,
+        }
     }
 
     /// Whether a write without hope fails.
@@ -100,128 +112,93 @@ impl Budget {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some volume asked for memory since the last call.
+    /// Whether some volume asked for more since the last call.
     pub fn take_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Relaxed)
     }
-
-    /// Notes that one index has `after` bytes instead of `before`.
-    fn changed(&self, before: u64, after: u64) {
-        let change = after.wrapping_sub(before);
-        let was = self.bytes.0.fetch_add(change, Ordering::Relaxed);
-        let bytes = was.wrapping_add(change);
-        let step = self.budgets.step();
-        if was / step != bytes / step {
-            self.share.store(self.budgets.share_from(bytes), Ordering::Relaxed);
-        }
-    }
-
-    /// The most that a volume of `weight` may have at present.
-    fn limit(&self, weight: u16) -> u64 {
-        let unused = self.budgets.index_bytes_max.saturating_sub(self.bytes().saturating_add(GROWTH_BYTES));
-        weighed(unused.saturating_mul(LENT), weight).min(self.budgets.index_bytes_max_per_export)
-    }
-
-    /// When a volume may make the index larger.
-    pub fn pace(&self, own: Claim) -> Pace {
-        slowed(own.bytes.saturating_add(GROWTH_BYTES), self.limit(own.weight))
-    }
-
-    /// The size to which an index should shrink; `None` where the index may stay.
-    pub fn target(&self, own: Claim) -> Option<u64> {
-        let target = self.limit(own.weight) / 2;
-        (own.bytes > target).then_some(target)
-    }
-
-    /// Whether a volume is near the limit.
-    #[inline]
-    fn is_near(&self, own: Claim) -> bool {
-        let share = weighed(self.share.load(Ordering::Relaxed), own.weight);
-        own.bytes >= share.min(self.budgets.index_bytes_max_per_export) / 2
-    }
 }
 
-#[inline]
-fn weighed(bytes: u64, weight: u16) -> u64 {
-    if weight == WEIGHT_DEFAULT {
-        return bytes;
-    }
-    let weighed = u128::from(bytes) * u128::from(weight) / u128::from(WEIGHT_DEFAULT);
-    u64::try_from(weighed).unwrap_or(u64::MAX)
-}
-
-/// When a write may go on which takes the use to `used`: slower and slower above half of `limit`, and not above `limit`.
-fn slowed(used: u64, limit: u64) -> Pace {
-    if used > limit {
-        return Pace::Wait;
-    }
-    let over = used.saturating_sub(limit / 2);
-    let nanos = PAUSE_MAX.as_nanos() * u128::from(over) / u128::from((limit - limit / 2).max(1));
-    match u64::try_from(nanos).unwrap_or(u64::MAX) {
-        0 => Pace::Go,
-        nanos => Pace::Pause(Duration::from_nanos(nanos)),
-    }
-}
-
-/// The use that one volume makes of the budget.
+/// The use that one volume makes of one resource, and the writes held back by the budget.
 #[derive(Debug, Default)]
-pub(super) struct Usage {
-    budget: OnceLock<Arc<Budget>>,
-    index_bytes: AtomicU64,
+struct Use {
+    bytes: AtomicU64,
     held: AtomicU64,
     held_nanos: AtomicU64,
 }
 
+/// The use that one volume makes of the budgets.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    budget: OnceLock<Arc<Budget>>,
+    index: Use,
+    log: Use,
+}
+
 impl Usage {
-    /// Counts the index of `bytes` in `budget` from now on. To be called under the lock of the index.
-    pub fn join(&self, budget: &Arc<Budget>, bytes: u64) {
+    /// Counts the index of `index_bytes` and the data of `log_bytes` in `budget` from now on. To be called under the lock of the
+    /// index.
+    pub fn join(&self, budget: &Arc<Budget>, index_bytes: u64, log_bytes: u64) {
         if self.budget.set(Arc::clone(budget)).is_ok() {
-            self.index_bytes.store(bytes, Ordering::Relaxed);
-            budget.changed(0, bytes);
+            self.note(index_bytes, log_bytes);
         }
     }
 
-    /// Notes the memory of the index. To be called under the lock of the index.
+    /// Notes the memory of the index, and the log space of the data not in the store. To be called under the lock of the index.
     #[inline]
-    pub fn note(&self, bytes: u64) {
-        let before = self.index_bytes.load(Ordering::Relaxed);
-        if bytes != before
-            && let Some(budget) = self.budget.get()
+    pub fn note(&self, index_bytes: u64, log_bytes: u64) {
+        let Some(budget) = self.budget.get() else { return };
+        for (used, pool, after) in
+            [(&self.index, &budget.index, index_bytes), (&self.log, &budget.log, log_bytes)]
         {
-            self.index_bytes.store(bytes, Ordering::Relaxed);
-            budget.changed(before, bytes);
+            let before = used.bytes.load(Ordering::Relaxed);
+            if after != before {
+                used.bytes.store(after, Ordering::Relaxed);
+                pool.changed(before, after);
+            }
         }
     }
 
-    /// Memory of the index, as noted last.
-    pub fn index_bytes(&self) -> u64 {
-        self.index_bytes.load(Ordering::Relaxed)
+    /// Bytes of the resource, as noted last.
+    #[inline]
+    pub fn bytes(&self, resource: Resource) -> u64 {
+        self.of(resource).bytes.load(Ordering::Relaxed)
     }
 
-    /// The budget, if a volume of `weight` has to ask for memory.
+    /// The budget, if a volume of `weight` has to ask for more of `resource`.
     #[inline]
-    pub fn to_ask(&self, weight: u16) -> Option<&Budget> {
+    pub fn to_ask(&self, resource: Resource, weight: u16) -> Option<&Budget> {
         let budget = self.budget.get()?;
-        budget.is_near(Claim { bytes: self.index_bytes(), weight }).then_some(&**budget)
+        let claim = Claim { bytes: self.bytes(resource), weight };
+        budget.pool(resource).is_near(claim).then_some(&**budget)
     }
 
     pub fn budget(&self) -> Option<&Budget> {
         self.budget.get().map(|budget| &**budget)
     }
 
-    /// Counts a write held back by the budget.
-    pub fn count_held(&self) {
-        self.held.fetch_add(1, Ordering::Relaxed);
+    /// Counts a write held back by the budget of `resource`.
+    pub fn count_held(&self, resource: Resource) {
+        self.of(resource).held.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts time in which writes were held back by the budget.
-    pub fn count_time(&self, time: Duration) {
-        self.held_nanos.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Counts time in which writes were held back by the budget of `resource`.
+    pub fn count_time(&self, resource: Resource, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.of(resource).held_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// Writes held back, and the time in which writes were held back, nanoseconds.
-    pub fn held(&self) -> (u64, u64) {
-        (self.held.load(Ordering::Relaxed), self.held_nanos.load(Ordering::Relaxed))
+    pub fn held(&self, resource: Resource) -> (u64, u64) {
+        let used = self.of(resource);
+        (used.held.load(Ordering::Relaxed), used.held_nanos.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn of(&self, resource: Resource) -> &Use {
+        match resource {
+            Resource::Index => &self.index,
+            Resource::Log => &self.log,
+        }
     }
 }
 

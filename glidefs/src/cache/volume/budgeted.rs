@@ -1,13 +1,14 @@
-//! A volume and the budget of the indexes: the memory noted, the question before a write, and the eviction that makes room.
+//! A volume and the budgets: the use noted, the questions before a write, and the eviction that makes room in an index.
 //!
-//! Does not own the decision (`budget`). Invariant: a write which leaves the index with no more extents than before never waits, so
-//! a client can always make room; of such writes only those with sectors of their own are under way at once, as each counts on the
-//! extents which the index has now.
+//! Does not own the decision (`budget`). Invariants: a write which leaves the index with no more extents than before never waits for
+//! the index, so a client can always make room; of such writes only those with sectors of their own are under way at once, as each
+//! counts on the extents which the index has now. Only data waits for a share of the log, and only where writeback makes room: never
+//! zeroes, nor any write of a volume which is lost or has no store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::{Budget, Claim};
+use super::budget::{Budget, Claim, Resource};
 use super::durability::Pace;
 use super::hold::EXTENTS_MAX;
 use super::store_link::StoreLink;
@@ -28,30 +29,58 @@ pub enum Content {
     },
 }
 
-/// The index of an export and the budget of indexes.
+/// The use that an export makes of a resource, and the budget of the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IndexFigures {
-    /// Memory of the index, bytes.
+pub struct UsageFigures {
+    /// Memory of the index, or log space for data not in the store, bytes.
     pub bytes: u64,
-    /// Whether a write which makes the index larger has to wait, or to fail.
+    /// Whether a write which takes more of the resource has to wait, or to fail.
     pub is_full: bool,
-    /// Writes held back because of the index.
+    /// Writes held back because of the resource.
     pub held: u64,
-    /// Time in which writes were held back because of the index, nanoseconds.
+    /// Time in which writes were held back because of the resource, nanoseconds.
     pub held_nanos: u64,
 }
 
 impl Volume {
-    /// Counts the index in `budget` from now on.
+    /// Counts the index and the data in `budget` from now on.
     pub(in crate::cache) fn join(&self, budget: &Arc<Budget>) {
         let inner = self.lock();
-        self.usage.join(budget, inner.layers.index_bytes());
+        self.usage.join(budget, inner.layers.index_bytes(), inner.layers.log_bytes());
     }
 
-    /// Notes the memory of the index after a change.
+    /// Notes the use of the budgets after a change of the index.
     #[inline]
     pub(super) fn note_index(&self, inner: &Inner) {
-        self.usage.note(inner.layers.index_bytes());
+        self.usage.note(inner.layers.index_bytes(), inner.layers.log_bytes());
+    }
+
+    /// When a WRITE may go on with the share of the log that the volume may have, where `bytes` of WRITEs just let go on, of any
+    /// volume, are not counted yet. `paused` says that the WRITE has paused already.
+    #[inline]
+    pub fn log_pace(&self, bytes: u64, paused: bool) -> Pace {
+        match self.usage.to_ask(Resource::Log, self.weight()) {
+            None => Pace::Go,
+            Some(budget) => self.ask_for_log(budget, bytes, paused),
+        }
+    }
+
+    #[cold]
+    fn ask_for_log(&self, budget: &Budget, bytes: u64, paused: bool) -> Pace {
+        if !self.can_be_written_back() {
+            return Pace::Go;
+        }
+        // The keeper has this volume written back, and all others which use much.
+        budget.ask();
+        match budget.log.pace_behind(self.claim(Resource::Log), bytes) {
+            Pace::Pause(_) if paused => Pace::Go,
+            pace => pace,
+        }
+    }
+
+    /// Whether writeback makes the volume's part of the log free, sooner or later.
+    fn can_be_written_back(&self) -> bool {
+        self.store_link().is_some() && self.lost().is_none()
     }
 
     /// When a write may go on with the memory that the index may have. `paused` says that the write has paused already. With
@@ -63,7 +92,7 @@ impl Volume {
         content: Content,
         paused: bool,
     ) -> (Pace, Option<SectorRange>) {
-        match self.usage.to_ask(self.weight()) {
+        match self.usage.to_ask(Resource::Index, self.weight()) {
             None => (Pace::Go, None),
             Some(budget) => self.ask(budget, range, content, paused),
         }
@@ -78,7 +107,7 @@ impl Volume {
         paused: bool,
     ) -> (Pace, Option<SectorRange>) {
         budget.ask();
-        let pace = match budget.pace(self.claim()) {
+        let pace = match budget.index.pace(self.claim(Resource::Index)) {
             Pace::Pause(_) if paused => Pace::Go,
             pace => pace,
         };
@@ -114,7 +143,7 @@ impl Volume {
         range: SectorRange,
         record: SectorRange,
     ) -> Option<SectorRange> {
-        let Some(budget) = self.usage.to_ask(self.weight()) else { return Some(record) };
+        let Some(budget) = self.usage.to_ask(Resource::Index, self.weight()) else { return Some(record) };
         let covers =
             |(kept, _): &&(SectorRange, bool)| kept.start() <= range.start() && range.end() <= kept.end();
         match inner.kept.iter().find(covers) {
@@ -124,7 +153,10 @@ impl Volume {
                 SectorRange::new(start, record.end().min(kept.end()).checked_sub(start)?)
             }
             // A lost volume fails the request later.
-            _ => (budget.pace(self.claim()) != Pace::Wait || self.lost().is_some()).then_some(record),
+            _ => {
+                let may_grow = budget.index.pace(self.claim(Resource::Index)) != Pace::Wait;
+                (may_grow || self.lost().is_some()).then_some(record)
+            }
         }
     }
 
@@ -148,29 +180,39 @@ impl Volume {
         }
     }
 
-    /// The memory of the index as a claim on the budget. Data unreadable here can only be written again: meanwhile the index may
+    /// The use of the resource as a claim on the budget. Data unreadable here can only be written again: meanwhile the use may
     /// become twice as large as otherwise.
-    pub(in crate::cache) fn claim(&self) -> Claim {
+    pub(in crate::cache) fn claim(&self, resource: Resource) -> Claim {
         let is_unreadable = self.store_link().is_some_and(StoreLink::is_unreadable);
-        let bytes = self.usage.index_bytes();
+        let bytes = self.usage.bytes(resource);
         Claim { bytes: if is_unreadable { bytes / 2 } else { bytes }, weight: self.weight() }
     }
 
-    /// Counts a write held back by [`Self::index_pace`].
-    pub fn count_held(&self) {
-        self.usage.count_held();
+    /// Counts a write held back by [`Self::index_pace`] or [`Self::log_pace`].
+    pub fn count_held(&self, resource: Resource) {
+        self.usage.count_held(resource);
     }
 
-    /// Counts time in which writes were held back by [`Self::index_pace`].
-    pub fn count_held_time(&self, time: Duration) {
-        self.usage.count_time(time);
+    /// Counts time in which writes were held back by [`Self::index_pace`] or [`Self::log_pace`].
+    pub fn count_held_time(&self, resource: Resource, time: Duration) {
+        self.usage.count_time(resource, time);
     }
 
     /// The figures of the budget at this moment. Takes no lock.
-    pub fn index_figures(&self) -> IndexFigures {
-        let (held, held_nanos) = self.usage.held();
-        let is_full = self.usage.budget().is_some_and(|budget| budget.pace(self.claim()) == Pace::Wait);
-        IndexFigures { bytes: self.usage.index_bytes(), is_full, held, held_nanos }
+    pub fn usage(&self, resource: Resource) -> UsageFigures {
+        let (held, held_nanos) = self.usage.held(resource);
+        let waits = resource == Resource::Index || self.can_be_written_back();
+        let is_full = waits
+            && self
+                .usage
+                .budget()
+                .is_some_and(|budget| budget.pool(resource).pace(self.claim(resource)) == Pace::Wait);
+        UsageFigures { bytes: self.usage.bytes(resource), is_full, held, held_nanos }
+    }
+
+    /// The resource for which writes of the volume have to wait, or without which they fail.
+    pub fn waits_for(&self) -> Option<Resource> {
+        [Resource::Index, Resource::Log].into_iter().find(|resource| self.usage(*resource).is_full)
     }
 
     /// Forgets clean extents up to sequence number `mark`, from sector `from` on, until about `extents` were looked at or the index
@@ -184,7 +226,7 @@ impl Volume {
     ) -> Option<u64> {
         let mut next = Some(from);
         for _ in 0..extents.div_ceil(EXTENTS_MAX) {
-            if self.usage.index_bytes() <= target {
+            if self.usage.bytes(Resource::Index) <= target {
                 return None;
             }
             let mut inner = self.lock();

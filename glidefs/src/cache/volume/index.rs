@@ -14,7 +14,7 @@ use self::map::{Bulk, ExtentMap};
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::{Backing, Extent, Piece};
 use crate::cache::volume::hold;
-use crate::units::{SECTOR_BYTES, SectorRange, Seq};
+use crate::units::{FRAME_BYTES, SECTOR_BYTES, SectorRange, Seq};
 
 /// The extents of one export.
 #[derive(Debug, Default)]
@@ -134,6 +134,11 @@ impl Index {
     /// Bytes of data mapped; zeroes do not count.
     pub fn live_bytes(&self) -> u64 {
         self.extents.data_sectors().saturating_mul(SECTOR_BYTES)
+    }
+
+    /// Bytes of the frames with data; a frame counts whole, once for each extent with data in the frame.
+    pub fn frame_bytes(&self) -> u64 {
+        self.extents.frames().saturating_mul(FRAME_BYTES as u64)
     }
 
     /// Memory of the extents, kept as a sum.

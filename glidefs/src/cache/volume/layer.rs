@@ -156,6 +156,11 @@ impl Layer {
         self.index.bytes()
     }
 
+    /// Bytes of the frames with data.
+    pub fn frame_bytes(&self) -> u64 {
+        self.index.frame_bytes()
+    }
+
     /// Bytes of data; zeroes do not count.
     pub fn live_bytes(&self) -> u64 {
         self.index.live_bytes()

@@ -161,6 +161,12 @@ impl Layers {
         frozen.fold(self.active.live_bytes(), u64::saturating_add)
     }
 
+    /// Bytes of the log with data not in the store, in whole frames.
+    pub fn log_bytes(&self) -> u64 {
+        let frozen = self.frozen.iter().map(|cut| cut.index.frame_bytes());
+        frozen.fold(self.active.frame_bytes(), u64::saturating_add)
+    }
+
     /// Bytes of data in the store, and here as well.
     pub fn clean_bytes(&self) -> u64 {
         self.clean.live_bytes()

@@ -34,7 +34,7 @@ pub fn longest_holds(blocks: u32, now: impl Fn() -> Duration) -> Vec<LongestHold
     table.get(0).begin_use(1, 1);
     let volume = Volume::new(ExportId(1));
     // The memory of an index is noted where there is a budget.
-    volume.join(&Arc::new(Budget::new(Budgets::default(), false)));
+    volume.join(&Arc::new(Budget::new(Budgets::default(), u64::MAX, false)));
     let works = Works { volume, table, blocks: u64::from(blocks), now, done: Vec::new() };
     works.all()
 }

@@ -137,6 +137,12 @@ metrics! {
         = "Writes of the export held back because the index may not grow.";
     ExportIndexHeldTime: Counter "glidefs_export_index_held_seconds_total" in Seconds by [export]
         = "Time in which writes of the export were held back because the index may not grow, summed over workers.";
+    ExportLog: Gauge "glidefs_export_log_bytes" in Bytes by [export]
+        = "Log space of the export's data that is not in the store, in whole frames; no sample without a store, or for an export which is not busy, unless writes of the export were held back because of the log.";
+    ExportLogHeld: Counter "glidefs_export_log_held_total" in Number by [export]
+        = "Writes of the export held back because the export has its share of the log.";
+    ExportLogHeldTime: Counter "glidefs_export_log_held_seconds_total" in Seconds by [export]
+        = "Time in which writes of the export were held back because the export has its share of the log, summed over workers.";
     ExportDamaged: Gauge "glidefs_export_damaged_bytes" in Bytes by [export]
         = "Bytes whose content was lost before the store had the content, as of the last writeback: reads of these bytes fail on every host until the bytes are written again or discarded.";
     ExportCut: Gauge "glidefs_export_cut_bytes" in Bytes by [export]
@@ -187,6 +193,8 @@ metrics! {
         = "Writes held back because the export bounds the data at risk, or because the export is written faster than packs are merged.";
     WorkerIndexWaits: Counter "glidefs_worker_index_waits_total" in Number by [worker]
         = "Writes held back because the index of the export may not grow.";
+    WorkerLogWaits: Counter "glidefs_worker_log_waits_total" in Number by [worker]
+        = "Writes held back because the export has its share of the log.";
 
     StoreRequests: Counter "glidefs_store_requests_total" in Number by [operation]
         = "Requests sent to the object store: get, put, list, delete, head.";
@@ -206,6 +214,10 @@ metrics! {
         = "READs that wait for bytes from the store.";
     StoreOldestRead: Gauge "glidefs_store_oldest_read_seconds" in Seconds by []
         = "Waiting time of the READ that has waited for the store for longest; 0 when no READ waits.";
+    StoreReadMemory: Gauge "glidefs_store_read_memory_bytes" in Bytes by []
+        = "Memory set aside for blocks of READs; above store.read_memory only for the READs that took memory last.";
+    StoreUploadMemory: Gauge "glidefs_store_upload_memory_bytes" in Bytes by []
+        = "Memory set aside for packs being made and uploaded, a part of store.pack_memory.";
     StoreRefused: Counter "glidefs_store_refused_total" in Number by []
         = "Requests that the object store refused because of credentials, permissions or a wrong place.";
     GcRuns: Counter "glidefs_store_gc_runs_total" in Number by [result]
@@ -268,6 +280,10 @@ metrics! {
         = "Memory of the indexes of all exports.";
     CacheIndexMax: Gauge "glidefs_cache_index_max_bytes" in Bytes by []
         = "Most memory for the indexes of all exports.";
+    CacheLog: Gauge "glidefs_cache_log_bytes" in Bytes by []
+        = "Log space of data of all exports that is not in the store, in whole frames; no sample without a store.";
+    CacheLogMax: Gauge "glidefs_cache_log_max_bytes" in Bytes by []
+        = "Most log space for data of all exports that is not in the store; no sample without a store.";
     CacheCorruptFrames: Counter "glidefs_cache_corrupt_frames_total" in Number by []
         = "Frames that did not match their checksum.";
     CacheLostFrames: Counter "glidefs_cache_lost_frames_total" in Number by []

@@ -51,7 +51,8 @@ fn figures(name: &str) -> ExportFigures<'_> {
         damaged_bytes: Some(512),
         packs: Some(Packs { fan_out: 3, count: 40, slows_writes: false }),
         cut: Some((8192, 4096)),
-        index: IndexFigures { bytes: 9000, held: 6, held_nanos: 2_500_000_000 },
+        index: UsageFigures { bytes: 9000, held: 6, held_nanos: 2_500_000_000 },
+        log: Some(UsageFigures { bytes: 8192, held: 5, held_nanos: 1_500_000_000 }),
         limits: &[
             LimitFigures { name: "write_iops", rate: Some(1000), throttled: 3, waited_nanos: 2_500_000_000 },
             LimitFigures { name: "read_iops", rate: None, throttled: 1, waited_nanos: 1_000_000_000 },
@@ -172,6 +173,9 @@ fn the_queues_of_an_export_are_summed() {
         "glidefs_export_index_bytes{export=\"e\"} 9000",
         "glidefs_export_index_held_total{export=\"e\"} 6",
         "glidefs_export_index_held_seconds_total{export=\"e\"} 2.5",
+        "glidefs_export_log_bytes{export=\"e\"} 8192",
+        "glidefs_export_log_held_total{export=\"e\"} 5",
+        "glidefs_export_log_held_seconds_total{export=\"e\"} 1.5",
         "glidefs_export_throttled_seconds_total{export=\"e\",limit=\"write_iops\"} 2.5",
         "glidefs_export_limit{export=\"e\",limit=\"write_iops\"} 1000",
         "glidefs_export_throttled_total{export=\"e\",limit=\"read_iops\"} 1",
@@ -196,7 +200,8 @@ fn at_rest(name: &str) -> ExportFigures<'_> {
         damaged_bytes: none,
         packs,
         cut: None,
-        index: IndexFigures { bytes: 9000, ..IndexFigures::default() },
+        index: UsageFigures { bytes: 9000, ..UsageFigures::default() },
+        log: Some(UsageFigures { bytes: 8192, ..UsageFigures::default() }),
         ..figures(name)
     }
 }

@@ -20,6 +20,7 @@ use super::types::StatePoint;
 use super::view::fetch::Fetcher;
 use super::view::metadata::Metadata;
 use super::view::pack_reader::PackReader;
+use super::view::read_memory::ReadMemory;
 use super::view::readahead::ReadaheadBudget;
 use super::view::recent::RecentPacks;
 use super::writer::state::WriterState;
@@ -62,6 +63,11 @@ pub struct VolumeStoreOptions {
     /// Memory for packs uploaded last, of all volumes together, bytes: merging reads packs from this memory. `None`: merging
     /// reads all packs from the store.
     pub recent_bytes_max: Option<u64>,
+    /// Memory for packs being made, uploaded, and uploaded last, together, bytes: as packs are made, packs uploaded last are
+    /// forgotten. `None`: `upload_bytes_max` and `recent_bytes_max` together.
+    pub pack_bytes_max: Option<u64>,
+    /// Memory for the blocks of READs of all volumes together, bytes. The last READ to take memory may exceed this.
+    pub read_bytes_max: u64,
     /// Level of zstd for data: 1 is fast, 19 is small.
     pub zstd_level: i32,
     /// The block cache. `None`: fetched blocks are not kept, and nothing is read ahead.
@@ -79,6 +85,8 @@ impl VolumeStoreOptions {
             metadata_bytes_max: 64 << 20,
             upload_bytes_max: 256 << 20,
             recent_bytes_max: None,
+            pack_bytes_max: None,
+            read_bytes_max: 64 << 20,
             zstd_level: 1,
             block_cache: None,
         }
@@ -124,6 +132,7 @@ impl Host {
                 fetcher: Fetcher::default(),
                 recent: options.recent_bytes_max.map(RecentPacks::new),
                 block_cache,
+                read_memory: ReadMemory::new(options.read_bytes_max),
             }),
             writers: Mutex::default(),
             store,
@@ -148,7 +157,23 @@ impl Host {
 
     async fn upload_memory(&self, permits: u32) -> Result<OwnedSemaphorePermit, VolumeError> {
         // The semaphore is never closed.
-        self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)
+        let permit =
+            self.uploads.clone().acquire_many_owned(permits).await.map_err(|_| VolumeError::Stopping)?;
+        if let Some(recent) = &self.reader.recent {
+            recent.shrink_to(|| self.recent_bytes_max());
+        }
+        Ok(permit)
+    }
+
+    /// Memory for packs being made and uploaded, bytes.
+    pub fn upload_bytes(&self) -> u64 {
+        let free = self.uploads.available_permits() as u64;
+        u64::from(self.upload_permits).saturating_sub(free) << 20
+    }
+
+    /// Memory that packs being made leave to packs uploaded last, bytes.
+    pub fn recent_bytes_max(&self) -> u64 {
+        self.options.pack_bytes_max.map_or(u64::MAX, |max| max.saturating_sub(self.upload_bytes()))
     }
 
     /// Notes a manifest, then creates the manifest.

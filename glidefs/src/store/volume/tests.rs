@@ -15,6 +15,7 @@ mod model;
 mod notes;
 mod ownership;
 mod race;
+mod read_memory;
 mod reading;
 mod simulated;
 mod snapshots;

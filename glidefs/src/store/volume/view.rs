@@ -8,6 +8,7 @@ pub(super) mod fetch;
 pub(super) mod loaded;
 pub(super) mod metadata;
 pub(super) mod pack_reader;
+pub(super) mod read_memory;
 pub(super) mod readahead;
 pub(super) mod recent;
 pub(super) mod resolve;
@@ -19,14 +20,16 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 
 use self::loaded::LoadedManifest;
-use self::pack_reader::{Keeping, PackReader};
-use self::resolve::{Opened, absent, resolve};
+use self::pack_reader::{Keeping, PackReader, blocks_bytes};
+use self::read_memory::holding;
+use self::resolve::{Opened, Part, absent, resolve};
 use super::crowd::Crowd;
 use super::error::VolumeError;
 use super::ranges::between;
 use super::types::ReadExtent;
 use crate::store::client::Store;
 use crate::store::format::{Manifest, PackRef};
+use crate::store::turns::Reader;
 use crate::units::SectorRange;
 
 /// Most indexes fetched at once. The first fetch is of the newest index alone, which often covers the whole range.
@@ -40,6 +43,14 @@ pub struct View {
     /// The store as the reader uses the store: GETs for a volume's readers take turns with those of other volumes.
     store: Store,
     loaded: Arc<LoadedManifest>,
+}
+
+/// What a READ needs, all of it on this host.
+struct Here {
+    packs: Vec<Opened>,
+    parts: Vec<Part>,
+    /// Memory for the READ, bytes.
+    bytes: u64,
 }
 
 impl View {
@@ -64,11 +75,57 @@ impl View {
         Ok(join(range, &self.read_extents(range).await?))
     }
 
-    /// As [`Self::read`], for a caller that needs only `parts` of `range`: damage elsewhere in `range` is no error, and the bytes
-    /// elsewhere mean nothing.
+    /// As [`Self::read`], for a READ of a device that needs only `parts` of `range`: damage elsewhere in `range` is no error, and the
+    /// bytes elsewhere mean nothing. Waits for memory for the blocks; the result takes memory as long as the result lives.
     pub async fn read_parts(&self, range: SectorRange, parts: &[SectorRange]) -> Result<Bytes, VolumeError> {
         parts.iter().try_for_each(|part| self.loaded.check(*part))?;
-        Ok(join(range, &self.stored(range).await?))
+        let Some(reader) = self.store.reader() else { return Ok(join(range, &self.stored(range).await?)) };
+        if let Some(bytes) = self.read_here(reader, range).await {
+            return Ok(bytes);
+        }
+        let _place = self.reader.read_memory.place(reader).await;
+        // In a box, which a READ without a place does not have yet.
+        Box::pin(async {
+            let packs = self.open_packs(range).await?;
+            let parts = resolve(&packs, range);
+            let memory = self.reader.read_memory.remote(reader, memory_bytes(range, &parts)).await;
+            let extents = self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await?;
+            Ok(holding(join(range, &extents), memory))
+        })
+        .await
+    }
+
+    /// The bytes of `range`, if this host has all indexes and blocks; makes no request.
+    async fn read_here(&self, reader: Reader, range: SectorRange) -> Option<Bytes> {
+        let here = self.open_here(range)?;
+        let (here, memory) = match self.reader.read_memory.try_local(reader, here.bytes) {
+            Some(memory) => (here, memory),
+            None => {
+                let bytes = here.bytes;
+                // Who waits for memory holds no index, which the cache of indexes might give up meanwhile.
+                drop(here);
+                let memory = self.reader.read_memory.local(reader, bytes).await;
+                (self.open_here(range)?, memory)
+            }
+        };
+        let extents = self.reader.fetch_here(&here.packs, &here.parts).await?;
+        Some(holding(join(range, &extents), memory))
+    }
+
+    /// What a READ of `range` needs, if this host seems to have all of it.
+    fn open_here(&self, range: SectorRange) -> Option<Here> {
+        let (mut packs, mut missing) = (Vec::new(), vec![range]);
+        for pack in self.loaded.reaching(range) {
+            let index = self.reader.index_here(pack)?;
+            missing = missing.into_iter().flat_map(|range| absent(&index, range)).collect();
+            packs.push((*pack, index));
+            if missing.is_empty() {
+                break;
+            }
+        }
+        let parts = resolve(&packs, range);
+        let bytes = memory_bytes(range, &parts);
+        self.reader.has(&packs, &parts).then_some(Here { packs, parts, bytes })
     }
 
     /// The content of `range`: ascending extents without gaps, which cover `range`.
@@ -115,6 +172,13 @@ impl View {
         Ok(mapped)
     }
 
+    /// How many hold the index of the first pack of `range`, besides the cache and the asker.
+    #[cfg(test)]
+    pub fn index_holders(&self, range: SectorRange) -> usize {
+        let pack = self.loaded.reaching(range).next().unwrap();
+        Arc::strong_count(&self.reader.index_here(pack).unwrap()) - 2
+    }
+
     /// How many packs the manifest lists, and how many of these a read of one sector may have to ask.
     pub fn crowd(&self) -> Crowd {
         self.loaded.rows.crowd()
@@ -138,6 +202,11 @@ impl View {
         }
         Ok(opened)
     }
+}
+
+/// Memory for a READ of `range` in `parts`, bytes: the blocks, and the bytes of the range.
+fn memory_bytes(range: SectorRange, parts: &[Part]) -> u64 {
+    blocks_bytes(parts).saturating_add(range.bytes().unwrap_or(u64::MAX))
 }
 
 /// The bytes of `range`, which `extents` cover.

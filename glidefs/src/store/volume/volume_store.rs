@@ -54,6 +54,28 @@ impl VolumeStore {
         recent.saturating_add(self.metadata_bytes() as u64)
     }
 
+    /// Memory for packs being made and uploaded, bytes: what was set aside.
+    pub fn upload_bytes(&self) -> u64 {
+        self.host.upload_bytes()
+    }
+
+    /// Sets memory aside as for a pack of `data_bytes`.
+    #[cfg(test)]
+    pub(super) async fn set_upload_memory_aside(&self, data_bytes: u64) -> tokio::sync::OwnedSemaphorePermit {
+        self.host.pack_memory(data_bytes).await.unwrap()
+    }
+
+    /// READs that look for data in the store.
+    #[cfg(test)]
+    pub(super) fn places_taken(&self) -> u64 {
+        self.host.reader.read_memory.places_taken()
+    }
+
+    /// Memory for the blocks of READs, bytes: what was set aside.
+    pub fn read_bytes(&self) -> u64 {
+        self.host.reader.read_memory.bytes()
+    }
+
     /// Goes on with a volume where this daemon left off. Makes no request: the first commit shows whether another writer has
     /// taken the volume over. If this process has a writer of the volume in the same epoch that has not lost the volume, returns
     /// a handle of that writer.

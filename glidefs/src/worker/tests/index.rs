@@ -14,7 +14,7 @@ fn bench(on_full: OnFull) -> Bench {
 /// Writes every second sector until the index is full, and one sector more, with tag 0. Returns this sector.
 fn tear(client: &mut Client, export: &Export) -> u64 {
     for sector in (0..32_000).step_by(2) {
-        let is_full = export.volume().index_figures().is_full;
+        let is_full = export.volume().usage(Resource::Index).is_full;
         client.start(0, Operation::Write, sector, 1, pattern(1, 512));
         if is_full {
             return sector;
@@ -41,17 +41,17 @@ async fn a_guest_that_tears_its_extents_waits_at_its_budget_alone_and_can_make_r
         let data = pattern(round as u8, 4096);
         assert_eq!(neighbour.run(Operation::Write, round * 8, 8, data).0, Ok(4096), "it has few extents");
     }
-    assert!(torn.volume().index_figures().bytes <= MAX + SLACK);
+    assert!(torn.volume().usage(Resource::Index).bytes <= MAX + SLACK);
     assert!(client.result_within(0, Duration::ZERO).is_none(), "the index would grow");
     client.start(1, Operation::Write, 1001, 1, pattern(2, 512));
     client.start(2, Operation::Write, 0, 1, pattern(3, 512));
     assert_eq!(client.finish(2).0, Ok(512), "the same sectors again take no memory");
     assert!(client.result_within(1, Duration::ZERO).is_none(), "this write tears");
-    assert_eq!(other.volume().index_figures().held, 0);
+    assert_eq!(other.volume().usage(Resource::Index).held, 0);
     client.start(2, Operation::Discard, 0, 900, Vec::new());
     assert_eq!(client.finish(2).0, Ok(0), "a DISCARD makes room");
     assert_eq!((client.finish(0).0, client.finish(1).0), (Ok(512), Ok(512)));
-    let figures = torn.volume().index_figures();
+    let figures = torn.volume().usage(Resource::Index);
     assert!(figures.held >= 2 && figures.held_nanos > 0 && !figures.is_full, "{figures:?}");
     assert!(bench.worker.stats().index_waits.get() >= 2);
     assert_eq!(bench.worker.stats().risk_waits.get(), 0);
@@ -66,7 +66,7 @@ async fn without_a_store_writes_that_need_more_index_fail_where_a_full_cache_fai
     let mut client = Client::attach(&bench.worker, &export).await;
     let sector = tear(&mut client, &export);
     assert!(client.finish(0).0.is_err());
-    assert!(export.volume().index_figures().bytes <= MAX + SLACK);
+    assert!(export.volume().usage(Resource::Index).bytes <= MAX + SLACK);
     assert_eq!(client.run(Operation::Write, 0, 1, pattern(2, 512)).0, Ok(512));
     assert_eq!(client.run(Operation::Discard, 0, 900, Vec::new()).0, Ok(0));
     assert_eq!(client.run(Operation::Write, sector, 1, pattern(1, 512)).0, Ok(512));
@@ -80,7 +80,7 @@ async fn a_write_that_waits_for_the_index_fails_when_the_device_is_removed() {
     let mut client = Client::attach(&bench.worker, &export).await;
     tear(&mut client, &export);
     client.start(1, Operation::Write, 1001, 1, pattern(2, 512));
-    while export.volume().index_figures().held == 0 {
+    while export.volume().usage(Resource::Index).held == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     export.volume().end_waits();

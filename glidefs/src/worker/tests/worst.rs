@@ -278,10 +278,11 @@ impl Worst {
         turns
     }
 
-    /// Waits until requests wait for log space on all workers, and none ends any more.
+    /// Waits until requests wait for log space, or for a share of the log, on all workers, and none ends any more.
     async fn until_stuck(&self) {
         let (mut last, mut rests) = (0, 0);
-        while rests < 100 || self.workers.iter().any(|worker| worker.shard_stats().waits.get() == 0) {
+        let waits = |worker: &Worker| worker.shard_stats().waits.get() + worker.stats().log_waits.get();
+        while rests < 100 || self.workers.iter().any(|worker| waits(worker) == 0) {
             for worker in &self.workers {
                 worker.ping().await.unwrap();
             }

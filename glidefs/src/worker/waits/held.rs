@@ -1,9 +1,10 @@
-//! Writes which are held back: their export bounds the data at risk, packs of the export are merged more slowly than made, or the
-//! index of the export may not grow.
+//! Writes which are held back: their export bounds the data at risk, packs of the export are merged more slowly than made, the
+//! index of the export may not grow, or the export has its share of the log.
 //!
-//! Owns the order within an export: first in, first out, but for writes which a full index holds back: a write which leaves the
-//! index no larger goes on before these, so that a client can make room. Bounds are of one export, so exports do not compete here;
-//! the turns of exports are made behind (`ready`). Does not own the bounds (`cache::Volume::pace`, `cache::Volume::index_pace`).
+//! Owns the order within an export: first in, first out, but for writes which a full index or the log holds back: a write which
+//! leaves the index no larger, or zeroes which need no room in the log, go on before these, so that a client can make room. Bounds
+//! are of one export, so exports do not compete here; the turns of exports are made behind (`ready`). Does not own the bounds
+//! (`cache::Volume::pace`, `cache::Volume::index_pace`, `cache::Volume::log_pace`).
 //! Invariants: a held write of one export keeps no other export waiting; a held write has neither a buffer nor log space;
 //! where the client alone can make room in an index, some tags of each queue have no held write.
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stop;
-use crate::cache::{Content, Pace, Volume};
+use crate::cache::{Content, Pace, Resource, Volume};
 use crate::export::Operation;
 use crate::observe::io::WorkerStats;
 use crate::units::ExportId;
@@ -49,7 +50,8 @@ pub enum Hold {
 pub enum Reason {
     /// Data at risk, or packs to be merged.
     Risk,
-    Index,
+    /// A budget.
+    Budget(Resource),
 }
 
 /// The held writes of one export.
@@ -87,8 +89,8 @@ impl HeldWrites {
         let held = self.exports.get_mut(&volume.id());
         let (pace, reason) = match &held {
             // The bound is asked when the earlier writes have gone on.
-            Some(export) if export.reason == Reason::Risk => (Pace::Wait, Reason::Risk),
-            _ => ask(volume, &mut request, false),
+            Some(export) if is_in_line(export.reason, &request) => (Pace::Wait, export.reason),
+            _ => ask(volume, &mut request, false, 0),
         };
         // A paused write may have to wait later.
         let has_tags = reason == Reason::Risk
@@ -103,9 +105,12 @@ impl HeldWrites {
         };
         match reason {
             Reason::Risk => self.stats.risk_waits.add(1),
-            Reason::Index => {
-                self.stats.index_waits.add(1);
-                volume.count_held();
+            Reason::Budget(resource) => {
+                match resource {
+                    Resource::Index => self.stats.index_waits.add(1),
+                    Resource::Log => self.stats.log_waits.add(1),
+                }
+                volume.count_held(resource);
             }
         }
         if let Some(export) = held {
@@ -145,8 +150,10 @@ impl HeldWrites {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
+        // Data of writes let go on is counted only when the data is in the log.
+        let mut leaving_bytes = 0;
         for export in self.exports.values_mut() {
-            export.take_due(now, &mut self.leaving);
+            export.take_due(now, &mut self.leaving, &mut leaving_bytes);
         }
         self.exports.retain(|_, export| !export.writes.is_empty());
         self.due = self.exports.values().filter_map(|export| Some(export.writes.front()?.1)).min();
@@ -167,15 +174,18 @@ impl HeldExport {
     }
 
     /// Moves the writes to `leaving` which may go on, or fail.
-    fn take_due(&mut self, now: Instant, leaving: &mut VecDeque<Released>) {
+    fn take_due(&mut self, now: Instant, leaving: &mut VecDeque<Released>, leaving_bytes: &mut u64) {
         while let Some((request, due)) = self.writes.front_mut().filter(|(_, due)| *due <= now) {
-            let (pace, reason) = ask(&self.volume, request, true);
-            if self.reason == Reason::Index {
-                self.volume.count_held_time(now.saturating_duration_since(self.counted));
+            let (pace, reason) = ask(&self.volume, request, true, *leaving_bytes);
+            if let Reason::Budget(resource) = self.reason {
+                self.volume.count_held_time(resource, now.saturating_duration_since(self.counted));
             }
             (self.reason, self.counted) = (reason, now);
             leaving.push_back(match pace {
-                Pace::Go => Released::Goes(*request),
+                Pace::Go => {
+                    *leaving_bytes += request.data_bytes() as u64;
+                    Released::Goes(*request)
+                }
                 Pace::Full if self.volume.fails_when_full() => Released::Full(*request),
                 Pace::Pause(_) | Pace::Wait | Pace::Full => {
                     *due = now + ASK_AGAIN;
@@ -184,18 +194,20 @@ impl HeldExport {
             });
             self.writes.pop_front();
         }
-        if self.reason == Reason::Index {
+        if matches!(self.reason, Reason::Budget(_)) {
             self.overtake(now, leaving);
         }
     }
 
-    /// Moves later writes to `leaving` which need no memory of the index, while the first write waits for memory.
+    /// Moves later writes to `leaving` which do not need the resource for which the first write waits.
     fn overtake(&mut self, now: Instant, leaving: &mut VecDeque<Released>) {
-        let Self { volume, writes, .. } = self;
+        let Self { volume, writes, reason, .. } = self;
         let mut is_first = true;
         writes.retain_mut(|(request, due)| {
-            let stays =
-                std::mem::take(&mut is_first) || *due > now || ask(volume, request, true).0 != Pace::Go;
+            let stays = std::mem::take(&mut is_first)
+                || *due > now
+                || is_in_line(*reason, request)
+                || ask(volume, request, true, 0).0 != Pace::Go;
             if !stays {
                 leaving.push_back(Released::Goes(*request));
             }
@@ -204,15 +216,30 @@ impl HeldExport {
     }
 }
 
-/// When a write may go on, and which bound says so.
-pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool) -> (Pace, Reason) {
+/// Whether `request` goes on behind a first write only which is held back for `reason`.
+fn is_in_line(reason: Reason, request: &TagRequest) -> bool {
+    match reason {
+        Reason::Risk => true,
+        Reason::Budget(Resource::Index) => false,
+        Reason::Budget(Resource::Log) => request.operation == Operation::Write,
+    }
+}
+
+/// When a write may go on, and which bound says so. `bytes` of other writes were just let go on.
+pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool, bytes: u64) -> (Pace, Reason) {
     let content = match request.operation {
         Operation::Discard | Operation::WriteZeroes => Content::Zeroes { whole: request.fua },
         _ => Content::Data,
     };
+    if content == Content::Data {
+        let pace = volume.log_pace(bytes, paused);
+        if pace != Pace::Go {
+            return (pace, Reason::Budget(Resource::Log));
+        }
+    }
     let (pace, kept) = volume.index_pace(request.range, content, paused);
     if pace != Pace::Go {
-        return (pace, Reason::Index);
+        return (pace, Reason::Budget(Resource::Index));
     }
     let pace = volume.pace(request.data_bytes() as u64, paused);
     if pace == Pace::Go {

@@ -29,7 +29,7 @@ impl Full {
         table.get(0).begin_use(1, 1);
         let budgets = Budgets { index_bytes_max_per_export: MAX, ..Budgets::default() };
         let full = Self { volume: Volume::new(ExportId(1)), table };
-        full.volume.join(&Arc::new(Budget::new(budgets, fails)));
+        full.volume.join(&Arc::new(Budget::new(budgets, u64::MAX, fails)));
         for sector in (0..32_000).step_by(2) {
             match full.volume.index_pace(range(sector, 1), Content::Data, true) {
                 (Pace::Go, kept) => full.land(range(sector, 1), kept),
@@ -105,7 +105,7 @@ proptest! {
                 full.land(range, kept);
             }
             // Fewer extents make room, which writes at once may each take.
-            prop_assert!(full.volume.index_figures().bytes <= MAX + 5 * 1024, "{} extents of {before}", full.extents());
+            prop_assert!(full.volume.usage(Resource::Index).bytes <= MAX + 5 * 1024, "{} extents of {before}", full.extents());
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::cache::log::table::Refs;
 use crate::cache::volume::extent::Backing;
 use crate::observe::memory::heap_bytes;
-use crate::units::Seq;
+use crate::units::{FRAME_SECTORS, Seq};
 
 /// Most extents in a leaf: few enough to shift in a few dozen nanoseconds, enough to keep the tree of leaves small.
 pub(super) const LEAF_ITEMS_MAX: usize = 64;
@@ -64,6 +64,16 @@ impl Item {
     pub(super) fn data_sectors(&self) -> u64 {
         match self.backing {
             Backing::Data { .. } => u64::from(self.count),
+            Backing::Zero { .. } | Backing::Damaged { .. } | Backing::Doubt { .. } => 0,
+        }
+    }
+
+    /// Frames with data of the extent.
+    pub(super) fn frames(&self) -> u64 {
+        match self.backing {
+            Backing::Data { sector, .. } => {
+                (u64::from(sector) % FRAME_SECTORS + u64::from(self.count)).div_ceil(FRAME_SECTORS)
+            }
             Backing::Zero { .. } | Backing::Damaged { .. } | Backing::Doubt { .. } => 0,
         }
     }

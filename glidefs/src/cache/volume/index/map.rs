@@ -32,6 +32,8 @@ pub(super) struct ExtentMap {
     owners: BTreeMap<u64, Owner>,
     len: usize,
     data_sectors: u64,
+    /// Sum of [`Item::frames`] over all extents.
+    frames: u64,
     /// Sum of [`Leaf::bytes`] over all leaves.
     leaf_bytes: usize,
 }
@@ -43,6 +45,10 @@ impl ExtentMap {
 
     pub(super) fn data_sectors(&self) -> u64 {
         self.data_sectors
+    }
+
+    pub(super) fn frames(&self) -> u64 {
+        self.frames
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -147,20 +153,23 @@ impl ExtentMap {
             let gone_sectors = found.data_sectors();
             self.data_sectors =
                 self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
+            self.frames = self.frames.saturating_sub(found.frames()).saturating_add(item.frames());
             return true;
         }
         if to >= owner.next || (at == 0 && *key != 0) || leaf.len() + 2 > LEAF_ITEMS_MAX {
             return false;
         }
         let mut rest = None;
-        let mut gone_sectors = 0;
+        let (mut gone_sectors, mut gone_frames) = (0, 0);
         if let Some(before) = at.checked_sub(1)
             && let Some(found) = leaf.get(before)
             && found.end() > from
         {
-            leaf.replace(before, found.head(from));
+            let head = found.head(from);
+            leaf.replace(before, head);
             let lost = found.lost(from, to);
             gone_sectors += lost.sectors_gone();
+            gone_frames += found.frames().saturating_sub(head.frames());
             refs(lost);
             rest = found.beyond(to);
         }
@@ -168,11 +177,13 @@ impl ExtentMap {
         while let Some(found) = leaf.get(end).filter(|found| found.start < to) {
             let lost = found.lost(from, to);
             gone_sectors += lost.sectors_gone();
+            gone_frames += found.frames();
             refs(lost);
             rest = found.beyond(to);
             end += 1;
         }
         let (was, was_bytes) = (leaf.len(), leaf.bytes());
+        let more_frames = item.frames() + rest.map_or(0, |rest| rest.frames());
         let mut place = at;
         for item in [Some(item), rest].into_iter().flatten() {
             if place < end {
@@ -188,6 +199,7 @@ impl ExtentMap {
         }
         self.data_sectors =
             self.data_sectors.saturating_sub(gone_sectors).saturating_add(item.data_sectors());
+        self.frames = self.frames.saturating_add(more_frames).saturating_sub(gone_frames);
         self.len = self.len - was + leaf.len();
         self.leaf_bytes = self.leaf_bytes - was_bytes + leaf.bytes();
         true
@@ -200,7 +212,9 @@ impl ExtentMap {
         for (_, owner) in self.owners.range_mut(..from).rev().take(2) {
             let Some(before) = owner.leaf.count_before(from).checked_sub(1) else { continue };
             if let Some(found) = owner.leaf.get(before).filter(|found| found.end() > from) {
-                owner.leaf.replace(before, found.head(from));
+                let head = found.head(from);
+                owner.leaf.replace(before, head);
+                self.frames = self.frames.saturating_add(head.frames()).saturating_sub(found.frames());
                 self.data_sectors = self.data_sectors.saturating_sub(found.tail(from).data_sectors());
                 refs(found.lost(from, to));
                 rest = found.beyond(to);
@@ -215,6 +229,7 @@ impl ExtentMap {
                 hold::touch();
                 self.len -= 1;
                 self.data_sectors = self.data_sectors.saturating_sub(found.data_sectors());
+                self.frames = self.frames.saturating_sub(found.frames());
                 refs(found.lost(from, to));
                 rest = found.beyond(to);
             }
@@ -235,6 +250,7 @@ impl ExtentMap {
     fn add(&mut self, item: Item) {
         self.len += 1;
         self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
+        self.frames = self.frames.saturating_add(item.frames());
         let Some((_, owner)) = self.owners.range_mut(..=item.start).next_back() else {
             let leaf = Leaf::of(item);
             self.leaf_bytes += leaf.bytes();
@@ -299,18 +315,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_memory_of_the_leaves_is_the_sum_over_the_leaves(
-            changes in prop::collection::vec((any::<bool>(), 0..4_000_u64, 1..40_u32), 0..600)
+        fn the_sums_are_those_over_all_extents(
+            changes in prop::collection::vec((0..3_u8, 0..4_000_u64, 1..40_u32, 0..20_u32), 0..600)
         ) {
             let mut map = ExtentMap::default();
-            for (at, (is_write, start, count)) in changes.into_iter().enumerate() {
-                if is_write {
-                    let backing = Backing::Zero { number: 0 };
+            for (at, (kind, start, count, sector)) in changes.into_iter().enumerate() {
+                let backing = match kind {
+                    0 => Backing::Zero { number: 0 },
+                    _ => Backing::Data { number: 0, sector },
+                };
+                if kind < 2 {
                     map.write(Item { start, seq: Seq(at as u64), count, backing }, &mut |_| {});
                 } else {
                     map.carve(start, start + u64::from(count) * 50, &mut |_| {});
                 }
                 prop_assert_eq!(map.leaf_bytes, map.owners.values().map(|owner| owner.leaf.bytes()).sum::<usize>());
+                prop_assert_eq!(map.frames, map.iter().map(|item| item.frames()).sum::<u64>());
+                prop_assert_eq!(map.data_sectors, map.iter().map(|item| item.data_sectors()).sum::<u64>());
             }
         }
     }

@@ -2,6 +2,7 @@
 //! lost data.
 
 use super::*;
+use crate::cache::Resource;
 use crate::cache::volume::durability::{Bound, Durability, Pace};
 use crate::cache::volume::extent::{Backing, Extent};
 use crate::cache::writeback::carry::UNREADABLE_CUTS_MAX;
@@ -331,8 +332,8 @@ fn while_data_is_unreadable_the_index_may_become_twice_as_large() {
     let mut host = Host::new(memory(), 1, false);
     host.write(range(0, 8), Some(&bytes_of(1, 0).repeat(8))).unwrap();
     let volume = host.volume();
-    let bytes = volume.claim().bytes;
-    assert!(bytes > 0 && bytes == volume.index_figures().bytes);
+    let bytes = volume.claim(Resource::Index).bytes;
+    assert!(bytes > 0 && bytes == volume.usage(Resource::Index).bytes);
     volume.store_link().unwrap().set_unreadable(true);
-    assert_eq!(volume.claim().bytes, bytes / 2, "data can only be written again");
+    assert_eq!(volume.claim(Resource::Index).bytes, bytes / 2, "data can only be written again");
 }

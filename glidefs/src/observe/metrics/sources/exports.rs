@@ -26,7 +26,10 @@ pub struct ExportFigures<'a> {
     pub packs: Option<Packs>,
     /// Data in the cut on the way to the store, and the part already in the store, bytes; `None` without such a cut.
     pub cut: Option<(u64, u64)>,
-    pub index: IndexFigures,
+    /// Memory of the index.
+    pub index: UsageFigures,
+    /// Log space for data not in the store; `None` without a store.
+    pub log: Option<UsageFigures>,
     /// Limits which are set, or have let a request wait since the daemon started.
     pub limits: &'a [LimitFigures],
     /// The counters of all queues since the daemon started; `None` if unknown.
@@ -46,12 +49,11 @@ pub struct LimitFigures {
     pub waited_nanos: u64,
 }
 
-/// The index of an export.
+/// The use that an export makes of a resource with a budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IndexFigures {
-    /// Memory of the index.
+pub struct UsageFigures {
     pub bytes: u64,
-    /// Writes held back because the index may not grow.
+    /// Writes held back because of the budget.
     pub held: u64,
     /// Time in which writes were held back, nanoseconds.
     pub held_nanos: u64,
@@ -106,6 +108,11 @@ pub fn export(figures: &ExportFigures<'_>, out: &mut Samples) {
         out.value(Metric::ExportIndex, labels, index.bytes);
         out.value(Metric::ExportIndexHeld, labels, index.held);
         out.value(Metric::ExportIndexHeldTime, labels, index.held_nanos);
+    }
+    if let Some(log) = figures.log.filter(|log| is_busy || is_whole || log.held > 0) {
+        out.value(Metric::ExportLog, labels, log.bytes);
+        out.value(Metric::ExportLogHeld, labels, log.held);
+        out.value(Metric::ExportLogHeldTime, labels, log.held_nanos);
     }
     if let Some((total_bytes, uploaded_bytes)) = figures.cut {
         out.value(Metric::ExportCut, labels, total_bytes);

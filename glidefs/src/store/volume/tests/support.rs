@@ -281,6 +281,34 @@ impl World {
         self.daemon_as(Backend::over(self.objects.clone(), true), options)
     }
 
+    /// A new process of the daemon `writer`, with `pack_bytes_max` for packs being made and packs uploaded last.
+    pub fn daemon_with_pack_memory(&self, writer: u8, pack_bytes_max: u64) -> Daemon {
+        let options = VolumeStoreOptions {
+            clock: self.clock.clone(),
+            upload_bytes_max: 64 << 20,
+            recent_bytes_max: Some(u64::MAX),
+            pack_bytes_max: Some(pack_bytes_max),
+            ..VolumeStoreOptions::new(WriterId([writer; 16]))
+        };
+        self.daemon_as(Backend::over(self.objects.clone(), true), options)
+    }
+
+    /// A new process of the daemon `writer` with such memory for READs.
+    pub fn daemon_with_read_memory(
+        &self,
+        writer: u8,
+        read_bytes_max: u64,
+        block_cache: Option<BlockCache>,
+    ) -> Daemon {
+        let options = VolumeStoreOptions {
+            clock: self.clock.clone(),
+            read_bytes_max,
+            block_cache,
+            ..VolumeStoreOptions::new(WriterId([writer; 16]))
+        };
+        self.daemon_as(Backend::over(self.objects.clone(), true), options)
+    }
+
     fn daemon_as(&self, backend: Backend, options: VolumeStoreOptions) -> Daemon {
         let stats = Arc::<StoreStats>::default();
         let seed = (self.seed << 20) + self.daemons.fetch_add(1, SeqCst);

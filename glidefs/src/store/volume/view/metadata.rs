@@ -78,6 +78,14 @@ impl Metadata {
         }
     }
 
+    /// The index of a pack, if the cache has the index. Makes no request.
+    pub fn index_here(&self, pack: PackId) -> Option<Arc<PackIndex>> {
+        match self.lock().get(Id::Index(pack)) {
+            Some(Item::Index(index)) => Some(index),
+            _ => None,
+        }
+    }
+
     /// A manifest; `load` fetches the manifest when the cache does not have the manifest.
     pub async fn manifest<F>(
         &self,

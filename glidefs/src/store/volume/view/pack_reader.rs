@@ -10,6 +10,7 @@ use futures_util::future::{join_all, try_join_all};
 
 use super::fetch::{Fetcher, Supply};
 use super::metadata::Metadata;
+use super::read_memory::ReadMemory;
 use super::recent::RecentPacks;
 use super::resolve::{Opened, Part};
 use crate::store::block_cache::BlockCache;
@@ -28,6 +29,7 @@ pub(in crate::store::volume) struct PackReader {
     pub recent: Option<RecentPacks>,
     /// `None`: fetched blocks are not kept.
     pub block_cache: Option<BlockCache>,
+    pub read_memory: ReadMemory,
 }
 
 impl fmt::Debug for PackReader {
@@ -59,6 +61,21 @@ impl PackReader {
         self.metadata.index(pack, load).await
     }
 
+    /// The index of a pack, if the index is in memory.
+    pub fn index_here(&self, pack: &PackRef) -> Option<Arc<PackIndex>> {
+        self.metadata.index_here(pack.pack)
+    }
+
+    /// Whether this host seems to have each block of `parts`.
+    pub fn has(&self, packs: &[Opened], parts: &[Part]) -> bool {
+        parts.iter().filter_map(Part::block).all(|(pack, entry)| {
+            // Parts name positions in `packs`.
+            let pack = packs[pack].0.pack;
+            self.recent.as_ref().is_some_and(|recent| recent.has(pack))
+                || self.block_cache.as_ref().is_some_and(|block_cache| block_cache.has(pack, &entry))
+        })
+    }
+
     /// Data of `parts`, which were resolved in `packs`. Blocks that no nearer place has come from `store`.
     pub(in crate::store::volume) async fn fetch(
         &self,
@@ -69,18 +86,7 @@ impl PackReader {
     ) -> Result<Vec<ReadExtent>, VolumeError> {
         let needed = needed(parts);
         let block_cache = self.block_cache.as_ref().filter(|_| keeping == Keeping::BlockCache);
-        let mut blocks: Vec<Option<Bytes>> = vec![None; needed.len()];
-        if let Some(block_cache) = block_cache {
-            // Parts name positions in `packs`.
-            let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].0.pack, entry));
-            blocks = join_all(looks).await;
-        }
-        if let Some(recent) = &self.recent {
-            for (block, (pack, entry)) in blocks.iter_mut().zip(&needed).filter(|(block, _)| block.is_none())
-            {
-                *block = recent.block(packs[*pack].0.pack, entry);
-            }
-        }
+        let mut blocks = self.blocks_here(packs, &needed, block_cache).await;
         let places: Vec<usize> = (0..needed.len()).filter(|place| blocks[*place].is_none()).collect();
         let requests = places.chunk_by(|a, b| needed[*a].0 == needed[*b].0).map(|chunk| {
             let supply = Supply { store, pack: &packs[needed[chunk[0]].0].0, block_cache };
@@ -91,17 +97,35 @@ impl PackReader {
         for (place, block) in places.iter().zip(fetched.into_iter().flatten()) {
             blocks[*place] = Some(block);
         }
-        let extent = |part: &Part| {
-            let data = part.block().map(|(pack, entry)| {
-                let key = (pack, entry.offset_bytes);
-                let found = needed.binary_search_by_key(&key, |(pack, entry)| (*pack, entry.offset_bytes));
-                // `needed` has the block of every part.
-                let block = found.ok().and_then(|at| blocks.get(at)?.clone()).unwrap_or_default();
-                slice(&block, entry.range.start(), part.range)
-            });
-            ReadExtent { range: part.range, data }
-        };
-        Ok(parts.iter().map(extent).collect())
+        Ok(extents(parts, &needed, &blocks))
+    }
+
+    /// Data of `parts`, which were resolved in `packs`, if this host has all blocks.
+    pub async fn fetch_here(&self, packs: &[Opened], parts: &[Part]) -> Option<Vec<ReadExtent>> {
+        let needed = needed(parts);
+        let blocks = self.blocks_here(packs, &needed, self.block_cache.as_ref()).await;
+        blocks.iter().all(Option::is_some).then(|| extents(parts, &needed, &blocks))
+    }
+
+    /// The blocks on this host of those that are `needed`.
+    async fn blocks_here(
+        &self,
+        packs: &[Opened],
+        needed: &[(usize, IndexEntry)],
+        block_cache: Option<&BlockCache>,
+    ) -> Vec<Option<Bytes>> {
+        let mut blocks: Vec<Option<Bytes>> = vec![None; needed.len()];
+        if let Some(block_cache) = block_cache {
+            // Parts name positions in `packs`.
+            let looks = needed.iter().map(|(pack, entry)| block_cache.get(packs[*pack].0.pack, entry));
+            blocks = join_all(looks).await;
+        }
+        if let Some(recent) = &self.recent {
+            for (block, (pack, entry)) in blocks.iter_mut().zip(needed).filter(|(block, _)| block.is_none()) {
+                *block = recent.block(packs[*pack].0.pack, entry);
+            }
+        }
+        blocks
     }
 
     /// Fetches blocks of `parts` into the block cache. Returns the stored bytes fetched.
@@ -117,12 +141,32 @@ impl PackReader {
     }
 }
 
+/// Memory for the blocks that `parts` need, bytes.
+pub(in crate::store::volume) fn blocks_bytes(parts: &[Part]) -> u64 {
+    needed(parts).iter().map(|(_, entry)| entry.plain_bytes() as u64).sum()
+}
+
 /// Blocks that `parts` need, each once, by pack and offset in the pack.
 fn needed(parts: &[Part]) -> Vec<(usize, IndexEntry)> {
     let mut needed: Vec<(usize, IndexEntry)> = parts.iter().filter_map(Part::block).collect();
     needed.sort_unstable_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
     needed.dedup_by_key(|(pack, entry)| (*pack, entry.offset_bytes));
     needed
+}
+
+/// The content of `parts`, which need `needed` blocks; the data of these is in `blocks`.
+fn extents(parts: &[Part], needed: &[(usize, IndexEntry)], blocks: &[Option<Bytes>]) -> Vec<ReadExtent> {
+    let extent = |part: &Part| {
+        let data = part.block().map(|(pack, entry)| {
+            let key = (pack, entry.offset_bytes);
+            let found = needed.binary_search_by_key(&key, |(pack, entry)| (*pack, entry.offset_bytes));
+            // `needed` has the block of every part.
+            let block = found.ok().and_then(|at| blocks.get(at)?.clone()).unwrap_or_default();
+            slice(&block, entry.range.start(), part.range)
+        });
+        ReadExtent { range: part.range, data }
+    };
+    parts.iter().map(extent).collect()
 }
 
 /// The bytes of `range` in a block that begins at sector `start` and covers `range`.

@@ -4,12 +4,13 @@
 //! was checked like a fetched block; every other block is fetched from the store.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 
 use crate::locks::MutexExt;
-use crate::store::format::{EncodedPack, IndexEntry, PackIndex, decode_block};
+use crate::store::format::{Codec, EncodedPack, IndexEntry, PackIndex, decode_block};
 use crate::store::ids::PackId;
 
 #[derive(Debug)]
@@ -20,18 +21,11 @@ pub(in crate::store::volume) struct RecentPacks {
 
 #[derive(Debug, Default)]
 struct Inner {
-    packs: HashMap<PackId, Parts>,
+    /// Each pack in memory of its own, which goes back to the kernel with the pack. Parts of packs among shorter-lived values
+    /// would keep the allocator from giving memory back.
+    packs: HashMap<PackId, Bytes>,
     /// Oldest first. May name packs that were forgotten already.
     order: VecDeque<PackId>,
-    bytes: u64,
-}
-
-/// One pack: parts of its bytes, in order.
-#[derive(Debug)]
-struct Parts {
-    /// Offset of each part in the pack, bytes.
-    starts: Vec<u64>,
-    parts: Vec<Bytes>,
     bytes: u64,
 }
 
@@ -40,27 +34,37 @@ impl RecentPacks {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Keeps a pack that is in the store, as long as the pack is among the newest. Returns the index of the pack, unless the pack
-    /// is too long to be kept.
-    pub fn put(&self, pack: EncodedPack) -> Option<PackIndex> {
+    /// Keeps a pack that is in the store, as long as the pack is among the newest, in memory of `bytes_max` at
+    /// most, which is asked when nothing else can change it any more. Returns the index
+    /// of the pack, unless the pack is too long to be kept.
+    pub fn put(&self, pack: EncodedPack, bytes_max: impl Fn() -> u64) -> Option<PackIndex> {
         let place = pack.trailer.pack;
-        let parts = Parts::of(pack.parts);
-        if parts.bytes > self.bytes_max {
+        let bytes: usize = pack.parts.iter().map(Bytes::len).sum();
+        if bytes as u64 > self.bytes_max.min(bytes_max()) {
             return None;
         }
-        let index = PackIndex::decode(&parts.slice(place.index())?, &place).ok();
-        let mut inner = self.lock();
-        inner.bytes += parts.bytes;
-        inner.order.push_back(place.pack);
-        let mut left = vec![inner.packs.insert(place.pack, parts)];
-        while inner.bytes > self.bytes_max
-            && let Some(oldest) = inner.order.pop_front()
-        {
-            left.push(inner.remove(oldest));
+        let mut whole = Vec::with_capacity(bytes);
+        for part in pack.parts {
+            whole.extend_from_slice(&part);
         }
+        let whole = Bytes::from(whole);
+        let index = PackIndex::decode(&slice(&whole, place.index())?, &place).ok();
+        let mut inner = self.lock();
+        inner.bytes += whole.len() as u64;
+        inner.order.push_back(place.pack);
+        let before = inner.packs.insert(place.pack, whole);
+        // Asked under the lock: whoever takes memory for packs afterwards shrinks what is kept.
+        let forgotten = inner.shrink_to(self.bytes_max.min(bytes_max()));
         drop(inner);
-        drop(left);
+        drop((before, forgotten));
         index
+    }
+
+    /// Forgets the oldest packs as long as there are more than `bytes_max`.
+    pub fn shrink_to(&self, bytes_max: impl Fn() -> u64) {
+        // Freed without the lock.
+        let forgotten = self.lock().shrink_to(bytes_max());
+        drop(forgotten);
     }
 
     /// Memory of all packs, bytes.
@@ -79,10 +83,17 @@ impl RecentPacks {
         drop(forgotten);
     }
 
+    /// Whether `pack` is here.
+    pub fn has(&self, pack: PackId) -> bool {
+        self.lock().packs.contains_key(&pack)
+    }
+
     /// The data of an entry of `pack`; `None` when the pack is not here, or the data does not match the entry.
     pub fn block(&self, pack: PackId, entry: &IndexEntry) -> Option<Bytes> {
-        let stored = self.lock().packs.get(&pack)?.slice(entry.block())?;
-        decode_block(entry, &stored).ok()
+        let stored = slice(self.lock().packs.get(&pack)?, entry.block())?;
+        let block = decode_block(entry, &stored).ok()?;
+        // An uncompressed block is a slice, and would keep the pack in memory.
+        Some(if entry.codec == Codec::Stored { Bytes::copy_from_slice(&block) } else { block })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -91,30 +102,26 @@ impl RecentPacks {
 }
 
 impl Inner {
-    fn remove(&mut self, pack: PackId) -> Option<Parts> {
-        let parts = self.packs.remove(&pack)?;
-        self.bytes = self.bytes.saturating_sub(parts.bytes);
-        Some(parts)
+    fn remove(&mut self, pack: PackId) -> Option<Bytes> {
+        let whole = self.packs.remove(&pack)?;
+        self.bytes = self.bytes.saturating_sub(whole.len() as u64);
+        Some(whole)
+    }
+
+    fn shrink_to(&mut self, bytes_max: u64) -> Vec<Option<Bytes>> {
+        let mut forgotten = Vec::new();
+        while self.bytes > bytes_max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            forgotten.push(self.remove(oldest));
+        }
+        forgotten
     }
 }
 
-impl Parts {
-    fn of(parts: Vec<Bytes>) -> Self {
-        let mut bytes = 0;
-        let starts = parts.iter().map(|part| {
-            bytes += part.len() as u64;
-            bytes - part.len() as u64
-        });
-        Self { starts: starts.collect(), parts, bytes }
-    }
-
-    /// The bytes of the pack in `range`, which must lie inside one part. The pack builder puts every block and the index into a
-    /// part of its own.
-    fn slice(&self, range: std::ops::Range<u64>) -> Option<Bytes> {
-        let at = self.starts.partition_point(|start| *start <= range.start).checked_sub(1)?;
-        let (part, start) = (self.parts.get(at)?, *self.starts.get(at)?);
-        let from = usize::try_from(range.start.checked_sub(start)?).ok()?;
-        let until = usize::try_from(range.end.checked_sub(start)?).ok()?;
-        (from <= until && until <= part.len()).then(|| part.slice(from..until))
-    }
+/// The bytes of `pack` in `range`.
+fn slice(pack: &Bytes, range: Range<u64>) -> Option<Bytes> {
+    let from = usize::try_from(range.start).ok()?;
+    let until = usize::try_from(range.end).ok()?;
+    (from <= until && until <= pack.len()).then(|| pack.slice(from..until))
 }

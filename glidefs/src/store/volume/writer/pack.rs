@@ -34,7 +34,7 @@ impl VolumeWriter {
         }
         // Packs of level 0 are merged soon. Results of merges are read much later, and take no memory.
         if let Some(recent) = host.reader.recent.as_ref().filter(|_| created.level == 0)
-            && let Some(index) = recent.put(pack)
+            && let Some(index) = recent.put(pack, || host.recent_bytes_max())
         {
             host.reader.metadata.put_index(created.pack, index);
         }

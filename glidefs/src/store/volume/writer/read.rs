@@ -81,12 +81,16 @@ impl VolumeWriter {
             result => return result,
         };
         self.writable()?;
-        match self.check_newest().await {
-            // A writer that cannot ask does not know whether the object is gone for good.
-            Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
-            Ok(()) if self.head().number != number => self.look(&look).await,
-            _ => Err(error),
-        }
+        // Rare, and apart, because thousands of READs may wait in the first look.
+        Box::pin(async {
+            match self.check_newest().await {
+                // A writer that cannot ask does not know whether the object is gone for good.
+                Err(lost) if lost.is_fatal() || lost.is_unreachable() => Err(lost),
+                Ok(()) if self.head().number != number => self.look(&look).await,
+                _ => Err(error),
+            }
+        })
+        .await
     }
 
     async fn look<T, F>(&self, look: impl Fn(View) -> F) -> Result<T, VolumeError>
@@ -94,7 +98,10 @@ impl VolumeWriter {
         F: Future<Output = Result<T, VolumeError>>,
     {
         let store = self.host.store.for_readers(self.id(), self.weight());
-        let loaded = self.load_from(&store).await?;
+        let loaded = match self.loaded_here() {
+            Some(loaded) => loaded,
+            None => Box::pin(self.load_from(&store)).await?,
+        };
         look(View::new(Arc::clone(&self.host.reader), store, loaded)).await
     }
 

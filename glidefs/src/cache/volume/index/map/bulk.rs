@@ -16,6 +16,7 @@ pub(in crate::cache::volume::index) struct Bulk {
     last: Option<Item>,
     len: usize,
     data_sectors: u64,
+    frames: u64,
     leaf_bytes: usize,
 }
 
@@ -51,6 +52,7 @@ impl Bulk {
         self.leaf.push(item);
         self.len += 1;
         self.data_sectors = self.data_sectors.saturating_add(item.data_sectors());
+        self.frames = self.frames.saturating_add(item.frames());
     }
 
     /// Ends a leaf; the next one begins at `next`.
@@ -68,8 +70,8 @@ impl Bulk {
             leaf.tighten();
             self.close(leaf, u64::MAX);
         }
-        let Self { owners, len, data_sectors, leaf_bytes, .. } = self;
-        ExtentMap { owners: owners.into_iter().collect(), len, data_sectors, leaf_bytes }
+        let Self { owners, len, data_sectors, frames, leaf_bytes, .. } = self;
+        ExtentMap { owners: owners.into_iter().collect(), len, data_sectors, frames, leaf_bytes }
     }
 }
 
@@ -115,6 +117,7 @@ mod tests {
             prop_assert_eq!(gained, i32::try_from(built.len()).unwrap());
             prop_assert_eq!(built.leaf_bytes, built.owners.values().map(|owner| owner.leaf.bytes()).sum::<usize>());
             prop_assert_eq!(built.len(), built.iter().count());
+            prop_assert_eq!(built.frames(), built.iter().map(|item| item.frames()).sum::<u64>());
             // Every sector has the same content, and goes on having the same content after more writes.
             for item in &pieces {
                 written.write(*item, &mut |_| {});
