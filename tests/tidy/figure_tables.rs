@@ -37,9 +37,28 @@ const DENSITY: [(&str, &str); 28] = [
     ("recovery_ms", "`kill -9` to all devices served again"),
     ("delete_ms", "delete all"),
 ];
+/// Rows of the report on back-pressure at its worst.
+const WORST: [(&str, &str); 13] = [
+    ("devices", "devices, all tags busy"),
+    ("slots_per_worker", "slots a worker"),
+    ("cache_mib", "cache, MiB"),
+    ("outage_s", "store away, seconds"),
+    ("load_s", "until all requests were answered, seconds"),
+    ("errors", "errors"),
+    ("cached_before_iops", "reads of cached exports a second, alone"),
+    ("cached_meanwhile_iops", "the same beside the load, the store away"),
+    ("cached_after_iops", "the same after the load, evicted"),
+    ("arenas_kib", "arenas"),
+    ("resident_before_kib", "resident memory before the load"),
+    ("resident_peak_kib", "its peak"),
+    ("resident_bound_kib", "its bound as configured"),
+];
 /// Columns of the tables with one row a measurement: keys of a row, and their titles.
-const COLUMNS: [(&str, &str); 8] = [
+const COLUMNS: [(&str, &str); 11] = [
     ("depth", "Depth"),
+    ("extents", "Extents"),
+    ("holds", "Holds"),
+    ("longest_us", "Longest, µs"),
     ("kernel_kib_a_device", "Kernel memory a device, KiB"),
     ("iops", "Requests a second"),
     ("read_p99_us", "99 % of reads within, µs"),
@@ -64,7 +83,9 @@ pub fn table(files: &[&Value], keys: &[&str]) -> Result<String, String> {
     match () {
         () if has("ratio") => Ok(ratios(rows)),
         () if has("instructions") => Ok(instructions(rows)),
-        () if has("read_p99_us") || has("kernel_kib_a_device") => Ok(measurements(rows)),
+        () if ["read_p99_us", "kernel_kib_a_device", "longest_us"].into_iter().any(has) => {
+            Ok(measurements(rows))
+        }
         () if has("iops") => Ok(devices(rows)),
         () => Err("results have no shape of which a table is known".to_owned()),
     }
@@ -113,7 +134,11 @@ fn shown(key: &str, value: &Value) -> String {
 
 /// One column a file, one row a figure.
 fn objects(files: &[&Value], keys: &[&str]) -> Result<String, String> {
-    if let Some(key) = keys.iter().find(|key| !DENSITY.iter().any(|(known, _)| known == *key)) {
+    let rows = match files {
+        [file] if file["results"]["outage_s"].is_number() => &WORST[..],
+        _ => &DENSITY[..],
+    };
+    if let Some(key) = keys.iter().find(|key| !rows.iter().any(|(known, _)| known == *key)) {
         return Err(format!("there is no row {key}"));
     }
     let mut text = "|".to_owned();
@@ -121,7 +146,7 @@ fn objects(files: &[&Value], keys: &[&str]) -> Result<String, String> {
         text.extend([" | ", file["figures"].as_str().unwrap_or_default()]);
     }
     text.extend([" |\n|---", &"|---:".repeat(files.len()), "|\n"]);
-    for (key, title) in DENSITY.iter().filter(|(key, _)| keys.is_empty() || keys.contains(key)) {
+    for (key, title) in rows.iter().filter(|(key, _)| keys.is_empty() || keys.contains(key)) {
         let cells: Vec<String> = files.iter().map(|file| shown(key, &file["results"][key])).collect();
         if cells.iter().any(|cell| cell != "–") {
             writeln!(text, "| {title} | {} |", cells.join(" | ")).expect("writing to a string does not fail");
