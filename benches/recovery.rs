@@ -3,7 +3,7 @@
 //! From the page cache, and from the disk (cold).
 //!
 //! `GLIDEFS_BENCH_LOG_MIB` sets the size of the log. `GLIDEFS_BENCH_WIDE_GIB` has a log of this size opened from a checkpoint as well:
-//! sealed segments of writes of 16 KiB, in files with holes in the place of the data and the footers.
+//! sealed segments of writes of 16 KiB, and then of 128 KiB, in files with holes in the place of the data and the footers.
 #![allow(clippy::expect_used, reason = "a bench may end")]
 
 mod support;
@@ -26,6 +26,8 @@ use support::data_path::{DataPath, open, open_with};
 const LOG_MIB: u64 = 1024;
 const BATCH: u64 = 8;
 const BLOCK_BYTES: usize = 16 << 10;
+/// Sizes of the writes of which a wide log is full.
+const WIDE_WRITE_BYTES: [u64; 2] = [16 << 10, 128 << 10];
 const ROUNDS: usize = 3;
 /// Threads that read the log.
 const HANDS: [usize; 2] = [1, 2];
@@ -91,8 +93,8 @@ fn evict(directory: &Path) {
 const FOOTER_FRAME: u32 = 16_000;
 const FOOTER_BYTES: u32 = 64 * 4096;
 
-/// Makes a cache in `directory` with `segments` sealed segments full of writes of 16 KiB in ascending order, and a checkpoint.
-fn widen(directory: &Path, segments: u32, segment_bytes: u64) {
+/// Makes a cache in `directory` with `segments` sealed segments full of writes of `write_bytes` in ascending order, and a checkpoint.
+fn widen(directory: &Path, segments: u32, segment_bytes: u64, write_bytes: u64) {
     drop(open(directory, u64::from(segments) + 8, segment_bytes));
     let meta = std::fs::read(directory.join("cache.meta")).expect("the cache is there");
     let cache_id: [u8; 16] = meta[16..32].try_into().expect("a superblock");
@@ -123,7 +125,7 @@ fn widen(directory: &Path, segments: u32, segment_bytes: u64) {
         });
     }
     encode_rows(&rows).for_each(|body| append(PageKind::Covered, &body));
-    let sectors = BLOCK_BYTES as u64 / SECTOR_BYTES;
+    let sectors = write_bytes / SECTOR_BYTES;
     let last = Seq(u64::MAX / 2);
     let (mut page, mut extents) = (ExtentRows::new(ExportId(1), last), 0_u64);
     // Records of 8 writes and a header, as of `fill`.
@@ -146,19 +148,20 @@ fn widen(directory: &Path, segments: u32, segment_bytes: u64) {
     append(PageKind::End, &encode_end(extents));
 }
 
-/// Opens a log of `gib` GiB from a checkpoint.
+/// Opens a log of `gib` GiB, full of writes of `write_bytes`, from a checkpoint.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a file are few")]
-fn wide(gib: u64, segment_bytes: u64) {
+fn wide(gib: u64, segment_bytes: u64, write_bytes: u64) {
     let directory = tempfile::tempdir_in(support::directory()).expect("the bench directory can be written");
     let segments = u32::try_from((gib << 30) / segment_bytes).expect("few segments");
-    widen(directory.path(), segments, segment_bytes);
+    widen(directory.path(), segments, segment_bytes, write_bytes);
     let bytes = std::fs::metadata(directory.path().join("index.ckpt")).expect("a checkpoint").len();
     for _ in 0..ROUNDS {
         let (cache, found) = open(directory.path(), u64::from(segments) + 8, segment_bytes);
         assert_eq!((found.covered, found.checkpoints_refused), (u64::from(segments), 0));
         println!(
-            "wide: {:.3} s for {gib} GiB ({} segments, {} extents, {:.1} bytes of checkpoint each)",
+            "wide: {:.3} s for {gib} GiB of writes of {} KiB ({} segments, {} extents, {:.1} bytes of checkpoint each)",
             found.seconds,
+            write_bytes >> 10,
             found.covered,
             found.checkpoint_extents,
             bytes as f64 / found.checkpoint_extents as f64
@@ -226,6 +229,7 @@ fn main() {
     }
     ratios.save();
     if let Ok(gib) = std::env::var("GLIDEFS_BENCH_WIDE_GIB") {
-        wide(gib.parse().expect("GLIDEFS_BENCH_WIDE_GIB is a number"), segment_bytes);
+        let gib = gib.parse().expect("GLIDEFS_BENCH_WIDE_GIB is a number");
+        WIDE_WRITE_BYTES.iter().for_each(|write_bytes| wide(gib, segment_bytes, *write_bytes));
     }
 }
