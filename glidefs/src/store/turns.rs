@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::ids::VolumeId;
-use crate::fair::Fair;
+use crate::fair::{Fair, Place};
 use crate::locks::MutexExt;
 
 /// How many times what is left free a volume may have.
@@ -35,8 +35,38 @@ struct Inner {
     taken: u64,
     /// What each volume has taken, without volumes that have nothing.
     held: HashMap<VolumeId, u64>,
-    /// Who waits for a turn, with the cost.
-    waiting: Fair<VolumeId, (u64, oneshot::Sender<Turn>)>,
+    waiting: Fair<VolumeId, Asker>,
+    /// The place in `waiting` of each asker, by number.
+    places: HashMap<u64, Place>,
+    /// The number of the next asker.
+    number: u64,
+}
+
+/// Who waits for a turn.
+#[derive(Debug)]
+struct Asker {
+    number: u64,
+    cost: u64,
+    sender: oneshot::Sender<Turn>,
+}
+
+/// The place of an asker. Given up on drop, unless the asker has got a turn: a volume is not charged for turns that nobody wants.
+#[derive(Debug)]
+struct Wait<'a> {
+    turns: &'a Arc<Turns>,
+    number: u64,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.turns.lock();
+        let Some(place) = inner.places.remove(&self.number) else { return };
+        inner.waiting.remove(&place);
+        // The asker behind may want less.
+        let granted = inner.grant();
+        drop(inner);
+        self.turns.hand_out(granted);
+    }
 }
 
 /// The right to a part of the resource. Given back on drop.
@@ -62,35 +92,35 @@ impl Turn {
         inner.give_back(self.volume, back);
         let granted = inner.grant();
         drop(inner);
-        for (volume, cost, waiting) in granted {
-            // Who gave up leaves the turn in the error, whose drop gives the turn back.
-            drop(waiting.send(Self { turns: Arc::clone(&self.turns), volume, cost }));
-        }
+        self.turns.hand_out(granted);
     }
 }
 
 impl Turns {
     /// Turns at a resource of `size`.
     pub fn new(size: u64) -> Arc<Self> {
-        let (held, waiting) = (HashMap::new(), Fair::new());
-        Arc::new(Self(Mutex::new(Inner { size, taken: 0, held, waiting })))
+        let (held, waiting, places) = (HashMap::new(), Fair::new(), HashMap::new());
+        Arc::new(Self(Mutex::new(Inner { size, taken: 0, held, waiting, places, number: 0 })))
     }
 
     /// Waits for a turn of cost `cost` for `reader`.
     pub async fn take(self: &Arc<Self>, reader: Reader, cost: u64) -> Turn {
         let Reader { volume, weight } = reader;
         loop {
-            let waiting = {
+            let (receiver, _wait) = {
                 let mut inner = self.lock();
                 if !inner.waiting.has(&volume) && inner.take(volume, cost) {
                     return Turn { turns: Arc::clone(self), volume, cost };
                 }
                 let (sender, receiver) = oneshot::channel();
-                inner.waiting.push(volume, weight, cost, (cost, sender));
-                receiver
+                let number = inner.number;
+                inner.number += 1;
+                let place = inner.waiting.push(volume, weight, cost, Asker { number, cost, sender });
+                inner.places.insert(number, place);
+                (receiver, Wait { turns: self, number })
             };
             // As long as turns exist, every sender is used before its drop.
-            if let Ok(turn) = waiting.await {
+            if let Ok(turn) = receiver.await {
                 return turn;
             }
         }
@@ -106,6 +136,13 @@ impl Turns {
     /// How much of the resource is taken.
     pub fn taken(&self) -> u64 {
         self.lock().taken
+    }
+
+    fn hand_out(self: &Arc<Self>, granted: Vec<(VolumeId, Asker)>) {
+        for (volume, Asker { cost, sender, .. }) in granted {
+            // Who has just given up leaves the turn in the error, whose drop gives the turn back.
+            drop(sender.send(Turn { turns: Arc::clone(self), volume, cost }));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -140,17 +177,18 @@ impl Inner {
         }
     }
 
-    /// Takes turns for waiting volumes as long as something is free. Forgets who gave up, and counts them as served.
-    fn grant(&mut self) -> Vec<(VolumeId, u64, oneshot::Sender<Turn>)> {
+    /// Takes turns for waiting volumes as long as something is free.
+    fn grant(&mut self) -> Vec<(VolumeId, Asker)> {
         let mut granted = Vec::new();
         // While nothing is free nobody may take: the waiting volumes need not be asked.
         while self.free() > 0 {
             let free = self.free();
             let Self { held, waiting, .. } = self;
-            let next = waiting.pop_where(|volume, (cost, _)| may_take(free, held, *volume, *cost));
-            let Some((volume, (cost, sender))) = next else { break };
-            if !sender.is_closed() && self.take(volume, cost) {
-                granted.push((volume, cost, sender));
+            let next = waiting.pop_where(|volume, asker| may_take(free, held, *volume, asker.cost));
+            let Some((volume, asker)) = next else { break };
+            self.places.remove(&asker.number);
+            if self.take(volume, asker.cost) {
+                granted.push((volume, asker));
             }
         }
         granted
@@ -268,6 +306,30 @@ mod tests {
         assert!(turns.try_take(volume(3), 1).is_some());
     }
 
+    #[test]
+    fn who_gave_up_costs_its_volume_no_turn() {
+        let turns = Turns::new(1);
+        let first = turns.try_take(volume(9), 1).unwrap();
+        let given_up: Vec<_> = (0..9).map(|_| ask(&turns, 1).0).collect();
+        let numbers = std::iter::once(1).chain(std::iter::repeat_n(2, 20));
+        let mut asking: Vec<_> = numbers.map(|number| (number, ask(&turns, number).0)).collect();
+        drop((given_up, first));
+        let order = order_of(&mut asking);
+        assert!(order[..2].contains(&1), "{order:?}");
+    }
+
+    #[test]
+    fn a_dear_turn_that_nobody_wants_any_more_keeps_nobody_waiting() {
+        let turns = Turns::new(8);
+        let held = turns.try_take(volume(1), 4).unwrap();
+        // Half is free, and nobody may have so much of it.
+        let dear = ask_for(&turns, 1, (WEIGHT_DEFAULT, 4)).0;
+        let cheap = ask_for(&turns, 1, (WEIGHT_DEFAULT, 1)).0;
+        drop(dear);
+        assert!(cheap.now_or_never().is_some());
+        drop(held);
+    }
+
     proptest! {
         #[test]
         fn turns_are_neither_lost_nor_made(steps in prop::collection::vec((0..5u8, 0..5u8, 1..4u64, any::<prop::sample::Index>()), 1..200)) {
@@ -308,7 +370,8 @@ mod tests {
             drop(asking);
             held.clear();
             prop_assert_eq!(turns.taken(), 0);
-            prop_assert!(turns.lock().waiting.is_empty() && turns.lock().held.is_empty());
+            let inner = turns.lock();
+            prop_assert!(inner.waiting.is_empty() && inner.places.is_empty() && inner.held.is_empty());
         }
     }
 }

@@ -86,9 +86,19 @@ impl View {
         let _place = self.reader.read_memory.place(reader).await;
         // In a box, which a READ without a place does not have yet.
         Box::pin(async {
-            let packs = self.open_packs(range).await?;
+            let mut packs = self.open_packs(range).await?;
+            let bytes = memory_bytes(range, &resolve(&packs, range));
+            let memory = match self.reader.read_memory.try_remote(reader, bytes) {
+                Some(memory) => memory,
+                None => {
+                    // As in `read_here`, for as long as READs with memory get no answer.
+                    drop(packs);
+                    let memory = self.reader.read_memory.remote(reader, bytes).await;
+                    packs = self.open_packs(range).await?;
+                    memory
+                }
+            };
             let parts = resolve(&packs, range);
-            let memory = self.reader.read_memory.remote(reader, memory_bytes(range, &parts)).await;
             let extents = self.reader.fetch(&self.store, &packs, &parts, Keeping::BlockCache).await?;
             Ok(holding(join(range, &extents), memory))
         })

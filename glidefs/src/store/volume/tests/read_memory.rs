@@ -143,6 +143,28 @@ async fn a_read_that_waits_for_local_memory_holds_no_index() {
     assert_eq!(view.index_holders(range(7 * BLOCK, BLOCK)), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_read_that_waits_for_memory_for_blocks_of_the_store_holds_no_index() {
+    let daemon = World::new().daemon_with_read_memory(1, BYTES_MAX, None);
+    let own = written(&daemon, "own", 64).await;
+    let view = own.view().await.unwrap();
+    let mut reads: FuturesUnordered<_> = (0..1000).map(|number| read(own.clone(), number % 64)).collect();
+    let mut kept = Vec::new();
+    while let Ok(Some(bytes)) = tokio::time::timeout(Duration::from_mins(1), reads.next()).await {
+        kept.push(bytes.unwrap());
+    }
+    assert!(reads.len() > 900 && daemon.volumes.places_taken() > 100, "{} wait", reads.len());
+    assert_eq!(view.index_holders(range(7 * BLOCK, BLOCK)), 0);
+    // Each goes on with the same blocks when memory is there.
+    while !reads.is_empty() {
+        kept.clear();
+        while let Ok(Some(bytes)) = tokio::time::timeout(Duration::from_mins(1), reads.next()).await {
+            kept.push(bytes.unwrap());
+        }
+        assert!(!kept.is_empty(), "{} wait", reads.len());
+    }
+}
+
 #[tokio::test]
 async fn reads_of_lost_blocks_without_an_answer_do_not_delay_reads_of_blocks_here() {
     let directory = tempfile::TempDir::new().unwrap();

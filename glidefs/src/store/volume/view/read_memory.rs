@@ -6,9 +6,9 @@
 //!
 //! A READ with all blocks on this host takes memory from a part kept for such READs, and makes no request while it has the memory. So
 //! READs whose GETs are not answered never delay it. Any other READ takes a place first: only a READ with a place opens packs, so a
-//! READ without one is small. Then the READ takes memory for all of its blocks at once, and keeps place and memory during its GETs. The
-//! bytes of the READ take memory until the worker has copied them. Nobody with memory waits for a place or for memory, so READs do not
-//! wait in a circle. A READ that waits until the store is reachable again has neither.
+//! READ without one is small. Then the READ takes memory for all of its blocks at once, with the packs closed during the wait, and keeps
+//! place and memory during its GETs. The bytes of the READ take memory until the worker has copied them. Nobody with memory waits for a
+//! place or for memory, so READs do not wait in a circle. A READ that waits until the store is reachable again has neither.
 
 use std::sync::Arc;
 
@@ -57,6 +57,11 @@ impl ReadMemory {
     /// Waits for memory for blocks of `bytes`, of which some come from the store.
     pub async fn remote(&self, reader: Reader, bytes: u64) -> Turn {
         self.remote.take(reader, bytes).await
+    }
+
+    /// As [`Self::remote`], if nobody waits.
+    pub fn try_remote(&self, reader: Reader, bytes: u64) -> Option<Turn> {
+        self.remote.try_take(reader.volume, bytes)
     }
 
     /// Waits for memory for blocks of `bytes`, all on this host.
