@@ -20,6 +20,9 @@ use crate::units::{FRAME_BYTES, REQUEST_BYTES_MAX};
 const INDEX_GROWTH_BYTES: u64 = 1024;
 /// Most log space that one write takes, without the header of the record.
 const LOG_GROWTH_BYTES: u64 = REQUEST_BYTES_MAX as u64;
+/// Log space that a volume may have however much others have. Segments are free then, kept for cleaning and for this; the log line
+/// has the writes wait if not (`worker/waits/log_line`).
+const LOG_KEPT_BYTES: u64 = 8 * LOG_GROWTH_BYTES;
 /// The log has so many grains, or grains of one frame: ten thousand exports are counted exactly enough.
 const LOG_GRAINS: u64 = 1 << 20;
 
@@ -82,6 +85,7 @@ impl Budget {
             bytes_max_per_export: budgets.index_bytes_max_per_export,
             growth_bytes: INDEX_GROWTH_BYTES,
             grain_bytes: 1,
+            kept_bytes: 0,
             slow_from: 4,
         });
         // A burst finds the whole share but an eighth at full speed: that is what the cache is for.
@@ -89,6 +93,7 @@ impl Budget {
             bytes_max: log_bytes_max,
             bytes_max_per_export: budgets.log_bytes_max_per_export,
             growth_bytes: LOG_GROWTH_BYTES,
+            kept_bytes: LOG_KEPT_BYTES,
             grain_bytes: (log_bytes_max / LOG_GRAINS).next_power_of_two().max(FRAME_BYTES as u64),
             slow_from: 7,
         });

@@ -2,8 +2,8 @@
 //!
 //! Does not own the decision (`budget`). Invariants: a write which leaves the index with no more extents than before never waits for
 //! the index, so a client can always make room; of such writes only those with sectors of their own are under way at once, as each
-//! counts on the extents which the index has now. Only data waits for a share of the log, and only where writeback makes room: never
-//! zeroes, nor any write of a volume which is lost or has no store.
+//! counts on the extents which the index has now. Only data, and zeroes too short to free a frame, wait for a share of the log, and only
+//! where writeback makes room: no write of a volume which is lost or has no store.
 
 use std::sync::Arc;
 use std::time::Duration;

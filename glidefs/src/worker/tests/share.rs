@@ -15,6 +15,9 @@ const SECTORS: u64 = 1 << 17;
 /// The first sector that nobody writes before the end.
 const UNWRITTEN: u64 = SECTORS - 4 * LARGE;
 
+/// A request which waits has no answer for so long.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// Two exports with a store that fails as told.
 struct Shared {
     bench: Bench,
@@ -117,6 +120,45 @@ async fn an_export_that_fills_its_share_of_the_log_waits_alone_and_goes_on_when_
     for number in 0..=last {
         let (result, read) = client.run(Operation::Read, number * LARGE, LARGE, Vec::new());
         assert_eq!((result, read == content(number)), (Ok(128 << 10), true), "write {number}");
+    }
+    client.detach().await;
+    neighbour.detach().await;
+}
+
+/// Zeroes within a frame free nothing, and make two extents with data in the frame out of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_tears_its_frames_with_short_zeroes_waits_alone() {
+    let shared = Shared::new(Budgets::default()).await;
+    let (mut client, hog) = shared.client(0).await;
+    let (mut neighbour, _) = shared.client(1).await;
+    shared.faults.set(Fault::SlowDown, 1000);
+    let max = shared.bench.cache.stats().log_bytes_max.unwrap();
+    // Not so much that anybody asks for writeback, which would make a cut of the data.
+    let last = max / 2 / (128 << 10);
+    for number in 0..=last {
+        assert_eq!(client.run(Operation::Write, number * LARGE, LARGE, content(number)).0, Ok(128 << 10));
+    }
+    let mut waiting: Vec<u16> = Vec::new();
+    let torn: Vec<u64> =
+        (0..last * LARGE).step_by(8).flat_map(|frame| [1, 3, 5].map(|sector| frame + sector)).collect();
+    // Several at a time, so that the records are few.
+    for sectors in torn.chunks(usize::from(DEPTH)) {
+        let tags = || (0..).zip(sectors);
+        tags().for_each(|(tag, sector)| client.start(tag, Operation::WriteZeroes, *sector, 1, Vec::new()));
+        waiting =
+            tags().map(|(tag, _)| tag).filter(|tag| client.result_within(*tag, PATIENCE).is_none()).collect();
+        if !waiting.is_empty() {
+            break;
+        }
+        assert!(shared.bench.cache.stats().log_bytes < max, "nothing is left to the neighbour");
+    }
+    neighbour.start(0, Operation::Write, 0, LARGE, content(1));
+    let (result, _) = neighbour.result_within(0, Duration::from_secs(20)).expect("the log has room");
+    assert_eq!(result, Ok(128 << 10));
+    assert!(hog.volume().usage(Resource::Log).held > 0);
+    shared.faults.set(Fault::SlowDown, 0);
+    for tag in waiting {
+        assert_eq!(client.finish(tag).0, Ok(0), "the store is back");
     }
     client.detach().await;
     neighbour.detach().await;

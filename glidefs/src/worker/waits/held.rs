@@ -2,7 +2,7 @@
 //! index of the export may not grow, or the export has its share of the log.
 //!
 //! Owns the order within an export: first in, first out, but for writes which a full index or the log holds back: a write which
-//! leaves the index no larger, or zeroes which need no room in the log, go on before these, so that a client can make room. Bounds
+//! leaves the index no larger, or zeroes of a frame and more, go on before these, so that a client can make room. Bounds
 //! are of one export, so exports do not compete here; the turns of exports are made behind (`ready`). Does not own the bounds
 //! (`cache::Volume::pace`, `cache::Volume::index_pace`, `cache::Volume::log_pace`).
 //! Invariants: a held write of one export keeps no other export waiting; a held write has neither a buffer nor log space;
@@ -16,7 +16,7 @@ use super::stop;
 use crate::cache::{Content, Pace, Resource, Volume};
 use crate::export::Operation;
 use crate::observe::io::WorkerStats;
-use crate::units::ExportId;
+use crate::units::{ExportId, FRAME_SECTORS};
 use crate::worker::requests::TagRequest;
 
 /// Time between two questions whether the first write of an export may go on.
@@ -221,8 +221,15 @@ fn is_in_line(reason: Reason, request: &TagRequest) -> bool {
     match reason {
         Reason::Risk => true,
         Reason::Budget(Resource::Index) => false,
-        Reason::Budget(Resource::Log) => request.operation == Operation::Write,
+        Reason::Budget(Resource::Log) => takes_log_space(request),
     }
+}
+
+/// Whether the data of the export may take more frames afterwards. Zeroes shorter than this free none: they may lie within a frame,
+/// and make two extents with data in the frame, each of which counts the frame.
+fn takes_log_space(request: &TagRequest) -> bool {
+    let whole = request.range.count() > FRAME_SECTORS - 2;
+    request.operation == Operation::Write || !whole
 }
 
 /// When a write may go on, and which bound says so. `bytes` of other writes were just let go on.
@@ -231,7 +238,7 @@ pub fn ask(volume: &Volume, request: &mut TagRequest, paused: bool, bytes: u64) 
         Operation::Discard | Operation::WriteZeroes => Content::Zeroes { whole: request.fua },
         _ => Content::Data,
     };
-    if content == Content::Data {
+    if takes_log_space(request) {
         let pace = volume.log_pace(bytes, paused);
         if pace != Pace::Go {
             return (pace, Reason::Budget(Resource::Log));

@@ -6,8 +6,8 @@
 //! busy volume of the default weight alone gets three quarters, and the share falls for all as others want some: large volumes stop, and small ones go on,
 //! with no list of volumes and no clock. Invariants: a volume above the share or above the own bound takes no write which can make
 //! the use larger; a volume with much less than both does not notice; the share is nothing when the resource is used up, so the sum
-//! stays within the bound but for requests under way at the decision, but for less than a grain for each volume, and but for
-//! volumes that claim less than they have (`budgeted`: with data unreadable here).
+//! stays within the bound but for requests under way at the decision, but for less than a grain for each volume, but for
+//! [`Bounds::kept_bytes`] of each volume, and but for volumes that claim less than they have (`budgeted`: with data unreadable here).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,6 +35,8 @@ pub(in crate::cache) struct Bounds {
     pub growth_bytes: u64,
     /// The sum counts the bytes of each volume in whole grains, a power of two: most writes leave the sum alone.
     pub grain_bytes: u64,
+    /// A volume may have so much, also when nothing is unused: for a resource which is not used up when the sum is at the bound.
+    pub kept_bytes: u64,
     /// Writes are slowed from so many eighths of the limit on.
     pub slow_from: u64,
 }
@@ -120,6 +122,7 @@ impl Pool {
         let used = self.bytes().saturating_add(coming).saturating_add(self.bounds.growth_bytes);
         let unused = self.bounds.bytes_max.saturating_sub(used);
         let least = if unused == 0 { 0 } else { WRITES_MIN * self.bounds.growth_bytes };
+        let least = least.max(self.bounds.kept_bytes);
         weighed(unused.saturating_mul(LENT), weight).max(least).min(self.bounds.bytes_max_per_export)
     }
 

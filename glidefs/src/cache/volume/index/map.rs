@@ -314,6 +314,22 @@ mod tests {
     use crate::units::Seq;
 
     proptest! {
+        /// Shorter ones may lie within a frame, and make two extents with data in the frame.
+        #[test]
+        fn zeroes_of_seven_sectors_and_more_take_no_frames(
+            changes in prop::collection::vec((any::<bool>(), 0..400_u64, 1..40_u32), 0..200)
+        ) {
+            let mut map = ExtentMap::default();
+            for (at, (is_data, start, count)) in changes.into_iter().enumerate() {
+                // Each record begins with a frame.
+                let backing = if is_data { Backing::Data { number: 0, sector: 8 } } else { Backing::Zero { number: 0 } };
+                let count = if is_data { count } else { count + 6 };
+                let before = map.frames();
+                map.write(Item { start, seq: Seq(at as u64), count, backing }, &mut |_| {});
+                prop_assert!(is_data || map.frames() <= before);
+            }
+        }
+
         #[test]
         fn the_sums_are_those_over_all_extents(
             changes in prop::collection::vec((0..3_u8, 0..4_000_u64, 1..40_u32, 0..20_u32), 0..600)
